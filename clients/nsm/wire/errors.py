@@ -1,0 +1,202 @@
+"""Errors that cross the control socket, each with a code, a message and a next step.
+
+The server raises these types; `to_wire` turns one into the map that is sent, and
+`from_wire` rebuilds the same type on the client, so both sides write
+``except SessionLimitError`` and nobody compares strings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+Data = Mapping[str, Any]
+
+
+class NsmError(Exception):
+    """Base of everything nsm reports to a person or a model.
+
+    Attributes:
+        code: stable identifier on the wire.
+        message: what happened and what was expected.
+        hint: what to do next; may be empty.
+        data: plain values (str, int, float, bool, None, list, dict) for programs.
+    """
+
+    code: ClassVar[str] = "internal"
+
+    def __init__(self, message: str, *, hint: str = "", data: Data | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+        self.data: dict[str, Any] = dict(data or {})
+
+    def __str__(self) -> str:
+        return f"{self.message} {self.hint}".rstrip()
+
+    def to_wire(self) -> dict[str, Any]:
+        """The error as the map that travels in an answer's `error` field."""
+        return {
+            "code": self.code,
+            "message": self.message,
+            "hint": self.hint,
+            "data": self.data,
+        }
+
+
+class InternalError(NsmError):
+    """A fault of nsm's own; the supervisor's log has the details."""
+
+    code = "internal"
+
+
+class BadRequestError(NsmError):
+    """An argument is missing, of the wrong type or out of range."""
+
+    code = "bad-request"
+
+
+class UnknownOperationError(NsmError):
+    """The peer does not know this operation (older or newer version)."""
+
+    code = "unknown-operation"
+
+
+class ForbiddenError(NsmError):
+    """This connection was not given the right that the operation needs."""
+
+    code = "forbidden"
+
+
+class UnknownEnvironmentError(NsmError):
+    """No environment of that name is configured."""
+
+    code = "unknown-environment"
+
+
+class EnvironmentUnavailableError(NsmError):
+    """The environment exists but cannot be used; the message says why."""
+
+    code = "environment-unavailable"
+
+
+class UnknownSessionError(NsmError):
+    """No live session has that id or name."""
+
+    code = "unknown-session"
+
+
+class AmbiguousSessionError(NsmError):
+    """Several live sessions have that name in different scopes."""
+
+    code = "ambiguous-session"
+
+
+class WrongEnvironmentError(NsmError):
+    """The session is bound to another environment."""
+
+    code = "wrong-environment"
+
+
+class SessionLimitError(NsmError):
+    """`max_sessions` is reached."""
+
+    code = "session-limit"
+
+
+class OverloadedError(NsmError):
+    """A bounded queue is full."""
+
+    code = "overloaded"
+
+
+class StartFailedError(NsmError):
+    """The jail or the agent in it did not start; the message has its own words."""
+
+    code = "start-failed"
+
+
+class SessionEndedError(NsmError):
+    """The session ended while the call was queued or running; the message says why."""
+
+    code = "session-ended"
+
+
+class UnknownExecutionError(NsmError):
+    """No execution of that id is running or remembered."""
+
+    code = "unknown-execution"
+
+
+class CodeTooLargeError(NsmError):
+    """The code exceeds `MAX_CODE_BYTES`."""
+
+    code = "code-too-large"
+
+
+class BadProjectError(NsmError):
+    """The project directory cannot or must not be mounted."""
+
+    code = "bad-project"
+
+
+class ShuttingDownError(NsmError):
+    """The supervisor is ending and takes no new work."""
+
+    code = "shutting-down"
+
+
+class NotRunningError(NsmError):
+    """No supervisor listens on the socket (raised by clients only)."""
+
+    code = "not-running"
+
+
+class DisconnectedError(NsmError):
+    """The connection ended before the answer came (raised by clients only)."""
+
+    code = "disconnected"
+
+
+_BY_CODE: dict[str, type[NsmError]] = {
+    kind.code: kind
+    for kind in (
+        InternalError,
+        BadRequestError,
+        UnknownOperationError,
+        ForbiddenError,
+        UnknownEnvironmentError,
+        EnvironmentUnavailableError,
+        UnknownSessionError,
+        AmbiguousSessionError,
+        WrongEnvironmentError,
+        SessionLimitError,
+        OverloadedError,
+        StartFailedError,
+        SessionEndedError,
+        UnknownExecutionError,
+        CodeTooLargeError,
+        BadProjectError,
+        ShuttingDownError,
+        NotRunningError,
+        DisconnectedError,
+    )
+}
+
+
+def from_wire(error: object) -> NsmError:
+    """Rebuild the error that a peer sent; an unknown code gives a plain `NsmError`.
+
+    Args:
+        error: the value of an answer's `error` field, not yet trusted.
+    """
+    if not isinstance(error, Mapping):
+        return InternalError("the supervisor answered with an error that is not a map")
+    fields: Mapping[str, object] = error  # pyright: ignore[reportUnknownVariableType]
+    code, data = fields.get("code"), fields.get("data")
+    kind = _BY_CODE.get(code, NsmError) if isinstance(code, str) else NsmError
+    return kind(
+        str(fields.get("message") or "unknown error"),
+        hint=str(fields.get("hint") or ""),
+        data=data if isinstance(data, Mapping) else None,  # pyright: ignore[reportUnknownArgumentType]
+    )

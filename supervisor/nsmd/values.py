@@ -1,0 +1,210 @@
+"""The nouns of the supervisor as frozen values: no behaviour, no I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+Interpreter = Literal["python", "bash", "node"]
+StreamName = Literal["stdout", "stderr"]
+
+MAX_CODE_BYTES = 8 * 1024 * 1024
+"""Largest piece of code taken from any face (MCP and control socket alike)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadOnlyBind:
+    """A host path that is visible in the jail, read-only."""
+
+    source: str
+    target: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Environment:
+    """Something to run code in: an interpreter and what its jail shows.
+
+    Attributes:
+        name: what callers ask for (`python`, `node`, `bash`, ...).
+        interpreter: which of the agent's interpreters the code goes to.
+        description: one line for people and models, e.g. ``Python 3.11.2``.
+        agent_python: absolute path, valid in the jail, of the Python that runs the agent;
+            empty when unavailable.
+        program: absolute path, valid in the jail, of the environment's own interpreter
+            (`python3`, `bash`, `node`); empty when unavailable.
+        binds: read-only host paths beyond the base system (an interpreter's prefix).
+        path: value of PATH in the jail.
+        timeout_s: default and upper limit of one execution, seconds.
+        memory_mb: memory limit of a session, MiB.
+        problem: why it cannot be used, for people; None when usable.
+        source: where it comes from, e.g. ``preset`` or a configuration file's path.
+    """
+
+    name: str
+    interpreter: Interpreter
+    description: str = ""
+    agent_python: str = ""
+    program: str = ""
+    binds: tuple[ReadOnlyBind, ...] = ()
+    path: str = "/usr/bin:/bin"
+    timeout_s: float = 30.0
+    memory_mb: int = 512
+    problem: str | None = None
+    source: str = "preset"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProjectMount:
+    """A checked project directory and where the jail shows it.
+
+    Attributes:
+        path: absolute host path with symlinks resolved.
+        mount_point: absolute path in the jail.
+        device, inode: identity of the directory when it was checked; a jail is used only while
+            the path still has it.
+    """
+
+    path: str
+    mount_point: str
+    device: int
+    inode: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JailSizes:
+    """Sizes of the jail's private file systems, MiB."""
+
+    workspace_mb: int = 512
+    tmp_mb: int = 256
+    shm_mb: int = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JailSpec:
+    """All that decides what one jail is; equal specs are interchangeable."""
+
+    environment: Environment
+    project: ProjectMount | None
+    sizes: JailSizes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Client:
+    """Who a request comes from, as far as names and projects go.
+
+    Attributes:
+        name: the client program, e.g. ``claude-code`` or ``nsm``.
+        scope: name space of its session names.
+        project: what its sessions see at the mount point.
+        idle_timeout_s, max_lifetime_s: its own limits for new sessions; None for the
+            configured ones.
+    """
+
+    name: str
+    scope: str
+    project: ProjectMount | None = None
+    idle_timeout_s: float | None = None
+    max_lifetime_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRequest:
+    """One piece of code to run.
+
+    Attributes:
+        session: a session's name in the client's scope, ``"new"`` for a fresh name, or None
+            for a fresh jail that is thrown away.
+        timeout_s: seconds; None for the environment's limit, larger values are clamped.
+        execution_id: chosen by the caller so that it can be asked for later; None to have one
+            made.
+    """
+
+    client: Client
+    env: str
+    code: str
+    session: str | None = None
+    timeout_s: float | None = None
+    execution_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Truncation:
+    """What a reply leaves out of one stream."""
+
+    omitted_bytes: int
+    file: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """Result of an execution as the agent reports it (`docs/agent-protocol.md`)."""
+
+    stdout: str
+    stderr: str
+    exit_code: int
+    duration_s: float = 0.0
+    displays: tuple[Mapping[str, Any], ...] = ()
+    truncated: Mapping[str, Truncation] = field(default_factory=dict[str, Truncation])
+    timed_out: bool = False
+    interrupted: bool = False
+    interpreter_restarted: bool = False
+    restart_reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunResult:
+    """An outcome and the circumstances that only the supervisor knows.
+
+    Attributes:
+        execution_id: the caller's or a made one.
+        session_id, session_name: where it ran; the name is None for a one-shot.
+        created: this call made the session.
+        replaced: why and how long ago an earlier session of this name ended, for people, e.g.
+            ``ended 12 min ago (idle timeout)``; None when there was none.
+        waited_s: seconds spent waiting for other executions of the session.
+        timeout_s: the limit that held, seconds.
+        clamped_from_s: the limit that was asked for when it was larger; else None.
+    """
+
+    outcome: Outcome
+    execution_id: str
+    env: str
+    session_id: str
+    session_name: str | None
+    created: bool
+    replaced: str | None
+    waited_s: float
+    timeout_s: float
+    clamped_from_s: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Output:
+    """A piece of output of a running execution."""
+
+    stream: StreamName
+    text: str
+
+
+OutputSink = Callable[[Output], None]
+"""Takes output as it comes. It must not block: it stores, merges or drops."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionInfo:
+    """One row of `nsm ps`. Ages in seconds; memory in bytes; CPU in seconds; pid on the host."""
+
+    id: str
+    name: str | None
+    env: str
+    client: str
+    scope: str
+    project: str | None
+    state: str
+    age_s: float
+    idle_s: float
+    executions: int
+    memory_bytes: int | None
+    cpu_s: float | None
+    pid: int
