@@ -1,0 +1,17 @@
+"""The endpoint that models see: one tool, `run`, for each attached `nsm-mcp`.
+
+    seam         what the endpoint needs from the registry, as protocols
+    load         imports the `mcp` package in a thread, after the daemon's socket is up
+    attachment   one attached shim, from its first line to its end
+    attach       the first line: who attaches, checked
+    arguments    a call's arguments, checked by hand so that a model can act on mistakes
+    describe     the tool's description and schema, from what is configured now
+    render       a result or an error as the text a model reads
+    progress     output of a running call as notifications
+    wire         one line of JSON-RPC as a message, and back                      (heavy)
+    router       lines between one client and the two server loops of its eras    (heavy)
+    endpoint     the handlers: project, scope, tool list, tool call               (heavy)
+
+Modules marked heavy import `mcp` and pydantic at their top, 1 to 2 s of work. Nothing that the
+daemon imports at its start may import them: `load` does, later and elsewhere.
+"""

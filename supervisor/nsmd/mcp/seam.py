@@ -1,0 +1,61 @@
+"""What the endpoint needs from the session registry. `nsmd.registry` has it; tests have fakes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from nsmd.values import Environment, OutputSink, ProjectMount, RunRequest, RunResult
+
+
+class Execution(Protocol):
+    """Handle of a submitted run."""
+
+    id: str
+
+    async def wait(self) -> RunResult:
+        """The result.
+
+        Cancellation: the waiter goes, the execution does not notice.
+
+        Raises:
+            NsmError: there is none, for example because the session ended.
+        """
+        ...
+
+    def interrupt(self) -> None:
+        """Ask for an interrupt; `wait` then gives a result that says `interrupted`."""
+
+    def abandon(self) -> None:
+        """The caller is gone: a one-shot is ended, a named session's goes on to its limit."""
+
+
+class Runner(Protocol):
+    """Takes runs, and knows what there is to run in."""
+
+    async def submit(self, request: RunRequest, on_output: OutputSink | None) -> Execution:
+        """Queue one piece of code; quick.
+
+        Raises:
+            NsmError: the request cannot be carried out; message and hint are for the model.
+        """
+        ...
+
+    def environments(self) -> Sequence[Environment]:
+        """The current ones, in the order in which they are shown; some may have a `problem`."""
+        ...
+
+    def resolve_project(
+        self, *, variables: Mapping[str, str], root: str | None, cwd: str | None
+    ) -> tuple[ProjectMount | None, str]:
+        """The project of a client: its mount, or None and the reason.
+
+        Args:
+            variables: the client entry's environment variables.
+            root: path of the client's first root.
+            cwd: the shim's working directory.
+
+        Raises:
+            BadProjectError: a directory that was asked for explicitly cannot be mounted.
+        """
+        ...
