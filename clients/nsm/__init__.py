@@ -1,0 +1,68 @@
+"""nsm: jailed, pre-warmed Python, Bash and Node sessions, kept by one supervisor per user.
+
+Example::
+
+    import nsm
+
+    with nsm.Client() as client:
+        print(client.run("print(6 * 7)", env="python").stdout)
+
+The package's modules:
+
+    client.py   the blocking client          aio.py     the same on trio
+    start.py    connect, or start the supervisor first
+    paths.py    where the socket, state and configuration are
+    shim.py     `nsm-mcp`, the pipe between an MCP client and the supervisor
+    cli/        the command `nsm`
+    wire/       the control protocol, without I/O
+
+Everything below is loaded when it is first used: the shim and `nsm ps` start in the time that
+importing the rest would take.
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False  # `typing` itself takes 8 ms to import; checkers know this name
+if TYPE_CHECKING:
+    from nsm._version import __version__
+    from nsm.aio import AsyncClient
+    from nsm.client import Client
+    from nsm.wire.errors import NsmError, NotRunningError
+    from nsm.wire.results import EnvironmentRow, KillReport, RunResult, SessionRow, Status
+
+__all__ = [
+    "AsyncClient",
+    "Client",
+    "EnvironmentRow",
+    "KillReport",
+    "NotRunningError",
+    "NsmError",
+    "RunResult",
+    "SessionRow",
+    "Status",
+    "__version__",
+]
+
+
+def __getattr__(name: str) -> object:
+    match name:
+        case "Client":
+            module = "nsm.client"
+        case "AsyncClient":
+            module = "nsm.aio"
+        case "NsmError" | "NotRunningError":
+            module = "nsm.wire.errors"
+        case "EnvironmentRow" | "KillReport" | "RunResult" | "SessionRow" | "Status":
+            module = "nsm.wire.results"
+        case "__version__":
+            module = "nsm._version"
+        case _:
+            message = f"module {__name__!r} has no attribute {name!r}"
+            raise AttributeError(message)
+    import importlib
+
+    return getattr(importlib.import_module(module), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,14 @@
+"""The control protocol without I/O: bytes in, messages out, and back.
+
+From the ground up:
+
+    errors.py      what goes wrong, as types that cross the socket
+    frames.py      length prefix and CBOR, hardened: bytes <-> maps
+    messages.py    the kinds of frames as values: maps <-> messages
+    connection.py  the state machine of each end: which message may come when
+    results.py     what operations answer, as values for users of the client
+
+Nothing here imports anything that does I/O, and nothing imports `dataclasses`: it costs 10 ms and
+each class another one, a quarter of what `nsm ps` may take from start to end. Values are
+`NamedTuple`s instead; read their fields by name.
+"""

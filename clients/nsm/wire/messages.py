@@ -1,0 +1,250 @@
+"""The messages of the control protocol as values, and their form as maps (docs/architecture.md).
+
+A frame's kind is told by a key. A client sends
+
+    {"hello": {...}}    {"id": 1, "op": "run", "args": {...}}    {"cancel": 1}
+
+and a server
+
+    {"hello": {...}}    {"id": 1, "event": "output", "data": {...}}
+    {"id": 1, "result": {...}}    {"id": 1, "error": {"code", "message", "hint", "data"}}
+
+Fields that nobody here knows are ignored: a newer peer of the same protocol version may send more.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
+
+from nsm.wire.errors import BadRequestError, NsmError, from_wire
+from nsm.wire.frames import RemoteProtocolError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+PROTOCOL_VERSION = 1
+
+CONNECTION_ID = 0
+"""The id in an error that concerns the connection and not one request."""
+
+MAX_REQUEST_ID = 2**63 - 1
+
+
+class Hello(NamedTuple):
+    """Introduces a peer; the first message in each direction.
+
+    Attributes:
+        name, program_version: the peer's program, e.g. ``nsm`` and ``0.1.0``.
+        scope: name space of the client's session names; empty from a server.
+        capabilities: what the peer understands beyond this protocol version's base.
+        pid: the server's process id; None from a client.
+        rights: what the connection may do (``read``, ``run``, ``manage``); empty from a client.
+        version: protocol version.
+    """
+
+    name: str
+    program_version: str
+    scope: str = ""
+    capabilities: tuple[str, ...] = ()
+    pid: int | None = None
+    rights: tuple[str, ...] = ()
+    version: int = PROTOCOL_VERSION
+
+
+class Request(NamedTuple):
+    """A client asks for an operation; `id` is the client's choice, positive, new on its
+    connection as long as the answer has not come."""
+
+    id: int
+    op: str
+    args: dict[str, Any]
+
+
+class Cancel(NamedTuple):
+    """A client no longer wants request `id` to go on; its answer still comes."""
+
+    id: int
+
+
+class Result(NamedTuple):
+    """The answer to request `id`."""
+
+    id: int
+    result: dict[str, Any]
+
+
+class Failure(NamedTuple):
+    """The answer to request `id` when it could not be carried out.
+
+    With `CONNECTION_ID` it says why the server is about to close the connection.
+    """
+
+    id: int
+    error: NsmError
+
+
+class Event(NamedTuple):
+    """Something that happened while request `id` is carried out."""
+
+    id: int
+    event: str
+    data: dict[str, Any]
+
+
+class Invalid(NamedTuple):
+    """What a server sees in place of a frame that is valid but no message.
+
+    The server answers ``Failure(id=id, error=error)`` and goes on; `id` is the request's where it
+    has a usable one, else `CONNECTION_ID`.
+    """
+
+    id: int
+    error: NsmError
+
+
+ClientMessage: TypeAlias = Hello | Request | Cancel
+"""What a client sends."""
+
+ServerMessage: TypeAlias = Hello | Result | Failure | Event
+"""What a server sends."""
+
+
+def to_wire(message: ClientMessage | ServerMessage) -> dict[str, Any]:
+    """The map that travels for a message."""
+    match message:
+        case Hello():
+            return {"hello": _hello_to_wire(message)}
+        case Request(id=id_, op=op, args=args):
+            return {"id": id_, "op": op, "args": args}
+        case Cancel(id=id_):
+            return {"cancel": id_}
+        case Result(id=id_, result=result):
+            return {"id": id_, "result": result}
+        case Failure(id=id_, error=error):
+            return {"id": id_, "error": error.to_wire()}
+        case Event(id=id_, event=event, data=data):
+            return {"id": id_, "event": event, "data": data}
+
+
+def from_client(frame: Mapping[str, Any]) -> Hello | Request | Cancel | Invalid:
+    """What a client's frame says.
+
+    Raises:
+        RemoteProtocolError: a hello that is not one.
+    """
+    if "hello" in frame:
+        return _hello_from_wire(frame["hello"])
+    if "cancel" in frame:
+        id_ = frame["cancel"]
+        return Cancel(id_) if is_request_id(id_) else _invalid(frame, "`cancel` must be an id")
+    op, args = frame.get("op"), frame.get("args", {})
+    if not is_request_id(frame.get("id")):
+        return _invalid(frame, f"`id` must be an integer from 1 to {MAX_REQUEST_ID}")
+    if not isinstance(op, str) or not op:
+        return _invalid(frame, "`op` must name an operation")
+    if not isinstance(args, dict):
+        return _invalid(frame, "`args` must be a map")
+    return Request(frame["id"], op, cast("dict[str, Any]", args))
+
+
+def from_server(frame: Mapping[str, Any]) -> Hello | Result | Failure | Event | None:
+    """What a server's frame says; None for a kind that this version does not know.
+
+    Raises:
+        RemoteProtocolError: a known kind with fields of the wrong type.
+    """
+    if "hello" in frame:
+        return _hello_from_wire(frame["hello"])
+    id_ = frame.get("id")
+    if "error" in frame:
+        if id_ != CONNECTION_ID and not is_request_id(id_):
+            raise RemoteProtocolError("the server sent an error without a request's id")
+        return Failure(cast("int", id_), from_wire(frame["error"]))
+    for key in ("result", "event"):
+        if key in frame and not is_request_id(id_):
+            raise RemoteProtocolError(f"the server sent `{key}` without a request's id")
+    if "result" in frame:
+        return Result(cast("int", id_), _map(frame["result"], "result"))
+    if "event" in frame:
+        event = frame["event"]
+        if not isinstance(event, str):
+            raise RemoteProtocolError("the server sent an event whose name is not text")
+        return Event(cast("int", id_), event, _map(frame.get("data"), "data"))
+    return None
+
+
+def is_request_id(value: object) -> bool:
+    """Whether a value may be the id of a request."""
+    return type(value) is int and 0 < value <= MAX_REQUEST_ID
+
+
+def _invalid(frame: Mapping[str, Any], why: str) -> Invalid:
+    id_ = frame.get("id")
+    return Invalid(
+        cast("int", id_) if is_request_id(id_) else CONNECTION_ID,
+        BadRequestError(
+            f"the request is malformed: {why}",
+            hint='Requests are {"id": 1, "op": "ping", "args": {}}.',
+        ),
+    )
+
+
+def _map(value: object, key: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise RemoteProtocolError(f"the server sent `{key}` that is not a map")
+    return cast("dict[str, Any]", value)
+
+
+def _hello_to_wire(hello: Hello) -> dict[str, Any]:
+    wire: dict[str, Any] = {
+        "version": hello.version,
+        "capabilities": list(hello.capabilities),
+        "name": hello.name,
+        "program_version": hello.program_version,
+        "scope": hello.scope,
+    }
+    if hello.pid is not None:
+        wire |= {"pid": hello.pid, "rights": list(hello.rights)}
+    return wire
+
+
+def _hello_from_wire(value: object) -> Hello:
+    if not isinstance(value, dict):
+        raise RemoteProtocolError("`hello` is not a map")
+    wire = cast("dict[str, Any]", value)
+    version, pid = wire.get("version"), wire.get("pid")
+    if type(version) is not int:
+        raise RemoteProtocolError("`hello` has no protocol version")
+    if version != PROTOCOL_VERSION:
+        raise RemoteProtocolError(
+            f"the peer speaks version {version} of the control protocol, "
+            f"this program version {PROTOCOL_VERSION}",
+            hint="Install one version of nsm and restart the supervisor.",
+        )
+    if pid is not None and type(pid) is not int:
+        raise RemoteProtocolError("`pid` in `hello` is not an integer")
+    return Hello(
+        name=_hello_text(wire, "name"),
+        program_version=_hello_text(wire, "program_version"),
+        scope=_hello_text(wire, "scope"),
+        capabilities=_hello_words(wire, "capabilities"),
+        pid=pid,
+        rights=_hello_words(wire, "rights"),
+        version=version,
+    )
+
+
+def _hello_text(wire: Mapping[str, Any], key: str) -> str:
+    value = wire.get(key, "")
+    if not isinstance(value, str):
+        raise RemoteProtocolError(f"`{key}` in `hello` is not text")
+    return value
+
+
+def _hello_words(wire: Mapping[str, Any], key: str) -> tuple[str, ...]:
+    value = wire.get(key, [])
+    if not isinstance(value, list) or not all(
+        isinstance(word, str) for word in cast("list[object]", value)
+    ):
+        raise RemoteProtocolError(f"`{key}` in `hello` is not a list of texts")
+    return tuple(cast("list[str]", value))

@@ -1,0 +1,359 @@
+"""What operations answer, as values for users of the clients.
+
+`from_wire` takes a map that a supervisor sent: unknown fields are ignored (a newer supervisor may
+send more), a missing or mistyped one raises `RemoteProtocolError` that names it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+from nsm.wire.errors import NsmError, from_wire
+from nsm.wire.frames import RemoteProtocolError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from typing import TypeVar
+
+    Value = TypeVar("Value")
+
+
+class Truncation(NamedTuple):
+    """What a result leaves out of one stream.
+
+    Attributes:
+        omitted_bytes: how many bytes of UTF-8 between the head and the tail.
+        file: file in the session that holds the whole, or None.
+    """
+
+    omitted_bytes: int
+    file: str | None
+
+
+class SessionRef(NamedTuple):
+    """Where code ran.
+
+    Attributes:
+        name: None for a fresh jail that has been thrown away.
+        created: this run made the session.
+        replaced: why and how long ago an earlier session of this name ended, for people.
+    """
+
+    id: str
+    name: str | None
+    created: bool
+    replaced: str | None
+
+
+class RunResult(NamedTuple):
+    """What came of one piece of code. Times in seconds.
+
+    Attributes:
+        execution_id: to ask for this result again with `Client.result`.
+        stdout, stderr: all that was written, or its head and tail (see `truncated`).
+        exit_code: the code's status; 124 after a timeout, 130 after an interrupt.
+        displays: displayed values, each a map of MIME type to data (binary data base64).
+        truncated: for each stream that is not whole, what is missing.
+        timed_out, interrupted: why the code ended early.
+        interpreter_restarted: the session's variables are lost; `restart_reason` says why.
+        waited_s: time spent waiting for other executions of the session.
+        timeout_s: the limit that held.
+        clamped_from_s: the limit that was asked for, where it was more than allowed; else None.
+    """
+
+    execution_id: str
+    env: str
+    session: SessionRef
+    stdout: str
+    stderr: str
+    exit_code: int
+    duration_s: float
+    displays: tuple[dict[str, Any], ...]
+    truncated: dict[str, Truncation]
+    timed_out: bool
+    interrupted: bool
+    interpreter_restarted: bool
+    restart_reason: str
+    waited_s: float
+    timeout_s: float
+    clamped_from_s: float | None
+
+    @classmethod
+    def from_wire(cls, wire: Mapping[str, Any]) -> RunResult:
+        """Check the answer to `run` or `result`."""
+        run = _Fields(wire, "a run's result")
+        session = _Fields(run.map("session"), "a run's session")
+        return cls(
+            execution_id=run.text("execution_id"),
+            env=run.text("env"),
+            session=SessionRef(
+                id=session.text("id"),
+                name=session.optional("name", session.text),
+                created=session.flag("created"),
+                replaced=session.optional("replaced", session.text),
+            ),
+            stdout=run.text("stdout"),
+            stderr=run.text("stderr"),
+            exit_code=run.integer("exit_code"),
+            duration_s=run.number("duration_s"),
+            displays=run.maps("displays"),
+            truncated={stream: _truncation(what) for stream, what in run.map("truncated").items()},
+            timed_out=run.flag("timed_out"),
+            interrupted=run.flag("interrupted"),
+            interpreter_restarted=run.flag("interpreter_restarted"),
+            restart_reason=run.text("restart_reason"),
+            waited_s=run.number("waited_s"),
+            timeout_s=run.number("timeout_s"),
+            clamped_from_s=run.optional("clamped_from_s", run.number),
+        )
+
+
+class SessionRow(NamedTuple):
+    """One live session, as `nsm ps` shows it.
+
+    Attributes:
+        name: None for a one-shot.
+        client: the program it belongs to; `scope`: the name space of its name.
+        project: host directory that it sees, or None.
+        age_s, idle_s, cpu_s: seconds; `memory_bytes`: resident and not shared.
+        pid: the jail's first process, as the host numbers it.
+    """
+
+    id: str
+    name: str | None
+    env: str
+    client: str
+    scope: str
+    project: str | None
+    state: str
+    age_s: float
+    idle_s: float
+    executions: int
+    memory_bytes: int | None
+    cpu_s: float | None
+    pid: int
+
+    @classmethod
+    def from_wire(cls, wire: Mapping[str, Any]) -> SessionRow:
+        """Check one row of the answer to `sessions`."""
+        row = _Fields(wire, "a session row")
+        return cls(
+            id=row.text("id"),
+            name=row.optional("name", row.text),
+            env=row.text("env"),
+            client=row.text("client"),
+            scope=row.text("scope"),
+            project=row.optional("project", row.text),
+            state=row.text("state"),
+            age_s=row.number("age_s"),
+            idle_s=row.number("idle_s"),
+            executions=row.integer("executions"),
+            memory_bytes=row.optional("memory_bytes", row.integer),
+            cpu_s=row.optional("cpu_s", row.number),
+            pid=row.integer("pid"),
+        )
+
+
+class EnvironmentRow(NamedTuple):
+    """One environment.
+
+    Attributes:
+        problem: why it cannot be used, for people; None when `available`.
+        source: where it comes from, e.g. ``preset``.
+        program: the interpreter's path in the jail; empty when unavailable.
+        timeout_s: default and upper limit of one run, seconds.
+        memory_mb: memory limit of a session, MiB.
+        aliases: other names that it answers to.
+    """
+
+    name: str
+    interpreter: str
+    description: str
+    available: bool
+    problem: str | None
+    source: str
+    program: str
+    timeout_s: float
+    memory_mb: int
+    aliases: tuple[str, ...]
+
+    @classmethod
+    def from_wire(cls, wire: Mapping[str, Any]) -> EnvironmentRow:
+        """Check one row of the answer to `envs`."""
+        row = _Fields(wire, "an environment row")
+        return cls(
+            name=row.text("name"),
+            interpreter=row.text("interpreter"),
+            description=row.text("description"),
+            available=row.flag("available"),
+            problem=row.optional("problem", row.text),
+            source=row.text("source"),
+            program=row.text("program"),
+            timeout_s=row.number("timeout_s"),
+            memory_mb=row.integer("memory_mb"),
+            aliases=row.texts("aliases"),
+        )
+
+
+class KilledSession(NamedTuple):
+    """A session that was ended."""
+
+    id: str
+    name: str | None
+
+
+class KillError(NamedTuple):
+    """A target that was not ended, and why."""
+
+    target: str
+    error: NsmError
+
+
+class KillReport(NamedTuple):
+    """What became of each target of `kill`."""
+
+    killed: tuple[KilledSession, ...]
+    errors: tuple[KillError, ...]
+
+    @classmethod
+    def from_wire(cls, wire: Mapping[str, Any]) -> KillReport:
+        """Check the answer to `kill`."""
+        report = _Fields(wire, "a kill report")
+        killed = [_Fields(row, "a killed session") for row in report.maps("killed")]
+        errors = [_Fields(row, "a kill error") for row in report.maps("errors")]
+        return cls(
+            killed=tuple(
+                KilledSession(row.text("id"), row.optional("name", row.text)) for row in killed
+            ),
+            errors=tuple(
+                KillError(row.text("target"), from_wire(row.map("error"))) for row in errors
+            ),
+        )
+
+
+class JailStatus(NamedTuple):
+    """How code is jailed.
+
+    Attributes:
+        kind: the launcher, e.g. ``bubblewrap``.
+        uid: host user id that jailed code runs as; None when unknown.
+        note: what a person should know, may be empty.
+    """
+
+    kind: str
+    uid: int | None
+    note: str
+
+
+class Status(NamedTuple):
+    """The supervisor itself. `sessions` and `clients` are counts."""
+
+    version: str
+    pid: int
+    uptime_s: float
+    sessions: int
+    clients: int
+    socket: str
+    jail: JailStatus
+
+    @classmethod
+    def from_wire(cls, wire: Mapping[str, Any]) -> Status:
+        """Check the answer to `status`."""
+        status = _Fields(wire, "the supervisor's status")
+        jail = _Fields(status.map("jail"), "the status of the jails")
+        return cls(
+            version=status.text("version"),
+            pid=status.integer("pid"),
+            uptime_s=status.number("uptime_s"),
+            sessions=status.integer("sessions"),
+            clients=status.integer("clients"),
+            socket=status.text("socket"),
+            jail=JailStatus(
+                kind=jail.text("kind"),
+                uid=jail.optional("uid", jail.integer),
+                note=jail.optional("note", jail.text) or "",
+            ),
+        )
+
+
+def rows(wire: Mapping[str, Any], key: str) -> tuple[dict[str, Any], ...]:
+    """The list of maps that an answer holds under `key`."""
+    return _Fields(wire, "an answer").maps(key)
+
+
+def flag(wire: Mapping[str, Any], key: str) -> bool:
+    """The truth value that an answer holds under `key`."""
+    return _Fields(wire, "an answer").flag(key)
+
+
+def _truncation(wire: object) -> Truncation:
+    if not isinstance(wire, dict):
+        raise RemoteProtocolError("the supervisor sent a truncation that is not a map")
+    what = _Fields(cast("dict[str, Any]", wire), "a truncation")
+    return Truncation(what.integer("omitted_bytes"), what.optional("file", what.text))
+
+
+class _Fields:
+    """Reads a map's fields by type; `noun` names the map in errors."""
+
+    __slots__ = ("_noun", "_wire")
+
+    def __init__(self, wire: Mapping[str, Any], noun: str) -> None:
+        self._wire = wire
+        self._noun = noun
+
+    def text(self, key: str) -> str:
+        value = self._wire.get(key)
+        if isinstance(value, str):
+            return value
+        raise self._mistyped(key, "text")
+
+    def integer(self, key: str) -> int:
+        value = self._wire.get(key)
+        if type(value) is int:  # a bool is no number here
+            return value
+        raise self._mistyped(key, "an integer")
+
+    def number(self, key: str) -> float:
+        value = self._wire.get(key)
+        if type(value) is float or type(value) is int:
+            return value
+        raise self._mistyped(key, "a number")
+
+    def flag(self, key: str) -> bool:
+        value = self._wire.get(key)
+        if isinstance(value, bool):
+            return value
+        raise self._mistyped(key, "true or false")
+
+    def map(self, key: str) -> dict[str, Any]:
+        value = self._wire.get(key)
+        if isinstance(value, dict):
+            return cast("dict[str, Any]", value)
+        raise self._mistyped(key, "a map")
+
+    def maps(self, key: str) -> tuple[dict[str, Any], ...]:
+        value = self._wire.get(key)
+        if isinstance(value, list):
+            items = cast("list[object]", value)
+            if all(isinstance(item, dict) for item in items):
+                return tuple(cast("list[dict[str, Any]]", items))
+        raise self._mistyped(key, "a list of maps")
+
+    def texts(self, key: str) -> tuple[str, ...]:
+        value = self._wire.get(key)
+        if isinstance(value, list):
+            items = cast("list[object]", value)
+            if all(isinstance(item, str) for item in items):
+                return tuple(cast("list[str]", items))
+        raise self._mistyped(key, "a list of texts")
+
+    def optional(self, key: str, read: Callable[[str], Value]) -> Value | None:
+        return None if self._wire.get(key) is None else read(key)
+
+    def _mistyped(self, key: str, expected: str) -> RemoteProtocolError:
+        found = type(self._wire[key]).__name__ if key in self._wire else "nothing"
+        return RemoteProtocolError(
+            f"the supervisor sent {self._noun} with {found} for `{key}`; expected {expected}",
+            hint="Is an older or newer supervisor running? `nsm shutdown` ends it.",
+        )
