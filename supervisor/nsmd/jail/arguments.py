@@ -1,0 +1,152 @@
+"""The arguments of bwrap for one jail; pure.
+
+What each line is for is in `docs/isolation.md`; the order matters, since bwrap works through them
+from first to last: mount points are made before `/` becomes read-only, and parents before
+children.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from nsmd.jail.host import HostSystem
+from nsmd.values import Environment, JailSizes
+
+JAIL_UID = 1000
+"""User and group inside; the host's view of them is whoever started bwrap."""
+HOSTNAME = "nsm"
+WORKSPACE = "/workspace"
+AGENT_PATH = "/run/nsm/agent.py"
+
+_PASSWD = f"""\
+user:x:{JAIL_UID}:{JAIL_UID}:user:{WORKSPACE}:/bin/bash
+nobody:x:65534:65534:nobody:/:/usr/sbin/nologin
+"""
+
+SYNTHETIC_FILES: tuple[tuple[str, str], ...] = (
+    ("/etc/passwd", _PASSWD),
+    ("/etc/group", f"user:x:{JAIL_UID}:\nnogroup:x:65534:\n"),
+    ("/etc/hosts", f"127.0.0.1 localhost {HOSTNAME}\n::1 localhost\n"),
+    # Files only: a look-up of a name fails at once instead of waiting for a resolver.
+    ("/etc/nsswitch.conf", "passwd: files\ngroup: files\nhosts: files\n"),
+)
+"""Files that say who and where the code is, without a word about the host.
+
+Whatever else is asked of them: /etc/localtime is left out on purpose, so time is UTC everywhere.
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mount:
+    """A read-only bind.
+
+    Attributes:
+        source: host path, or the number of an open descriptor of it.
+        target: absolute path in the jail.
+    """
+
+    source: str | int
+    target: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileData:
+    """A file whose content bwrap copies from a descriptor."""
+
+    descriptor: int
+    target: str
+
+
+def jail_arguments(
+    *,
+    host: HostSystem,
+    sizes: JailSizes,
+    mounts: Sequence[Mount],
+    files: Sequence[FileData],
+    environment: Environment,
+    info_fd: int,
+) -> list[str]:
+    """Everything that bwrap reads from `--args`: all but the command.
+
+    Args:
+        mounts: beyond the base system; sorted here so that parents come first.
+        info_fd: descriptor on which bwrap tells the process id of the jail's PID 1.
+    """
+    return [
+        *_isolation(info_fd),
+        *_base_system(host),
+        *_private_file_systems(sizes),
+        *_files(files),
+        *_mounts(mounts),
+        # /dev/shm, /tmp and /workspace are file systems of their own and stay writable.
+        *("--remount-ro", "/dev", "--remount-ro", "/"),
+        *_variables(environment),
+        *("--chdir", WORKSPACE),
+    ]
+
+
+def agent_command(environment: Environment) -> list[str]:
+    """The command that the jail runs as PID 1 (`docs/agent-protocol.md`, Start)."""
+    return [
+        *(environment.agent_python, "-I", AGENT_PATH),
+        *("--prestart", environment.interpreter),
+        *(f"--{environment.interpreter}", environment.program),
+        *("--workspace", WORKSPACE),
+    ]
+
+
+def _isolation(info_fd: int) -> Iterator[str]:
+    # Not --unshare-all: it implies the -try forms, which go on without user namespace.
+    yield from ("--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts")
+    yield from ("--unshare-net", "--unshare-cgroup-try")
+    # Without it, code makes a user namespace in which it undoes read-only binds.
+    yield "--disable-userns"
+    yield from ("--uid", str(JAIL_UID), "--gid", str(JAIL_UID), "--hostname", HOSTNAME)
+    yield from ("--cap-drop", "ALL")
+    yield from ("--new-session", "--as-pid-1", "--info-fd", str(info_fd))
+
+
+def _base_system(host: HostSystem) -> Iterator[str]:
+    yield from ("--ro-bind", "/usr", "/usr")
+    for target, path in host.links:
+        yield from ("--symlink", target, path)
+    for path in (*host.directories, *host.etc):
+        yield from ("--ro-bind", path, path)
+
+
+def _private_file_systems(sizes: JailSizes) -> Iterator[str]:
+    yield from ("--proc", "/proc", "--dev", "/dev")
+    for path, size_mb, mode in (
+        # --dev leaves /dev/shm on its own unbounded tmpfs.
+        ("/dev/shm", sizes.shm_mb, "1777"),  # noqa: S108 - in the jail
+        ("/tmp", sizes.tmp_mb, "1777"),  # noqa: S108 - in the jail
+        (WORKSPACE, sizes.workspace_mb, "0755"),
+    ):
+        yield from ("--perms", mode, "--size", str(size_mb * 1024 * 1024), "--tmpfs", path)
+
+
+def _files(files: Sequence[FileData]) -> Iterator[str]:
+    # --file, not --ro-bind-data: `/` becomes read-only anyway, and five mounts take 1 ms.
+    for file in files:
+        yield from ("--perms", "0444", "--file", str(file.descriptor), file.target)
+
+
+def _mounts(mounts: Sequence[Mount]) -> Iterator[str]:
+    for mount in sorted(mounts, key=lambda mount: mount.target):
+        option = "--ro-bind-fd" if isinstance(mount.source, int) else "--ro-bind"
+        yield from (option, str(mount.source), mount.target)
+
+
+def _variables(environment: Environment) -> Iterator[str]:
+    variables = {
+        "HOME": WORKSPACE,
+        "LANG": "C.UTF-8",
+        "LOGNAME": "user",
+        "PATH": environment.path,
+        "TERM": "dumb",
+        "TMPDIR": WORKSPACE,
+        "USER": "user",
+    }
+    for name, value in variables.items():
+        yield from ("--setenv", name, value)

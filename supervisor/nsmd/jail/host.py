@@ -1,0 +1,63 @@
+"""What of the host's root directory a jail shows: found once, plain data afterwards."""
+
+from __future__ import annotations
+
+import os
+import stat
+from dataclasses import dataclass
+
+_TOP_LEVEL = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
+
+_ETC = (
+    "alternatives",
+    "ca-certificates",
+    "crypto-policies",
+    "ld.so.cache",
+    "pki/ca-trust/extracted",
+    "pki/tls/cert.pem",
+    "pki/tls/certs",
+    "pki/tls/openssl.cnf",
+    "ssl/ca-bundle.pem",
+    "ssl/cert.pem",
+    "ssl/certs",
+    "ssl/openssl.cnf",
+)
+"""Below /etc, what programs in /usr need: links between alternatives, the loader's cache and
+certificates. Never a whole /etc/ssl or /etc/pki: they hold private keys beside."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostSystem:
+    """The base system that every jail of this host shows.
+
+    Attributes:
+        links: (target, path) of the top-level symlinks of a merged /usr.
+        directories: top-level directories that a host without merged /usr has beside it.
+        etc: paths below /etc that exist here.
+    """
+
+    links: tuple[tuple[str, str], ...]
+    directories: tuple[str, ...]
+    etc: tuple[str, ...]
+
+
+def scan_host(root: str = "/") -> HostSystem:
+    """Look at a host's root directory.
+
+    Args:
+        root: where it is; other than `/` in tests only.
+    """
+    links: list[tuple[str, str]] = []
+    directories: list[str] = []
+    for name in _TOP_LEVEL:
+        path = os.path.join(root, name)
+        try:
+            mode = os.lstat(path).st_mode
+        except FileNotFoundError:
+            continue
+        if stat.S_ISLNK(mode):
+            links.append((os.readlink(path), f"/{name}"))
+        elif stat.S_ISDIR(mode):
+            directories.append(f"/{name}")
+    etc = tuple(f"/etc/{name}" for name in _ETC if os.path.exists(os.path.join(root, "etc", name)))
+    return HostSystem(links=tuple(links), directories=tuple(directories), etc=etc)

@@ -1,0 +1,170 @@
+"""A jail that bwrap started: its two processes, watched through descriptors."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import socket
+import subprocess
+from contextlib import suppress
+
+import trio
+
+STDERR_LIMIT_BYTES = 64 * 1024
+"""Enough for bwrap's line or an agent's traceback."""
+
+STARTER_GRACE_S = 1.0
+"""bwrap's outer process ends by itself within a millisecond of the jail; then it is killed.
+Waiting lets it collect the jail's exit status, so that no zombie goes to the host's init."""
+
+
+class BwrapJail:
+    """See `nsmd.jail.interface.Jail`.
+
+    There are two processes on the host: bwrap's outer one, our child, and the jail's PID 1, its
+    child. Killing the outer one leaves the jail running, so everything here is done to PID 1.
+
+    Args:
+        starter: the outer process.
+        pid, pidfd: of the jail's PID 1; the descriptor is owned from now on.
+        channel: the supervisor's end of the agent's socket; owned from now on.
+        stderr_fd: from `make_stderr`; owned from now on.
+    """
+
+    def __init__(
+        self,
+        *,
+        starter: subprocess.Popen[bytes],
+        pid: int,
+        pidfd: int,
+        channel: socket.socket,
+        stderr_fd: int,
+    ) -> None:
+        self._starter = starter
+        self._pid = pid
+        self._pidfd = pidfd
+        self._socket = channel
+        self._stderr_fd = stderr_fd
+        self._released = False
+        self._ended = False
+        self._waiting = trio.Lock()
+
+    def __repr__(self) -> str:
+        state = "released" if self._released else "ended" if self._ended else "running"
+        return f"<BwrapJail pid={self._pid} starter={self._starter.pid} {state}>"
+
+    @property
+    def socket(self) -> socket.socket:
+        """See `Jail`."""
+        return self._socket
+
+    @property
+    def pid(self) -> int:
+        """See `Jail`."""
+        return self._pid
+
+    @property
+    def pidfd(self) -> int:
+        """See `Jail`."""
+        return self._pidfd
+
+    def kill(self) -> None:
+        """See `Jail`."""
+        if not self._released:
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+
+    async def wait(self) -> None:
+        """See `Jail`."""
+        async with self._waiting:
+            if self._ended:
+                return
+            # PID 1 of a PID namespace becomes waitable after all others in it are gone
+            # (pid_namespaces(7)).
+            await trio.lowlevel.wait_readable(self._pidfd)
+            self._reap_adopted()
+            await wait_for_starter(self._starter)
+            self._ended = True
+
+    def _reap_adopted(self) -> None:
+        """Collect PID 1 if it became our child: its parent was killed and we are a subreaper."""
+        with suppress(ChildProcessError):
+            os.waitid(os.P_PIDFD, self._pidfd, os.WEXITED | os.WNOHANG)
+
+    def stderr_text(self) -> str:
+        """See `Jail`."""
+        return "" if self._released else read_stderr(self._stderr_fd)
+
+    def release(self) -> None:
+        """See `Jail`."""
+        if self._released:
+            return
+        self._released = True
+        self._socket.close()
+        os.close(self._pidfd)
+        os.close(self._stderr_fd)
+
+
+async def wait_for_starter(starter: subprocess.Popen[bytes]) -> None:
+    """Reap a bwrap whose jail is gone or was never there, killing it where it lingers.
+
+    Cancellation: loses nothing; call it again.
+    """
+    if starter.poll() is not None:
+        return
+    # Not reaped by anyone else, so the process id is still its own.
+    pidfd = os.pidfd_open(starter.pid)
+    try:
+        with trio.move_on_after(STARTER_GRACE_S) as grace:
+            await trio.lowlevel.wait_readable(pidfd)
+        if grace.cancelled_caught:
+            signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+            await trio.lowlevel.wait_readable(pidfd)
+    finally:
+        os.close(pidfd)
+    starter.wait()
+
+
+def open_child(pid: int, parent: int) -> int | None:
+    """A pidfd of a child of our child `parent`, which has not been reaped; None if it is gone.
+
+    The order makes a recycled process id harmless: bwrap has one child ever, so a process that
+    has that parent now is it, and was it when the descriptor was opened.
+    """
+    try:
+        pidfd = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return None
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            # The name in brackets may hold anything; state and parent follow the last one.
+            if int(file.read().rpartition(b")")[2].split()[1]) == parent:
+                return pidfd
+    except (FileNotFoundError, ProcessLookupError):
+        pass
+    os.close(pidfd)
+    return None
+
+
+def make_stderr() -> int:
+    """A descriptor that takes `STDERR_LIMIT_BYTES` and refuses the rest.
+
+    The jail holds it too, so the bound must be the kernel's: a sealed memory file cannot grow
+    (memfd_create(2), F_SEAL_GROW).
+    """
+    fd = os.memfd_create("nsm-stderr", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    try:
+        os.ftruncate(fd, STDERR_LIMIT_BYTES)
+        seals = fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, seals)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def read_stderr(fd: int) -> str:
+    """The text in a descriptor of `make_stderr`, without control characters."""
+    text = os.pread(fd, STDERR_LIMIT_BYTES, 0).rstrip(b"\0").decode(errors="replace")
+    return "".join(c for c in text if c in "\n\t" or c.isprintable()).strip()
