@@ -1,0 +1,163 @@
+"""Reads `config.toml` and says what is wrong with it in terms of the file.
+
+The only module that imports pydantic. Every key has a default, so a missing file is a valid one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import json
+import re
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, get_type_hints
+
+from pydantic import TypeAdapter, ValidationError
+
+from nsmd.settings import PRESETS, EnvironmentSettings, Settings
+
+ENVIRONMENT_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
+MAX_CONFIG_BYTES = 1024 * 1024
+
+
+class ConfigError(Exception):
+    """The configuration file cannot be used; `problems` has one line per mistake."""
+
+    def __init__(self, path: str, problems: Sequence[str]) -> None:
+        self.path = path
+        self.problems = tuple(problems)
+        super().__init__("\n".join(f"{path}: {problem}" for problem in self.problems))
+
+
+def load(path: str) -> Settings:
+    """The settings in a file; the defaults if it does not exist.
+
+    Raises:
+        ConfigError: it cannot be read or has mistakes; all of them are named.
+    """
+    try:
+        with open(path, "rb") as file:
+            data = file.read(MAX_CONFIG_BYTES + 1)
+    except FileNotFoundError:
+        return Settings()
+    except OSError as error:
+        raise ConfigError(path, [f"cannot be read: {error.strerror}"]) from error
+    if len(data) > MAX_CONFIG_BYTES:
+        raise ConfigError(path, [f"is larger than {MAX_CONFIG_BYTES} bytes"])
+    return parse(data, path)
+
+
+def parse(data: bytes, path: str) -> Settings:
+    """The settings in the text of a file.
+
+    Args:
+        data: the file's bytes.
+        path: its name, for messages.
+    """
+    try:
+        table = tomllib.loads(data.decode())
+    except UnicodeDecodeError as error:
+        raise ConfigError(path, [f"is not UTF-8 text (byte {error.start})"]) from error
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise ConfigError(path, [f"is not valid TOML: {error}"]) from error
+    try:
+        # As JSON, because pydantic's strict mode takes tables for dataclasses only from there.
+        text = json.dumps(table, default=str)
+        settings = TypeAdapter(Settings).validate_json(text, strict=True)
+    except ValidationError as error:
+        raise ConfigError(path, [_describe(e) for e in error.errors()]) from error
+    if problems := list(_cross_check(settings)):
+        raise ConfigError(path, problems)
+    return settings
+
+
+def dump(settings: Settings) -> dict[str, Any]:
+    """The effective settings as plain values, for `nsm config show`."""
+    return dataclasses.asdict(settings)
+
+
+def _cross_check(settings: Settings) -> Iterator[str]:
+    """Rules that a type cannot express."""
+    for name, environment in settings.environments.items():
+        if not ENVIRONMENT_NAME.fullmatch(name):
+            yield (
+                f"environments.{name!r}: a name is 1 to 64 of a-z, 0-9 and '-', "
+                "beginning with a letter or digit"
+            )
+        if environment.preset is None and name not in PRESETS:
+            yield (
+                f"environments.{name}.preset: is required, since {name!r} is not a preset itself; "
+                f"allowed: {', '.join(PRESETS)}"
+            )
+        if environment.interpreter is not None and not environment.interpreter.startswith("/"):
+            yield (
+                f"environments.{name}.interpreter: found {environment.interpreter!r}, "
+                "expected an absolute path"
+            )
+    if settings.project.path is not None and not settings.project.path.startswith(("/", "~")):
+        yield f"project.path: found {settings.project.path!r}, expected an absolute path"
+
+
+def _describe(error: Mapping[str, Any]) -> str:
+    """One of pydantic's errors as `key: what was found, what is allowed`."""
+    location: tuple[int | str, ...] = error["loc"]
+    key = ".".join(str(part) for part in location)
+    context: Mapping[str, Any] = error.get("ctx", {})
+    found = f"found {error['input']!r:.80}"
+    match error["type"]:
+        case "unexpected_keyword_argument" | "extra_forbidden":
+            return _unknown_key(location)
+        case "literal_error":
+            return f"{key}: {found}, allowed: {context['expected']}"
+        case "greater_than":
+            return f"{key}: {found}, expected more than {context['gt']:g}"
+        case "greater_than_equal":
+            return f"{key}: {found}, expected at least {context['ge']:g}"
+        case "less_than_equal":
+            return f"{key}: {found}, expected at most {context['le']:g}"
+        case "dataclass_type":
+            return f"{key}: {found}, expected a table [{key}]"
+        case _:
+            return f"{key}: {found}, {error['msg'][0].lower()}{error['msg'][1:]}"
+
+
+def _unknown_key(location: tuple[int | str, ...]) -> str:
+    *parents, last = (str(part) for part in location)
+    known = _known_keys(tuple(parents))
+    near = difflib.get_close_matches(last, known, n=1)
+    suggestion = f"; did you mean {near[0]!r}?" if near else "."
+    return f"{'.'.join([*parents, last])}: unknown key{suggestion} Known here: {', '.join(known)}"
+
+
+def _schema_class(path: tuple[str, ...]) -> type[Any] | None:
+    """The dataclass that describes the table at a path of keys."""
+    if len(path) == 2 and path[0] == "environments":
+        return EnvironmentSettings
+    kind: Any = Settings
+    for part in path:
+        kind = get_type_hints(kind).get(part)
+    return kind if dataclasses.is_dataclass(kind) and isinstance(kind, type) else None
+
+
+def _known_keys(path: tuple[str, ...]) -> list[str]:
+    kind = _schema_class(path)
+    return [f.name for f in dataclasses.fields(kind)] if kind is not None else []
+
+
+def render(settings: Settings) -> str:
+    """The effective settings as a `config.toml`; keys that are unset are left out."""
+    lines: list[str] = []
+    for section, table in dump(settings).items():
+        if section == "environments":
+            for name, environment in table.items():
+                lines += _table(f"environments.{name}", environment)
+        else:
+            lines += _table(section, table)
+    return "\n".join(lines)
+
+
+def _table(name: str, values: Mapping[str, Any]) -> list[str]:
+    # JSON's texts, numbers and booleans are TOML's too.
+    rows = [f"{key} = {json.dumps(value)}" for key, value in values.items() if value is not None]
+    return [f"[{name}]", *rows, ""]

@@ -1,0 +1,69 @@
+"""Reads an operation's arguments; what does not fit becomes a `BadRequestError` that names it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+from nsm.wire.errors import BadRequestError
+
+Arguments = Mapping[str, Any]
+
+
+def text(args: Arguments, key: str) -> str:
+    """A required text."""
+    value = optional_text(args, key)
+    if value is None:
+        raise BadRequestError(f"Argument {key!r} is required.", hint="It is a text.")
+    return value
+
+
+def optional_text(args: Arguments, key: str) -> str | None:
+    """A text, or None where it is absent."""
+    value = args.get(key)
+    if value is None or isinstance(value, str):
+        return value
+    raise _wrong(key, value, "a text")
+
+
+def optional_number(args: Arguments, key: str) -> float | None:
+    """A number, or None where it is absent."""
+    value = args.get(key)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise _wrong(key, value, "a number")
+    try:
+        return float(value)
+    except OverflowError:
+        raise _wrong(key, value, "a number of ordinary size") from None
+
+
+def flag(args: Arguments, key: str) -> bool:
+    """True or false; false where it is absent."""
+    value = args.get(key, False)
+    if isinstance(value, bool):
+        return value
+    raise _wrong(key, value, "true or false")
+
+
+def texts(args: Arguments, key: str) -> list[str]:
+    """A list of texts; empty where it is absent."""
+    value = args.get(key, [])
+    if isinstance(value, list) and all(isinstance(v, str) for v in cast("list[object]", value)):
+        return cast("list[str]", value)
+    raise _wrong(key, value, "a list of texts")
+
+
+def optional_map(args: Arguments, key: str) -> Arguments | None:
+    """A map, or None where it is absent."""
+    value = args.get(key)
+    if value is None:
+        return None
+    if isinstance(value, dict):
+        return cast("dict[str, Any]", value)
+    raise _wrong(key, value, "a map")
+
+
+def _wrong(key: str, value: object, expected: str) -> BadRequestError:
+    return BadRequestError(f"Argument {key!r} is {value!r:.80}, not {expected}.")

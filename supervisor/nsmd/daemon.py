@@ -1,0 +1,118 @@
+"""Puts the parts together and keeps them running until asked to end.
+
+Lifetimes are nested nurseries, ended from the inside out: connections first (nobody asks any more),
+then the pool, then the sessions, each killing its own jail, all at once.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import resource
+import signal
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import trio
+
+from nsmd.control.operations import Services
+from nsmd.control.server import Access, ControlServer
+from nsmd.jail import Launcher
+from nsmd.mcp.endpoint import McpEndpoint
+from nsmd.registry import Registry
+from nsmd.settings import Settings
+from nsmd.values import Environment
+
+log = logging.getLogger(__name__)
+
+END_DEADLINE_S = 10.0
+"""For all jails to be gone at the end; killing a thousand takes half a second."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setup:
+    """What `main` found out before the event loop began.
+
+    Attributes:
+        listener: bound, listening, non-blocking.
+        socket_path: where.
+        home: the user's home directory.
+        launcher: starts jails.
+        jail: facts about jails here, for `nsm status`.
+        find_environments: looks at the host; blocks, so it is called in a thread.
+        announce: called once the socket answers.
+    """
+
+    settings: Settings
+    listener: socket.socket
+    socket_path: str
+    home: str
+    launcher: Launcher
+    jail: Mapping[str, Any]
+    find_environments: Callable[[], Sequence[Environment]]
+    announce: Callable[[], None]
+
+
+async def serve(setup: Setup) -> None:
+    """Run the supervisor until SIGTERM, SIGINT or a `shutdown` operation."""
+    started_s = trio.current_time()
+    ending = trio.Event()
+    environments = await trio.to_thread.run_sync(setup.find_environments)
+    async with trio.open_nursery() as sessions:
+        async with trio.open_nursery() as upkeep:
+            registry = Registry(
+                setup.settings,
+                environments,
+                setup.launcher,
+                home=setup.home,
+                sessions=sessions,
+                upkeep=upkeep,
+            )
+            endpoint = McpEndpoint(registry, setup.settings)
+            server = ControlServer(
+                Access(uid=os.geteuid()),
+                Services(
+                    registry=registry,
+                    settings=setup.settings,
+                    home=setup.home,
+                    socket_path=setup.socket_path,
+                    pid=os.getpid(),
+                    jail=setup.jail,
+                    started_s=started_s,
+                    shutdown=ending.set,
+                    clients=lambda: server.connections,
+                ),
+                endpoint.serve,
+            )
+            async with trio.open_nursery() as connections:
+                connections.start_soon(_end_on_signal, ending)
+                listener = trio.SocketListener(trio.socket.from_stdlib_socket(setup.listener))
+                await connections.start(
+                    partial(trio.serve_listeners, server.handle, [listener])
+                )
+                setup.announce()
+                connections.start_soon(endpoint.prepare)
+                log.info("listening on %s (pid %d)", setup.socket_path, os.getpid())
+                await ending.wait()
+                connections.cancel_scope.cancel()
+            upkeep.cancel_scope.cancel()
+        registry.close()
+        sessions.cancel_scope.deadline = trio.current_time() + END_DEADLINE_S
+    log.info("ended")
+
+
+async def _end_on_signal(ending: trio.Event) -> None:
+    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        async for number in signals:
+            log.info("ending on %s", signal.Signals(number).name)
+            ending.set()
+
+
+def raise_descriptor_limit() -> int:
+    """Allow as many descriptors as the system lets us; returns the limit. Sessions take a few."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return hard

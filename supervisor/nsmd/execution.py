@@ -1,0 +1,148 @@
+"""One submitted piece of code, from the queue to its answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import trio
+
+from nsm.wire.errors import NsmError
+from nsmd.values import Outcome, Output, OutputSink, RunRequest, RunResult
+
+if TYPE_CHECKING:
+    from nsmd.session import Session
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """What the registry knows about a call that its result has to say.
+
+    Attributes:
+        env: the environment's own name, aliases resolved.
+        created: this call made the session.
+        replaced: how an earlier session of that name ended; None when there was none.
+        timeout_s: the limit that holds, seconds.
+        clamped_from_s: the larger limit that was asked for; else None.
+        one_shot: the session is thrown away with the answer.
+    """
+
+    env: str
+    created: bool
+    replaced: str | None
+    timeout_s: float
+    clamped_from_s: float | None
+    one_shot: bool
+
+
+class Execution:
+    """Handle of one execution. Its session owns it; any number of tasks may wait for it."""
+
+    def __init__(
+        self,
+        execution_id: str,
+        request: RunRequest,
+        origin: Origin,
+        session: Session,
+        on_output: OutputSink | None,
+        on_finished: Callable[[Execution], None],
+    ) -> None:
+        self.id = execution_id
+        self.request = request
+        self.origin = origin
+        self.session = session
+        self._on_output = on_output
+        self._on_finished = on_finished
+        self._submitted_s = trio.current_time()
+        self._sent_s: float | None = None
+        self._queued_behind = False
+        self._finished = trio.Event()
+        self._answer: RunResult | NsmError | None = None
+
+    def __repr__(self) -> str:
+        state = "done" if self.done else "running" if self._sent_s is not None else "queued"
+        return f"<Execution {self.id} in {self.session.id} {state}>"
+
+    @property
+    def done(self) -> bool:
+        """Whether the answer is there."""
+        return self._finished.is_set()
+
+    @property
+    def answer_bytes(self) -> int:
+        """About how much memory the answer takes; the code is dropped with it."""
+        if not isinstance(self._answer, RunResult):
+            return 1000
+        outcome = self._answer.outcome
+        displayed = sum(len(str(data)) for shown in outcome.displays for data in shown.values())
+        return 1000 + len(outcome.stdout) + len(outcome.stderr) + displayed
+
+    @property
+    def streams(self) -> bool:
+        """Whether somebody wants the output as it comes."""
+        return self._on_output is not None
+
+    async def wait(self) -> RunResult:
+        """The answer. Cancelling the waiter does nothing to the execution.
+
+        Raises:
+            NsmError: there is no outcome, for example because the session ended.
+        """
+        await self._finished.wait()
+        if isinstance(self._answer, RunResult):
+            return self._answer
+        assert self._answer is not None
+        # A fresh traceback for each waiter: several may raise the same answer.
+        raise self._answer.with_traceback(None)
+
+    def interrupt(self) -> None:
+        """Ask for an interrupt; the answer then says `interrupted`."""
+        self.session.interrupt(self)
+
+    def abandon(self) -> None:
+        """The caller is gone: a one-shot is ended, a named session's execution goes on."""
+        self._on_output = None
+        if self.origin.one_shot:
+            self.session.end("its client disconnected")
+
+    # The session's side.
+
+    def note_queued_behind(self) -> None:
+        """Another execution of the session is in front of this one."""
+        self._queued_behind = True
+
+    def note_sent(self) -> None:
+        """It goes to the agent now."""
+        self._sent_s = trio.current_time()
+
+    def emit(self, output: Output) -> None:
+        """Hand a piece of output to whoever asked for it."""
+        if self._on_output is not None:
+            self._on_output(output)
+
+    def finish(self, answer: Outcome | NsmError) -> None:
+        """Give the answer, once; later ones are ignored."""
+        if self._finished.is_set():
+            return
+        self._answer = self._result(answer) if isinstance(answer, Outcome) else answer
+        self._on_output = None
+        self._finished.set()
+        self._on_finished(self)
+
+    def _result(self, outcome: Outcome) -> RunResult:
+        waited = 0.0
+        if self._queued_behind:
+            waited = (self._sent_s or trio.current_time()) - self._submitted_s
+        return RunResult(
+            outcome=outcome,
+            execution_id=self.id,
+            env=self.origin.env,
+            session_id=self.session.id,
+            session_name=self.session.name,
+            created=self.origin.created,
+            replaced=self.origin.replaced,
+            waited_s=waited,
+            timeout_s=self.origin.timeout_s,
+            clamped_from_s=self.origin.clamped_from_s,
+        )

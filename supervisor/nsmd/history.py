@@ -1,0 +1,88 @@
+"""What is remembered of things that are over, within bounds."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+
+import trio
+
+from nsmd.execution import Execution
+
+MAX_ENDED = 1000
+"""Sessions whose end is remembered, so that a later call under that name can be told."""
+
+MAX_RESULTS = 1000
+MAX_RESULT_BYTES = 32 * 1024 * 1024
+"""Finished executions whose results can still be asked for; text of all of them together."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """How a session ended, and when on the monotonic clock (seconds)."""
+
+    reason: str
+    at_s: float
+
+    def words(self) -> str:
+        """For people: ``ended 12 min ago (idle timeout)``."""
+        return f"ended {ago(trio.current_time() - self.at_s)} ago ({self.reason})"
+
+
+class EndedSessions:
+    """The last `MAX_ENDED` ends, by (scope, name); the oldest is dropped."""
+
+    def __init__(self) -> None:
+        self._ends: OrderedDict[tuple[str, str], Ended] = OrderedDict()
+
+    def add(self, scope: str, name: str, reason: str) -> None:
+        """A session of that name has ended."""
+        self._ends[scope, name] = Ended(reason=reason, at_s=trio.current_time())
+        self._ends.move_to_end((scope, name))
+        if len(self._ends) > MAX_ENDED:
+            self._ends.popitem(last=False)
+
+    def take(self, scope: str, name: str) -> str | None:
+        """How the last session of that name ended, in words; told once."""
+        ended = self._ends.pop((scope, name), None)
+        return ended.words() if ended else None
+
+
+class Executions:
+    """Executions by id: those under way, and the results of finished ones while there is room."""
+
+    def __init__(self) -> None:
+        self._running: dict[str, Execution] = {}
+        self._finished: OrderedDict[str, Execution] = OrderedDict()
+        self._bytes = 0
+
+    def __contains__(self, execution_id: str) -> bool:
+        return execution_id in self._running or execution_id in self._finished
+
+    def get(self, execution_id: str) -> Execution | None:
+        """The execution of that id, if it is running or remembered."""
+        return self._running.get(execution_id) or self._finished.get(execution_id)
+
+    def add(self, execution: Execution) -> None:
+        """One was submitted."""
+        self._running[execution.id] = execution
+
+    def finished(self, execution: Execution) -> None:
+        """One has its answer; the oldest ones make room for it."""
+        del self._running[execution.id]
+        self._finished[execution.id] = execution
+        self._bytes += execution.answer_bytes
+        while self._bytes > MAX_RESULT_BYTES or len(self._finished) > MAX_RESULTS:
+            _, oldest = self._finished.popitem(last=False)
+            self._bytes -= oldest.answer_bytes
+
+
+def ago(seconds: float) -> str:
+    """A length of time for people: ``40 s``, ``12 min``, ``3 h``, ``2 days``."""
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    if seconds < 100 * 60:
+        return f"{seconds / 60:.0f} min"
+    if seconds < 48 * 3600:
+        return f"{seconds / 3600:.0f} h"
+    return f"{seconds / 86400:.0f} days"

@@ -1,0 +1,126 @@
+"""The supervisor's place: one lock for its life, one socket that only its user can reach."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import socket
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+BACKLOG = 1024
+"""Connections the kernel holds while the supervisor is busy; a herd of shims fits."""
+
+MAX_SOCKET_PATH_BYTES = 107
+"""Linux, unix(7): sun_path has 108 bytes with its end."""
+
+
+class PlaceError(Exception):
+    """The lock or the socket cannot be had; the message says why and what to do."""
+
+
+@contextmanager
+def hold_lock(path: str) -> Iterator[None]:
+    """Hold the supervisor's lock.
+
+    Raises:
+        PlaceError: another supervisor holds it, or the file cannot be made.
+    """
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    except OSError as error:
+        raise PlaceError(
+            f"{path} cannot be opened ({error.strerror}).",
+        ) from error
+    try:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            pid = os.pread(fd, 32, 0).decode(errors="replace").strip()
+            raise PlaceError(
+                f"A supervisor is running already (pid {pid or 'unknown'}). "
+                "`nsm status` shows it, `nsm shutdown` ends it."
+            ) from None
+        os.ftruncate(fd, 0)
+        os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
+        yield
+    finally:
+        # The file stays: removing it would let two supervisors lock two files of one name.
+        os.close(fd)
+
+
+@contextmanager
+def listening_socket(path: str) -> Iterator[socket.socket]:
+    """Listen at a path; a socket left behind by a dead supervisor of ours is replaced.
+
+    To be called under the supervisor's lock and in a directory that only we can write.
+
+    Raises:
+        PlaceError: something else is there, or the path is too long.
+    """
+    if len(os.fsencode(path)) > MAX_SOCKET_PATH_BYTES:
+        raise PlaceError(
+            f"The socket's path has {len(os.fsencode(path))} bytes, Linux allows "
+            f"{MAX_SOCKET_PATH_BYTES}: {path}. Set NSM_SOCKET to a shorter one."
+        )
+    _clear(path)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        # The mode comes from the umask: a chmod after bind would leave a moment for others.
+        before = os.umask(0o177)
+        try:
+            listener.bind(path)
+        except OSError as error:
+            raise PlaceError(f"{path} cannot be used as socket ({error.strerror}).") from error
+        finally:
+            os.umask(before)
+        identity = _identity(path)
+        listener.listen(BACKLOG)
+        listener.setblocking(False)
+        try:
+            yield listener
+        finally:
+            # Not if somebody put another one in its place.
+            if identity is not None and _identity(path) == identity:
+                with suppress(OSError):
+                    os.unlink(path)
+
+
+def _clear(path: str) -> None:
+    """Remove a stale socket of ours.
+
+    Raises:
+        PlaceError: it is in use, not a socket, or not ours.
+    """
+    try:
+        status = os.lstat(path)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise PlaceError(f"{path} cannot be looked at ({error.strerror}).") from error
+    if not stat.S_ISSOCK(status.st_mode) or status.st_uid != os.geteuid():
+        raise PlaceError(
+            f"{path} exists and is not a socket of yours. Remove it, or set NSM_SOCKET to "
+            "another path."
+        )
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        try:
+            probe.connect(path)
+        except OSError as error:
+            if error.errno not in (errno.ECONNREFUSED, errno.ENOENT):
+                raise PlaceError(f"{path} is in an odd state ({error.strerror}).") from error
+        else:
+            raise PlaceError(
+                f"Another program listens on {path}. `nsm status` shows whether it is a supervisor."
+            )
+    with suppress(FileNotFoundError):
+        os.unlink(path)
+
+
+def _identity(path: str) -> tuple[int, int] | None:
+    try:
+        status = os.lstat(path)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino

@@ -1,0 +1,141 @@
+"""`nsm-supervisor`: reads arguments and environment, and runs the daemon or one of its reports."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import os
+import sys
+from contextlib import ExitStack
+from functools import partial
+
+from nsm import paths
+from nsm._version import __version__
+from nsmd.listening import PlaceError, hold_lock, listening_socket
+from nsmd.settings import Settings
+
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+
+FALLBACK_PATH = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin"
+"""Searched after PATH: editors start programs with little or none of it."""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The console script. Returns the exit code."""
+    options = _parser().parse_args(arguments)
+    config_path = options.config or os.path.join(paths.config_dir(), "config.toml")
+    if options.check_config or options.show_config:
+        return _report_config(config_path, show=options.show_config, as_json=options.json)
+    if options.doctor:
+        from nsmd import doctor  # noqa: PLC0415 (not needed to serve)
+
+        return doctor.report(_load(config_path)[0] or Settings(), as_json=options.json)
+    return _Starter(options.ready_fd).run(config_path)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="nsm-supervisor",
+        description="Keeps jailed Python, Bash and Node sessions and serves them on a Unix socket. "
+        "Clients start it by themselves; run it by hand to see its log.",
+    )
+    parser.add_argument("--version", action="version", version=f"nsm-supervisor {__version__}")
+    parser.add_argument("--config", metavar="FILE", help="instead of the user's config.toml")
+    parser.add_argument(
+        "--ready-fd",
+        type=int,
+        metavar="N",
+        help="write a newline to this descriptor once the socket answers, or why it does not",
+    )
+    parser.add_argument("--check-config", action="store_true", help="check the configuration only")
+    parser.add_argument("--show-config", action="store_true", help="show what is in effect")
+    parser.add_argument("--doctor", action="store_true", help="check what nsm needs on this host")
+    parser.add_argument("--json", action="store_true", help="reports for programs")
+    return parser
+
+
+def _load(config_path: str) -> tuple[Settings | None, list[str]]:
+    """The settings, or the mistakes in the file."""
+    if not os.path.exists(config_path):
+        return Settings(), []  # spares the import of pydantic
+    from nsmd import config  # noqa: PLC0415
+
+    try:
+        return config.load(config_path), []
+    except config.ConfigError as error:
+        return None, str(error).splitlines()
+
+
+def _report_config(config_path: str, *, show: bool, as_json: bool) -> int:
+    settings, problems = _load(config_path)
+    if settings is None:
+        sys.stderr.write("".join(f"{problem}\n" for problem in problems))
+        return EXIT_FAILED
+    from nsmd import config  # noqa: PLC0415
+
+    if not show:
+        exists = "is valid" if os.path.exists(config_path) else "does not exist: defaults hold"
+        sys.stdout.write(f"{config_path} {exists}\n")
+    elif as_json:
+        sys.stdout.write(json.dumps(config.dump(settings), indent=2) + "\n")
+    else:
+        sys.stdout.write(config.render(settings))
+    return 0
+
+
+class _Starter:
+    """Everything from the first line to the event loop, with failures told to who started us."""
+
+    def __init__(self, ready_fd: int | None) -> None:
+        self._ready_fd = ready_fd
+
+    def run(self, config_path: str) -> int:
+        _log_to_stderr()
+        settings, problems = _load(config_path)
+        if settings is None:
+            return self._fail("; ".join(problems), EXIT_USAGE)
+        # Whatever is created from here on is ours alone.
+        os.umask(0o077)
+        try:
+            with ExitStack() as stack:
+                runtime = paths.ensure_runtime_dir()
+                stack.enter_context(hold_lock(os.path.join(runtime, "supervisor.lock")))
+                socket_path = paths.socket_path()
+                listener = stack.enter_context(listening_socket(socket_path))
+                self._serve(settings, listener, socket_path)
+        except (PlaceError, OSError) as error:
+            return self._fail(str(error), EXIT_FAILED)
+        return 0
+
+    def _serve(self, settings, listener, socket_path):  # type: ignore[no-untyped-def]
+        raise NotImplementedError
+
+    def _fail(self, message: str, code: int) -> int:
+        self._tell(message)
+        sys.stderr.write(f"nsm-supervisor: {message}\n")
+        return code
+
+    def _announce(self) -> None:
+        self._tell("")
+
+    def _tell(self, message: str) -> None:
+        """One line to whoever started us; empty means ready. They may be gone."""
+        if self._ready_fd is None:
+            return
+        fd, self._ready_fd = self._ready_fd, None
+        try:
+            os.write(fd, message.replace("\n", " ").encode() + b"\n")
+        except OSError:
+            logging.getLogger(__name__).debug("nobody waits for the ready line")
+        finally:
+            os.close(fd)
+
+
+def _log_to_stderr() -> None:
+    logging.basicConfig(
+        stream=sys.stderr,
+        level=logging.INFO,
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+    )

@@ -1,0 +1,55 @@
+"""Names of sessions: what is allowed, and readable fresh ones."""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Container
+
+from nsm.wire.errors import BadRequestError
+
+NEW = "new"
+"""The name that asks for a fresh one."""
+
+_ALLOWED = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+
+_WORDS = (
+    "amber aspen azure basil birch bloom brook cedar chalk cliff cloud clover coral crane dawn "
+    "delta dune ember fern field fjord flint frost grove hazel heron indigo iris ivory jade juniper "
+    "larch laurel lilac linen lotus maple marsh meadow mist moss nectar ocean olive onyx opal orchid "
+    "otter pearl pebble pine plum poppy quartz rain reed river robin rose ruby sage sand shore sky "
+    "slate snow spruce stone storm swift teal thyme tide topaz tulip umber vale violet wave willow "
+    "wren zinc"
+).split()
+
+_TRIES = 100
+
+
+def check(name: str) -> str:
+    """The name itself.
+
+    Raises:
+        BadRequestError: it is not 1 to 64 of the allowed characters.
+    """
+    if _ALLOWED.fullmatch(name):
+        return name
+    raise BadRequestError(
+        f"Session name {name[:80]!r} is not allowed.",
+        hint="Use 1 to 64 characters of A-Z, a-z, 0-9, '_', '.' and '-'.",
+    )
+
+
+def fresh(prefix: str, taken: Container[str]) -> str:
+    """A readable name that is not taken, e.g. ``python-amber-7``."""
+    for _ in range(_TRIES):
+        name = f"{prefix}-{secrets.choice(_WORDS)}-{secrets.randbelow(99) + 1}"
+        if name not in taken:
+            return name
+    return f"{prefix}-{secrets.token_hex(8)}"
+
+
+def fresh_id(taken: Container[str]) -> str:
+    """A short id for a session, unique among those taken."""
+    while (candidate := secrets.token_hex(4)) in taken:
+        pass
+    return candidate

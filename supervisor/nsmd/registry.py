@@ -1,0 +1,449 @@
+"""All sessions by name and scope, and the one way to run code in them.
+
+Every face (control socket, MCP, later ones) submits here. The registry checks a request, finds or
+makes its session, and remembers how sessions ended. Limits refuse with what to do; nothing waits
+without bound.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import logging
+import math
+import os
+import secrets
+from collections.abc import Mapping, Sequence
+
+import trio
+
+from nsm.wire.errors import (
+    AmbiguousSessionError,
+    BadRequestError,
+    CodeTooLargeError,
+    EnvironmentUnavailableError,
+    SessionLimitError,
+    ShuttingDownError,
+    UnknownEnvironmentError,
+    UnknownExecutionError,
+    UnknownSessionError,
+    WrongEnvironmentError,
+)
+from nsmd import names, procstats, project
+from nsmd.execution import Execution, Origin
+from nsmd.history import EndedSessions, Executions, ago
+from nsmd.jail import Launcher
+from nsmd.pool import Pool
+from nsmd.session import Session, SessionLimits, Tenancy
+from nsmd.settings import Settings
+from nsmd.values import (
+    MAX_CODE_BYTES,
+    Client,
+    Environment,
+    JailSizes,
+    JailSpec,
+    OutputSink,
+    ProjectMount,
+    RunRequest,
+    SessionInfo,
+)
+
+log = logging.getLogger(__name__)
+
+CONCURRENT_STARTS = 4
+"""Jails started at once. More only makes each slower: a start is all CPU and mount work."""
+
+ALIASES: Mapping[str, str] = {"shell": "bash"}
+"""Older names of environments."""
+
+_LISTED = 5
+"""Sessions named in an error about too many of them."""
+
+
+class Registry:
+    """See the module.
+
+    Args:
+        settings: limits.
+        environments: what there is to run in, in the order in which it is shown.
+        launcher: how jails are started.
+        home: the user's home directory, never mounted as a project.
+        sessions: owns the sessions' tasks; cancelling it ends every session.
+        upkeep: owns the pool's timers and refills.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        environments: Sequence[Environment],
+        launcher: Launcher,
+        *,
+        home: str,
+        sessions: trio.Nursery,
+        upkeep: trio.Nursery,
+    ) -> None:
+        self._settings = settings
+        self._environments = {environment.name: environment for environment in environments}
+        self._launcher = launcher
+        self._nursery = sessions
+        self._home = home
+        self._limits = SessionLimits(
+            grace_s=settings.defaults.interrupt_grace_seconds,
+            max_queued=settings.session.max_queued,
+            processes=settings.defaults.processes,
+            descriptors=settings.defaults.descriptors,
+        )
+        self._sizes = JailSizes(
+            workspace_mb=settings.defaults.workspace_mb,
+            tmp_mb=settings.defaults.tmp_mb,
+            shm_mb=settings.defaults.shm_mb,
+        )
+        self._starts = trio.CapacityLimiter(CONCURRENT_STARTS)
+        self._sessions: dict[str, Session] = {}  # every live one by id, spares included
+        self._named: dict[tuple[str, str], Session] = {}
+        self._ended = EndedSessions()
+        self._executions = Executions()
+        self._closing = False
+        self.pool = Pool(settings.pool, self._start_session, upkeep)
+
+    # What there is.
+
+    def environments(self) -> Sequence[Environment]:
+        """All environments, unusable ones included, in the order in which they are shown."""
+        return tuple(self._environments.values())
+
+    def live_sessions(self) -> list[Session]:
+        """Sessions that belong to somebody."""
+        return [s for s in self._sessions.values() if s.tenancy is not None and s.live]
+
+    def resolve_project(
+        self, *, variables: Mapping[str, str], root: str | None, cwd: str | None
+    ) -> tuple[ProjectMount | None, str]:
+        """The project that a client's sessions see.
+
+        Args:
+            variables: the client entry's environment variables.
+            root: the client's first root, as a path.
+            cwd: the client's working directory.
+
+        Returns:
+            The mount, or None and the reason.
+
+        Raises:
+            BadProjectError: a directory that was asked for explicitly cannot be mounted.
+        """
+        configured = self._settings.project
+        return project.choose_project(
+            variables=variables,
+            root=root,
+            configured=configured.path,
+            cwd=cwd,
+            mount_point=variables.get("PROJECT_MOUNT") or configured.mount_point,
+            home=self._home,
+        )
+
+    # Running code.
+
+    async def submit(self, request: RunRequest, on_output: OutputSink | None = None) -> Execution:
+        """Queue one piece of code.
+
+        Args:
+            request: what to run, where.
+            on_output: takes output while it runs.
+
+        Returns:
+            Its handle, at once; a session that has to start does so in the background.
+
+        Raises:
+            NsmError: the request cannot be carried out; the type says why.
+        """
+        if self._closing:
+            raise ShuttingDownError(
+                "The supervisor is shutting down; the code was not run.",
+                hint="Try again in a moment: the next call starts a new supervisor.",
+            )
+        environment = self._environment(request.env)
+        _check_code(request.code)
+        timeout_s, clamped_from_s = _limit(request.timeout_s, environment)
+        execution_id = self._execution_id(request.execution_id)
+        session, created, replaced = self._session_for(request, environment)
+        execution = Execution(
+            execution_id,
+            request,
+            Origin(
+                env=environment.name,
+                created=created,
+                replaced=replaced,
+                timeout_s=timeout_s,
+                clamped_from_s=clamped_from_s,
+                one_shot=request.session is None,
+            ),
+            session,
+            on_output,
+            self._executions.finished,
+        )
+        session.submit(execution)
+        self._executions.add(execution)
+        return execution
+
+    def execution(self, execution_id: str) -> Execution:
+        """A running or remembered execution.
+
+        Raises:
+            UnknownExecutionError: there is none of that id.
+        """
+        execution = self._executions.get(execution_id)
+        if execution is None:
+            raise UnknownExecutionError(
+                f"No execution {execution_id!r} is running or remembered.",
+                hint="Results are kept for a while only, and not across supervisors.",
+            )
+        return execution
+
+    def warm(self, env: str, project_mount: ProjectMount | None) -> None:
+        """Begin to keep sessions ready for calls that are expected."""
+        environment = self._environments.get(env)
+        if environment is not None and environment.problem is None and not self._closing:
+            self.pool.warm(self._spec(environment, project_mount))
+
+    # People's commands.
+
+    def find(self, target: str) -> Session:
+        """The live session that an id, a name or `scope/name` means.
+
+        Raises:
+            UnknownSessionError, AmbiguousSessionError: none, or several.
+        """
+        live = self.live_sessions()
+        scope, _, name = target.rpartition("/")
+        matches = [s for s in live if s.id == target]
+        if not matches and scope:
+            matches = [s for s in live if s.tenancy and (s.tenancy.scope, s.name) == (scope, name)]
+        if not matches:
+            matches = [s for s in live if s.name == target]
+        if not matches:
+            raise UnknownSessionError(
+                f"No session {target[:200]!r}.", hint="`nsm ps` lists the live ones."
+            )
+        if len(matches) > 1:
+            listed = ", ".join(f"{s.id} ({s.tenancy.scope if s.tenancy else ''})" for s in matches)
+            raise AmbiguousSessionError(
+                f"{len(matches)} sessions are called {target!r}: {listed}.",
+                hint="Use an id.",
+                data={"ids": [s.id for s in matches]},
+            )
+        return matches[0]
+
+    def idle_longer_than(self, seconds: float) -> list[Session]:
+        """Sessions that have been idle for that long; running ones never are."""
+        now = trio.current_time()
+        return [
+            s
+            for s in self.live_sessions()
+            if s.state.value == "idle" and now - s.active_s >= seconds
+        ]
+
+    async def describe(self) -> list[SessionInfo]:
+        """A row for each live session, oldest first. Reads /proc in a thread."""
+        sessions = sorted(self.live_sessions(), key=lambda s: s.created_s)
+        usage = await trio.to_thread.run_sync(procstats.usage_of, [s.pid for s in sessions])
+        now = trio.current_time()
+        return [
+            _row(session, usage.get(session.pid), now) for session in sessions if session.tenancy
+        ]
+
+    def close(self) -> None:
+        """Take no new work and end every session."""
+        self._closing = True
+        for session in list(self._sessions.values()):
+            session.end("the supervisor is shutting down")
+
+    # Sessions come and go.
+
+    def session_ended(self, session: Session) -> None:
+        """See `SessionWatcher`."""
+        self._sessions.pop(session.id, None)
+        self.pool.forget(session)
+        tenancy = session.tenancy
+        if tenancy is None or tenancy.name is None:
+            return
+        key = tenancy.scope, tenancy.name
+        if self._named.get(key) is session:  # else its successor has been told already
+            del self._named[key]
+            self._ended.add(*key, session.end_reason)
+        log.info(
+            "session %s (%s) of %s ended: %s",
+            session.id,
+            tenancy.name,
+            tenancy.client,
+            session.end_reason,
+        )
+
+    def _session_for(
+        self, request: RunRequest, environment: Environment
+    ) -> tuple[Session, bool, str | None]:
+        """The session, whether it is new, and how an earlier one of the name ended."""
+        client, name = request.client, request.session
+        if name is None:
+            return self._new_session(client, environment, None), True, None
+        if name == names.NEW:
+            taken = {taken for scope, taken in self._named if scope == client.scope}
+            name = names.fresh(environment.name, taken)
+        names.check(name)
+        session = self._named.get((client.scope, name))
+        if session is not None and session.live:
+            if session.spec.environment.name != environment.name:
+                bound = session.spec.environment.name
+                raise WrongEnvironmentError(
+                    f"Session {name!r} runs {bound}, not {environment.name}.",
+                    hint=f"Use another session name for {environment.name}, or env={bound!r}.",
+                    data={"session_env": bound, "env": environment.name},
+                )
+            return session, False, None
+        created = self._new_session(client, environment, name)
+        if session is not None:  # it is ending right now, and has not reported yet
+            self._ended.add(client.scope, name, session.end_reason)
+        self._named[client.scope, name] = created
+        return created, True, self._ended.take(client.scope, name)
+
+    def _new_session(self, client: Client, environment: Environment, name: str | None) -> Session:
+        live = self.live_sessions()
+        if len(live) >= self._settings.session.max_sessions:
+            raise self._too_many(live, client)
+        session = self.pool.take(self._spec(environment, client.project))
+        configured = self._settings.session
+        session.claim(
+            Tenancy(
+                name=name,
+                scope=client.scope,
+                client=client.name,
+                idle_timeout_s=client.idle_timeout_s or configured.idle_timeout_seconds,
+                max_lifetime_s=client.max_lifetime_s or configured.max_lifetime_seconds,
+            )
+        )
+        return session
+
+    def _too_many(self, live: Sequence[Session], client: Client) -> SessionLimitError:
+        now = trio.current_time()
+        own = [s for s in live if s.tenancy and s.tenancy.scope == client.scope and s.name]
+        longest = sorted(own, key=lambda s: s.active_s)[:_LISTED]
+        listed = ", ".join(f"{s.name} (idle {ago(now - s.active_s)})" for s in longest)
+        endable = f" Yours that could be ended: {listed}." if listed else ""
+        return SessionLimitError(
+            f"{len(live)} sessions are live, which is the limit.{endable}",
+            hint="End one with `nsm kill NAME` (or `nsm kill --idle SECONDS`), reuse a session, or "
+            "raise `max_sessions` in [session] of config.toml.",
+            data={"limit": self._settings.session.max_sessions},
+        )
+
+    def _spec(self, environment: Environment, mount: ProjectMount | None) -> JailSpec:
+        return JailSpec(
+            environment=environment, project=self._still_there(mount), sizes=self._sizes
+        )
+
+    def _still_there(self, mount: ProjectMount | None) -> ProjectMount | None:
+        """The project as it is now: the directory may have been replaced since it was checked."""
+        if mount is None:
+            return None
+        try:
+            status = os.stat(mount.path)
+        except OSError:
+            pass
+        else:
+            if (status.st_dev, status.st_ino) == (mount.device, mount.inode):
+                return mount
+        return project.check_project(mount.path, mount.mount_point, self._home)
+
+    def _start_session(self, spec: JailSpec) -> Session:
+        session = Session(
+            names.fresh_id(self._sessions),
+            spec,
+            launcher=self._launcher,
+            limits=self._limits,
+            watcher=self,
+            start_limiter=self._starts,
+        )
+        self._sessions[session.id] = session
+        self._nursery.start_soon(session.run, name=repr(session))
+        return session
+
+    def _environment(self, name: str) -> Environment:
+        environment = self._environments.get(name) or self._environments.get(ALIASES.get(name, ""))
+        if environment is None:
+            known = [e.name for e in self._environments.values() if e.problem is None]
+            near = difflib.get_close_matches(name, [*known, *ALIASES], n=1)
+            guess = f"Did you mean {near[0]!r}? " if near else ""
+            raise UnknownEnvironmentError(
+                f"No environment {name[:80]!r}.",
+                hint=f"{guess}Available: {', '.join(known) or 'none'}.",
+                data={"available": known},
+            )
+        if environment.problem is not None:
+            raise EnvironmentUnavailableError(
+                f"Environment {environment.name!r} is unavailable: {environment.problem}",
+                hint="`nsm envs` and `nsm doctor` say more.",
+            )
+        return environment
+
+    def _execution_id(self, wanted: str | None) -> str:
+        if wanted is None:
+            return secrets.token_hex(8)
+        if not 1 <= len(wanted) <= 128 or not wanted.isprintable():
+            raise BadRequestError("execution_id must be 1 to 128 printable characters.")
+        if wanted in self._executions:
+            raise BadRequestError(
+                f"Execution {wanted!r} exists already; the code was not run again.",
+                hint="Ask for its result, or choose another id.",
+            )
+        return wanted
+
+
+def _check_code(code: str) -> None:
+    # Four bytes a character is the most UTF-8 takes: short texts need no second look.
+    if len(code) * 4 <= MAX_CODE_BYTES:
+        return
+    size = len(code.encode("utf-8", "surrogatepass"))
+    if size > MAX_CODE_BYTES:
+        raise CodeTooLargeError(
+            f"The code has {size} bytes; the limit is {MAX_CODE_BYTES}.",
+            hint="Write data to a file in the session in several calls, or mount a project.",
+        )
+
+
+def _limit(asked_s: float | None, environment: Environment) -> tuple[float, float | None]:
+    """The time limit that holds and, if it was clamped, the one that was asked for."""
+    if asked_s is None:
+        return environment.timeout_s, None
+    if math.isnan(asked_s) or asked_s <= 0:
+        raise BadRequestError(
+            f"timeout must be a number of seconds above 0, not {asked_s}.",
+            hint=f"Leave it out for the default of {environment.timeout_s:g} s.",
+        )
+    if asked_s > environment.timeout_s:
+        return environment.timeout_s, asked_s
+    return asked_s, None
+
+
+def _row(session: Session, usage: procstats.Usage | None, now: float) -> SessionInfo:
+    assert session.tenancy is not None
+    mount = session.spec.project
+    return SessionInfo(
+        id=session.id,
+        name=session.name,
+        env=session.spec.environment.name,
+        client=session.tenancy.client,
+        scope=session.tenancy.scope,
+        project=mount.path if mount else None,
+        state=session.state.value,
+        age_s=now - session.created_s,
+        idle_s=0.0 if session.state.value == "running" else now - session.active_s,
+        executions=session.executions,
+        memory_bytes=usage.memory_bytes if usage else None,
+        cpu_s=usage.cpu_s if usage else None,
+        pid=session.pid,
+    )
+
+
+def as_row(info: SessionInfo) -> dict[str, object]:
+    """A row as plain values for the wire."""
+    return dataclasses.asdict(info)

@@ -1,0 +1,120 @@
+"""What can be configured, as frozen values with their defaults.
+
+The same classes are the schema of `config.toml`: `nsmd.config` validates the file against them
+with pydantic. They are plain dataclasses so that a supervisor without a file starts without
+importing it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Annotated, Any, ClassVar, Literal, get_args
+
+from annotated_types import Ge, Gt, Le
+
+_STRICT: dict[str, Any] = {"extra": "forbid"}
+
+Preset = Literal["python", "bash", "node"]
+PRESETS: tuple[Preset, ...] = get_args(Preset)
+Seconds = Annotated[float, Gt(0), Le(366 * 86400)]
+Megabytes = Annotated[int, Ge(1), Le(1024 * 1024)]
+
+DEFAULT_JAIL_UID = 64321
+"""Host uid of jails under a supervisor started by root.
+
+Above the ranges of people (1000 to 60000) and of systemd's dynamic users (61184 to 65519 holds no
+static one here), and not `nobody`, whose other processes would share its kernel quotas.
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Defaults:
+    """`[defaults]`: limits of every environment that does not set its own."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
+
+    timeout_seconds: Seconds = 30.0
+    memory_mb: Megabytes = 512
+    workspace_mb: Megabytes = 512
+    tmp_mb: Megabytes = 256
+    shm_mb: Megabytes = 64
+    processes: Annotated[int, Ge(8), Le(32768)] = 256
+    descriptors: Annotated[int, Ge(64), Le(65536)] = 1024
+    interrupt_grace_seconds: Seconds = 2.0
+    jail_uid: Annotated[int, Ge(1), Le(2**32 - 2)] = DEFAULT_JAIL_UID
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnvironmentSettings:
+    """`[environments.NAME]`: one environment.
+
+    `preset` picks the interpreter and defaults to the environment's own name. `interpreter` is the
+    absolute path of the program to use for it instead of the one found on PATH.
+    """
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
+
+    preset: Preset | None = None
+    interpreter: str | None = None
+    description: str | None = None
+    timeout_seconds: Seconds | None = None
+    memory_mb: Megabytes | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProjectSettings:
+    """`[project]`: the directory shown to sessions whose client names none."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
+
+    path: str | None = None
+    mount_point: str = "/project"
+    mode: Literal["readonly"] = "readonly"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionSettings:
+    """`[session]`: how long sessions live and how many there may be."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
+
+    idle_timeout_seconds: Seconds = 86400.0
+    max_lifetime_seconds: Seconds = 604800.0
+    max_sessions: Annotated[int, Ge(1), Le(100_000)] = 100
+    max_queued: Annotated[int, Ge(1), Le(100_000)] = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolSettings:
+    """`[pool]`: sessions kept ready, per kind in use."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
+
+    spares: Annotated[int, Ge(0), Le(64)] = 2
+    max_spares: Annotated[int, Ge(0), Le(1024)] = 12
+    keep_seconds: Seconds = 900.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class McpSettings:
+    """`[mcp]`: what models see."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
+
+    max_result_chars: Annotated[int, Ge(1000), Le(10_000_000)] = 40_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """The whole of `config.toml`."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
+
+    defaults: Defaults = field(default_factory=Defaults)
+    environments: dict[str, EnvironmentSettings] = field(
+        default_factory=dict[str, EnvironmentSettings]
+    )
+    project: ProjectSettings = field(default_factory=ProjectSettings)
+    session: SessionSettings = field(default_factory=SessionSettings)
+    pool: PoolSettings = field(default_factory=PoolSettings)
+    mcp: McpSettings = field(default_factory=McpSettings)

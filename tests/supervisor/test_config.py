@@ -1,0 +1,95 @@
+"""Mistakes in config.toml are named in terms of the file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from nsmd import config
+from nsmd.settings import EnvironmentSettings, Settings
+
+MISTAKES: list[tuple[str, str]] = [
+    (
+        "[defaults]\ntimeout_second = 3",
+        "defaults.timeout_second: unknown key; did you mean 'timeout_seconds'?",
+    ),
+    ("[sesion]\n", "sesion: unknown key; did you mean 'session'?"),
+    (
+        "[defaults]\nmemory_mb = '512'",
+        "defaults.memory_mb: found '512', input should be a valid integer",
+    ),
+    ("[defaults]\nmemory_mb = 1.5", "defaults.memory_mb: found 1.5"),
+    ("[defaults]\nmemory_mb = true", "defaults.memory_mb: found True"),
+    ("[defaults]\ntimeout_seconds = 0", "defaults.timeout_seconds: found 0, expected more than 0"),
+    ("[defaults]\ntimeout_seconds = inf", "defaults.timeout_seconds: found inf"),
+    ("[defaults]\ntimeout_seconds = nan", "defaults.timeout_seconds: found nan"),
+    ("[defaults]\njail_uid = 0", "defaults.jail_uid: found 0, expected at least 1"),
+    ("session = 3", "session: found 3, expected a table [session]"),
+    ("[environments]\npython = 3", "environments.python: found 3, expected a table"),
+    (
+        "[environments.py]\npreset = 'ruby'",
+        "environments.py.preset: found 'ruby', allowed: 'python', 'bash' or 'node'",
+    ),
+    ("[environments.data]\n", "environments.data.preset: is required"),
+    ("[environments.PY]\npreset = 'python'", "environments.'PY': a name is"),
+    ("[environments.python]\ninterpreter = 'python3.12'", "expected an absolute path"),
+    ("[environments.python]\nfoo = 1", "environments.python.foo: unknown key"),
+    ("[project]\nmode = 'rw'", "project.mode: found 'rw', allowed: 'readonly'"),
+    ("[project]\npath = 'src'", "project.path: found 'src', expected an absolute path"),
+    ("[pool]\nspares = -1", "pool.spares: found -1, expected at least 0"),
+    ("a = [", "is not valid TOML"),
+    ("x = " + "[" * 5000, "is not valid TOML"),
+]
+
+
+@pytest.mark.parametrize(("text", "complaint"), MISTAKES)
+def test_a_mistake_is_named(text: str, complaint: str) -> None:
+    with pytest.raises(config.ConfigError) as caught:
+        config.parse(text.encode(), "/etc/config.toml")
+    message = str(caught.value)
+    assert complaint in message
+    assert message.startswith("/etc/config.toml: ")
+
+
+def test_all_mistakes_are_named_at_once() -> None:
+    with pytest.raises(config.ConfigError) as caught:
+        config.parse(b"[defaults]\nx = 1\ny = 2\n[nothing]", "c")
+    assert len(caught.value.problems) == 3
+
+
+def test_bytes_that_are_no_text() -> None:
+    with pytest.raises(config.ConfigError, match="is not UTF-8"):
+        config.parse(b"a = '\xff'", "c")
+
+
+def test_no_file_means_defaults(tmp_path: Path) -> None:
+    assert config.load(str(tmp_path / "config.toml")) == Settings()
+
+
+def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(config.ConfigError, match="cannot be read: Is a directory"):
+        config.load(str(tmp_path))
+
+
+def test_a_file_without_end(tmp_path: Path) -> None:
+    file = tmp_path / "config.toml"
+    file.write_bytes(b"#" * (config.MAX_CONFIG_BYTES + 1))
+    with pytest.raises(config.ConfigError, match="is larger than"):
+        config.load(str(file))
+
+
+def test_what_is_set_is_what_is_shown() -> None:
+    text = b"""
+    [defaults]
+    timeout_seconds = 5
+    [environments.python]
+    interpreter = "/opt/python/bin/python3"
+    [environments.data]
+    preset = "python"
+    memory_mb = 2048
+    """
+    settings = config.parse(text, "c")
+    assert settings.defaults.timeout_seconds == 5
+    assert settings.environments["data"] == EnvironmentSettings(preset="python", memory_mb=2048)
+    shown = config.render(settings)
+    assert config.parse(shown.encode(), "shown") == settings
