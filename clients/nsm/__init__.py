@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from nsm._version import __version__
     from nsm.aio import AsyncClient
     from nsm.client import Client
-    from nsm.wire.errors import NsmError, NotRunningError
+    from nsm.wire.errors import NotRunningError, NsmError
     from nsm.wire.results import EnvironmentRow, KillReport, RunResult, SessionRow, Status
 
 __all__ = [
@@ -59,7 +59,7 @@ def __getattr__(name: str) -> object:
         case _:
             message = f"module {__name__!r} has no attribute {name!r}"
             raise AttributeError(message)
-    import importlib
+    import importlib  # noqa: PLC0415  # see above
 
     return getattr(importlib.import_module(module), name)
 

@@ -1,0 +1,160 @@
+"""Where nsm keeps its socket, state and configuration: the one rule that every program uses.
+
+MCP clients start their servers with few variables, so nothing here needs more than a user id.
+Standard library only, and little of it: the shim pays for what this imports.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+
+_MAX_SOCKET_PATH_BYTES = 107
+"""`sun_path` in unix(7), without its final NUL."""
+
+
+class PathError(OSError):
+    """A path that nsm needs is missing, unusable or unsafe; the message says what to do."""
+
+
+def socket_path() -> str:
+    """The control socket: ``NSM_SOCKET``, else ``control.sock`` in `runtime_dir`.
+
+    Raises:
+        PathError: the path is relative or too long for a socket.
+    """
+    path = os.environ.get("NSM_SOCKET") or os.path.join(runtime_dir(), "control.sock")
+    check_socket_path(path)
+    return path
+
+
+def check_socket_path(path: str) -> None:
+    """Refuse a path that no socket can have.
+
+    Raises:
+        PathError: the path is relative or too long.
+    """
+    if not os.path.isabs(path):
+        raise PathError(
+            f"the socket's path {path!r} is relative. Set NSM_SOCKET to an absolute one."
+        )
+    length = len(os.fsencode(path))
+    if length > _MAX_SOCKET_PATH_BYTES:
+        raise PathError(
+            f"the socket's path has {length} bytes, at most {_MAX_SOCKET_PATH_BYTES} are possible: "
+            f"{path!r}. Set NSM_SOCKET to a shorter one."
+        )
+
+
+def runtime_dir() -> str:
+    """The directory of the socket and of the locks.
+
+    That of ``NSM_SOCKET``, else ``$XDG_RUNTIME_DIR/nsm``, else ``/run/user/UID/nsm`` if that
+    directory is ours, else ``/tmp/nsm-UID``.
+    """
+    named = os.environ.get("NSM_SOCKET")
+    if named:
+        return os.path.dirname(named)
+    base = _xdg("XDG_RUNTIME_DIR")
+    if base is None:
+        base = f"/run/user/{os.getuid()}"
+        if not _is_ours(base):
+            return f"/tmp/nsm-{os.getuid()}"  # noqa: S108  # checked by ensure_private_dir
+    return os.path.join(base, "nsm")
+
+
+def state_dir() -> str:
+    """The directory of logs and journals: ``$XDG_STATE_HOME/nsm`` or ``~/.local/state/nsm``."""
+    return os.path.join(_xdg("XDG_STATE_HOME") or os.path.join(home(), ".local/state"), "nsm")
+
+
+def config_dir() -> str:
+    """The directory of ``config.toml``: ``$XDG_CONFIG_HOME/nsm`` or ``~/.config/nsm``."""
+    return os.path.join(_xdg("XDG_CONFIG_HOME") or os.path.join(home(), ".config"), "nsm")
+
+
+def log_path() -> str:
+    """The supervisor's log when it was not started in the foreground."""
+    return os.path.join(state_dir(), "supervisor.log")
+
+
+def home() -> str:
+    """``$HOME`` if it is absolute, else the home directory in the password database.
+
+    Raises:
+        PathError: neither exists.
+    """
+    path = os.environ.get("HOME", "")
+    if os.path.isabs(path):
+        return path
+    import pwd  # noqa: PLC0415  # rarely needed
+
+    try:
+        return pwd.getpwuid(os.getuid()).pw_dir
+    except KeyError:
+        raise PathError(
+            f"user {os.getuid()} has no entry in the password database. Set HOME."
+        ) from None
+
+
+def ensure_runtime_dir() -> str:
+    """Make `runtime_dir` where it is missing and check that it is safe.
+
+    Returns:
+        Its path.
+
+    Raises:
+        PathError: it can't be made, or others could put something into it.
+    """
+    path = runtime_dir()
+    ensure_private_dir(path)
+    return path
+
+
+def ensure_private_dir(path: str) -> None:
+    """Make a directory with mode 0700 where it is missing; check one that exists.
+
+    Whoever can write to the directory can put a socket of their own in the supervisor's place,
+    and `/tmp` lets anyone make ours first.
+
+    Raises:
+        PathError: it can't be made, is a link or no directory, is not ours, or is open to others.
+    """
+    try:
+        os.makedirs(path, mode=0o700, exist_ok=True)
+        status = os.lstat(path)
+    except FileExistsError:
+        status = os.lstat(path)
+    except OSError as error:
+        raise PathError(
+            f"the directory {path!r} can't be made: {error.strerror}. Set NSM_SOCKET to a path "
+            "in a directory that you own."
+        ) from error
+    if not stat.S_ISDIR(status.st_mode):
+        what = "a symbolic link" if stat.S_ISLNK(status.st_mode) else "not a directory"
+        raise PathError(f"{path!r} is {what}. Remove it, or set NSM_SOCKET to another place.")
+    if status.st_uid != os.geteuid():
+        raise PathError(
+            f"the directory {path!r} belongs to user {status.st_uid}, not to you "
+            f"({os.geteuid()}). Set NSM_SOCKET to a path in a directory that you own."
+        )
+    if status.st_mode & 0o077:
+        raise PathError(
+            f"the directory {path!r} is open to others (mode {stat.S_IMODE(status.st_mode):04o}). "
+            f"Run `chmod 700 {path}` if it is nsm's alone, or set NSM_SOCKET to a path in a "
+            "directory of mode 0700."
+        )
+
+
+def _xdg(name: str) -> str | None:
+    """A variable of the XDG Base Directory Specification, which says to ignore relative paths."""
+    path = os.environ.get(name, "")
+    return path if os.path.isabs(path) else None
+
+
+def _is_ours(path: str) -> bool:
+    try:
+        status = os.lstat(path)
+    except OSError:
+        return False
+    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid()

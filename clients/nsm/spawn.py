@@ -1,0 +1,133 @@
+"""Start a supervisor, detached from whoever needs it first.
+
+Apart from `start`, which most programs leave without needing this.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import subprocess
+import sys
+import time
+
+from nsm import paths
+
+READY_TIMEOUT_S = 10.0
+"""How long a supervisor may take until it listens; its cold start is well under a second."""
+
+MAX_LOG_BYTES = 10 * 1024 * 1024
+"""A log larger than this is set aside as `supervisor.log.1` at the next start."""
+
+_MAX_REPORT_BYTES = 4096
+
+_PASSED_ON = frozenset(
+    (
+        "HOME",
+        "LANG",
+        "LD_LIBRARY_PATH",
+        "LOGNAME",
+        "PATH",
+        "SHELL",
+        "TMPDIR",
+        "TZ",
+        "USER",
+        "VIRTUAL_ENV",
+    )
+)
+_PASSED_ON_PREFIXES = ("LC_", "NIX_", "NSM_", "NVM_", "PYENV_", "PYTHON", "SSL_CERT_", "XDG_")
+_CLIENTS_OWN = frozenset({"NSM_SCOPE"})
+_CLIENTS_OWN_PREFIX = "NIX_SANDBOX_"
+"""The supervisor serves every client for days: it gets neither the keys and tokens in the
+environment of whoever came first, nor that client's settings, which travel in its attachment."""
+
+# Forks and lets the parent end, so that the supervisor is nobody's child: a shim that lives for
+# days would else keep it as a zombie after `nsm shutdown`. Forking in this process instead is
+# unsafe where it has threads.
+_DETACH = "import os, sys; os.fork() and os._exit(0); os.execv(sys.argv[1], sys.argv[1:])"
+
+
+def spawn(path: str) -> str:
+    """Start a supervisor, detached, and wait until it is ready.
+
+    Returns:
+        Empty when it says that it listens, else why not, in its own words.
+    """
+    read_end, write_end = os.pipe()
+    log = _open_log()
+    command = [sys.executable, "-P", "-m", "nsmd", "--ready-fd", str(write_end)]
+    try:
+        launcher = subprocess.Popen(
+            [sys.executable, "-I", "-S", "-c", _DETACH, *command],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            cwd="/",
+            env=_supervisor_environment(path),
+            pass_fds=(write_end,),  # and not the starters' lock, which would be held for life
+            start_new_session=True,
+            umask=0o077,
+        )
+    except OSError as error:
+        os.close(read_end)
+        return f"its process can't be started: {error}"
+    finally:
+        os.close(write_end)
+        os.close(log)
+    try:
+        return _wait_ready(read_end)
+    finally:
+        os.close(read_end)
+        launcher.kill()  # ended long ago, unless it hangs: then it must not be waited for
+        launcher.wait()
+
+
+def _wait_ready(pipe: int) -> str:
+    """Wait for a newline, which means ready, or for one line that says why not.
+
+    Returns:
+        Empty when ready, else the reason.
+    """
+    poll = select.poll()
+    poll.register(pipe, select.POLLIN)
+    deadline = time.monotonic() + READY_TIMEOUT_S
+    report = b""
+    while b"\n" not in report and len(report) < _MAX_REPORT_BYTES:
+        if not poll.poll(max(0.0, deadline - time.monotonic()) * 1000):
+            return f"it has not got ready within {READY_TIMEOUT_S:.0f} s; it may be starting still"
+        data = os.read(pipe, _MAX_REPORT_BYTES)
+        if not data:
+            return report.decode(errors="replace") or "it ended before it was ready"
+        report += data
+    return report.partition(b"\n")[0].decode(errors="replace")
+
+
+def _supervisor_environment(path: str) -> dict[str, str]:
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if name in _PASSED_ON
+        or (
+            name.startswith(_PASSED_ON_PREFIXES)
+            and name not in _CLIENTS_OWN
+            and not name.startswith(_CLIENTS_OWN_PREFIX)
+        )
+    }
+    environment["NSM_SOCKET"] = path
+    return environment
+
+
+def _open_log() -> int:
+    """The supervisor's log, opened for appending; `/dev/null` where there can be none."""
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+    try:
+        log = paths.log_path()
+        os.makedirs(os.path.dirname(log), mode=0o700, exist_ok=True)
+        descriptor = os.open(log, flags, 0o600)
+        if os.fstat(descriptor).st_size > MAX_LOG_BYTES:
+            os.close(descriptor)
+            os.replace(log, log + ".1")
+            descriptor = os.open(log, flags, 0o600)
+    except OSError:
+        return os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+    return descriptor

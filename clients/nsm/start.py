@@ -1,0 +1,140 @@
+"""Connect to the supervisor, and start it first where none listens.
+
+Any number of programs may do so at once: they queue for one lock, the first starts a supervisor
+and holds the lock until it listens, the others find it there. The lock is the kernel's, so a
+starter that dies lets go of it. Standard library only, and little of it until a start is needed:
+the shim's 30 ms to an answered `initialize` begin here.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import socket
+import struct
+
+from nsm import paths
+
+TYPE_CHECKING = False  # `typing` itself takes 8 ms to import; checkers know this name
+if TYPE_CHECKING:
+    from typing import NoReturn
+
+CONNECT_TIMEOUT_S = 10
+"""How long a connection may wait in the supervisor's backlog. It accepts at once unless it is
+stopped or overloaded."""
+
+_UCRED = struct.Struct("3i")
+"""pid, uid, gid; unix(7)."""
+
+
+def connect(path: str, *, autostart: bool = True) -> socket.socket:
+    """A connection to the supervisor that listens on `path`, started first if need be.
+
+    With ``NSM_AUTOSTART=0`` in the environment none is started.
+
+    Returns:
+        A connected, blocking stream socket; the caller closes it.
+
+    Raises:
+        NotRunningError: none listens and none may be, or could be, started.
+        PathError: the socket or its directory is unusable or not ours.
+    """
+    paths.check_socket_path(path)
+    connection = _try_connect(path)
+    if connection is not None:
+        return connection
+    if autostart and os.environ.get("NSM_AUTOSTART") == "0":
+        _not_running(
+            f"no supervisor listens on {path}, and NSM_AUTOSTART=0 forbids to start one",
+            "Start `nsm-supervisor`, or unset NSM_AUTOSTART.",
+        )
+    if not autostart:
+        _not_running(f"no supervisor listens on {path}", "`nsm run` or `nsm-mcp` starts one.")
+    return _start(path)
+
+
+def _try_connect(path: str) -> socket.socket | None:
+    """A connection, or None where nobody listens."""
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        # A blocking connect waits for room in the backlog, at most for the send timeout
+        # (unix(7), socket(7)); a Python timeout would make it fail at once with EAGAIN.
+        _set_send_timeout(connection, CONNECT_TIMEOUT_S)
+        connection.connect(path)
+        _set_send_timeout(connection, 0)
+        _check_peer(connection, path)
+    except (FileNotFoundError, ConnectionRefusedError):
+        connection.close()
+        return None
+    except BlockingIOError:
+        connection.close()
+        _not_running(
+            f"the supervisor on {path} has not taken a connection for {CONNECT_TIMEOUT_S} s",
+            "It is stopped or overloaded: see `systemctl --user status nsm` or its process.",
+        )
+    except paths.PathError:
+        connection.close()
+        raise
+    except OSError as error:
+        connection.close()
+        raise paths.PathError(
+            f"the socket {path!r} can't be connected: {error.strerror}. "
+            "Check its owner and mode, or set NSM_SOCKET to another place."
+        ) from error
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _set_send_timeout(connection: socket.socket, seconds: int) -> None:
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("@ll", seconds, 0))
+
+
+def _check_peer(connection: socket.socket, path: str) -> None:
+    """Refuse a listener of another user: it would be given our code to run."""
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
+    _, uid, _ = _UCRED.unpack(credentials)
+    if uid not in (os.geteuid(), 0):
+        raise paths.PathError(
+            f"the socket {path!r} belongs to user {uid}. Set NSM_SOCKET to a path of your own."
+        )
+
+
+def _start(path: str) -> socket.socket:
+    directory = os.path.dirname(path)
+    paths.ensure_private_dir(directory)
+    lock_path = os.path.join(directory, "start.lock")
+    try:
+        lock = os.open(lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    except OSError as error:
+        raise paths.PathError(
+            f"the lock {lock_path!r} can't be opened: {error.strerror}. Remove it and try again."
+        ) from error
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        connection = _try_connect(path)  # whoever held the lock before may have started one
+        if connection is None:
+            from nsm.spawn import spawn  # noqa: PLC0415  # subprocess takes 10 ms to import
+
+            report = spawn(path)
+            connection = _try_connect(path)
+            if connection is None:
+                _not_started(report or f"it does not listen on {path}")
+        return connection
+    finally:
+        os.close(lock)
+
+
+def _not_started(report: str) -> NoReturn:
+    try:
+        log = f" Its log: {paths.log_path()}"
+    except paths.PathError:
+        log = ""
+    _not_running(f"the supervisor did not start: {report}", f"Run `nsm doctor`.{log}")
+
+
+def _not_running(message: str, hint: str) -> NoReturn:
+    from nsm.wire.errors import NotRunningError  # noqa: PLC0415  # imports typing
+
+    raise NotRunningError(message, hint=hint)
