@@ -1,0 +1,160 @@
+"""Lines of JSON-RPC without I/O: bytes in, lines out, and what one line holds.
+
+Used by both ends of an MCP attachment, the shim and the supervisor. Imports nothing but `json`:
+the shim's start is measured in milliseconds.
+"""
+
+from __future__ import annotations
+
+import json
+
+MAX_LINE_BYTES = 16 * 1024 * 1024
+"""Longest line either end takes. Twice the largest code (`nsmd.values.MAX_CODE_BYTES`): escaping
+can double a text, and the limit on code should be the one that is met first."""
+
+_KEPT_HEAD_BYTES = 4096
+_KEPT_TAIL_BYTES = 1024
+"""What is kept of a line that is too long: enough to find whose request it was."""
+
+
+class TooLong:
+    """A line over the limit, of which only the ends are kept.
+
+    Attributes:
+        size: length in bytes, without the newline.
+        head, tail: its first and last bytes.
+    """
+
+    __slots__ = ("head", "size", "tail")
+
+    def __init__(self, size: int, head: bytes, tail: bytes) -> None:
+        self.size = size
+        self.head = head
+        self.tail = tail
+
+
+class LineBuffer:
+    """Cuts a stream of bytes into lines; holds at most one line and one chunk."""
+
+    def __init__(self, limit: int = MAX_LINE_BYTES) -> None:
+        self._limit = limit
+        self._partial = bytearray()
+        self._size = 0  # of the line under way, kept bytes or not
+        self._head = b""
+
+    def feed(self, chunk: bytes) -> list[bytes | TooLong]:
+        """Take bytes; return the lines that are complete now, without their newlines."""
+        lines: list[bytes | TooLong] = []
+        start = 0
+        while (end := chunk.find(b"\n", start)) >= 0:
+            self._add(chunk[start:end])
+            lines.append(self._take())
+            start = end + 1
+        self._add(chunk[start:])
+        return lines
+
+    def rest(self) -> bytes:
+        """What came after the last newline and is kept."""
+        return bytes(self._partial)
+
+    def _add(self, piece: bytes) -> None:
+        self._size += len(piece)
+        self._partial += piece
+        if self._size > self._limit:
+            if not self._head:
+                self._head = bytes(self._partial[:_KEPT_HEAD_BYTES])
+            del self._partial[:-_KEPT_TAIL_BYTES]
+
+    def _take(self) -> bytes | TooLong:
+        kept = bytes(self._partial)
+        line = TooLong(self._size, self._head, kept) if self._size > self._limit else kept
+        self._partial = bytearray()
+        self._size = 0
+        self._head = b""
+        return line
+
+
+def parse(line: bytes) -> object:
+    """What a line of JSON holds.
+
+    Python's own reader is stricter in some ways and laxer in others than the standard: here NaN
+    and Infinity are refused, and nesting too deep for the interpreter is an ordinary error.
+
+    Raises:
+        ValueError: it is not JSON; the message says where.
+    """
+    try:
+        return json.loads(line.decode("utf-8"), parse_constant=_refuse_constant)
+    except UnicodeDecodeError as error:
+        raise ValueError(f"not UTF-8 (byte {error.start})") from None
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
+
+def members(parsed: object) -> list[dict[str, object]]:
+    """The messages in a parsed line: one, or those of a batch (revision 2025-03-26 had them)."""
+    candidates: list[object] = parsed if isinstance(parsed, list) else [parsed]  # pyright: ignore[reportUnknownVariableType]
+    return [message for message in candidates if isinstance(message, dict)]  # pyright: ignore[reportUnknownVariableType]
+
+
+def request_id(message: dict[str, object]) -> int | str | None:
+    """The id of a message when it is one that MCP allows: a string or a whole number."""
+    found = message.get("id")
+    return found if isinstance(found, str) or type(found) is int else None
+
+
+def outline(line: TooLong) -> dict[str, object]:
+    """The top-level members that can still be read at the ends of a line that was too long.
+
+    Clients write the id first (Python's SDK) or last (TypeScript's); either way the one who waits
+    for an answer can be found.
+    """
+    return _trailing(line.tail) | _leading(line.head)
+
+
+def _leading(head: bytes) -> dict[str, object]:
+    text = head.decode("utf-8", "replace")
+    decoder = json.JSONDecoder()
+    found: dict[str, object] = {}
+    at = text.find("{") + 1
+    while at:
+        try:
+            at = _skip_space(text, at)
+            key, at = decoder.raw_decode(text, at)
+            at = _skip_space(text, at)
+            if text[at] != ":":
+                break
+            value, at = decoder.raw_decode(text, _skip_space(text, at + 1))
+            at = _skip_space(text, at)
+            if not isinstance(key, str) or text[at] != ",":
+                break
+            found[key] = value
+            at += 1
+        except (ValueError, IndexError, RecursionError):
+            break
+    return found
+
+
+def _trailing(tail: bytes) -> dict[str, object]:
+    # A comma inside a JSON string is never followed by a bare quote that opens a member, so the
+    # longest rest that reads as members up to the closing brace is what the line ends with.
+    text = tail.decode("utf-8", "replace")
+    at = text.find(',"')
+    while at >= 0:
+        try:
+            found = json.loads("{" + text[at + 1 :])
+        except (ValueError, RecursionError):
+            at = text.find(',"', at + 1)
+        else:
+            return found if isinstance(found, dict) else {}  # pyright: ignore[reportUnknownVariableType]
+    return {}
+
+
+def _skip_space(text: str, at: int) -> int:
+    while text[at] in " \t\r\n":
+        at += 1
+    return at
+
+
+def _refuse_constant(name: str) -> object:
+    raise ValueError(f"{name} is not JSON")

@@ -1,0 +1,143 @@
+"""A call's arguments, checked by hand: what a model reads must say what to write instead."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import cast
+
+from nsm.wire.errors import BadRequestError, CodeTooLargeError
+from nsmd import names
+from nsmd.values import MAX_CODE_BYTES
+
+_NAMES = ("code", "env", "session", "timeout_seconds")
+_SHOWN_CHARS = 60
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunArguments:
+    """Checked arguments of `run`; see `nsmd.values.RunRequest`."""
+
+    code: str
+    env: str
+    session: str | None
+    timeout_s: float | None
+
+
+def parse_arguments(arguments: object) -> RunArguments:
+    """Check the arguments of a call of `run`.
+
+    An argument that is null counts as left out: several clients send every optional one.
+
+    Raises:
+        BadRequestError, CodeTooLargeError: with what was expected.
+    """
+    if arguments is None:
+        given: Mapping[str, object] = {}
+    elif isinstance(arguments, dict):
+        given = cast("Mapping[str, object]", arguments)
+    else:
+        raise BadRequestError(
+            f"The arguments must be an object, not {_kind(arguments)}.", hint=_EXAMPLE
+        )
+    for name in given:
+        if name not in _NAMES:
+            raise _unknown(name)
+    return RunArguments(
+        code=_code(given.get("code")),
+        env=_env(given.get("env")),
+        session=_session(given.get("session")),
+        timeout_s=_timeout(given.get("timeout_seconds")),
+    )
+
+
+_EXAMPLE = 'Example: {"env": "python", "code": "print(\'hi\')"}.'
+
+
+def _unknown(name: str) -> BadRequestError:
+    near = difflib.get_close_matches(name, _NAMES, n=1, cutoff=0.5)
+    guess = f"Did you mean {near[0]!r}? " if near else ""
+    return BadRequestError(
+        f"`run` has no argument {_shown(name)}.",
+        hint=f"{guess}It takes {', '.join(_NAMES)}. The code was not run.",
+    )
+
+
+def _code(code: object) -> str:
+    if code is None:
+        raise BadRequestError("`code` is missing.", hint=_EXAMPLE)
+    if not isinstance(code, str):
+        raise BadRequestError(f"`code` must be a string, not {_kind(code)}.", hint=_EXAMPLE)
+    try:
+        # Four bytes a character is the most that UTF-8 takes.
+        size = len(code.encode()) if not code.isascii() else len(code)
+    except UnicodeEncodeError as error:
+        raise BadRequestError(
+            f"`code` has half of a surrogate pair at character {error.start}, which is not text.",
+            hint="Write the whole character, or an escape of the programming language.",
+        ) from None
+    if size > MAX_CODE_BYTES:
+        raise CodeTooLargeError(
+            f"`code` has {size:,} bytes; the limit is {MAX_CODE_BYTES:,}.",
+            hint="Write large data to a file in a session in several calls, or read it from the "
+            "project directory. The code was not run.",
+        )
+    return code
+
+
+def _env(env: object) -> str:
+    if env is None:
+        raise BadRequestError("`env` is missing: the environment to run in.", hint=_EXAMPLE)
+    if not isinstance(env, str):
+        raise BadRequestError(f"`env` must be a string, not {_kind(env)}.", hint=_EXAMPLE)
+    return env
+
+
+def _session(session: object) -> str | None:
+    if session is None:
+        return None
+    if not isinstance(session, str):
+        raise BadRequestError(
+            f"`session` must be a string, not {_kind(session)}.",
+            hint="Leave it out for a fresh jail that is thrown away.",
+        )
+    return names.check(session)
+
+
+def _timeout(timeout: object) -> float | None:
+    if timeout is None:
+        return None
+    if isinstance(timeout, bool) or not isinstance(timeout, int | float):
+        raise BadRequestError(
+            f"`timeout_seconds` must be a number, not {_kind(timeout)}.",
+            hint="Example: 30. Leave it out for the environment's own limit.",
+        )
+    try:
+        seconds = float(timeout)
+    except OverflowError:
+        seconds = math.inf
+    if not (math.isfinite(seconds) and seconds > 0):
+        raise BadRequestError(
+            f"`timeout_seconds` must be a finite number above 0, not {_shown(seconds)}.",
+            hint="Leave it out for the environment's own limit; more than that is clamped.",
+        )
+    return seconds
+
+
+def _kind(value: object) -> str:
+    if isinstance(value, bool):
+        return f"a boolean ({str(value).lower()})"
+    if isinstance(value, str):
+        return f"the string {_shown(value)}"
+    if isinstance(value, int | float):
+        return "a number"
+    if isinstance(value, list):
+        return "an array"
+    return "an object" if isinstance(value, dict) else "null"
+
+
+def _shown(value: object) -> str:
+    shown = repr(value)
+    return shown if len(shown) <= _SHOWN_CHARS else f"{shown[:_SHOWN_CHARS]}...{shown[:1]}"

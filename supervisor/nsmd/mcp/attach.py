@@ -1,0 +1,151 @@
+"""The first line of an attachment: who attaches, and how its client entry is configured."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from nsm import jsonlines
+from nsm.wire.errors import BadRequestError, NsmError
+
+ATTACH_VERSION = 1
+"""Of the exchange of first lines; what follows is versioned by MCP itself."""
+
+VARIABLES = (
+    "PROJECT_DIR",
+    "PROJECT_MOUNT",
+    "PROJECT_MODE",
+    "CLAUDE_PROJECT_DIR",
+    "NIX_SANDBOX_ENVS",
+    "NIX_SANDBOX_DIR",
+    "NIX_SANDBOX_METADATA",
+    "SESSION_IDLE_TIMEOUT",
+    "SESSION_MAX_LIFETIME",
+    "NSM_SCOPE",
+)
+"""Variables of a client entry that mean something to the supervisor; others are dropped unread."""
+
+_MAX_SCOPE_CHARS = 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attach:
+    """An attaching shim and its client entry.
+
+    Attributes:
+        variables: those of `VARIABLES` that are set and not empty.
+        cwd: the shim's working directory; None when it has none any more.
+        pid: the shim's, as it says; for logs only.
+        program_version: the shim's.
+        scope: `NSM_SCOPE`, or None for the client's own scope.
+        idle_timeout_s, max_lifetime_s: the client's limits for new sessions; None for the
+            configured ones.
+    """
+
+    variables: Mapping[str, str] = field(default_factory=dict[str, str])
+    cwd: str | None = None
+    pid: int = 0
+    program_version: str = ""
+    scope: str | None = None
+    idle_timeout_s: float | None = None
+    max_lifetime_s: float | None = None
+
+
+def parse_attach(line: bytes) -> Attach:
+    """Check the first line.
+
+    Raises:
+        BadRequestError: it is not an attach line, or a variable has a value that cannot be meant.
+    """
+    try:
+        parsed = jsonlines.parse(line)
+    except ValueError as error:
+        raise BadRequestError(
+            f"The first line must be JSON that attaches an MCP client; it is {error}."
+        ) from None
+    message = _mapping(parsed)
+    if message is None or message.get("nsm") != ATTACH_VERSION:
+        raise BadRequestError(
+            f'The first line must be {{"nsm": {ATTACH_VERSION}, "attach": {{...}}}}.',
+            hint="nsm-mcp and nsm-supervisor may be of different versions: `nsm shutdown`, then "
+            "start the client again.",
+        )
+    attach = _mapping(message.get("attach"))
+    if attach is None:
+        raise BadRequestError('"attach" must be an object.')
+    given = _mapping(attach.get("variables", {}))
+    if given is None:
+        raise BadRequestError('"variables" must be an object.')
+    variables = {name: _text(name, given[name]) for name in VARIABLES if given.get(name)}
+    _check_mode(variables.get("PROJECT_MODE"))
+    cwd, pid, version = attach.get("cwd"), attach.get("pid"), attach.get("program_version")
+    return Attach(
+        variables=variables,
+        cwd=cwd if isinstance(cwd, str) and "\0" not in cwd else None,
+        pid=pid if isinstance(pid, int) else 0,
+        program_version=version[:40] if isinstance(version, str) else "",
+        scope=_scope(variables.get("NSM_SCOPE")),
+        idle_timeout_s=_seconds("SESSION_IDLE_TIMEOUT", variables),
+        max_lifetime_s=_seconds("SESSION_MAX_LIFETIME", variables),
+    )
+
+
+def accepted(*, version: str, pid: int) -> bytes:
+    """The line that answers a good attach line."""
+    return _line({"nsm": ATTACH_VERSION, "ok": True, "program_version": version, "pid": pid})
+
+
+def refused(error: NsmError) -> bytes:
+    """The line that answers any other."""
+    told = {"code": error.code, "message": error.message, "hint": error.hint}
+    return _line({"nsm": ATTACH_VERSION, "ok": False, "error": told})
+
+
+def _line(message: dict[str, Any]) -> bytes:
+    return json.dumps(message).encode("ascii") + b"\n"
+
+
+def _mapping(value: object) -> Mapping[str, object] | None:
+    return cast("Mapping[str, object]", value) if isinstance(value, dict) else None
+
+
+def _text(name: str, value: object) -> str:
+    if not isinstance(value, str) or "\0" in value:
+        raise BadRequestError(f"{name} must be text without NUL characters.")
+    return value
+
+
+def _check_mode(mode: str | None) -> None:
+    if mode == "overlay":
+        raise BadRequestError(
+            "PROJECT_MODE=overlay is not available in this version of nsm.",
+            hint="Use PROJECT_MODE=readonly, or leave it out; code can copy what it wants to "
+            "change from /project to /workspace.",
+        )
+    if mode not in (None, "readonly"):
+        raise BadRequestError(f"PROJECT_MODE must be 'readonly', not {mode[:80]!r}.")
+
+
+def _scope(scope: str | None) -> str | None:
+    if scope is not None and (len(scope) > _MAX_SCOPE_CHARS or not scope.isprintable()):
+        raise BadRequestError(
+            f"NSM_SCOPE must be at most {_MAX_SCOPE_CHARS} printable characters, "
+            f"not {scope[:80]!r}."
+        )
+    return scope
+
+
+def _seconds(name: str, variables: Mapping[str, str]) -> float | None:
+    given = variables.get(name)
+    if given is None:
+        return None
+    try:
+        seconds = float(given)
+    except ValueError:
+        seconds = math.nan
+    if not (math.isfinite(seconds) and seconds > 0):
+        raise BadRequestError(f"{name} must be a number of seconds above 0, not {given[:80]!r}.")
+    return seconds

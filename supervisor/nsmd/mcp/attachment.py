@@ -1,0 +1,98 @@
+"""One attached shim, from its first line to its end. Light: imports no `mcp`."""
+
+from __future__ import annotations
+
+import logging
+import os
+
+import trio
+
+from nsm._version import __version__
+from nsm.wire.errors import BadRequestError, NsmError
+from nsmd.mcp.attach import accepted, parse_attach, refused
+from nsmd.mcp.load import EndpointLoader
+from nsmd.mcp.render import MAX_RESULT_CHARS
+from nsmd.mcp.seam import Runner
+
+log = logging.getLogger(__name__)
+
+ATTACH_TIMEOUT_S = 10.0
+"""For the first line. A shim sends it at once; whoever does not is no shim."""
+
+MAX_ATTACH_BYTES = 256 * 1024
+"""Of the first line: room for every variable of a client entry, each at most 128 KiB on Linux."""
+
+_CHUNK_BYTES = 65536
+
+
+async def serve_attachment(
+    stream: trio.abc.HalfCloseableStream,
+    first_bytes: bytes,
+    runner: Runner,
+    *,
+    endpoint: EndpointLoader,
+    max_result_chars: int = MAX_RESULT_CHARS,
+) -> None:
+    """Serve one MCP client behind a shim until either is gone.
+
+    End-of-file means that the client is gone: its one-shots are ended, its sessions stay. A shim
+    that wants the answers to what it has sent keeps its side open until it has them.
+
+    Args:
+        stream: the connection; closed at the end.
+        first_bytes: what was read from it already, beginning with ``{``.
+        runner: takes the calls.
+        endpoint: has the `mcp` package, now or soon.
+        max_result_chars: `[mcp] max_result_chars`.
+
+    Cancellation: the client's calls are abandoned; it sees end-of-file.
+    """
+    async with stream:
+        try:
+            line, rest = await _first_line(stream, first_bytes)
+            attach = parse_attach(line)
+            serve = await endpoint.serve()
+            await stream.send_all(accepted(version=__version__, pid=os.getpid()))
+        except NsmError as error:
+            log.warning("attachment refused: %s", error)
+            await _send_last(stream, refused(error))
+            return
+        except (trio.BrokenResourceError, trio.ClosedResourceError, EOFError):
+            return
+        log.debug("nsm-mcp %s (pid %d) attached", attach.program_version, attach.pid)
+        try:
+            await serve(stream, rest, attach, runner, max_result_chars=max_result_chars)
+        except Exception:
+            # The one catch-all of this connection: the client sees it end, the rest lives.
+            log.exception("attachment of pid %d failed", attach.pid)
+
+
+async def _first_line(stream: trio.abc.ReceiveStream, first_bytes: bytes) -> tuple[bytes, bytes]:
+    """The first line and what came behind it.
+
+    Raises:
+        EOFError: the connection ended first.
+        BadRequestError: it is too long or too slow.
+    """
+    received = bytearray(first_bytes)
+    with trio.move_on_after(ATTACH_TIMEOUT_S):
+        while (end := received.find(b"\n")) < 0:
+            if len(received) > MAX_ATTACH_BYTES:
+                raise BadRequestError(
+                    f"The first line has more than {MAX_ATTACH_BYTES} bytes.",
+                    hint="Make the variables of the client entry shorter.",
+                )
+            chunk = await stream.receive_some(_CHUNK_BYTES)
+            if not chunk:
+                raise EOFError
+            received += chunk
+        return bytes(received[:end]), bytes(received[end + 1 :])
+    raise BadRequestError(f"No whole first line came within {ATTACH_TIMEOUT_S:.0f} s.")
+
+
+async def _send_last(stream: trio.abc.SendStream, line: bytes) -> None:
+    with trio.move_on_after(ATTACH_TIMEOUT_S):
+        try:
+            await stream.send_all(line)
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            return

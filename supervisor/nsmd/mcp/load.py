@@ -1,0 +1,80 @@
+"""Imports the `mcp` package where nobody waits for it.
+
+It takes 1 to 2 s. The daemon listens first, starts `EndpointLoader.run` in a task, and attachments
+wait for that; the control socket answers meanwhile.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+from typing import Protocol, cast
+
+import trio
+
+from nsm.wire.errors import InternalError
+from nsmd.mcp.attach import Attach
+from nsmd.mcp.seam import Runner
+
+log = logging.getLogger(__name__)
+
+
+class Serve(Protocol):
+    """`nsmd.mcp.endpoint.serve`."""
+
+    async def __call__(
+        self,
+        stream: trio.abc.Stream,
+        first_bytes: bytes,
+        attach: Attach,
+        runner: Runner,
+        *,
+        max_result_chars: int,
+    ) -> None:
+        """Serve one client until it is gone."""
+
+
+class EndpointLoader:
+    """Loads the endpoint once, for all attachments."""
+
+    def __init__(self) -> None:
+        self._done = trio.Event()
+        self._serve: Serve | None = None
+
+    def __repr__(self) -> str:
+        state = "loading" if not self._done.is_set() else "ready" if self._serve else "failed"
+        return f"<EndpointLoader {state}>"
+
+    async def run(self) -> None:
+        """Import in a thread.
+
+        Cancellation: the thread is left behind; it holds nothing.
+        """
+        began = trio.current_time()
+        try:
+            self._serve = await trio.to_thread.run_sync(_import_serve, abandon_on_cancel=True)
+        except Exception:
+            # Whatever a third-party package raises while it is imported: the control socket
+            # works without it, and each attachment is told.
+            log.exception("the mcp package cannot be imported; MCP clients are refused")
+        else:
+            log.info("MCP endpoint ready after %.1f s", trio.current_time() - began)
+        self._done.set()
+
+    async def serve(self) -> Serve:
+        """The loaded function; waits for it.
+
+        Raises:
+            InternalError: the import failed.
+        """
+        await self._done.wait()
+        if self._serve is None:
+            raise InternalError(
+                "The supervisor cannot import the Python package `mcp`.",
+                hint="Install nsm again; the supervisor's log says what is missing.",
+            )
+        return self._serve
+
+
+def _import_serve() -> Serve:
+    return cast("Serve", importlib.import_module("nsmd.mcp.endpoint").serve)

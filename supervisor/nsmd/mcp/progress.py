@@ -1,0 +1,78 @@
+"""Output of a running call on its way to progress notifications.
+
+At most ten a second, so that a flood costs the client little; at least one every 15 s, because
+clients give up on calls that are silent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import trio
+
+from nsmd.mcp.text import clean
+from nsmd.values import Output
+
+MIN_INTERVAL_S = 0.1
+MAX_SILENCE_S = 15.0
+MAX_MESSAGE_CHARS = 8192
+"""Of output in one notification. What arrives faster is skipped: the result has all of it."""
+
+Report = Callable[[float, str], Awaitable[None]]
+"""Sends one notification: seconds since the start, and the text."""
+
+
+class ProgressFeed:
+    """Takes output at any speed and reports it at a bearable one.
+
+    The newest `MAX_MESSAGE_CHARS` wait to be reported; older ones are dropped and counted.
+    """
+
+    def __init__(self) -> None:
+        self._pieces: list[str] = []
+        self._chars = 0
+        self._skipped = 0
+        self._arrived = trio.Event()
+
+    def take(self, output: Output) -> None:
+        """Note a piece of output; never blocks (an `nsmd.values.OutputSink`)."""
+        if not output.text:
+            return
+        self._pieces.append(output.text)
+        self._chars += len(output.text)
+        if self._chars > 2 * MAX_MESSAGE_CHARS:  # twice: then each character is copied once
+            self._trim()
+        self._arrived.set()
+
+    async def run(self, report: Report) -> None:
+        """Report until cancelled.
+
+        Cancellation: output that was not reported yet is dropped; the result has it.
+        """
+        started = last = trio.current_time()
+        while True:
+            with trio.move_on_at(last + MAX_SILENCE_S):
+                await self._arrived.wait()
+            last = trio.current_time()
+            # The specification wants `progress` to grow from one notification to the next; time
+            # does, since at least `MIN_INTERVAL_S` lies between two.
+            await report(round(last - started, 3), self._next_message(last - started))
+            await trio.sleep_until(last + MIN_INTERVAL_S)
+
+    def _next_message(self, elapsed: float) -> str:
+        if not self._pieces:
+            return f"running for {elapsed:.0f} s"
+        self._trim()
+        text = clean("".join(self._pieces))
+        if self._skipped:
+            text = f"[... {self._skipped:,} characters skipped ...]\n{text}"
+        self._pieces, self._chars, self._skipped = [], 0, 0
+        self._arrived = trio.Event()
+        return text
+
+    def _trim(self) -> None:
+        text = "".join(self._pieces)
+        excess = max(0, len(text) - MAX_MESSAGE_CHARS)
+        self._pieces = [text[excess:]]
+        self._chars = len(self._pieces[0])
+        self._skipped += excess

@@ -1,0 +1,252 @@
+"""Lines between one client and the server loops of its two eras. HEAVY: imports `mcp`.
+
+One `Server.run` of the SDK decides at its first request whether it serves the handshake revisions
+(2024-11-05 to 2025-11-25) or the handshake-free one (2026-07-28), and refuses the other from then
+on. Clients exist that send `initialize` after a successful `server/discover`. So each attachment
+runs one loop per era; requests are told apart one by one, what refers to a request follows it, and
+outputs are merged behind one writer.
+"""
+
+from __future__ import annotations
+
+import enum
+import logging
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from types import TracebackType
+from typing import Any, Self
+
+import anyio
+import trio
+from anyio.streams.memory import MemoryObjectSendStream
+from mcp.server.lowlevel import NotificationOptions, Server
+from mcp.shared.dispatcher import coerce_request_id
+from mcp.shared.jsonrpc_dispatcher import cancelled_request_id_from_params
+from mcp.shared.message import ServerMessageMetadata, SessionMessage
+from mcp_types import (
+    INVALID_REQUEST,
+    PROTOCOL_VERSION_META_KEY,
+    JSONRPCError,
+    JSONRPCMessage,
+    JSONRPCNotification,
+    JSONRPCRequest,
+    JSONRPCResponse,
+    RequestId,
+)
+
+from nsm import jsonlines
+from nsmd.mcp import wire
+
+log = logging.getLogger(__name__)
+
+MAX_CALLS = 128
+"""Requests of one client under way at once. More are refused at once: a client that sends without
+waiting would otherwise grow without bound here."""
+
+_QUEUED_LINES = 16
+"""Lines that wait for the writer; beyond, whoever has something to say waits too."""
+
+_CHUNK_BYTES = 65536
+
+
+class Era(enum.Enum):
+    """How a message is meant."""
+
+    HANDSHAKE = "handshake"
+    MODERN = "modern"
+
+
+@dataclass(slots=True, kw_only=True)
+class Call:
+    """A request under way; handlers find it as `ctx.request`.
+
+    Attributes:
+        cancelled: the client took it back, as opposed to going away.
+    """
+
+    era: Era
+    cancelled: bool = False
+
+
+class Router:
+    """Moves messages between a client's stream and two server loops.
+
+    Args:
+        stream: the client's; not closed here.
+        server: has the handlers; both loops run it.
+    """
+
+    def __init__(self, stream: trio.abc.Stream, server: Server[Any]) -> None:
+        self._stream = stream
+        self._server = server
+        self._inputs: dict[Era, MemoryObjectSendStream[SessionMessage | Exception]] = {}
+        self._calls: dict[RequestId, Call] = {}
+        self._out, self._queued = trio.open_memory_channel[bytes](_QUEUED_LINES)
+        # Ids of our own requests carry it: after a restart of the supervisor, a late answer to
+        # the old one's request must not pass for an answer to ours.
+        self._id_prefix = f"nsm-{secrets.token_hex(4)}-"
+
+    async def run(self, first_bytes: bytes) -> None:
+        """Serve until the client is gone.
+
+        Args:
+            first_bytes: what was read from the stream already.
+        """
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._write, nursery.cancel_scope)
+            for era in Era:
+                nursery.start_soon(self._run_loop, era, self._open_loop(era))
+            await self._read(first_bytes)
+            # End-of-file: the client is gone. Cancelling the loops cancels the handlers, and
+            # those let go of their executions.
+            nursery.cancel_scope.cancel()
+
+    async def send(self, message: JSONRPCMessage) -> None:
+        """Queue a message for the client; waits while the client does not read.
+
+        Raises:
+            anyio.BrokenResourceError: the client is gone (what the SDK's loops expect).
+        """
+        if isinstance(message, JSONRPCRequest):
+            own = f"{self._id_prefix}{message.id}"
+            message = message.model_copy(update={"id": own})
+        elif isinstance(message, JSONRPCResponse | JSONRPCError) and message.id is not None:
+            self._forget(message.id)
+        try:
+            await self._out.send(wire.encode(message))
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            raise anyio.BrokenResourceError from None
+
+    # Outputs.
+
+    async def _write(self, whole: trio.CancelScope) -> None:
+        async with self._queued:
+            try:
+                async for line in self._queued:
+                    await self._stream.send_all(line)
+            except (trio.BrokenResourceError, trio.ClosedResourceError):
+                whole.cancel()  # nobody reads any more
+
+    # Inputs.
+
+    def _open_loop(self, era: Era) -> anyio.abc.ObjectReceiveStream[SessionMessage | Exception]:
+        send, receive = anyio.create_memory_object_stream[SessionMessage | Exception](0)
+        self._inputs[era] = send
+        return receive
+
+    async def _run_loop(self, era: Era, messages: Any) -> None:
+        options = self._server.create_initialization_options(
+            NotificationOptions(tools_changed=True)
+        )
+        with self._inputs[era]:
+            await self._server.run(messages, _Output(self), options)
+
+    async def _read(self, first_bytes: bytes) -> None:
+        buffer = jsonlines.LineBuffer()
+        chunk = first_bytes
+        while True:
+            for line in buffer.feed(chunk):
+                await self._take(line)
+            try:
+                chunk = bytes(await self._stream.receive_some(_CHUNK_BYTES))
+            except (trio.BrokenResourceError, trio.ClosedResourceError):
+                return
+            if not chunk:
+                return
+
+    async def _take(self, line: bytes | jsonlines.TooLong) -> None:
+        if isinstance(line, jsonlines.TooLong):
+            await self.send(wire.too_long(line))
+            return
+        if not line.strip():
+            return
+        for message in wire.decode(line):
+            if isinstance(message, wire.Refusal):
+                await self.send(wire.error_message(message))
+            else:
+                await self._route(message)
+
+    async def _route(self, message: JSONRPCMessage) -> None:
+        match message:
+            case JSONRPCRequest():
+                await self._route_request(message)
+            case JSONRPCNotification(method="notifications/cancelled"):
+                await self._route_cancellation(message)
+            case JSONRPCNotification():
+                # Only the handshake revisions have any others.
+                await self._inputs[Era.HANDSHAKE].send(SessionMessage(message))
+            case JSONRPCResponse() | JSONRPCError():
+                await self._route_answer(message)
+
+    async def _route_request(self, request: JSONRPCRequest) -> None:
+        key = coerce_request_id(request.id)
+        if key in self._calls:
+            # Not with that id: the client would take this for the answer to the first.
+            why = f"Invalid request: id {str(request.id)[:80]!r} is in use"
+            await self.send(
+                wire.error_message(wire.Refusal(id=None, code=INVALID_REQUEST, message=why))
+            )
+            return
+        if len(self._calls) >= MAX_CALLS:
+            await self.send(wire.too_many(request, MAX_CALLS))
+            return
+        call = Call(era=_era_of(request))
+        self._calls[key] = call
+        metadata = ServerMessageMetadata(
+            request_context=call, on_request_unanswered=partial(self._unanswered, request.id)
+        )
+        await self._inputs[call.era].send(SessionMessage(request, metadata))
+
+    async def _route_cancellation(self, notification: JSONRPCNotification) -> None:
+        cancelled = cancelled_request_id_from_params(notification.params)
+        call = self._calls.get(coerce_request_id(cancelled)) if cancelled is not None else None
+        if call is not None:  # else answered already
+            call.cancelled = True
+            await self._inputs[call.era].send(SessionMessage(notification))
+
+    async def _route_answer(self, answer: JSONRPCResponse | JSONRPCError) -> None:
+        # Only the handshake era lets a server ask.
+        known = answer.id
+        if isinstance(known, str) and known.startswith(self._id_prefix):
+            number = known.removeprefix(self._id_prefix)
+            own = answer.model_copy(update={"id": int(number) if number.isdecimal() else number})
+            await self._inputs[Era.HANDSHAKE].send(SessionMessage(own))
+
+    async def _unanswered(self, request_id: RequestId) -> None:
+        self._forget(request_id)
+
+    def _forget(self, request_id: RequestId) -> None:
+        self._calls.pop(coerce_request_id(request_id), None)
+
+
+class _Output:
+    """What a server loop writes to (the SDK's `WriteStream`)."""
+
+    def __init__(self, router: Router) -> None:
+        self._router = router
+
+    async def send(self, item: SessionMessage, /) -> None:
+        await self._router.send(item.message)
+
+    async def aclose(self) -> None:
+        """Nothing to close: the other loop writes to the same client."""
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_val: BaseException | None,
+        exc_tb: TracebackType | None,
+    ) -> None:
+        return None
+
+
+def _era_of(request: JSONRPCRequest) -> Era:
+    # `initialize` does not exist in the modern era, whatever envelope it carries.
+    meta = (request.params or {}).get("_meta")
+    modern = isinstance(meta, Mapping) and PROTOCOL_VERSION_META_KEY in meta
+    return Era.MODERN if modern and request.method != "initialize" else Era.HANDSHAKE

@@ -1,0 +1,53 @@
+"""Text on its way to a client: valid Unicode, bounded, cut where it hurts least."""
+
+from __future__ import annotations
+
+
+def clean(text: str) -> str:
+    """The text without lone surrogates, which no JSON reader has to take.
+
+    What a jail sends may hold them, in pairs that were split or alone; pairs are joined, others
+    become U+FFFD.
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    return text
+
+
+def one_line(text: str, limit: int) -> str:
+    """The text as one line of at most `limit` characters, control characters left out."""
+    shown = "".join(c if c.isprintable() else " " for c in clean(text))
+    shown = " ".join(shown.split())
+    return shown if len(shown) <= limit else shown[: limit - 1] + "…"
+
+
+def head_and_tail(text: str, limit: int) -> tuple[str, int]:
+    """The beginning and the end of a text, with a line between that says what is left out.
+
+    Args:
+        text: any text.
+        limit: most characters of the text that are kept; the line between comes on top.
+
+    Returns:
+        The text and the number of characters left out, 0 when it fits.
+    """
+    if len(text) <= limit:
+        return text, 0
+    head = text[: limit // 2]
+    tail = text[len(text) - (limit - len(head)) :]
+    omitted = len(text) - limit
+    mark = f"[... {omitted:,} characters left out ...]"
+    before = "" if head.endswith("\n") or not head else "\n"
+    return f"{head}{before}{mark}\n{tail}", omitted
+
+
+def shares(sizes: list[int], total: int) -> list[int]:
+    """Split a budget: small parts get all they need, large ones share the rest equally."""
+    left, granted = total, [0] * len(sizes)
+    waiting = sorted(range(len(sizes)), key=lambda index: sizes[index])
+    for position, index in enumerate(waiting):
+        granted[index] = min(sizes[index], left // (len(waiting) - position))
+        left -= granted[index]
+    return granted

@@ -1,0 +1,187 @@
+"""One line of JSON-RPC as the SDK's message, and back. HEAVY: imports `mcp`; see `nsmd.mcp`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, cast
+
+from mcp_types import (
+    INVALID_PARAMS,
+    INVALID_REQUEST,
+    PARSE_ERROR,
+    CallToolResult,
+    ErrorData,
+    JSONRPCError,
+    JSONRPCMessage,
+    JSONRPCNotification,
+    JSONRPCRequest,
+    JSONRPCResponse,
+    RequestId,
+    TextContent,
+)
+from pydantic import ValidationError
+from pydantic_core import PydanticSerializationError
+
+from nsm import jsonlines
+from nsm.wire.errors import CodeTooLargeError, NsmError, OverloadedError
+from nsmd.mcp.render import ToolReply, render_error
+from nsmd.values import MAX_CODE_BYTES
+
+MAX_DEPTH = 64
+"""Of a message's nesting. Ours need 6; what comes after parsing recurses, this does not."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """What is answered instead of serving a message.
+
+    Attributes:
+        id: the request's, where it can be told; None becomes null, as JSON-RPC asks.
+        code: a JSON-RPC error code.
+        message: what is wrong with it.
+    """
+
+    id: RequestId | None
+    code: int
+    message: str
+
+
+def decode(line: bytes) -> list[JSONRPCMessage | Refusal]:
+    """The messages of a line: one, or those of a batch; each good or refused.
+
+    Malformed notifications and responses are dropped: nobody waits for an answer to them.
+    """
+    try:
+        parsed = jsonlines.parse(line)
+    except ValueError as error:
+        return [Refusal(id=None, code=PARSE_ERROR, message=f"Parse error: {error}")]
+    if _depth_exceeds(parsed, MAX_DEPTH):
+        return [_invalid(f"nested more than {MAX_DEPTH} deep")]
+    items = cast("list[object]", parsed) if isinstance(parsed, list) else [parsed]
+    if not items:
+        return [_invalid("an empty batch")]
+    return [message for item in items for message in _message(item)]
+
+
+def encode(message: JSONRPCMessage) -> bytes:
+    """A message as a line."""
+    try:
+        return message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n"
+    except PydanticSerializationError:
+        # Half a surrogate pair that the client sent and an error of the SDK repeats: escaped, it
+        # can at least be sent.
+        return json.dumps(message.model_dump(by_alias=True, exclude_unset=True)).encode() + b"\n"
+
+
+def error_message(refusal: Refusal) -> JSONRPCError:
+    """A refusal as a message."""
+    return JSONRPCError(
+        jsonrpc="2.0",
+        id=refusal.id,
+        error=ErrorData(code=refusal.code, message=refusal.message),
+    )
+
+
+def too_long(line: jsonlines.TooLong) -> JSONRPCMessage:
+    """The answer to a line over the limit, to whoever it can be told to have come from."""
+    fields = jsonlines.outline(line)
+    error = CodeTooLargeError(
+        f"The message has {line.size:,} bytes; the limit is {jsonlines.MAX_LINE_BYTES:,}, and "
+        f"{MAX_CODE_BYTES:,} for code.",
+        hint="The code was not run. Write large data to a file in a session in several calls, or "
+        "read it from the project directory.",
+    )
+    return _refused(_printable(jsonlines.request_id(fields)), fields.get("method"), error)
+
+
+def too_many(request: JSONRPCRequest, limit: int) -> JSONRPCMessage:
+    """The answer to a request while too many others of the client are under way."""
+    error = OverloadedError(
+        f"{limit} requests of this client are under way, which is the limit.",
+        hint="The code was not run. Wait for some of them, then try again.",
+    )
+    return _refused(request.id, request.method, error)
+
+
+def call_result(reply: ToolReply) -> CallToolResult:
+    """A reply as the SDK has it."""
+    return CallToolResult(
+        content=[TextContent(type="text", text=reply.text)],
+        is_error=reply.is_error,
+        _meta=dict(reply.meta),
+    )
+
+
+def _refused(known: RequestId | None, method: object, error: NsmError) -> JSONRPCMessage:
+    """A tool call is answered with a result, which the model gets to read; others with an error."""
+    if known is not None and method == "tools/call":
+        result = call_result(render_error(error))
+        return JSONRPCResponse(
+            jsonrpc="2.0",
+            id=known,
+            result=result.model_dump(by_alias=True, mode="json", exclude_none=True),
+        )
+    return error_message(Refusal(id=known, code=INVALID_REQUEST, message=str(error)))
+
+
+def _message(item: object) -> list[JSONRPCMessage | Refusal]:
+    if not isinstance(item, dict):
+        return [_invalid("a message must be an object")]
+    fields = cast("dict[str, Any]", item)
+    if "method" in fields and "id" in fields:
+        return [_request(fields)]
+    try:
+        if "method" in fields:
+            return [JSONRPCNotification.model_validate(fields)]
+        if "result" in fields:
+            return [JSONRPCResponse.model_validate(fields)]
+        if "error" in fields:
+            return [JSONRPCError.model_validate(fields)]
+    except ValidationError:
+        return []
+    return [_invalid("neither a method nor a result", jsonlines.request_id(fields))]
+
+
+def _request(fields: dict[str, Any]) -> JSONRPCRequest | Refusal:
+    known = jsonlines.request_id(fields)
+    if known is None:
+        return _invalid("id must be a string or a whole number")
+    if not isinstance(fields.get("params", {}), dict | None):
+        return Refusal(
+            id=_printable(known), code=INVALID_PARAMS, message="params must be an object"
+        )
+    try:
+        return JSONRPCRequest.model_validate(fields)
+    except ValidationError as error:
+        wrong = ", ".join(sorted({str(e["loc"][0]) for e in error.errors() if e["loc"]}))
+        return _invalid(f"{wrong or 'message'} is not as JSON-RPC 2.0 has it", known)
+
+
+def _invalid(why: str, known: RequestId | None = None) -> Refusal:
+    return Refusal(id=_printable(known), code=INVALID_REQUEST, message=f"Invalid request: {why}")
+
+
+def _printable(known: RequestId | None) -> RequestId | None:
+    """The id, unless it holds half a surrogate pair, which no answer could repeat."""
+    try:
+        str(known).encode()
+    except UnicodeEncodeError:
+        return None
+    return known
+
+
+def _depth_exceeds(value: object, limit: int) -> bool:
+    level = _containers([value])
+    for _ in range(limit):
+        level = _containers(
+            child
+            for parent in level
+            for child in (parent.values() if isinstance(parent, dict) else parent)
+        )
+    return bool(level)
+
+
+def _containers(values: Iterable[object]) -> list[dict[str, object] | list[object]]:
+    return [value for value in values if isinstance(value, dict | list)]
