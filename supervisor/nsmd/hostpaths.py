@@ -1,0 +1,172 @@
+"""Questions about host paths: may this be executed, may this be shown, can this user reach it.
+
+Each answer is a reason for people, or None where nothing speaks against it.
+"""
+
+from __future__ import annotations
+
+import grp
+import os
+import pwd
+import stat
+from collections.abc import Collection, Iterator
+
+SECRETS = (
+    ".ansible",
+    ".aws",
+    ".azure",
+    ".cargo/credentials.toml",
+    ".claude",
+    ".codex",
+    ".config/chromium",
+    ".config/gcloud",
+    ".config/gh",
+    ".config/google-chrome",
+    ".config/op",
+    ".config/rclone",
+    ".config/sops",
+    ".docker",
+    ".gnupg",
+    ".kube",
+    ".local/share/keyrings",
+    ".local/share/kwalletd",
+    ".mozilla",
+    ".oci",
+    ".password-store",
+    ".ssh",
+    ".terraform.d",
+    ".thunderbird",
+)
+"""Where people's programs keep keys and tokens, below HOME."""
+
+_SYSTEM = ("/boot", "/dev", "/etc", "/proc", "/run/user", "/sys")
+"""Never shown, nor anything below: they hold the host's configuration, devices and sockets."""
+
+_SHARED = ("/run", "/tmp", "/var/run", "/var/tmp")  # noqa: S108 - they are refused, not used
+"""Not shown as a whole: other programs' sockets lie there, and a socket that can be seen can be
+connected to from a jail without network. Directories below may be shown."""
+
+_HOME_MARKS = (".ssh", ".gnupg")
+"""A directory that holds one is somebody's home, whatever HOME says."""
+
+
+def is_within(path: str, directory: str) -> bool:
+    """Whether a normalised absolute path is that directory or lies below; by components, so
+    `/work-evil` does not lie in `/work`."""
+    return directory == "/" or path == directory or path.startswith(directory + "/")
+
+
+def why_private(path: str, home: str, private: Collection[str] = ()) -> str | None:
+    """Why a directory must not be shown in a jail.
+
+    Args:
+        path: absolute, symlinks resolved.
+        home: HOME of the user, symlinks resolved.
+        private: further directories to keep to ourselves, e.g. the one of the control socket.
+
+    Returns:
+        A clause that follows the directory's name, e.g. ``is your home directory``.
+    """
+    if path == "/":
+        return "is the root of the file system"
+    if path == home:
+        return "is your home directory"
+    if is_within(home, path):
+        return f"holds your home directory, {home}"
+    for directory in _SYSTEM:
+        if is_within(path, directory):
+            return f"lies in {directory}, which belongs to the system"
+    for directory in (*_SYSTEM, *_SHARED):
+        if is_within(directory, path):
+            return f"is or holds {directory}, where other programs keep their sockets and secrets"
+    for secret in (*private, *(os.path.join(home, name) for name in SECRETS)):
+        if is_within(path, secret):
+            return f"is or lies in {secret}, which may hold secrets"
+        if is_within(secret, path):
+            return f"holds {secret}, which may hold secrets"
+    for mark in _HOME_MARKS:
+        if os.path.lexists(os.path.join(path, mark)):
+            return f"holds {mark}, so it seems to be a home directory"
+    return None
+
+
+def why_untrusted(path: str, owners: Collection[int]) -> str | None:
+    """Why somebody else could exchange a program.
+
+    Args:
+        path: absolute, symlinks resolved.
+        owners: user ids that are trusted with it.
+
+    Raises:
+        OSError: a part of the path cannot be examined.
+    """
+    folder = os.path.dirname(path)
+    for part in _ancestors_and_self(path):
+        found = os.stat(part)
+        if found.st_uid not in owners:
+            return f"{part} belongs to user {found.st_uid}"
+        # In a sticky directory such as /tmp others cannot rename what is ours.
+        harmless_folder = part not in (path, folder) and found.st_mode & stat.S_ISVTX
+        if found.st_mode & stat.S_IWOTH and not harmless_folder:
+            return f"{part} is writable by everyone"
+        if found.st_mode & stat.S_IWGRP and not _is_own_group(found.st_gid, part):
+            return f"{part} is writable by group {found.st_gid}"
+    return None
+
+
+def why_unreachable(path: str, uid: int, gid: int) -> str | None:
+    """Why a user without further groups cannot read a directory or file.
+
+    By mode bits only: access lists that say otherwise are not seen.
+
+    Args:
+        path: absolute, symlinks resolved.
+
+    Raises:
+        OSError: a part of the path cannot be examined.
+    """
+    for part in _ancestors_and_self(path):
+        found = os.stat(part)
+        needed = 0o5 if part == path and stat.S_ISDIR(found.st_mode) else 0o1
+        if part == path and not stat.S_ISDIR(found.st_mode):
+            needed = 0o4
+        if not _grants(found, uid, gid, needed):
+            mode = stat.S_IMODE(found.st_mode)
+            return f"{part} (mode {mode:04o}, owner {found.st_uid}) is closed to user {uid}"
+    return None
+
+
+def _ancestors_and_self(path: str) -> Iterator[str]:
+    """`/`, `/a`, `/a/b` of `/a/b`."""
+    yield "/"
+    for end, character in enumerate(path):
+        if character == "/" and end > 0:
+            yield path[:end]
+    if path != "/":
+        yield path
+
+
+def _grants(found: os.stat_result, uid: int, gid: int, needed: int) -> bool:
+    if found.st_uid == uid:
+        shift = 6
+    elif found.st_gid == gid:
+        shift = 3
+    else:
+        shift = 0
+    return found.st_mode >> shift & needed == needed
+
+
+def _is_own_group(gid: int, path: str) -> bool:
+    """Whether writing by that group means writing by us or root.
+
+    Ours is the group of our own name (user private groups). Below /usr (Debian: /usr/local of
+    group staff) a group that writes could take over everything anyway.
+    """
+    if gid == 0 or is_within(path, "/usr"):
+        return True
+    try:
+        user = pwd.getpwuid(os.geteuid())
+        group = grp.getgrgid(gid)
+    except KeyError:
+        return False
+    return gid == user.pw_gid and group.gr_name == user.pw_name

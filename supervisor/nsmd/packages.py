@@ -1,0 +1,38 @@
+"""How something is installed on this host."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+_MANAGERS = {
+    "apt-get": "sudo apt-get install",
+    "dnf": "sudo dnf install",
+    "pacman": "sudo pacman -S",
+    "zypper": "sudo zypper install",
+    "apk": "sudo apk add",
+}
+
+_NAMES: Mapping[str, Mapping[str, str]] = {
+    "python3": {"pacman": "python"},
+    "nodejs": {"pacman": "nodejs"},
+}
+"""Packages whose name is another one somewhere."""
+
+_FOLDERS = ("/usr/bin", "/bin", "/usr/sbin", "/sbin")
+
+
+def install_command(package: str, folders: tuple[str, ...] = _FOLDERS) -> str:
+    """The command that installs a package with the package manager found here.
+
+    Args:
+        package: its name on Debian.
+        folders: where managers are looked for.
+
+    Returns:
+        One command line; where no known manager is found, a sentence without one.
+    """
+    for manager, command in _MANAGERS.items():
+        if any(os.access(os.path.join(folder, manager), os.X_OK) for folder in folders):
+            return f"{command} {_NAMES.get(package, {}).get(manager, package)}"
+    return f"install {package} with this system's package manager"

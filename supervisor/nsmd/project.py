@@ -1,0 +1,165 @@
+"""Which host directory a session may see, and where.
+
+The client's variables and working directory come as arguments.
+"""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import stat
+from collections.abc import Collection, Mapping
+from urllib.parse import unquote, urlsplit
+
+from nsm import paths
+from nsm.wire.errors import BadProjectError
+from nsmd.hostpaths import is_within, why_private
+from nsmd.values import ProjectMount
+
+_RESERVED = (
+    *("/bin", "/dev", "/etc", "/lib", "/lib32", "/lib64", "/libx32", "/proc", "/run", "/sbin"),
+    *("/sys", "/tmp", "/usr", "/workspace"),  # noqa: S108 - names in the jail
+)
+"""What a jail has there already."""
+
+
+def choose_project(
+    *,
+    variables: Mapping[str, str],
+    root: str | None,
+    configured: str | None,
+    cwd: str | None,
+    mount_point: str,
+    home: str,
+    private: Collection[str] | None = None,
+) -> tuple[ProjectMount | None, str]:
+    """Take the first directory that is given.
+
+    One that is given and unusable decides too: falling through to the next would show code
+    another project than its user believes. Where the directory was named for nsm (PROJECT_DIR,
+    `[project] path`) that is an error; where it was only around, there is no project.
+
+    Args:
+        variables: environment variables of the client's entry.
+        root: path of the client's first root.
+        configured: `[project] path`.
+        cwd: working directory of the client.
+        mount_point, home, private: as for `check_project`.
+
+    Returns:
+        The mount, or None and the reason.
+
+    Raises:
+        BadProjectError: the mount point, or a directory that was named for nsm, is unusable.
+    """
+    check_mount_point(mount_point)
+    for path, source, explicit in (
+        (variables.get("PROJECT_DIR"), "PROJECT_DIR", True),
+        (root, "the client's root", False),
+        (variables.get("CLAUDE_PROJECT_DIR"), "CLAUDE_PROJECT_DIR", False),
+        (configured, "[project] path", True),
+        (cwd, "the working directory", False),
+    ):
+        if not path:
+            continue
+        try:
+            return check_project(path, mount_point, home, private=private), ""
+        except BadProjectError as error:
+            message = f"{source}: {error.message}"
+            if explicit:
+                raise BadProjectError(message, hint=error.hint) from error
+            return None, message
+    return None, "no project directory was named"
+
+
+def check_project(
+    path: str, mount_point: str, home: str, *, private: Collection[str] | None = None
+) -> ProjectMount:
+    """Make sure that a directory may be shown in a jail.
+
+    Args:
+        path: absolute, or below `~`.
+        mount_point: where the jail shows it.
+        home: the user's HOME.
+        private: further directories that must not be shown; None for the supervisor's own, with
+            whose socket code could start sessions that see everything.
+
+    Raises:
+        BadProjectError: it may not, or cannot; the message says why.
+    """
+    check_mount_point(mount_point)
+    real_home = os.path.realpath(home)
+    real, found = _resolve(path, home)
+    if not stat.S_ISDIR(found.st_mode):
+        raise BadProjectError(f"{real} is not a directory.", hint="Name a directory.")
+    private = _own_directories() if private is None else private
+    reason = why_private(real, real_home, [os.path.realpath(item) for item in private])
+    if reason is not None:
+        raise BadProjectError(
+            f"{real} {reason}; it is not shown to code in a jail.",
+            hint="Name a project directory, e.g. with PROJECT_DIR.",
+        )
+    if not os.access(real, os.R_OK | os.X_OK):
+        raise BadProjectError(
+            f"{real} is not readable by the supervisor's user.",
+            hint=f"Allow it, e.g. chmod u+rx {real}",
+        )
+    return ProjectMount(path=real, mount_point=mount_point, device=found.st_dev, inode=found.st_ino)
+
+
+def check_mount_point(mount_point: str) -> None:
+    """Make sure that a jail can show a directory there.
+
+    Raises:
+        BadProjectError: it is not a normalised absolute path, or the jail needs the place.
+    """
+    if (
+        not mount_point.startswith("/")
+        or mount_point.startswith("//")
+        or posixpath.normpath(mount_point) != mount_point
+        or not mount_point.isprintable()
+    ):
+        raise BadProjectError(
+            f"{mount_point!r} cannot be a mount point.",
+            hint="Give an absolute path without '.', '..' or a trailing '/', such as /project.",
+        )
+    for reserved in _RESERVED:
+        if is_within(mount_point, reserved) or is_within(reserved, mount_point):
+            raise BadProjectError(
+                f"{mount_point} cannot be a mount point: the jail has its own {reserved}.",
+                hint="Choose another one, such as /project.",
+            )
+
+
+def path_of_root(uri: str) -> str | None:
+    """The path of a root as MCP clients give it (`file:///home/user/my%20project`).
+
+    Returns:
+        None for what is not a file of this machine.
+    """
+    parts = urlsplit(uri)
+    if parts.scheme != "file" or parts.netloc not in ("", "localhost"):
+        return None
+    return unquote(parts.path) or None
+
+
+def _own_directories() -> list[str]:
+    return [paths.runtime_dir(), paths.state_dir(), paths.config_dir()]
+
+
+def _resolve(path: str, home: str) -> tuple[str, os.stat_result]:
+    """The real path of a directory that someone named, and what it is."""
+    expanded = home + path[1:] if path == "~" or path.startswith("~/") else path
+    if not expanded.startswith("/"):
+        raise BadProjectError(f"{path!r} is not an absolute path.", hint="Give the whole path.")
+    try:
+        real = os.path.realpath(expanded, strict=True)
+        return real, os.stat(real)
+    except FileNotFoundError:
+        raise BadProjectError(
+            f"The project directory {expanded} does not exist.", hint="Check its spelling."
+        ) from None
+    except (OSError, ValueError) as error:
+        # ValueError: a NUL character.
+        why = error.strerror if isinstance(error, OSError) else str(error)
+        raise BadProjectError(f"The project directory {expanded!r}: {why}.") from error
