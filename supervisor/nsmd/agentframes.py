@@ -150,10 +150,13 @@ def _truncated(frame: Mapping[str, Any]) -> dict[str, Truncation]:
 
 
 def _stream(frame: Mapping[str, Any]) -> StreamName:
-    value = frame.get("stream")
-    if value == "stdout" or value == "stderr":  # noqa: PLR1714 (narrows the type)
-        return value
-    raise AgentProtocolError(f"stream is {value!r:.50}, not 'stdout' or 'stderr'")
+    match frame.get("stream"):
+        case "stdout":
+            return "stdout"
+        case "stderr":
+            return "stderr"
+        case other:
+            raise AgentProtocolError(f"stream is {other!r:.50}, not 'stdout' or 'stderr'")
 
 
 def _text(frame: Mapping[str, Any], key: str, *, default: str | None = None) -> str:
@@ -197,10 +200,10 @@ def _flag(frame: Mapping[str, Any], key: str) -> bool:
     return value
 
 
-def _list(value: object, key: str) -> list[Any]:
+def _list(value: Any, key: str) -> list[Any]:
     if not isinstance(value, list):
         raise AgentProtocolError(f"field {key!r} is not a list")
-    return cast("list[Any]", value)
+    return value  # pyright: ignore[reportUnknownVariableType]
 
 
 def _map(value: object, key: str) -> Mapping[str, Any]:

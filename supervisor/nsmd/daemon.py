@@ -21,7 +21,8 @@ import trio
 from nsmd.control.operations import Services
 from nsmd.control.server import Access, ControlServer
 from nsmd.jail import Launcher
-from nsmd.mcp.endpoint import McpEndpoint
+from nsmd.mcp.attachment import serve_attachment
+from nsmd.mcp.load import EndpointLoader
 from nsmd.registry import Registry
 from nsmd.settings import Settings
 from nsmd.values import Environment
@@ -40,6 +41,7 @@ class Setup:
         listener: bound, listening, non-blocking.
         socket_path: where.
         home: the user's home directory.
+        private: directories of our own that no jail ever shows.
         launcher: starts jails.
         jail: facts about jails here, for `nsm status`.
         find_environments: looks at the host; blocks, so it is called in a thread.
@@ -50,6 +52,7 @@ class Setup:
     listener: socket.socket
     socket_path: str
     home: str
+    private: Sequence[str]
     launcher: Launcher
     jail: Mapping[str, Any]
     find_environments: Callable[[], Sequence[Environment]]
@@ -68,16 +71,15 @@ async def serve(setup: Setup) -> None:
                 environments,
                 setup.launcher,
                 home=setup.home,
+                private=setup.private,
                 sessions=sessions,
                 upkeep=upkeep,
             )
-            endpoint = McpEndpoint(registry, setup.settings)
+            endpoint = EndpointLoader()
             server = ControlServer(
                 Access(uid=os.geteuid()),
                 Services(
                     registry=registry,
-                    settings=setup.settings,
-                    home=setup.home,
                     socket_path=setup.socket_path,
                     pid=os.getpid(),
                     jail=setup.jail,
@@ -85,16 +87,19 @@ async def serve(setup: Setup) -> None:
                     shutdown=ending.set,
                     clients=lambda: server.connections,
                 ),
-                endpoint.serve,
+                partial(
+                    serve_attachment,
+                    runner=registry,
+                    endpoint=endpoint,
+                    max_result_chars=setup.settings.mcp.max_result_chars,
+                ),
             )
             async with trio.open_nursery() as connections:
                 connections.start_soon(_end_on_signal, ending)
                 listener = trio.SocketListener(trio.socket.from_stdlib_socket(setup.listener))
-                await connections.start(
-                    partial(trio.serve_listeners, server.handle, [listener])
-                )
+                await connections.start(partial(trio.serve_listeners, server.handle, [listener]))
                 setup.announce()
-                connections.start_soon(endpoint.prepare)
+                connections.start_soon(endpoint.run)
                 log.info("listening on %s (pid %d)", setup.socket_path, os.getpid())
                 await ending.wait()
                 connections.cancel_scope.cancel()

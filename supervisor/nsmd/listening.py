@@ -7,7 +7,7 @@ import fcntl
 import os
 import socket
 import stat
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager, suppress
 
 BACKLOG = 1024
@@ -22,7 +22,7 @@ class PlaceError(Exception):
 
 
 @contextmanager
-def hold_lock(path: str) -> Iterator[None]:
+def hold_lock(path: str) -> Generator[None]:
     """Hold the supervisor's lock.
 
     Raises:
@@ -52,7 +52,7 @@ def hold_lock(path: str) -> Iterator[None]:
 
 
 @contextmanager
-def listening_socket(path: str) -> Iterator[socket.socket]:
+def listening_socket(path: str) -> Generator[socket.socket]:
     """Listen at a path; a socket left behind by a dead supervisor of ours is replaced.
 
     To be called under the supervisor's lock and in a directory that only we can write.

@@ -6,6 +6,7 @@ import argparse
 import json
 import logging
 import os
+import socket
 import sys
 from contextlib import ExitStack
 from functools import partial
@@ -109,8 +110,31 @@ class _Starter:
             return self._fail(str(error), EXIT_FAILED)
         return 0
 
-    def _serve(self, settings, listener, socket_path):  # type: ignore[no-untyped-def]
-        raise NotImplementedError
+    def _serve(self, settings: Settings, listener: socket.socket, socket_path: str) -> None:
+        import trio  # noqa: PLC0415 (reports are quick without it)
+
+        from nsmd import daemon  # noqa: PLC0415
+        from nsmd.environments import find_environments  # noqa: PLC0415
+        from nsmd.jail import BwrapLauncher, enter_private_mounts, find_bwrap  # noqa: PLC0415
+
+        daemon.raise_descriptor_limit()
+        search_path = f"{os.environ.get('PATH', '')}:{FALLBACK_PATH}"
+        jail_uid = settings.defaults.jail_uid if os.geteuid() == 0 else None
+        if jail_uid is not None:
+            enter_private_mounts()
+        launcher = BwrapLauncher(find_bwrap(search_path), jail_uid)
+        setup = daemon.Setup(
+            settings=settings,
+            listener=listener,
+            socket_path=socket_path,
+            home=paths.home(),
+            private=(paths.runtime_dir(), paths.state_dir(), paths.config_dir()),
+            launcher=launcher,
+            jail={"kind": "bubblewrap", "uid": os.geteuid() if jail_uid is None else jail_uid},
+            find_environments=partial(find_environments, settings, search_path),
+            announce=self._announce,
+        )
+        trio.run(daemon.serve, setup)
 
     def _fail(self, message: str, code: int) -> int:
         self._tell(message)

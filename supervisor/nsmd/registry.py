@@ -13,7 +13,7 @@ import logging
 import math
 import os
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 import trio
 
@@ -60,6 +60,14 @@ _LISTED = 5
 """Sessions named in an error about too many of them."""
 
 
+Measure = Callable[[Sequence[int]], Awaitable[Mapping[int, procstats.Usage]]]
+
+
+async def measure_in_thread(pids: Sequence[int]) -> Mapping[int, procstats.Usage]:
+    """Read /proc where it holds nobody up: a thousand sessions take a good part of a second."""
+    return await trio.to_thread.run_sync(procstats.usage_of, pids)
+
+
 class Registry:
     """See the module.
 
@@ -68,8 +76,10 @@ class Registry:
         environments: what there is to run in, in the order in which it is shown.
         launcher: how jails are started.
         home: the user's home directory, never mounted as a project.
+        private: further directories that are never mounted: the supervisor's own.
         sessions: owns the sessions' tasks; cancelling it ends every session.
         upkeep: owns the pool's timers and refills.
+        measure: what the processes below some PID 1s use.
     """
 
     def __init__(
@@ -79,14 +89,17 @@ class Registry:
         launcher: Launcher,
         *,
         home: str,
+        private: Sequence[str] = (),
         sessions: trio.Nursery,
         upkeep: trio.Nursery,
+        measure: Measure = measure_in_thread,
     ) -> None:
         self._settings = settings
         self._environments = {environment.name: environment for environment in environments}
         self._launcher = launcher
         self._nursery = sessions
         self._home = home
+        self._private = tuple(private)
         self._limits = SessionLimits(
             grace_s=settings.defaults.interrupt_grace_seconds,
             max_queued=settings.session.max_queued,
@@ -104,6 +117,7 @@ class Registry:
         self._ended = EndedSessions()
         self._executions = Executions()
         self._closing = False
+        self._measure = measure
         self.pool = Pool(settings.pool, self._start_session, upkeep)
 
     # What there is.
@@ -140,6 +154,20 @@ class Registry:
             cwd=cwd,
             mount_point=variables.get("PROJECT_MOUNT") or configured.mount_point,
             home=self._home,
+            private=self._private,
+        )
+
+    def check_project(self, path: str, mount_point: str | None = None) -> ProjectMount:
+        """The mount of a directory that a client names itself.
+
+        Raises:
+            BadProjectError: it cannot or must not be mounted.
+        """
+        return project.check_project(
+            path,
+            mount_point or self._settings.project.mount_point,
+            self._home,
+            private=self._private,
         )
 
     # Running code.
@@ -244,13 +272,11 @@ class Registry:
         ]
 
     async def describe(self) -> list[SessionInfo]:
-        """A row for each live session, oldest first. Reads /proc in a thread."""
+        """A row for each live session, oldest first."""
         sessions = sorted(self.live_sessions(), key=lambda s: s.created_s)
-        usage = await trio.to_thread.run_sync(procstats.usage_of, [s.pid for s in sessions])
         now = trio.current_time()
-        return [
-            _row(session, usage.get(session.pid), now) for session in sessions if session.tenancy
-        ]
+        usage = await self._measure([s.pid for s in sessions if s.pid])
+        return [_row(session, usage.get(session.pid), now) for session in sessions if session.live]
 
     def close(self) -> None:
         """Take no new work and end every session."""
@@ -352,7 +378,7 @@ class Registry:
         else:
             if (status.st_dev, status.st_ino) == (mount.device, mount.inode):
                 return mount
-        return project.check_project(mount.path, mount.mount_point, self._home)
+        return self.check_project(mount.path, mount.mount_point)
 
     def _start_session(self, spec: JailSpec) -> Session:
         session = Session(

@@ -49,10 +49,12 @@ def flag(args: Arguments, key: str) -> bool:
 
 def texts(args: Arguments, key: str) -> list[str]:
     """A list of texts; empty where it is absent."""
-    value = args.get(key, [])
-    if isinstance(value, list) and all(isinstance(v, str) for v in cast("list[object]", value)):
-        return cast("list[str]", value)
-    raise _wrong(key, value, "a list of texts")
+    value: object = args.get(key, [])
+    if isinstance(value, list):
+        items = cast("list[object]", value)
+        if all(isinstance(item, str) for item in items):
+            return cast("list[str]", items)
+    raise _wrong(key, args[key], "a list of texts")
 
 
 def optional_map(args: Arguments, key: str) -> Arguments | None:

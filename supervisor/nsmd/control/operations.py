@@ -11,13 +11,11 @@ import trio
 
 from nsm._version import __version__
 from nsm.wire.errors import BadRequestError, NsmError
-from nsmd import project
 from nsmd.control import arguments
 from nsmd.control.stream import OutputStream
 from nsmd.execution import Execution
 from nsmd.registry import ALIASES, Registry, as_row
 from nsmd.session import Session
-from nsmd.settings import Settings
 from nsmd.values import Client, Environment, ProjectMount, RunRequest, RunResult
 
 Right = Literal["read", "run", "manage"]
@@ -40,8 +38,6 @@ class Services:
     """
 
     registry: Registry
-    settings: Settings
-    home: str
     socket_path: str
     pid: int
     jail: Mapping[str, Any]
@@ -58,6 +54,7 @@ class Call:
         client, scope: from the connection's hello.
         emit: sends an event that belongs to the request; waits for a slow client.
         on_cancel: says what to do when the client cancels.
+        afterwards: says what to do once the answer has been sent.
     """
 
     services: Services
@@ -66,6 +63,7 @@ class Call:
     scope: str
     emit: Callable[[str, dict[str, Any]], Awaitable[None]]
     on_cancel: Callable[[Callable[[], None]], None]
+    afterwards: Callable[[Callable[[], None]], None]
 
 
 Operation = Callable[[Call], Awaitable[dict[str, Any]]]
@@ -179,7 +177,7 @@ async def _envs(call: Call) -> dict[str, Any]:
 
 
 async def _shutdown(call: Call) -> dict[str, Any]:
-    call.services.shutdown()
+    call.afterwards(call.services.shutdown)
     return {}
 
 
@@ -208,10 +206,8 @@ def _project(call: Call) -> ProjectMount | None:
     wanted = arguments.optional_map(call.args, "project")
     if wanted is None:
         return None
-    return project.check_project(
-        arguments.text(wanted, "path"),
-        arguments.optional_text(wanted, "mount_point") or call.services.settings.project.mount_point,
-        call.services.home,
+    return call.services.registry.check_project(
+        arguments.text(wanted, "path"), arguments.optional_text(wanted, "mount_point")
     )
 
 

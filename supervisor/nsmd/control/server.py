@@ -189,8 +189,10 @@ class _Connection:
                 await self._send(Failure(request_id, error))
 
     async def _answer(self, request: Request) -> None:
+        afterwards: list[Callable[[], None]] = []
         try:
-            answer: ServerMessage = Result(request.id, await self._carry_out(request))
+            result = await self._carry_out(request, afterwards.append)
+            answer: ServerMessage = Result(request.id, result)
         except NsmError as error:
             answer = Failure(request.id, error)
         except Exception:
@@ -207,9 +209,16 @@ class _Connection:
         try:
             await self._send(answer)
         except LocalProtocolError as error:
-            await self._send(Failure(request.id, InternalError(f"The answer is too large: {error}")))
+            await self._send(
+                Failure(request.id, InternalError(f"The answer is too large: {error}"))
+            )
+        finally:
+            for function in afterwards:
+                function()
 
-    async def _carry_out(self, request: Request) -> dict[str, Any]:
+    async def _carry_out(
+        self, request: Request, afterwards: Callable[[Callable[[], None]], None]
+    ) -> dict[str, Any]:
         row = OPERATIONS.get(request.op)
         if row is None:
             raise UnknownOperationError(
@@ -237,6 +246,7 @@ class _Connection:
                 scope=self._hello.scope or "cli",
                 emit=emit,
                 on_cancel=on_cancel,
+                afterwards=afterwards,
             )
         )
 
@@ -248,7 +258,8 @@ class _Connection:
 
 def _peer_uid(stream: trio.SocketStream) -> int:
     data = stream.socket.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
-    return _UCRED.unpack(data)[1]
+    _pid, uid, _gid = _UCRED.unpack(data)
+    return int(uid)
 
 
 async def _farewell(stream: trio.SocketStream, error: NsmError) -> None:

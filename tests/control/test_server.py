@@ -1,0 +1,428 @@
+"""The control server over a socket pair: answers, events, cancels, rights, garbage."""
+
+from __future__ import annotations
+
+import os
+import socket
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import cbor2
+import pytest
+import trio
+import trio.testing
+from fakes import BASH, BROKEN, PYTHON, FakeAgent, FakeJail, FakeLauncher, echo, launching, no_usage
+from nsm.wire.connection import ClientConnection
+from nsm.wire.errors import NsmError
+from nsm.wire.messages import CONNECTION_ID, Cancel, Event, Failure, Hello, Request, Result
+from nsmd.control.operations import ALL_RIGHTS, Right, Services
+from nsmd.control.server import HELLO_TIMEOUT_S, Access, ControlServer
+from nsmd.registry import Registry
+from nsmd.settings import PoolSettings, Settings
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+    from pathlib import Path
+
+    from fakes import Behaviour
+
+Answer = Result | Failure | Event | Hello
+
+
+class Peer:
+    """A client that speaks frame by frame."""
+
+    def __init__(self, end: socket.socket) -> None:
+        end.setblocking(False)
+        self.stream = trio.SocketStream(trio.socket.from_stdlib_socket(end))
+        self.connection = ClientConnection()
+        self.events: list[Event] = []
+
+    async def hello(self) -> Hello:
+        await self.send(Hello(name="test", program_version="0", scope="here"))
+        answer = await self.next()
+        assert isinstance(answer, Hello)
+        return answer
+
+    async def send(self, message: Hello | Request | Cancel) -> None:
+        await self.stream.send_all(self.connection.send(message))
+
+    async def start(self, op: str, **args: Any) -> int:
+        id_ = self.connection.new_id()
+        await self.send(Request(id_, op, args))
+        return id_
+
+    async def next(self) -> Answer:
+        while True:
+            message = self.connection.next_message()
+            if message is not None:
+                return message
+            data = await self.stream.receive_some(65536)
+            if not data:
+                raise EOFError
+            self.connection.receive_data(data)
+
+    async def answer(self, id_: int) -> dict[str, Any]:
+        """The result of a request; its events are kept, its error is raised."""
+        while True:
+            message = await self.next()
+            match message:
+                case Event():
+                    self.events.append(message)
+                case Result(id=answered, result=result):
+                    assert answered == id_
+                    return result
+                case Failure(id=answered, error=error):
+                    assert answered in (id_, CONNECTION_ID)
+                    raise error
+                case _:
+                    pytest.fail(f"unexpected {message!r}")
+
+    async def call(self, op: str, **args: Any) -> dict[str, Any]:
+        return await self.answer(await self.start(op, **args))
+
+
+class Bench:
+    def __init__(self, registry: Registry, launcher: FakeLauncher, nursery: trio.Nursery) -> None:
+        self.registry = registry
+        self.launcher = launcher
+        self.shut_down = False
+        self.attached: list[bytes] = []
+        self.ends: list[socket.socket] = []
+        self._nursery = nursery
+        self.server = self.make_server(ALL_RIGHTS, os.getuid())
+
+    def make_server(self, rights: frozenset[Right], uid: int) -> ControlServer:
+        services = Services(
+            registry=self.registry,
+            socket_path="/run/nsm/control.sock",
+            pid=7,
+            jail={"kind": "fake"},
+            started_s=trio.current_time(),
+            shutdown=self._shutdown,
+            clients=lambda: self.server.connections,
+        )
+        return ControlServer(Access(uid=uid, rights=rights), services, self._attach)
+
+    def raw(self, server: ControlServer | None = None) -> socket.socket:
+        ours, theirs = socket.socketpair()
+        self.ends.append(ours)
+        theirs.setblocking(False)
+        stream = trio.SocketStream(trio.socket.from_stdlib_socket(theirs))
+        self._nursery.start_soon((server or self.server).handle, stream)
+        return ours
+
+    async def connect(self, server: ControlServer | None = None) -> Peer:
+        peer = Peer(self.raw(server))
+        await peer.hello()
+        return peer
+
+    def _shutdown(self) -> None:
+        self.shut_down = True
+
+    async def _attach(self, stream: trio.SocketStream, first: bytes) -> None:
+        self.attached.append(first)
+
+
+@asynccontextmanager
+async def bench(behave: Behaviour = echo) -> AsyncGenerator[Bench]:
+    async with (
+        launching(behave) as launcher,
+        trio.open_nursery() as sessions,
+        trio.open_nursery() as nursery,
+    ):
+        registry = Registry(
+            Settings(pool=PoolSettings(spares=0)),
+            [PYTHON, BASH, BROKEN],
+            launcher,
+            home="/home/user",
+            sessions=sessions,
+            upkeep=nursery,
+            measure=no_usage,
+        )
+        it = Bench(registry, launcher, nursery)
+        yield it
+        registry.close()
+        nursery.cancel_scope.cancel()
+        for end in it.ends:
+            end.close()
+
+
+async def test_hello_tells_who_and_which_rights(autojump_clock: trio.abc.Clock) -> None:
+    async with bench() as it:
+        hello = await Peer(it.raw()).hello()
+        assert hello.name == "nsm-supervisor"
+        assert hello.pid == os.getpid()
+        assert hello.rights == ("manage", "read", "run")
+
+
+async def test_code_runs_with_all_there_is_to_say(autojump_clock: trio.abc.Clock) -> None:
+    async with bench() as it:
+        peer = await it.connect()
+        result = await peer.call("run", env="python", code="1", session="a", timeout_s=99)
+        assert result["stdout"] == "1"
+        assert result["exit_code"] == 0
+        assert result["session"] == {
+            "id": it.registry.find("here/a").id,
+            "name": "a",
+            "created": True,
+            "replaced": None,
+        }
+        assert (result["timeout_s"], result["clamped_from_s"]) == (30.0, 99.0)
+        kept = await peer.call("result", execution_id=result["execution_id"])
+        assert kept == result
+
+
+async def test_many_requests_at_once_are_answered_as_they_finish(
+    autojump_clock: trio.abc.Clock,
+) -> None:
+    async with bench() as it:
+        peer = await it.connect()
+        slow = await peer.start("run", env="python", code="wait", session="slow")
+        assert (await peer.call("run", env="python", code="quick"))["stdout"] == "quick"
+        await peer.call("interrupt", target="slow")
+        assert (await peer.answer(slow))["interrupted"] is True
+
+
+async def test_output_comes_as_events_before_the_answer(autojump_clock: trio.abc.Clock) -> None:
+    async def chatty(agent: FakeAgent, jail: FakeJail) -> None:
+        await agent.be_ready()
+        frame = await agent.receive()
+        for text in ("a", "b", "c"):
+            await agent.send(
+                {"type": "output", "id": frame["id"], "stream": "stdout", "text": text}
+            )
+        await agent.answer(frame, stdout="abc")
+        await agent.receive()
+
+    async with bench(chatty) as it:
+        peer = await it.connect()
+        result = await peer.call("run", env="python", code="x", stream=True)
+        assert result["stdout"] == "abc"
+        assert "".join(event.data["text"] for event in peer.events) == "abc"
+        assert all(event.event == "output" for event in peer.events)
+
+
+async def test_cancel_interrupts_and_the_answer_still_comes(
+    autojump_clock: trio.abc.Clock,
+) -> None:
+    async with bench() as it:
+        peer = await it.connect()
+        id_ = await peer.start("run", env="python", code="wait", session="a")
+        await trio.testing.wait_all_tasks_blocked()
+        await peer.send(Cancel(id_))
+        result = await peer.answer(id_)
+        assert (result["interrupted"], result["exit_code"]) == (True, 130)
+        assert (await peer.call("run", env="python", code="next", session="a"))["stdout"] == "next"
+
+
+async def test_a_client_that_vanishes_takes_its_one_shot_with_it(
+    autojump_clock: trio.abc.Clock,
+) -> None:
+    async with bench() as it:
+        peer = await it.connect()
+        await peer.start("run", env="python", code="wait")
+        await peer.start("run", env="python", code="wait", session="kept", execution_id="k")
+        await trio.testing.wait_all_tasks_blocked()
+        await peer.stream.aclose()
+        await trio.testing.wait_all_tasks_blocked()
+        assert [s.name for s in it.registry.live_sessions()] == ["kept"]
+        other = await it.connect()
+        await other.call("interrupt", target="kept")
+        assert (await other.call("result", execution_id="k"))["interrupted"] is True
+
+
+async def test_listing_and_killing(autojump_clock: trio.abc.Clock) -> None:
+    async with bench() as it:
+        peer = await it.connect()
+        for name in ("a", "b", "c"):
+            await peer.call("run", env="python", code="1", session=name)
+        rows = (await peer.call("sessions"))["sessions"]
+        assert [row["name"] for row in rows] == ["a", "b", "c"]
+        report = await peer.call("kill", targets=["a", "nobody"])
+        assert [row["name"] for row in report["killed"]] == ["a"]
+        assert report["errors"][0]["error"]["code"] == "unknown-session"
+        await trio.sleep(30)
+        await peer.call("run", env="python", code="1", session="c")
+        assert [r["name"] for r in (await peer.call("kill", idle_s=10))["killed"]] == ["b"]
+        assert [r["name"] for r in (await peer.call("kill", all=True))["killed"]] == ["c"]
+        assert (await peer.call("sessions"))["sessions"] == []
+
+
+async def test_environments_and_status(autojump_clock: trio.abc.Clock) -> None:
+    async with bench() as it:
+        peer = await it.connect()
+        rows = (await peer.call("envs"))["environments"]
+        assert [(row["name"], row["available"]) for row in rows] == [
+            ("python", True),
+            ("bash", True),
+            ("node", False),
+        ]
+        assert rows[1]["aliases"] == ["shell"]
+        status = await peer.call("status")
+        assert (status["pid"], status["clients"], status["sessions"]) == (7, 1, 0)
+
+
+async def test_shutdown_is_answered_first(autojump_clock: trio.abc.Clock) -> None:
+    async with bench() as it:
+        peer = await it.connect()
+        assert await peer.call("shutdown") == {}
+        await trio.testing.wait_all_tasks_blocked()
+        assert it.shut_down
+
+
+@pytest.mark.parametrize(
+    ("op", "args", "code"),
+    [
+        ("fly", {}, "unknown-operation"),
+        ("run", {}, "bad-request"),
+        ("run", {"env": 1, "code": "x"}, "bad-request"),
+        ("run", {"env": "python", "code": "x", "timeout_s": "1"}, "bad-request"),
+        ("run", {"env": "python", "code": "x", "timeout_s": 10**400}, "bad-request"),
+        ("run", {"env": "python", "code": "x", "stream": 1}, "bad-request"),
+        ("run", {"env": "python", "code": "x", "project": "/"}, "bad-request"),
+        ("run", {"env": "python", "code": "x", "project": {}}, "bad-request"),
+        ("run", {"env": "python", "code": "x", "project": {"path": "/"}}, "bad-project"),
+        ("run", {"env": "ruby", "code": "x"}, "unknown-environment"),
+        ("run", {"env": "node", "code": "x"}, "environment-unavailable"),
+        ("kill", {}, "bad-request"),
+        ("kill", {"all": True, "targets": ["a"]}, "bad-request"),
+        ("kill", {"targets": "a"}, "bad-request"),
+        ("kill", {"targets": [1]}, "bad-request"),
+        ("interrupt", {"target": "nobody"}, "unknown-session"),
+        ("result", {"execution_id": "none"}, "unknown-execution"),
+    ],
+)
+async def test_bad_requests_are_answered_and_the_connection_lives(
+    op: str, args: dict[str, Any], code: str, autojump_clock: trio.abc.Clock
+) -> None:
+    async with bench() as it:
+        peer = await it.connect()
+        if args.get("timeout_s") == 10**400:
+            pytest.raises(NsmError, peer.connection.send, Request(1, op, args))
+            return
+        with pytest.raises(NsmError) as error:
+            await peer.call(op, **args)
+        assert error.value.code == code
+        assert await peer.call("ping", unknown="field") == {}
+
+
+async def test_a_fault_of_ours_is_one_answer(
+    monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.abc.Clock
+) -> None:
+    async with bench() as it:
+        monkeypatch.setattr(it.registry, "environments", lambda: 1 / 0)
+        peer = await it.connect()
+        with pytest.raises(NsmError, match="failed inside the supervisor"):
+            await peer.call("envs")
+        assert await peer.call("ping") == {}
+
+
+async def test_rights_are_checked_for_each_operation(autojump_clock: trio.abc.Clock) -> None:
+    async with bench() as it:
+        server = it.make_server(frozenset({"run"}), os.getuid())
+        peer = await it.connect(server)
+        assert (await peer.call("run", env="python", code="1"))["exit_code"] == 0
+        for op in ("sessions", "kill", "shutdown", "status"):
+            with pytest.raises(NsmError) as error:
+                await peer.call(op)
+            assert error.value.code == "forbidden"
+        assert not it.shut_down
+
+
+async def test_another_user_is_refused(autojump_clock: trio.abc.Clock) -> None:
+    async with bench() as it:
+        if os.getuid() == 0:
+            pytest.skip("not here: root may connect to everybody's supervisor")
+        peer = Peer(it.raw(it.make_server(ALL_RIGHTS, os.getuid() + 1)))
+        with pytest.raises(NsmError, match="another user"):
+            await peer.answer(1)
+
+
+GARBAGE = [
+    b"\xff\xff\xff\xff",
+    b"GET / HTTP/1.1\r\n\r\n",
+    b"\x00\x00\x00\x01\xff",
+    b"\x00\x00\x00\x04null",
+    b"\x00\x00\x00\x00",
+    b"\x00\x00\x00\x03" + cbor2.dumps([1, 2]),
+]
+
+
+@pytest.mark.parametrize("data", GARBAGE)
+async def test_garbage_ends_its_own_connection_with_a_reason(
+    data: bytes, autojump_clock: trio.abc.Clock
+) -> None:
+    async with bench() as it:
+        good = await it.connect()
+        bad = Peer(it.raw())
+        await bad.stream.send_all(data)
+        await bad.stream.send_eof()
+        with pytest.raises((NsmError, EOFError)):
+            while True:
+                message = await bad.next()
+                assert isinstance(message, Failure)
+                assert message.error.message
+        assert await good.call("ping") == {}
+
+
+async def test_silent_connections_are_closed(autojump_clock: trio.abc.Clock) -> None:
+    async with bench() as it:
+        silent, half = Peer(it.raw()), Peer(it.raw())
+        await half.stream.send_all(b"\x00\x00\x00\x50partial")
+        start = trio.current_time()
+        with pytest.raises(EOFError):
+            await silent.next()
+        with pytest.raises(EOFError):
+            await half.next()
+        assert trio.current_time() - start == pytest.approx(HELLO_TIMEOUT_S)
+
+
+async def test_a_client_that_never_reads_slows_nobody(autojump_clock: trio.abc.Clock) -> None:
+    async def flood(agent: FakeAgent, jail: FakeJail) -> None:
+        await agent.be_ready()
+        while True:
+            frame = await agent.receive()
+            if frame["type"] != "execute":
+                continue
+            if frame["code"] == "flood":
+                for _ in range(200):
+                    await agent.send(
+                        {
+                            "type": "output",
+                            "id": frame["id"],
+                            "stream": "stdout",
+                            "text": "x" * 65536,
+                        }
+                    )
+            await agent.answer(frame, stdout=frame["code"])
+
+    async with bench(flood) as it:
+        deaf = await it.connect()
+        await deaf.start("run", env="python", code="flood", session="f", stream=True)
+        good = await it.connect()
+        for _ in range(5):
+            assert (await good.call("run", env="python", code="ok"))["stdout"] == "ok"
+        await good.call("kill", targets=["f"])
+
+
+async def test_an_attachment_is_handed_over_with_its_first_bytes(
+    autojump_clock: trio.abc.Clock,
+) -> None:
+    async with bench() as it:
+        end = it.raw()
+        end.sendall(b'{"nsm": 1}\n')
+        await trio.testing.wait_all_tasks_blocked()
+        assert it.attached == [b'{"nsm": 1}\n']
+
+
+async def test_a_project_of_the_clients_own(
+    tmp_path: Path, autojump_clock: trio.abc.Clock
+) -> None:
+    async with bench() as it:
+        peer = await it.connect()
+        await peer.call(
+            "run", env="python", code="1", session="a", project={"path": str(tmp_path)}
+        )
+        rows = (await peer.call("sessions"))["sessions"]
+        assert rows[0]["project"] == str(tmp_path.resolve())

@@ -1,0 +1,187 @@
+"""Stand-ins at the launcher's seam: jails that are socket pairs, agents that are tasks."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import trio
+from nsm.wire.errors import StartFailedError
+from nsmd.values import Environment, JailSizes, JailSpec
+from sandbox_agent import FrameReader, encode_frame
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+    from nsmd.procstats import Usage
+
+CAPABILITIES = [
+    "sequence",
+    "execute.timeout",
+    "execute.result",
+    "stream",
+    "interrupt",
+    "status",
+    "limits",
+]
+
+PYTHON = Environment(name="python", interpreter="python", program="/usr/bin/python3")
+BASH = Environment(name="bash", interpreter="bash", program="/bin/bash")
+BROKEN = Environment(name="node", interpreter="node", problem="no `node` on PATH")
+
+
+def spec(environment: Environment = PYTHON) -> JailSpec:
+    """A jail specification without project."""
+    return JailSpec(environment=environment, project=None, sizes=JailSizes())
+
+
+class FakeAgent:
+    """The agent's end of a channel. Tests script it frame by frame."""
+
+    def __init__(self, end: socket.socket) -> None:
+        self._stream = trio.SocketStream(trio.socket.from_stdlib_socket(end))
+        self._reader = FrameReader()
+        self._frames: list[Mapping[str, Any]] = []
+        self._sequence = 0
+        self.acknowledged = 0
+        self.hello: Mapping[str, Any] | None = None
+
+    async def send(self, frame: Mapping[str, Any]) -> None:
+        """Send one frame, numbered once the supervisor has said hello."""
+        if self.hello is not None:
+            self._sequence += 1
+            frame = {**frame, "seq": self._sequence}
+        await self._stream.send_all(encode_frame(frame))
+
+    async def send_raw(self, data: bytes) -> None:
+        """Send bytes that are no frame."""
+        await self._stream.send_all(data)
+
+    async def be_ready(self, capabilities: list[str] | None = None) -> None:
+        """Introduce itself and take the supervisor's hello."""
+        offered = CAPABILITIES if capabilities is None else capabilities
+        await self.send({"type": "ready", "protocol": 1, "python": "3", "capabilities": offered})
+        if "sequence" in offered:
+            self.hello = await self.receive()
+            assert self.hello["type"] == "hello"
+
+    async def receive(self) -> Mapping[str, Any]:
+        """The next frame that is not an acknowledgement; raises EOFError at the end."""
+        while True:
+            while not self._frames:
+                data = await self._stream.receive_some(65536)
+                if not data:
+                    raise EOFError
+                self._frames.extend(self._reader.feed(data))
+            frame = self._frames.pop(0)
+            if frame["type"] != "ack":
+                return frame
+            self.acknowledged = frame["seq"]
+
+    async def answer(self, frame: Mapping[str, Any], stdout: str = "", **fields: Any) -> None:
+        """Send the result of an `execute` frame."""
+        result = {"type": "result", "id": frame["id"], "stdout": stdout, "stderr": ""}
+        await self.send({**result, "exit_code": 0, **fields})
+
+    async def aclose(self) -> None:
+        """End the channel."""
+        await trio.aclose_forcefully(self._stream)
+
+
+class FakeJail:
+    """A jail that is a socket pair; it is gone when killed."""
+
+    def __init__(self, pid: int) -> None:
+        self.socket, self.agent_end = socket.socketpair()
+        self.socket.setblocking(False)
+        self.agent_end.setblocking(False)
+        self.pid = pid
+        self.pidfd = -1
+        self.killed = False
+        self.released = False
+        self.words = ""
+        self._gone = trio.Event()
+
+    def kill(self) -> None:
+        self.killed = True
+        self._gone.set()
+
+    async def wait(self) -> None:
+        await self._gone.wait()
+
+    def stderr_text(self) -> str:
+        return self.words
+
+    def release(self) -> None:
+        self.released = True
+        self.socket.close()
+
+
+Behaviour = Callable[[FakeAgent, FakeJail], Awaitable[None]]
+
+
+class FakeLauncher:
+    """Makes fake jails and runs an agent in each; `fail` makes the next starts fail."""
+
+    def __init__(self, nursery: trio.Nursery, behave: Behaviour) -> None:
+        self.jails: list[FakeJail] = []
+        self.fail: StartFailedError | None = None
+        self._nursery = nursery
+        self._behave = behave
+
+    async def launch(self, spec: JailSpec) -> FakeJail:
+        del spec
+        await trio.lowlevel.checkpoint()
+        if self.fail is not None:
+            raise self.fail
+        jail = FakeJail(pid=1_000_000 + len(self.jails))
+        self.jails.append(jail)
+        self._nursery.start_soon(self._run, jail)
+        return jail
+
+    async def _run(self, jail: FakeJail) -> None:
+        agent = FakeAgent(jail.agent_end)
+        try:
+            await self._behave(agent, jail)
+        except (EOFError, trio.BrokenResourceError):
+            pass  # the supervisor let go
+        finally:
+            await agent.aclose()
+            jail.kill()
+
+
+async def echo(agent: FakeAgent, jail: FakeJail) -> None:
+    """An agent whose interpreter prints its code, and is interruptible when the code is `wait`."""
+    del jail
+    await agent.be_ready()
+    waiting: Mapping[str, Any] | None = None
+    while True:
+        frame = await agent.receive()
+        match frame["type"]:
+            case "execute" if frame["code"] == "wait":
+                waiting = frame
+            case "execute":
+                await agent.answer(frame, stdout=frame["code"])
+            case "interrupt" if waiting is not None:
+                await agent.answer(waiting, interrupted=True, exit_code=130)
+                waiting = None
+            case "status":
+                await agent.send({"type": "status", "running": None, "background": 0})
+            case _:
+                pass
+
+
+@asynccontextmanager
+async def launching(behave: Behaviour = echo) -> AsyncGenerator[FakeLauncher]:
+    """A launcher whose agents end with the block."""
+    async with trio.open_nursery() as nursery:
+        yield FakeLauncher(nursery, behave)
+        nursery.cancel_scope.cancel()
+
+
+async def no_usage(pids: Sequence[int]) -> Mapping[int, Usage]:
+    """Instead of /proc: fake jails are no processes, and a thread would confuse virtual time."""
+    del pids
+    return {}

@@ -1,0 +1,334 @@
+"""Names, scopes, limits and reasons, over fake jails. Time is virtual."""
+
+from __future__ import annotations
+
+import dataclasses
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+import trio
+import trio.testing
+from fakes import BASH, BROKEN, PYTHON, FakeAgent, FakeJail, FakeLauncher, echo, launching, no_usage
+from nsm.wire.errors import (
+    AmbiguousSessionError,
+    BadProjectError,
+    BadRequestError,
+    CodeTooLargeError,
+    EnvironmentUnavailableError,
+    NsmError,
+    SessionEndedError,
+    SessionLimitError,
+    ShuttingDownError,
+    StartFailedError,
+    UnknownEnvironmentError,
+    UnknownExecutionError,
+    UnknownSessionError,
+    WrongEnvironmentError,
+)
+from nsmd.project import check_project
+from nsmd.registry import Registry
+from nsmd.settings import PoolSettings, SessionSettings, Settings
+from nsmd.values import MAX_CODE_BYTES, Client, RunRequest, RunResult
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+    from pathlib import Path
+
+    from fakes import Behaviour
+
+ALICE = Client(name="editor", scope="alice")
+BOB = Client(name="editor", scope="bob")
+
+
+@dataclasses.dataclass
+class Bench:
+    registry: Registry
+    launcher: FakeLauncher
+
+    async def run(
+        self,
+        code: str = "x",
+        *,
+        session: str | None = "a",
+        env: str = "python",
+        client: Client = ALICE,
+        timeout_s: float | None = None,
+        execution_id: str | None = None,
+    ) -> RunResult:
+        request = RunRequest(
+            client=client,
+            env=env,
+            code=code,
+            session=session,
+            timeout_s=timeout_s,
+            execution_id=execution_id,
+        )
+        return await (await self.registry.submit(request)).wait()
+
+
+@asynccontextmanager
+async def bench(settings: Settings | None = None, behave: Behaviour = echo) -> AsyncGenerator[Bench]:
+    async with launching(behave) as launcher:
+        async with trio.open_nursery() as sessions:
+            async with trio.open_nursery() as upkeep:
+                registry = Registry(
+                    settings or Settings(pool=PoolSettings(spares=1)),
+                    [PYTHON, BASH, BROKEN],
+                    launcher,
+                    home="/home/user",
+                    sessions=sessions,
+                    upkeep=upkeep,
+                    measure=no_usage,
+                )
+                yield Bench(registry, launcher)
+                upkeep.cancel_scope.cancel()
+            registry.close()
+        assert all(jail.released for jail in launcher.jails)
+
+
+async def test_a_name_is_made_once_and_found_again(autojump_clock: trio.abc.Clock) -> None:
+    async with bench() as it:
+        first, second = await it.run(), await it.run()
+        assert first.created
+        assert not second.created
+        assert first.session_id == second.session_id
+        assert first.replaced is None
+
+
+async def test_scopes_keep_names_apart(autojump_clock: trio.abc.Clock) -> None:
+    async with bench() as it:
+        alice, bob = await it.run(client=ALICE), await it.run(client=BOB)
+        assert alice.session_id != bob.session_id
+        with pytest.raises(AmbiguousSessionError) as error:
+            it.registry.find("a")
+        assert set(error.value.data["ids"]) == {alice.session_id, bob.session_id}
+        assert it.registry.find("bob/a").id == bob.session_id
+        assert it.registry.find(alice.session_id).id == alice.session_id
+        with pytest.raises(UnknownSessionError, match="nsm ps"):
+            it.registry.find("b")
+
+
+async def test_a_one_shot_gets_a_jail_of_its_own(autojump_clock: trio.abc.Clock) -> None:
+    async with bench() as it:
+        first, second = await it.run(session=None), await it.run(session=None)
+        assert first.session_id != second.session_id
+        assert first.session_name is None
+        await trio.testing.wait_all_tasks_blocked()
+        assert it.registry.live_sessions() == []
+
+
+async def test_new_gives_a_fresh_readable_name(autojump_clock: trio.abc.Clock) -> None:
+    async with bench() as it:
+        names = {(await it.run(session="new")).session_name for _ in range(5)}
+        assert len(names) == 5
+        assert all(name is not None and name.startswith("python-") for name in names)
+
+
+async def test_a_session_is_bound_to_its_environment(autojump_clock: trio.abc.Clock) -> None:
+    async with bench() as it:
+        await it.run()
+        with pytest.raises(WrongEnvironmentError, match="runs python, not bash"):
+            await it.run(env="bash")
+
+
+async def test_an_older_name_of_an_environment_is_accepted(
+    autojump_clock: trio.abc.Clock,
+) -> None:
+    async with bench() as it:
+        assert (await it.run(env="shell")).env == "bash"
+        assert (await it.run(env="bash")).created is False
+
+
+async def test_a_lost_session_is_told_once(autojump_clock: trio.abc.Clock) -> None:
+    async with bench() as it:
+        await it.run()
+        it.registry.find("a").end("killed by nsm")
+        await trio.sleep(12 * 60)
+        again = await it.run()
+        assert again.created
+        assert again.replaced == "ended 12 min ago (killed by nsm)"
+        assert (await it.run()).replaced is None
+
+
+async def test_a_name_taken_again_while_its_session_ends(autojump_clock: trio.abc.Clock) -> None:
+    async with bench() as it:
+        await it.run()
+        it.registry.find("a").end("killed by nsm")
+        again = await it.run()  # nothing awaited in between: the old jail is not gone yet
+        assert again.replaced == "ended 0 s ago (killed by nsm)"
+        it.registry.find("a").end("second end")
+        await trio.testing.wait_all_tasks_blocked()
+        assert (await it.run()).replaced == "ended 0 s ago (second end)"
+
+
+@pytest.mark.parametrize(
+    ("fields", "error", "says"),
+    [
+        ({"env": "pyhton"}, UnknownEnvironmentError, "Did you mean 'python'"),
+        ({"env": ""}, UnknownEnvironmentError, "Available: python, bash"),
+        ({"env": "node"}, EnvironmentUnavailableError, "no `node` on PATH"),
+        ({"session": "../x"}, BadRequestError, "'../x' is not allowed"),
+        ({"session": ""}, BadRequestError, "1 to 64 characters"),
+        ({"session": "x" * 65}, BadRequestError, "1 to 64 characters"),
+        ({"session": "a\0b"}, BadRequestError, "is not allowed"),
+        ({"session": "а"}, BadRequestError, "is not allowed"),  # noqa: RUF001 (Cyrillic)
+        ({"session": "a\n"}, BadRequestError, "is not allowed"),
+        ({"code": "x" * (MAX_CODE_BYTES + 1)}, CodeTooLargeError, str(MAX_CODE_BYTES)),
+        ({"code": "\U0001f600" * (MAX_CODE_BYTES // 4 + 1)}, CodeTooLargeError, "limit"),
+        ({"timeout_s": 0.0}, BadRequestError, "above 0"),
+        ({"timeout_s": -1.0}, BadRequestError, "above 0"),
+        ({"timeout_s": float("nan")}, BadRequestError, "above 0"),
+        ({"execution_id": ""}, BadRequestError, "1 to 128"),
+        ({"execution_id": "a\nb"}, BadRequestError, "printable"),
+    ],
+)
+async def test_bad_requests_say_what_is_wrong(
+    fields: dict[str, object],
+    error: type[NsmError],
+    says: str,
+    autojump_clock: trio.abc.Clock,
+) -> None:
+    async with bench() as it:
+        request = RunRequest(client=ALICE, env="python", code="x", session="a")
+        with pytest.raises(error) as caught:
+            await it.registry.submit(dataclasses.replace(request, **fields))  # type: ignore[arg-type]
+        assert says in str(caught.value)
+        assert it.launcher.jails == []
+
+
+async def test_the_largest_code_is_taken(autojump_clock: trio.abc.Clock) -> None:
+    async with bench() as it:
+        code = "#" * MAX_CODE_BYTES
+        assert (await it.run(code)).outcome.stdout == code
+
+
+async def test_a_longer_limit_is_clamped_and_said(autojump_clock: trio.abc.Clock) -> None:
+    async with bench() as it:
+        result = await it.run(timeout_s=float("inf"))
+        assert result.timeout_s == PYTHON.timeout_s
+        assert result.clamped_from_s == float("inf")
+        assert (await it.run(timeout_s=5)).clamped_from_s is None
+
+
+async def test_the_session_limit_names_what_could_be_ended(
+    autojump_clock: trio.abc.Clock,
+) -> None:
+    settings = Settings(session=SessionSettings(max_sessions=3), pool=PoolSettings(spares=0))
+    async with bench(settings) as it:
+        for name in ("one", "two"):
+            await it.run(session=name)
+            await trio.sleep(60)
+        await it.run(session="secret", client=BOB)
+        with pytest.raises(SessionLimitError) as error:
+            await it.run(session="four")
+        assert "one (idle 2 min), two (idle 60 s)" in error.value.message
+        assert "secret" not in str(error.value)
+        assert "nsm kill" in error.value.hint
+        it.registry.find("one").end("killed by nsm")
+        await it.run(session="four")
+
+
+async def test_an_execution_id_is_used_once_and_its_result_kept(
+    autojump_clock: trio.abc.Clock,
+) -> None:
+    async with bench() as it:
+        await it.run("text", execution_id="mine")
+        with pytest.raises(BadRequestError, match="not run again"):
+            await it.run(execution_id="mine")
+        assert (await it.registry.execution("mine").wait()).outcome.stdout == "text"
+        with pytest.raises(UnknownExecutionError):
+            it.registry.execution("other")
+
+
+async def test_kept_results_are_bounded(autojump_clock: trio.abc.Clock) -> None:
+    async with bench() as it:
+        for n in range(10):
+            await it.run("#" * MAX_CODE_BYTES, execution_id=f"e{n}")
+        with pytest.raises(UnknownExecutionError):
+            it.registry.execution("e0")
+        it.registry.execution("e9")
+
+
+async def test_a_failed_start_is_told_and_leaves_nothing(autojump_clock: trio.abc.Clock) -> None:
+    async with bench() as it:
+        it.launcher.fail = StartFailedError("bwrap: no", hint="`nsm doctor`")
+        with pytest.raises(StartFailedError, match="bwrap: no"):
+            await it.run()
+        it.launcher.fail = None
+        assert (await it.run()).created
+
+
+async def test_sessions_that_fail_to_start_are_not_tried_for_ever(
+    autojump_clock: trio.abc.Clock,
+) -> None:
+    async def dying(agent: FakeAgent, jail: FakeJail) -> None:
+        jail.words = "boom"
+
+    async with bench(behave=dying) as it:
+        with pytest.raises(StartFailedError, match="boom"):
+            await it.run()
+        await trio.sleep(1000)
+        assert len(it.launcher.jails) <= 2
+
+
+async def test_a_closed_registry_takes_nothing(autojump_clock: trio.abc.Clock) -> None:
+    async with bench() as it:
+        execution = await it.registry.submit(
+            RunRequest(client=ALICE, env="python", code="wait", session="a")
+        )
+        it.registry.close()
+        with pytest.raises(SessionEndedError, match="shutting down"):
+            await execution.wait()
+        with pytest.raises(ShuttingDownError):
+            await it.run()
+
+
+async def test_idle_ones_are_found_running_ones_not(autojump_clock: trio.abc.Clock) -> None:
+    async with bench() as it:
+        await it.run(session="idle")
+        await it.registry.submit(
+            RunRequest(client=ALICE, env="python", code="wait", session="busy")
+        )
+        await trio.sleep(20)
+        assert [s.name for s in it.registry.idle_longer_than(10)] == ["idle"]
+        assert it.registry.idle_longer_than(30) == []
+
+
+async def test_rows_for_people(autojump_clock: trio.abc.Clock) -> None:
+    async with bench() as it:
+        await it.run(session="first")
+        await trio.sleep(10)
+        await it.run(session="second", env="bash", client=BOB)
+        first, second = await it.registry.describe()
+        assert (first.name, first.env, first.scope, first.executions) == (
+            "first",
+            "python",
+            "alice",
+            1,
+        )
+        assert first.age_s == pytest.approx(10)
+        assert (second.name, second.client, second.state) == ("second", "editor", "idle")
+        assert second.memory_bytes is None  # its jail is not a process
+
+
+async def test_a_replaced_project_directory_is_mounted_anew(
+    tmp_path: Path, autojump_clock: trio.abc.Clock
+) -> None:
+    directory = tmp_path / "project"
+    directory.mkdir()
+    mount = check_project(str(directory), "/project", "/home/user")
+    client = dataclasses.replace(ALICE, project=mount)
+    async with bench() as it:
+        await it.run(session="before", client=client)
+        directory.rename(tmp_path / "old")
+        directory.mkdir()
+        await it.run(session="after", client=client)
+        before = it.registry.find("before").spec.project
+        after = it.registry.find("after").spec.project
+        assert before == mount
+        assert after is not None
+        assert after.inode != mount.inode
+        directory.rmdir()
+        with pytest.raises(BadProjectError):
+            await it.run(session="none", client=client)

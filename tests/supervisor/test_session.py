@@ -1,0 +1,426 @@
+"""One session against a scripted agent: answers, queues, limits, ends. Time is virtual."""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+import trio
+import trio.testing
+from fakes import FakeAgent, FakeJail, FakeLauncher, echo, launching, spec
+from nsm.wire.errors import (
+    InternalError,
+    OverloadedError,
+    SessionEndedError,
+    StartFailedError,
+)
+from nsmd.execution import Execution, Origin
+from nsmd.lifecycle import State
+from nsmd.session import ANSWER_MARGIN_S, START_TIMEOUT_S, Session, SessionLimits, Tenancy
+from nsmd.values import Client, Output, RunRequest
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+    from fakes import Behaviour
+
+TENANCY = Tenancy(name="a", scope="s", client="test", idle_timeout_s=100, max_lifetime_s=1000)
+
+
+class Watcher:
+    """Notes which sessions have ended."""
+
+    def __init__(self) -> None:
+        self.ended: list[Session] = []
+
+    def session_ended(self, session: Session) -> None:
+        self.ended.append(session)
+
+
+class Bench:
+    """One session and what is needed to use it."""
+
+    def __init__(self, launcher: FakeLauncher, limits: SessionLimits) -> None:
+        self.launcher = launcher
+        self.watcher = Watcher()
+        self.session = Session(
+            "00000001",
+            spec(),
+            launcher=launcher,
+            limits=limits,
+            watcher=self.watcher,
+            start_limiter=trio.CapacityLimiter(1),
+        )
+        self._count = 0
+
+    @property
+    def jail(self) -> FakeJail:
+        return self.launcher.jails[0]
+
+    def submit(
+        self,
+        code: str,
+        *,
+        timeout_s: float = 30,
+        one_shot: bool = False,
+        output: list[Output] | None = None,
+    ) -> Execution:
+        self._count += 1
+        client = Client(name="test", scope="s")
+        execution = Execution(
+            f"e{self._count}",
+            RunRequest(client=client, env="python", code=code, session="a"),
+            Origin(
+                env="python",
+                created=False,
+                replaced=None,
+                timeout_s=timeout_s,
+                clamped_from_s=None,
+                one_shot=one_shot,
+            ),
+            self.session,
+            output.append if output is not None else None,
+            lambda _: None,
+        )
+        self.session.submit(execution)
+        return execution
+
+
+@asynccontextmanager
+async def bench(
+    behave: Behaviour = echo,
+    *,
+    limits: SessionLimits | None = None,
+    tenancy: Tenancy | None = TENANCY,
+) -> AsyncGenerator[Bench]:
+    async with launching(behave) as launcher, trio.open_nursery() as nursery:
+        it = Bench(launcher, limits or SessionLimits())
+        if tenancy is not None:
+            it.session.claim(tenancy)
+        nursery.start_soon(it.session.run)
+        yield it
+        nursery.cancel_scope.cancel()
+    assert all(jail.released for jail in launcher.jails)
+    assert it.session.state is State.ENDED
+
+
+async def test_code_runs_and_its_answer_comes_back(autojump_clock: trio.abc.Clock) -> None:
+    async with bench() as it:
+        result = await it.submit("1 + 1").wait()
+        assert result.outcome.stdout == "1 + 1"
+        assert result.session_name == "a"
+        assert result.waited_s == 0
+        assert it.session.executions == 1
+        assert it.session.state is State.IDLE
+
+
+async def test_what_is_submitted_while_the_session_starts_runs_when_it_is_ready(
+    autojump_clock: trio.abc.Clock,
+) -> None:
+    async with bench() as it:
+        executions = [it.submit(str(n)) for n in range(5)]
+        assert it.session.state is State.STARTING
+        answers = [(await execution.wait()).outcome.stdout for execution in executions]
+        assert answers == ["0", "1", "2", "3", "4"]
+
+
+async def test_waiting_for_others_is_told(autojump_clock: trio.abc.Clock) -> None:
+    async def slow(agent: FakeAgent, jail: FakeJail) -> None:
+        await agent.be_ready()
+        while True:
+            frame = await agent.receive()
+            await trio.sleep(3)
+            await agent.answer(frame)
+
+    async with bench(slow) as it:
+        await it.submit("warm").wait()
+        first, second = it.submit("first"), it.submit("second")
+        assert (await first.wait()).waited_s == 0
+        assert (await second.wait()).waited_s == pytest.approx(3)
+
+
+async def test_a_full_queue_refuses(autojump_clock: trio.abc.Clock) -> None:
+    async with bench(limits=SessionLimits(max_queued=2)) as it:
+        await it.submit("warm").wait()
+        it.submit("wait")
+        it.submit("2")
+        it.submit("3")
+        with pytest.raises(OverloadedError, match="2 executions waiting"):
+            it.submit("4")
+
+
+async def test_a_late_or_foreign_result_is_never_taken_for_an_answer(
+    autojump_clock: trio.abc.Clock,
+) -> None:
+    async def confused(agent: FakeAgent, jail: FakeJail) -> None:
+        await agent.be_ready()
+        while True:
+            frame = await agent.receive()
+            await agent.answer({"id": "somebody-else"}, stdout="wrong")
+            await agent.answer(frame, stdout="right")
+            await agent.answer(frame, stdout="again")
+
+    async with bench(confused) as it:
+        assert (await it.submit("x").wait()).outcome.stdout == "right"
+        assert (await it.submit("y").wait()).outcome.stdout == "right"
+
+
+async def test_output_streams_to_whoever_asked(autojump_clock: trio.abc.Clock) -> None:
+    async def chatty(agent: FakeAgent, jail: FakeJail) -> None:
+        await agent.be_ready()
+        frame = await agent.receive()
+        assert frame["stream"] is True
+        for n in range(100):
+            await agent.send(
+                {"type": "output", "id": frame["id"], "stream": "stdout", "text": str(n)}
+            )
+        await agent.send({"type": "output", "id": "other", "stream": "stdout", "text": "no"})
+        await agent.answer(frame)
+        await agent.receive()  # the next execution: everything before has been acknowledged
+        assert agent.acknowledged >= 102
+        await agent.aclose()
+
+    async with bench(chatty) as it:
+        output: list[Output] = []
+        await it.submit("x", output=output).wait()
+        assert "".join(piece.text for piece in output) == "".join(map(str, range(100)))
+        with pytest.raises(SessionEndedError):
+            await it.submit("y").wait()
+
+
+async def test_interrupting_what_runs_and_what_waits(autojump_clock: trio.abc.Clock) -> None:
+    async with bench() as it:
+        running, waiting = it.submit("wait"), it.submit("never")
+        await trio.testing.wait_all_tasks_blocked()
+        waiting.interrupt()
+        result = await waiting.wait()
+        assert result.outcome.interrupted
+        assert "before it began" in result.outcome.stderr
+        running.interrupt()
+        result = await running.wait()
+        assert result.outcome.exit_code == 130
+        running.interrupt()  # too late, harmless
+        assert it.session.interrupt() is False
+        assert (await it.submit("after").wait()).outcome.stdout == "after"
+
+
+async def test_an_agent_that_cannot_interrupt_costs_the_session(
+    autojump_clock: trio.abc.Clock,
+) -> None:
+    async def base_only(agent: FakeAgent, jail: FakeJail) -> None:
+        await agent.be_ready([])
+        while True:
+            await agent.receive()
+
+    async with bench(base_only) as it:
+        execution = it.submit("x")
+        await trio.testing.wait_all_tasks_blocked()
+        execution.interrupt()
+        with pytest.raises(SessionEndedError, match="only be stopped as a whole"):
+            await execution.wait()
+
+
+async def test_an_agent_that_does_not_answer_is_given_up(autojump_clock: trio.abc.Clock) -> None:
+    async def mute(agent: FakeAgent, jail: FakeJail) -> None:
+        await agent.be_ready()
+        await trio.sleep_forever()
+
+    async with bench(mute, limits=SessionLimits(grace_s=2)) as it:
+        start = trio.current_time()
+        with pytest.raises(SessionEndedError, match="did not answer in time"):
+            await it.submit("x", timeout_s=5).wait()
+        assert trio.current_time() - start == pytest.approx(5 + 2 + ANSWER_MARGIN_S)
+
+
+async def test_an_agent_that_never_gets_ready(autojump_clock: trio.abc.Clock) -> None:
+    async def silent(agent: FakeAgent, jail: FakeJail) -> None:
+        jail.words = "bwrap: something is odd"
+        await trio.sleep_forever()
+
+    async with bench(silent) as it:
+        start = trio.current_time()
+        with pytest.raises(
+            StartFailedError, match=r"not ready .* bwrap: something is odd"
+        ) as error:
+            await it.submit("x").wait()
+        assert "nsm doctor" in error.value.hint
+        assert trio.current_time() - start == pytest.approx(START_TIMEOUT_S)
+
+
+async def test_a_jail_that_dies_before_it_is_ready_says_why(
+    autojump_clock: trio.abc.Clock,
+) -> None:
+    async def stillborn(agent: FakeAgent, jail: FakeJail) -> None:
+        jail.words = "bwrap: No permissions"
+
+    async with bench(stillborn) as it:
+        with pytest.raises(StartFailedError, match="bwrap: No permissions"):
+            await it.submit("x").wait()
+
+
+async def test_a_launcher_that_fails_fails_what_waits(autojump_clock: trio.abc.Clock) -> None:
+    async with launching() as launcher, trio.open_nursery() as nursery:
+        launcher.fail = StartFailedError("no bwrap here", hint="Install it.")
+        it = Bench(launcher, SessionLimits())
+        execution = it.submit("x")
+        nursery.start_soon(it.session.run)
+        with pytest.raises(StartFailedError, match="no bwrap here"):
+            await execution.wait()
+        await it.session.wait_ended()
+        assert it.watcher.ended == [it.session]
+
+
+GARBAGE = [
+    b"\xff\xff\xff\xff rest",
+    b"\x00\x00\x00\x05nonsense",
+    b"\x00\x00\x00\x02[]",
+    b'\x00\x00\x00\x0f{"type": "odd"}\x00\x00\x00\x01\xff',
+    b'\x00\x00\x00\x12{"type": "result"}',
+    b'\x00\x00\x00\x2c{"type":"result","id":"x","exit_code": "zero"}'[:48],
+    b"\x00\x00\x27\x10" + b"[" * 10_000,
+    b'\x00\x00\x00\x13{"type": NaN, "a":1}'[:23],
+]
+
+
+@pytest.mark.parametrize("data", GARBAGE)
+async def test_garbage_from_a_jail_ends_that_session_with_the_reason(
+    data: bytes, autojump_clock: trio.abc.Clock
+) -> None:
+    async def hostile(agent: FakeAgent, jail: FakeJail) -> None:
+        await agent.be_ready()
+        await agent.receive()
+        await agent.send_raw(data)
+        await trio.sleep_forever()
+
+    async with bench(hostile) as it:
+        with pytest.raises(SessionEndedError, match=r"broke the protocol"):
+            await it.submit("x").wait()
+        await it.session.wait_ended()
+        assert it.jail.killed
+
+
+async def test_an_error_frame_answers_its_execution(autojump_clock: trio.abc.Clock) -> None:
+    async def refusing(agent: FakeAgent, jail: FakeJail) -> None:
+        await agent.be_ready()
+        while True:
+            frame = await agent.receive()
+            await agent.send({"type": "error", "message": "no such interpreter", "id": frame["id"]})
+
+    async with bench(refusing) as it:
+        with pytest.raises(InternalError, match="no such interpreter"):
+            await it.submit("x").wait()
+        with pytest.raises(InternalError, match="no such interpreter"):
+            await it.submit("y").wait()
+
+
+async def test_an_idle_session_ends_after_its_limit(autojump_clock: trio.abc.Clock) -> None:
+    async with bench() as it:
+        await it.submit("x").wait()
+        start = trio.current_time()
+        await it.session.wait_ended()
+        assert trio.current_time() - start == pytest.approx(TENANCY.idle_timeout_s)
+        assert it.session.end_reason == "idle timeout"
+
+
+async def test_background_processes_keep_a_session(autojump_clock: trio.abc.Clock) -> None:
+    asked = 0
+
+    async def busy_at_first(agent: FakeAgent, jail: FakeJail) -> None:
+        nonlocal asked
+        await agent.be_ready()
+        while True:
+            frame = await agent.receive()
+            if frame["type"] == "status":
+                asked += 1
+                left = 1 if asked < 3 else 0
+                await agent.send({"type": "status", "running": None, "background": left})
+
+    async with bench(busy_at_first) as it:
+        await it.session.wait_ended()
+        assert asked == 3
+        assert trio.current_time() - it.session.created_s == pytest.approx(300)
+
+
+async def test_using_a_session_starts_its_idle_time_anew(autojump_clock: trio.abc.Clock) -> None:
+    async with bench() as it:
+        for _ in range(5):
+            await trio.sleep(90)
+            await it.submit("x").wait()
+        assert it.session.state is State.IDLE
+
+
+async def test_a_running_execution_is_not_idle(autojump_clock: trio.abc.Clock) -> None:
+    async with bench() as it:
+        it.submit("wait", timeout_s=500)
+        await trio.sleep(400)
+        assert it.session.state is State.RUNNING
+
+
+async def test_no_session_outlives_its_lifetime(autojump_clock: trio.abc.Clock) -> None:
+    async with bench() as it:
+        execution = it.submit("wait", timeout_s=5000)
+        with pytest.raises(SessionEndedError, match="lifetime limit"):
+            await execution.wait()
+        assert trio.current_time() - it.session.created_s == pytest.approx(1000)
+
+
+async def test_a_spare_waits_without_limit(autojump_clock: trio.abc.Clock) -> None:
+    async with bench(tenancy=None) as it:
+        await trio.sleep(10_000)
+        assert it.session.state is State.IDLE
+        it.session.claim(TENANCY)
+        await it.session.wait_ended()
+        assert it.session.end_reason == "idle timeout"
+
+
+async def test_a_one_shot_ends_with_its_answer(autojump_clock: trio.abc.Clock) -> None:
+    async with bench() as it:
+        assert (await it.submit("x", one_shot=True).wait()).outcome.stdout == "x"
+        await it.session.wait_ended()
+        assert it.jail.killed
+
+
+async def test_an_abandoned_one_shot_is_ended_and_a_named_one_goes_on(
+    autojump_clock: trio.abc.Clock,
+) -> None:
+    async with bench() as it:
+        execution = it.submit("wait")
+        await trio.testing.wait_all_tasks_blocked()
+        execution.abandon()
+        await trio.testing.wait_all_tasks_blocked()
+        assert it.session.state is State.RUNNING
+        execution.interrupt()
+        await execution.wait()
+        it.submit("wait", one_shot=True).abandon()
+        await it.session.wait_ended()
+
+
+async def test_ending_a_session_fails_what_runs_and_waits(autojump_clock: trio.abc.Clock) -> None:
+    async with bench() as it:
+        executions = [it.submit("wait"), it.submit("b")]
+        await trio.testing.wait_all_tasks_blocked()
+        it.session.end("killed by nsm")
+        for execution in executions:
+            with pytest.raises(SessionEndedError, match="killed by nsm"):
+                await execution.wait()
+        with pytest.raises(SessionEndedError):
+            it.submit("late")
+
+
+async def test_a_dead_jail_ends_its_session(autojump_clock: trio.abc.Clock) -> None:
+    async with bench() as it:
+        execution = it.submit("wait")
+        await trio.testing.wait_all_tasks_blocked()
+        it.jail.kill()
+        with pytest.raises(SessionEndedError, match="jail died"):
+            await execution.wait()
+        await it.session.wait_ended()
+
+
+async def test_shutdown_answers_everybody(autojump_clock: trio.abc.Clock) -> None:
+    async with bench() as it:
+        execution = it.submit("wait")
+        await trio.testing.wait_all_tasks_blocked()
+    with pytest.raises(SessionEndedError, match="shutting down"):
+        await execution.wait()
