@@ -97,6 +97,12 @@ def members(parsed: object) -> list[dict[str, object]]:
     return [message for message in candidates if isinstance(message, dict)]  # pyright: ignore[reportUnknownVariableType]
 
 
+def first_member(parsed: object) -> dict[str, object]:
+    """The object that was parsed; an empty one if it was something else."""
+    found = members(parsed)
+    return found[0] if found else {}
+
+
 def request_id(message: dict[str, object]) -> int | str | None:
     """The id of a message when it is one that MCP allows: a string or a whole number."""
     found = message.get("id")

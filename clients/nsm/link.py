@@ -1,0 +1,135 @@
+"""The shim's connection to a supervisor: how it attaches, and what is on its way there.
+
+Standard library only, and no `typing`: see `nsm.shim`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+
+from nsm import jsonlines
+from nsm._version import __version__
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import socket
+
+ATTACH_TIMEOUT_S = 60.0
+"""For the supervisor's answer to the first line: a fresh one imports its MCP package first."""
+
+MAX_ATTACH_ANSWER_BYTES = 64 * 1024
+
+VARIABLES = (
+    "PROJECT_DIR",
+    "PROJECT_MOUNT",
+    "PROJECT_MODE",
+    "CLAUDE_PROJECT_DIR",
+    "NIX_SANDBOX_ENVS",
+    "NIX_SANDBOX_DIR",
+    "NIX_SANDBOX_METADATA",
+    "SESSION_IDLE_TIMEOUT",
+    "SESSION_MAX_LIFETIME",
+    "NSM_SCOPE",
+    "NSM_SOCKET",
+    "NSM_AUTOSTART",
+)
+"""The variables of a client entry that are told to the supervisor; no other ever is."""
+
+_CHUNK_BYTES = 65536
+
+
+class AttachError(Exception):
+    """The supervisor does not take this client; the message says why and what to do."""
+
+
+class Link:
+    """The connection to one supervisor.
+
+    Attributes:
+        queued, sent: bytes given to `queue`, and those of them that the kernel has taken.
+    """
+
+    def __init__(self, connection: socket.socket, received: bytes) -> None:
+        self.connection = connection
+        self.lines = jsonlines.LineBuffer()
+        self.early = received  # came with the answer to the attach line
+        self.pending = bytearray()
+        self.queued = 0
+        self.sent = 0
+
+    def queue(self, line: bytes) -> None:
+        """Send a line when the supervisor takes it."""
+        self.pending += line + b"\n"
+        self.queued += len(line) + 1
+
+    def flush(self) -> None:
+        """Send what the kernel takes now."""
+        sent = self.connection.send(self.pending[:_CHUNK_BYTES])
+        self.sent += sent
+        del self.pending[:sent]
+
+
+def attach(connection: socket.socket) -> Link:
+    """Introduce this client to the supervisor on a fresh connection.
+
+    Raises:
+        AttachError: it refused, or did not answer as a supervisor does.
+        OSError: the connection broke.
+    """
+    try:
+        connection.settimeout(ATTACH_TIMEOUT_S)
+        connection.sendall(_attach_line())
+        answer, rest = _first_line(connection)
+        _check_attached(answer)
+        connection.setblocking(False)
+    except TimeoutError:
+        connection.close()
+        raise AttachError(
+            f"the supervisor did not answer within {ATTACH_TIMEOUT_S:.0f} s. It is stopped or "
+            "overloaded: its log says more, `nsm doctor` says where that is."
+        ) from None
+    except BaseException:
+        connection.close()
+        raise
+    return Link(connection, rest)
+
+
+def _first_line(connection: socket.socket) -> tuple[bytes, bytes]:
+    received = bytearray()
+    while (end := received.find(b"\n")) < 0:
+        chunk = connection.recv(_CHUNK_BYTES)
+        received += chunk
+        if not chunk or len(received) > MAX_ATTACH_ANSWER_BYTES:
+            raise AttachError(
+                "the program on the socket did not answer as a supervisor does. "
+                "Run `nsm doctor`; `nsm shutdown` ends an older supervisor."
+            )
+    return bytes(received[:end]), bytes(received[end + 1 :])
+
+
+def _attach_line() -> bytes:
+    try:
+        cwd = os.getcwd()
+    except OSError:  # deleted
+        cwd = None
+    attach = {
+        "program_version": __version__,
+        "variables": {name: os.environ[name] for name in VARIABLES if name in os.environ},
+        "cwd": cwd,
+        "pid": os.getpid(),
+    }
+    return json.dumps({"nsm": 1, "attach": attach}).encode("ascii") + b"\n"
+
+
+def _check_attached(line: bytes) -> None:
+    try:
+        answer = jsonlines.first_member(jsonlines.parse(line))
+    except ValueError:
+        answer = {}
+    if answer.get("nsm") != 1:
+        raise AttachError("the program on the socket is no nsm supervisor. Run `nsm doctor`.")
+    if answer.get("ok") is not True:
+        error = jsonlines.first_member(answer.get("error"))
+        reason = error.get("message") or "the supervisor refused this client"
+        raise AttachError(f"{reason} {error.get('hint') or ''}".rstrip())

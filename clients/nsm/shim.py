@@ -1,0 +1,392 @@
+"""`nsm-mcp`: the pipe between an MCP client's stdin and stdout and the supervisor's socket.
+
+MCP itself is served by the supervisor. The shim knows as much JSON-RPC as it takes to answer for a
+supervisor that is gone: which requests are under way, and how the client introduced itself. It is
+started for every window of every editor, so it imports the standard library only, little of that,
+and nothing that imports `typing` or `dataclasses`.
+
+One thread, one `poll` over three descriptors, no busy waiting. What waits to be written is bounded:
+beyond `HIGH_WATER_BYTES` the side that it comes from is not read.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import select
+import signal
+import sys
+import time
+
+from nsm import jsonlines, paths, start
+from nsm._version import __version__
+from nsm.link import Link, attach
+
+TYPE_CHECKING = False  # `typing` itself takes 8 ms to import; checkers know this name
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable
+
+    Connect = Callable[[], socket.socket]
+    Message = dict[str, object]
+
+HIGH_WATER_BYTES = 1024 * 1024
+"""Bytes that may wait for a slow reader; one line more can come on top."""
+
+DRAIN_S = 5.0
+"""After the client's end-of-file, how long calls under way may still be answered. Clients that
+close stdin and wait do so for 2 s, then send SIGTERM; pipelines in a shell wait as long as it takes
+to start a supervisor."""
+
+PARSE_ERROR, INVALID_REQUEST, INTERNAL_ERROR = -32700, -32600, -32603  # JSON-RPC 2.0, section 5.1
+
+_CHUNK_BYTES = 65536
+_PIPE_BYTES = 4096  # PIPE_BUF: what a pipe that polls writable takes without blocking (pipe(7))
+
+_HELP = """\
+usage: nsm-mcp [--version] [--help]
+
+Connects an MCP client (Claude Code, Codex, Cursor, Zed, ...) to the nsm supervisor, which is
+started if none runs. Name it as the command of a stdio server in the client's configuration:
+
+    {"mcpServers": {"nsm": {"command": "nsm-mcp"}}}
+"""
+
+
+class Relay:
+    """Moves lines between the client and the supervisor until the client is gone.
+
+    Args:
+        stdin, stdout: the client's descriptors.
+        connect: gives a connection to the supervisor, or raises what says why not.
+    """
+
+    def __init__(self, stdin: int, stdout: int, connect: Connect) -> None:
+        self._stdin = stdin
+        self._stdout = stdout
+        self._connect = connect
+        self._lines = jsonlines.LineBuffer()
+        self._to_client = bytearray()
+        self._stdin_open = True
+        self._client_gone = False
+        self._deadline = 0.0  # of draining, once stdin is closed
+        self._link: Link | None = None
+        self._exit_code: int | None = None  # set when there is nothing left but to flush
+        # Requests that the supervisor has yet to answer: method, and the byte of the link's
+        # stream with which the request ended.
+        self._calls: dict[int | str, tuple[str, int]] = {}
+        self._initialize: tuple[int | str, bytes] | None = None
+        self._initialized: bytes | None = None
+        self._replayed: int | str | None = None  # id of the answer that the client has already
+
+    def run(self) -> int:
+        """Relay; return the exit code."""
+        failure = self._open_link(replay=False)
+        if failure:
+            _say(failure)
+        while not self._finished():
+            for descriptor, events in self._poll():
+                if descriptor == self._stdout:
+                    self._write_client(events)
+                elif descriptor == self._stdin:
+                    self._read_client(failure)
+                elif self._link is not None:
+                    self._serve_link(self._link, events)
+        return 1 if failure else self._exit_code or 0
+
+    # The loop.
+
+    def _finished(self) -> bool:
+        if self._client_gone:
+            return True
+        flushed = not self._to_client
+        if self._exit_code is not None and flushed:
+            return True
+        if self._stdin_open:
+            return False
+        unsent = self._link is not None and self._link.pending
+        return (flushed and not self._calls and not unsent) or time.monotonic() >= self._deadline
+
+    def _poll(self) -> list[tuple[int, int]]:
+        # A descriptor that must not be read is left out altogether: its hang-up would be
+        # reported again and again, and make this a busy loop.
+        poller = select.poll()
+        poller.register(self._stdout, select.POLLOUT if self._to_client else 0)
+        room = len(self._to_client) < HIGH_WATER_BYTES
+        link = self._link
+        if self._stdin_open and room and (link is None or len(link.pending) < HIGH_WATER_BYTES):
+            poller.register(self._stdin, select.POLLIN)
+        if link is not None and (room or link.pending):
+            wanted = (select.POLLIN if room else 0) | (select.POLLOUT if link.pending else 0)
+            poller.register(link.connection.fileno(), wanted)
+        if self._stdin_open:
+            return poller.poll()
+        return poller.poll(max(0, (self._deadline - time.monotonic()) * 1000))
+
+    def _write_client(self, events: int) -> None:
+        try:
+            if events & select.POLLOUT and self._to_client:
+                written = os.write(self._stdout, self._to_client[:_PIPE_BYTES])
+                del self._to_client[:written]
+            elif events & (select.POLLERR | select.POLLHUP | select.POLLNVAL):
+                self._client_gone = True
+        except BlockingIOError:
+            return
+        except OSError:
+            self._client_gone = True
+
+    def _read_client(self, failure: str) -> None:
+        try:
+            chunk = os.read(self._stdin, _CHUNK_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:
+            chunk = b""
+        lines = self._lines.feed(chunk)
+        if not chunk:
+            self._stdin_open = False
+            self._deadline = time.monotonic() + DRAIN_S
+            lines = [self._lines.rest()]  # a last line may lack its end
+        for line in lines:
+            if failure:
+                self._refuse(line, failure)
+            else:
+                self._take_client_line(line)
+
+    def _serve_link(self, link: Link, events: int) -> None:
+        try:
+            if events & select.POLLOUT and link.pending:
+                link.flush()
+            if events & (select.POLLIN | select.POLLHUP | select.POLLERR):
+                chunk = link.connection.recv(_CHUNK_BYTES)
+                self._take_server_bytes(link, chunk)
+                if not chunk:
+                    self._lose_link()
+        except BlockingIOError:
+            return
+        except OSError:
+            self._lose_link()
+
+    # From the client.
+
+    def _take_client_line(self, line: bytes | jsonlines.TooLong) -> None:
+        if isinstance(line, jsonlines.TooLong):
+            self._answer_too_long(line)
+            return
+        if not line.strip():
+            return
+        try:
+            messages = jsonlines.members(jsonlines.parse(line))
+        except ValueError as error:
+            self._answer_error(None, PARSE_ERROR, f"Parse error: {error}")
+            return
+        requests = [
+            (known, method)
+            for message in messages
+            if (known := jsonlines.request_id(message)) is not None
+            and isinstance(method := message.get("method"), str)
+        ]
+        if self._link is None and requests:
+            failure = self._open_link(replay=requests[0][1] != "initialize")
+            if failure:
+                _say(failure)
+                for known, method in requests:
+                    self._answer_failure(known, method, f"{failure}\nThe code was not run.")
+                return
+        if self._link is None:
+            return  # nobody is left whom a notification or an answer could concern
+        self._link.queue(line)
+        for known, method in requests:
+            self._calls[known] = method, self._link.queued
+        for message in messages:
+            self._note(message, line)
+
+    def _note(self, message: Message, line: bytes) -> None:
+        """Remember how the client introduced itself, and forget what it no longer waits for."""
+        method = message.get("method")
+        if method == "initialize":
+            known = jsonlines.request_id(message)
+            self._initialize = (known, line) if known is not None else None
+            self._initialized = None
+        elif method == "notifications/initialized":
+            self._initialized = line
+        elif method == "notifications/cancelled":
+            cancelled = jsonlines.first_member(message.get("params")).get("requestId")
+            if isinstance(cancelled, int | str):
+                self._calls.pop(cancelled, None)  # a cancelled request is not answered
+
+    def _refuse(self, line: bytes | jsonlines.TooLong, failure: str) -> None:
+        """Answer while there was no supervisor from the start; then end.
+
+        A client of the newest revision asks `server/discover` first and, refused, introduces
+        itself the older way: it shows people what that is answered.
+        """
+        if isinstance(line, jsonlines.TooLong):
+            return
+        try:
+            messages = jsonlines.members(jsonlines.parse(line)) if line.strip() else []
+        except ValueError:
+            messages = []
+        for message in messages:
+            known, method = jsonlines.request_id(message), message.get("method")
+            if known is not None and isinstance(method, str):
+                self._answer_failure(known, method, failure)
+                if method != "server/discover":
+                    self._exit_code = 1
+
+    # From the supervisor.
+
+    def _take_server_bytes(self, link: Link, chunk: bytes) -> None:
+        for line in link.lines.feed(chunk):
+            if isinstance(line, jsonlines.TooLong):
+                _say(f"the supervisor sent a line of {line.size} bytes; it is left out")
+                continue
+            try:
+                messages = jsonlines.members(jsonlines.parse(line))
+            except ValueError as error:
+                _say(f"the supervisor sent a line that is not JSON ({error}); it is left out")
+                continue
+            answered = [
+                jsonlines.request_id(message) for message in messages if "method" not in message
+            ]
+            if self._replayed is not None and self._replayed in answered:
+                self._replayed = None
+                continue
+            for known in answered:
+                if known is not None:
+                    self._calls.pop(known, None)
+            self._to_client += line + b"\n"
+
+    # The link comes and goes.
+
+    def _open_link(self, *, replay: bool) -> str:
+        """Connect and attach; return why not, or nothing."""
+        try:
+            link = attach(self._connect())
+        except Exception as error:  # noqa: BLE001  # whatever it is, the client is told
+            hint = getattr(error, "hint", "")
+            message = f"nsm: {getattr(error, 'message', None) or error}"
+            return f"{message} {hint}".rstrip()
+        self._link = link
+        if replay and self._initialize is not None:
+            self._replayed, line = self._initialize
+            link.queue(line)
+        if replay and self._initialized is not None:
+            link.queue(self._initialized)
+            # Another supervisor may have other environments.
+            self._send_client({"method": "notifications/tools/list_changed"})
+        self._take_server_bytes(link, link.early)
+        return ""
+
+    def _lose_link(self) -> None:
+        """The supervisor is gone: answer for it."""
+        link, self._link = self._link, None
+        if link is None:
+            return
+        link.connection.close()
+        self._replayed = None
+        calls, self._calls = self._calls, {}
+        if self._initialize is not None and self._initialize[0] in calls:
+            self._initialize = None  # answered below; the client has to begin again
+        for known, (method, end) in calls.items():
+            self._answer_failure(known, method, _LOST if end <= link.sent else _NOT_SENT)
+
+    # Answers of our own.
+
+    def _answer_failure(self, known: int | str, method: str, text: str) -> None:
+        if method == "tools/call":  # an error inside the result is what a model gets to read
+            result = {
+                "content": [{"type": "text", "text": text}],
+                "isError": True,
+                "resultType": "complete",
+            }
+            self._send_client({"id": known, "result": result})
+        else:
+            self._answer_error(known, INTERNAL_ERROR, text)
+
+    def _answer_error(self, known: int | str | None, code: int, text: str) -> None:
+        self._send_client({"id": known, "error": {"code": code, "message": text}})
+
+    def _answer_too_long(self, line: jsonlines.TooLong) -> None:
+        outline = jsonlines.outline(line)
+        known, method = jsonlines.request_id(outline), outline.get("method")
+        text = (
+            f"The message has {line.size:,} bytes; the limit is {jsonlines.MAX_LINE_BYTES:,}, and "
+            "8 MiB for code. The code was not run. Write large data to a file in a session in "
+            "several calls, or read it from the project directory."
+        )
+        if known is not None and method == "tools/call":
+            self._answer_failure(known, "tools/call", text)
+        else:
+            self._answer_error(known, INVALID_REQUEST, text)
+
+    def _send_client(self, message: Message) -> None:
+        self._to_client += json.dumps({"jsonrpc": "2.0", **message}).encode("ascii") + b"\n"
+
+
+_LOST = (
+    "The nsm supervisor ended while this call was under way: whether its code ran, and how far, "
+    "is unknown. Sessions may have ended with the supervisor, with their variables and "
+    "/workspace. Check what was done before running the code again; the next call connects anew."
+)
+_NOT_SENT = (
+    "The nsm supervisor ended before it was given this call: the code was not run. Sessions may "
+    "have ended with the supervisor. Call again: the next call connects anew."
+)
+
+
+def _claim_stdio() -> tuple[int, int]:
+    """Move stdin and stdout to private descriptors, so that nothing else can write to the client.
+
+    Raises:
+        OSError: one of them is closed.
+    """
+    stdin = fcntl.fcntl(0, fcntl.F_DUPFD_CLOEXEC, 3)
+    stdout = fcntl.fcntl(1, fcntl.F_DUPFD_CLOEXEC, 3)
+    null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+    os.dup2(null, 0)
+    try:
+        os.dup2(2, 1)
+    except OSError:  # no stderr
+        os.dup2(null, 1)
+    os.close(null)
+    return stdin, stdout
+
+
+def _say(text: str) -> None:
+    """Tell whoever reads the client's log."""
+    try:
+        os.write(2, f"nsm-mcp: {text}\n".encode("utf-8", "replace"))
+    except OSError:
+        return
+
+
+def _connect_supervisor() -> socket.socket:
+    return start.connect(paths.socket_path())
+
+
+def main() -> int:
+    """Console script `nsm-mcp`."""
+    arguments = sys.argv[1:]
+    if arguments:
+        if arguments == ["--version"]:
+            sys.stdout.write(f"nsm-mcp {__version__}\n")
+            return 0
+        known = arguments in (["--help"], ["-h"])
+        (sys.stdout if known else sys.stderr).write(_HELP)
+        return 0 if known else 2
+    # Ended by a signal like any filter, without a traceback; SIGTERM does so already.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    try:
+        stdin, stdout = _claim_stdio()
+    except OSError as error:
+        _say(f"stdin and stdout must be open: {error.strerror}")
+        return 2
+    if os.isatty(stdin):
+        _say("waiting for an MCP client on stdin; `nsm-mcp --help` says how to set one up")
+    return Relay(stdin, stdout, _connect_supervisor).run()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
