@@ -8,9 +8,10 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import trio
+from sandbox_agent import FrameReader, encode_frame
+
 from nsm.wire.errors import StartFailedError
 from nsmd.values import Environment, JailSizes, JailSpec
-from sandbox_agent import FrameReader, encode_frame
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator

@@ -1,18 +1,18 @@
 """The daemon that owns all sessions. A map, from the ground up; no module imports a later one.
 
-    values, settings     the nouns, and what can be configured
-    config               reads and explains `config.toml`
-    environments         what there is to run in: the host's interpreters
-    project              which directory may be mounted
-    jail/                how one jail is launched and ended
-    agentframes          what comes out of a jail, checked
-    agentlink            frames to and from one agent
-    lifecycle            a session's states as one table
-    session              one task that owns one jail
-    pool                 sessions kept ready
-    registry             names, scopes, limits, reasons; the one way to run code
-    control/             the control socket: operations for command line and API
-    mcp/                 the endpoint that models see
-    doctor               what nsm needs here, and how to get it
-    daemon, main         puts the parts together; command line
+values, settings     the nouns, and what can be configured
+config               reads and explains `config.toml`
+environments         what there is to run in: the host's interpreters
+project              which directory may be mounted
+jail/                how one jail is launched and ended
+agentframes          what comes out of a jail, checked
+agentlink            frames to and from one agent
+lifecycle            a session's states as one table
+session              one task that owns one jail
+pool                 sessions kept ready
+registry             names, scopes, limits, reasons; the one way to run code
+control/             the control socket: operations for command line and API
+mcp/                 the endpoint that models see
+doctor               what nsm needs here, and how to get it
+daemon, main         puts the parts together; command line
 """

@@ -14,12 +14,12 @@ NEW = "new"
 _ALLOWED = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 _WORDS = (
-    "amber aspen azure basil birch bloom brook cedar chalk cliff cloud clover coral crane dawn "
-    "delta dune ember fern field fjord flint frost grove hazel heron indigo iris ivory jade juniper "
-    "larch laurel lilac linen lotus maple marsh meadow mist moss nectar ocean olive onyx opal orchid "
-    "otter pearl pebble pine plum poppy quartz rain reed river robin rose ruby sage sand shore sky "
-    "slate snow spruce stone storm swift teal thyme tide topaz tulip umber vale violet wave willow "
-    "wren zinc"
+    "amber aspen azure basil birch bloom brook cedar chalk cliff cloud clover coral crane "
+    "dawn delta dune ember fern field fjord flint frost grove hazel heron indigo iris ivory "
+    "jade juniper larch laurel lilac linen lotus maple marsh meadow mist moss nectar ocean "
+    "olive onyx opal orchid otter pearl pebble pine plum poppy quartz rain reed river robin "
+    "rose ruby sage sand shore sky slate snow spruce stone storm swift teal thyme tide topaz "
+    "tulip umber vale violet wave willow wren zinc"
 ).split()
 
 _TRIES = 100

@@ -11,6 +11,7 @@ import cbor2
 import pytest
 import trio
 import trio.testing
+
 from fakes import BASH, BROKEN, PYTHON, FakeAgent, FakeJail, FakeLauncher, echo, launching, no_usage
 from nsm.wire.connection import ClientConnection
 from nsm.wire.errors import NsmError
@@ -278,7 +279,6 @@ async def test_shutdown_is_answered_first(autojump_clock: trio.abc.Clock) -> Non
         ("run", {}, "bad-request"),
         ("run", {"env": 1, "code": "x"}, "bad-request"),
         ("run", {"env": "python", "code": "x", "timeout_s": "1"}, "bad-request"),
-        ("run", {"env": "python", "code": "x", "timeout_s": 10**400}, "bad-request"),
         ("run", {"env": "python", "code": "x", "stream": 1}, "bad-request"),
         ("run", {"env": "python", "code": "x", "project": "/"}, "bad-request"),
         ("run", {"env": "python", "code": "x", "project": {}}, "bad-request"),
@@ -298,9 +298,6 @@ async def test_bad_requests_are_answered_and_the_connection_lives(
 ) -> None:
     async with bench() as it:
         peer = await it.connect()
-        if args.get("timeout_s") == 10**400:
-            pytest.raises(NsmError, peer.connection.send, Request(1, op, args))
-            return
         with pytest.raises(NsmError) as error:
             await peer.call(op, **args)
         assert error.value.code == code
@@ -358,11 +355,9 @@ async def test_garbage_ends_its_own_connection_with_a_reason(
         bad = Peer(it.raw())
         await bad.stream.send_all(data)
         await bad.stream.send_eof()
-        with pytest.raises((NsmError, EOFError)):
-            while True:
-                message = await bad.next()
-                assert isinstance(message, Failure)
-                assert message.error.message
+        with pytest.raises(NsmError) as error:
+            await bad.answer(1)
+        assert error.value.message
         assert await good.call("ping") == {}
 
 
@@ -416,13 +411,9 @@ async def test_an_attachment_is_handed_over_with_its_first_bytes(
         assert it.attached == [b'{"nsm": 1}\n']
 
 
-async def test_a_project_of_the_clients_own(
-    tmp_path: Path, autojump_clock: trio.abc.Clock
-) -> None:
+async def test_a_project_of_the_clients_own(tmp_path: Path, autojump_clock: trio.abc.Clock) -> None:
     async with bench() as it:
         peer = await it.connect()
-        await peer.call(
-            "run", env="python", code="1", session="a", project={"path": str(tmp_path)}
-        )
+        await peer.call("run", env="python", code="1", session="a", project={"path": str(tmp_path)})
         rows = (await peer.call("sessions"))["sessions"]
-        assert rows[0]["project"] == str(tmp_path.resolve())
+        assert rows[0]["project"] == os.path.realpath(tmp_path)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from nsmd import config
 from nsmd.settings import EnvironmentSettings, Settings
 

@@ -8,6 +8,7 @@ import stat
 from typing import TYPE_CHECKING
 
 import pytest
+
 from nsmd.listening import PlaceError, hold_lock, listening_socket
 
 if TYPE_CHECKING:
@@ -16,12 +17,11 @@ if TYPE_CHECKING:
 
 def test_the_lock_is_held_by_one(tmp_path: Path) -> None:
     path = str(tmp_path / "lock")
-    with hold_lock(path):
-        with (
-            pytest.raises(PlaceError, match=rf"running already \(pid {os.getpid()}\)"),
-            hold_lock(path),
-        ):
-            pass
+    with (
+        hold_lock(path), pytest.raises(PlaceError, match=rf"running already \(pid {os.getpid()}\)"),
+        hold_lock(path),
+    ):
+        pass
     with hold_lock(path):  # and can be had again
         pass
 
@@ -62,7 +62,10 @@ def test_a_socket_in_use_is_left_alone(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as other:
         other.bind(str(path))
         other.listen()
-        with pytest.raises(PlaceError, match="Another program listens"), listening_socket(str(path)):
+        with (
+            pytest.raises(PlaceError, match="Another program listens"),
+            listening_socket(str(path)),
+        ):
             pass
         assert path.exists()
 

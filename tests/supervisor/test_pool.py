@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import trio
 import trio.testing
+
 from fakes import BASH, PYTHON, launching, spec
 from nsmd.lifecycle import State
 from nsmd.pool import Pool

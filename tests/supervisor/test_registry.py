@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 import trio
 import trio.testing
+
 from fakes import BASH, BROKEN, PYTHON, FakeAgent, FakeJail, FakeLauncher, echo, launching, no_usage
 from nsm.wire.errors import (
     AmbiguousSessionError,
@@ -68,7 +69,9 @@ class Bench:
 
 
 @asynccontextmanager
-async def bench(settings: Settings | None = None, behave: Behaviour = echo) -> AsyncGenerator[Bench]:
+async def bench(
+    settings: Settings | None = None, behave: Behaviour = echo
+) -> AsyncGenerator[Bench]:
     async with launching(behave) as launcher:
         async with trio.open_nursery() as sessions:
             async with trio.open_nursery() as upkeep:

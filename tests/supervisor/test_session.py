@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 import trio
 import trio.testing
+
 from fakes import FakeAgent, FakeJail, FakeLauncher, echo, launching, spec
 from nsm.wire.errors import (
     InternalError,
