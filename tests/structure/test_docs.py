@@ -1,0 +1,29 @@
+"""Pages that repeat what the code says are compared with it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from nsmd.lifecycle import TABLE, Event, State
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+
+
+def test_the_life_cycle_page_is_the_table() -> None:
+    rows = [
+        f"| {state.value} | {event.value} | {following.value} | "
+        f"{'; '.join(effect.value for effect in effects) or '—'} |"
+        for (state, event), (following, effects) in TABLE.items()
+        if state not in (State.ENDING, State.ENDED) or event is Event.GONE
+    ]
+    page = (ROOT / "docs" / "sessions.md").read_text()
+    assert [line for line in page.splitlines() if line.startswith("| ")][2:] == rows
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_between_pages_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text()):
+        assert (page.parent / target).exists(), f"{page.name} links to {target}"

@@ -1,0 +1,146 @@
+"""Who may import whom, and why. The arrows of `docs/architecture.md`."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+SOURCES = {
+    "sandbox_agent": [ROOT / "agent" / "sandbox_agent.py"],
+    "nsm": sorted((ROOT / "clients" / "nsm").rglob("*.py")),
+    "nsmd": sorted((ROOT / "supervisor" / "nsmd").rglob("*.py")),
+}
+
+FLOORS = (
+    ("values", "settings"),
+    ("config", "names", "hostpaths", "packages"),
+    ("interpreters", "environments", "project"),
+    ("procstats", "jail"),
+    ("agentframes",),
+    ("agentlink",),
+    ("lifecycle",),
+    ("execution", "session"),  # two halves of one thing: a handle and its owner
+    ("history", "pool"),
+    ("registry",),
+    ("control", "mcp"),
+    ("doctor", "listening"),
+    ("daemon",),
+    ("main",),
+    ("__main__",),
+)
+"""`nsmd` from the ground up. A module imports from its own floor and from lower ones."""
+
+
+def imports_of(path: Path, *, only_at_start: bool = False) -> set[str]:
+    """The modules that a file imports, as dotted names; `TYPE_CHECKING` blocks left out.
+
+    Args:
+        only_at_start: leave out imports inside functions.
+    """
+    found: set[str] = set()
+
+    def visit(node: ast.AST) -> None:
+        match node:
+            case ast.Import(names=names):
+                found.update(alias.name for alias in names)
+            case ast.ImportFrom(module=str(module), names=names):
+                found.update(f"{module}.{alias.name}" for alias in names)
+            case ast.If(test=ast.Name(id="TYPE_CHECKING"), orelse=orelse):
+                for child in orelse:
+                    visit(child)
+            case ast.FunctionDef() | ast.AsyncFunctionDef() if only_at_start:
+                pass
+            case _:
+                for child in ast.iter_child_nodes(node):
+                    visit(child)
+
+    visit(ast.parse(path.read_text(), str(path)))
+    return found
+
+
+def within(name: str, packages: tuple[str, ...]) -> bool:
+    return any(name == package or name.startswith(f"{package}.") for package in packages)
+
+
+def test_the_agent_needs_nothing_but_python() -> None:
+    """It runs under whatever Python an environment has."""
+    for path in SOURCES["sandbox_agent"]:
+        foreign = {
+            name
+            for name in imports_of(path)
+            if name.split(".")[0] not in sys.stdlib_module_names | {"__main__"}
+        }
+        # What code in the session may have imported is only looked up, never required.
+        assert foreign <= {"matplotlib", "numpy"} or not foreign, foreign
+
+
+def test_nobody_imports_the_daemon() -> None:
+    """Clients reach it over the socket only, so either side can be replaced."""
+    for owner in ("sandbox_agent", "nsm"):
+        for path in SOURCES[owner]:
+            assert not [n for n in imports_of(path) if within(n, ("nsmd",))], path
+
+
+def test_the_wire_does_no_io() -> None:
+    """It is tested without sockets and used by blocking and trio clients alike."""
+    doing_io = ("os", "socket", "selectors", "subprocess", "trio", "time", "asyncio", "threading")
+    for path in (ROOT / "clients" / "nsm" / "wire").glob("*.py"):
+        names = imports_of(path)
+        assert not [n for n in names if within(n, doing_io)], path
+        own = [n for n in names if within(n, ("nsm",))]
+        assert all(within(n, ("nsm.wire",)) for n in own), path
+
+
+@pytest.mark.parametrize("module", ["paths", "start", "spawn", "shim", "jsonlines"])
+def test_the_shim_is_standard_library_only(module: str) -> None:
+    """An editor starts it for each window: 30 ms and 6 MB, not 1 s and 60 MB."""
+    names = imports_of(ROOT / "clients" / "nsm" / f"{module}.py", only_at_start=True)
+    assert not [n for n in names if within(n, ("cbor2", "trio", "mcp", "pydantic", "nsm.wire"))]
+
+
+def test_the_daemon_uses_of_the_client_what_both_need() -> None:
+    """The protocol, the paths and the line format; never a client's own code."""
+    shared = ("nsm.wire", "nsm.paths", "nsm.jsonlines", "nsm._version")
+    for path in SOURCES["nsmd"]:
+        own = [n for n in imports_of(path) if within(n, ("nsm",))]
+        assert all(within(n, shared) for n in own), (path, own)
+
+
+def test_no_floor_of_the_daemon_imports_a_higher_one() -> None:
+    """So that each can be read and tested with what is below it."""
+    floor_of = {name: floor for floor, names in enumerate(FLOORS) for name in names}
+    base = ROOT / "supervisor" / "nsmd"
+    for path in SOURCES["nsmd"]:
+        own = path.relative_to(base).parts[0].removesuffix(".py")
+        if own == "__init__":
+            continue
+        assert own in floor_of, f"{own} has no floor: add it to FLOORS"
+        for name in imports_of(path):
+            parts = name.split(".")
+            if parts[0] != "nsmd" or parts[1] == own:
+                continue
+            assert floor_of[parts[1]] <= floor_of[own], f"{own} imports {parts[1]}, which is higher"
+
+
+HEAVY_AT_START = ("mcp", "pydantic", "prometheus_client", "starlette")
+
+PROGRAMS = [
+    ("nsmd.daemon", HEAVY_AT_START, "the control socket answers before MCP is loaded"),
+    ("nsm.shim", (*HEAVY_AT_START, "trio", "cbor2", "argparse"), "see the shim's budget"),
+    ("nsm.cli.main", (*HEAVY_AT_START, "trio"), "`nsm ps` takes four times an empty Python"),
+    ("nsm", (*HEAVY_AT_START, "trio"), "the blocking client is light"),
+]
+
+
+@pytest.mark.parametrize(("module", "unwanted", "why"), PROGRAMS, ids=[p[0] for p in PROGRAMS])
+def test_what_a_program_loads_at_start(module: str, unwanted: tuple[str, ...], why: str) -> None:
+    code = f"import {module}, sys; print(*sys.modules)"
+    loaded = subprocess.run(
+        [sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True
+    ).stdout.split()
+    assert not [name for name in loaded if within(name, unwanted)], why
