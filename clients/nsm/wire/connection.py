@@ -92,7 +92,7 @@ class _Connection:
         """Ids of requests that have no answer yet."""
         return frozenset(self._in_flight)
 
-    def receive_data(self, data: bytes) -> None:
+    def receive_data(self, data: bytes | bytearray) -> None:
         """Take bytes that came from the peer; empty bytes mean end-of-file.
 
         Raises:

@@ -116,7 +116,7 @@ class FrameReader:
         """Whether there are bytes of a frame that is not complete."""
         return bool(self._buffer)
 
-    def feed(self, data: bytes) -> None:
+    def feed(self, data: bytes | bytearray) -> None:
         """Take bytes as they came.
 
         Raises:

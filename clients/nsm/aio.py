@@ -1,0 +1,375 @@
+"""The client on trio: many calls at once over one connection.
+
+Example::
+
+    import nsm
+    import trio
+
+    async def main() -> None:
+        async with nsm.AsyncClient() as client, trio.open_nursery() as nursery:
+            for name in ("a", "b"):
+                nursery.start_soon(show, client, name)
+
+    async def show(client: nsm.AsyncClient, name: str) -> None:
+        result = await client.run(f"print('{name}')", env="python", session=name)
+        print(result.stdout, end="")
+
+    trio.run(main)
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import trio
+
+from nsm import operations, paths, start
+from nsm.wire import results
+from nsm.wire.connection import ClientConnection
+from nsm.wire.errors import DisconnectedError, NsmError
+from nsm.wire.messages import CONNECTION_ID, Cancel, Event, Failure, Hello, Request, Result
+from nsm.wire.results import EnvironmentRow, KillReport, RunResult, SessionRow, Status
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable, Iterable
+    from types import TracebackType
+    from typing import Any, Self
+
+    from nsm.operations import OnOutput
+    from nsm.wire.messages import ClientMessage, ServerMessage
+
+ANSWER_TIMEOUT_S = 10.0
+"""How long the supervisor may take to introduce itself, or to end after it said that it will."""
+
+CANCEL_TIMEOUT_S = 1.0
+"""How long a cancelled call may still write its `cancel`; it is a few bytes."""
+
+_READ_BYTES = 65536
+
+
+class AsyncClient:
+    """One connection to the supervisor, for any number of tasks of one trio run.
+
+    Use it as a context manager. It has no task of its own: whichever call waits also reads, for
+    all that wait.
+
+    Cancellation: a cancelled call tells the supervisor, which interrupts what runs, and does not
+    wait for what comes of it. One that is cancelled while it writes closes the connection.
+
+    Attributes:
+        server: how the supervisor introduced itself; None before the context is entered.
+    """
+
+    def __init__(
+        self,
+        *,
+        scope: str = "cli",
+        autostart: bool = True,
+        socket_path: str | None = None,
+        name: str = "nsm",
+        stream: trio.abc.Stream | None = None,
+    ) -> None:
+        """Remember how to connect; entering the context connects.
+
+        Args:
+            scope: name space of session names; clients of one scope share their sessions.
+            autostart: start a supervisor where none listens.
+            socket_path: absolute; None for the usual one (`nsm.paths.socket_path`).
+            name: the program, for `nsm ps`.
+            stream: a stream that leads to a supervisor already, in place of a path; it is closed
+                with the client.
+        """
+        self._hello = operations.hello(name=name, scope=scope)
+        self._autostart = autostart
+        self._socket_path = socket_path
+        self._stream = stream
+        self._protocol = ClientConnection()
+        self._send_lock = trio.Lock()
+        self._calls: dict[int, _Call] = {}
+        self._reading = False
+        self._failure: NsmError | None = None
+        self.server: Hello | None = None
+
+    def __repr__(self) -> str:
+        pid = self.server.pid if self.server else None
+        return f"<nsm.AsyncClient supervisor={pid} calls={len(self._calls)}>"
+
+    async def __aenter__(self) -> Self:
+        """Connect.
+
+        Raises:
+            NotRunningError: no supervisor listens, and none may or could be started.
+        """
+        if self._stream is None:
+            path = self._socket_path or paths.socket_path()
+            # In a thread: a start takes up to `nsm.spawn.READY_TIMEOUT_S`. The supervisor is not
+            # the thread's child, so its end means nothing to it.
+            connection = await trio.to_thread.run_sync(
+                lambda: start.connect(path, autostart=self._autostart)
+            )
+            self._stream = trio.SocketStream(trio.socket.from_stdlib_socket(connection))
+        try:
+            with trio.fail_after(ANSWER_TIMEOUT_S):
+                self.server = await self._introduce()
+        except trio.TooSlowError:
+            await trio.aclose_forcefully(self._stream)
+            raise DisconnectedError(
+                f"the supervisor has not answered within {ANSWER_TIMEOUT_S:.0f} s",
+                hint="It is stopped or stuck. Its log says more.",
+            ) from None
+        except BaseException:
+            await trio.aclose_forcefully(self._stream)
+            raise
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Close the connection. One-shot runs of it end, named sessions stay."""
+        self._fail(DisconnectedError("this client is closed", hint="Make a new one."))
+        if self._stream is not None:
+            await trio.aclose_forcefully(self._stream)
+
+    async def run(
+        self,
+        code: str,
+        *,
+        env: str,
+        session: str | None = None,
+        timeout_s: float | None = None,
+        execution_id: str | None = None,
+        project: str | os.PathLike[str] | None = None,
+        mount_point: str | None = None,
+        on_output: OnOutput | None = None,
+    ) -> RunResult:
+        """Run code and wait for what comes of it; see `nsm.Client.run`.
+
+        `on_output` is called in the task of this call. It must not block.
+        """
+        arguments = operations.run_arguments(
+            code,
+            env=env,
+            session=session,
+            timeout_s=timeout_s,
+            execution_id=execution_id,
+            project=project,
+            mount_point=mount_point,
+            stream=on_output is not None,
+        )
+
+        def on_event(event: Event) -> None:
+            output = operations.output_of(event)
+            if output is not None and on_output is not None:
+                on_output(*output)
+
+        return RunResult.from_wire(await self.call("run", arguments, on_event))
+
+    async def result(self, execution_id: str) -> RunResult:
+        """The result of an execution, once more or still to come."""
+        return RunResult.from_wire(await self.call("result", {"execution_id": execution_id}))
+
+    async def sessions(self) -> list[SessionRow]:
+        """All live sessions, of every scope."""
+        wire = await self.call("sessions")
+        return [SessionRow.from_wire(row) for row in results.rows(wire, "sessions")]
+
+    async def kill(self, targets: str | Iterable[str]) -> KillReport:
+        """End sessions by id, name or ``scope/name``; the report says which could not be found."""
+        return KillReport.from_wire(await self.call("kill", operations.kill_arguments(targets)))
+
+    async def kill_all(self) -> KillReport:
+        """End every session."""
+        return KillReport.from_wire(await self.call("kill", {"all": True}))
+
+    async def kill_idle(self, idle_s: float) -> KillReport:
+        """End the sessions that have been idle for `idle_s` seconds or longer."""
+        return KillReport.from_wire(await self.call("kill", {"idle_s": idle_s}))
+
+    async def interrupt(self, target: str) -> bool:
+        """Interrupt what runs in a session; False when nothing did."""
+        return results.flag(await self.call("interrupt", {"target": target}), "interrupted")
+
+    async def envs(self) -> list[EnvironmentRow]:
+        """The environments, those that cannot be used included."""
+        wire = await self.call("envs")
+        return [EnvironmentRow.from_wire(row) for row in results.rows(wire, "environments")]
+
+    async def status(self) -> Status:
+        """The supervisor's version, uptime, counts."""
+        return Status.from_wire(await self.call("status"))
+
+    async def ping(self) -> None:
+        """Return when the supervisor has answered."""
+        await self.call("ping")
+
+    async def shutdown(self) -> None:
+        """End the supervisor and all sessions; returns when it has closed this connection."""
+        await self.call("shutdown")
+        closing = self._calls[CONNECTION_ID] = _Call()  # waits like a call, and is never answered
+        with trio.move_on_after(ANSWER_TIMEOUT_S) as scope, suppress(NsmError):
+            await self._wait_for_answer(closing, None)
+        del self._calls[CONNECTION_ID]
+        await self.aclose()
+        if scope.cancelled_caught:
+            raise DisconnectedError(
+                f"the supervisor has not ended within {ANSWER_TIMEOUT_S:.0f} s",
+                hint=f"Its process is {self.server.pid if self.server else 'unknown'}.",
+            )
+
+    async def call(
+        self,
+        op: str,
+        args: dict[str, Any] | None = None,
+        on_event: Callable[[Event], object] | None = None,
+    ) -> dict[str, Any]:
+        """Any operation, by its name and arguments on the wire (docs/interfaces.md).
+
+        Raises:
+            NsmError: what the supervisor answered.
+        """
+        id_ = self._protocol.new_id()
+        call = self._calls[id_] = _Call()
+        try:
+            await self._send(Request(id_, op, args or {}))
+            answer = await self._wait_for_answer(call, on_event)
+        finally:
+            del self._calls[id_]
+            if not self._reading:
+                self._wake_a_reader()
+            if call.answer is None and self._failure is None:
+                with trio.move_on_after(CANCEL_TIMEOUT_S, shield=True):
+                    await self._send(Cancel(id_))
+        if isinstance(answer, Failure):
+            raise answer.error
+        return answer.result
+
+    async def _wait_for_answer(
+        self, call: _Call, on_event: Callable[[Event], object] | None
+    ) -> Result | Failure:
+        while True:
+            while call.events:
+                event = call.events.popleft()
+                if on_event is not None:
+                    on_event(event)
+            if call.answer is not None:
+                return call.answer
+            self._raise_failure()
+            if self._reading:
+                await call.woken.wait()
+                call.woken = trio.Event()
+                continue
+            self._reading = True
+            try:
+                await self._read()
+            finally:
+                self._reading = False
+
+    def _wake_a_reader(self) -> None:
+        """Let one waiting call find out that nobody reads any more."""
+        for call in self._calls.values():
+            if call.answer is None:
+                call.woken.set()
+                return
+
+    async def _read(self) -> None:
+        """Read once, and give each message to the call that waits for it."""
+        assert self._stream is not None
+        try:
+            data = await self._stream.receive_some(_READ_BYTES)
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            data = b""
+        if not data:
+            self._fail(
+                DisconnectedError(
+                    "the supervisor closed the connection before it answered",
+                    hint="It was ended or has crashed; its log says more.",
+                )
+            )
+            return
+        try:
+            self._protocol.receive_data(data)
+            while (message := self._protocol.next_message()) is not None:
+                self._deliver(message)
+        except NsmError as error:
+            self._fail(error)
+
+    def _deliver(self, message: ServerMessage) -> None:
+        if isinstance(message, Hello):
+            self.server = message
+            return
+        if isinstance(message, Failure) and message.id == CONNECTION_ID:
+            self._fail(message.error)
+            return
+        call = self._calls.get(message.id)
+        if call is None:  # cancelled meanwhile
+            return
+        if isinstance(message, Event):
+            call.events.append(message)
+        else:
+            call.answer = message
+        call.woken.set()
+
+    async def _send(self, message: ClientMessage) -> None:
+        assert self._stream is not None, "the context has not been entered"
+        async with self._send_lock:
+            self._raise_failure()
+            # Nothing yields from here to the first byte: a call that is cancelled before it has
+            # written anything leaves the connection as it was.
+            await trio.lowlevel.checkpoint_if_cancelled()
+            if isinstance(message, Cancel) and message.id not in self._protocol.in_flight:
+                return
+            data = self._protocol.send(message)
+            whole = False
+            try:
+                await self._stream.send_all(data)
+                whole = True
+            except (trio.BrokenResourceError, trio.ClosedResourceError):
+                whole = True  # reading tells more: the supervisor may have said why it closed
+            finally:
+                if not whole:
+                    self._fail(
+                        DisconnectedError(
+                            "a call was cancelled while it was being written",
+                            hint="Make a new client.",
+                        )
+                    )
+                    await trio.aclose_forcefully(self._stream)
+
+    async def _introduce(self) -> Hello:
+        await self._send(self._hello)
+        while self.server is None:
+            await self._read()
+            self._raise_failure()
+        return self.server
+
+    def _fail(self, error: NsmError) -> None:
+        if self._failure is None:
+            self._failure = error
+        for call in self._calls.values():
+            call.woken.set()
+
+    def _raise_failure(self) -> None:
+        # A new one each time: several tasks raise it, and tracebacks would grow into each other.
+        if (error := self._failure) is not None:
+            raise type(error)(error.message, hint=error.hint, data=error.data)
+
+
+class _Call:
+    """A call that waits."""
+
+    __slots__ = ("answer", "events", "woken")
+
+    def __init__(self) -> None:
+        self.events: deque[Event] = deque()
+        """Taken by the call's task as soon as it runs; filled by whichever task reads."""
+        self.answer: Result | Failure | None = None
+        self.woken = trio.Event()

@@ -1,0 +1,331 @@
+"""The blocking client: sessions for programs that use neither MCP nor async code.
+
+Example::
+
+    import nsm
+
+    with nsm.Client() as client:
+        client.run("n = 6", env="python", session="demo")
+        result = client.run("print(n * 7)", env="python", session="demo", timeout_s=5)
+        assert result.stdout == "42\\n"
+        client.kill(["demo"])
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nsm import operations, paths, start
+from nsm.wire import results
+from nsm.wire.connection import ClientConnection
+from nsm.wire.errors import DisconnectedError
+from nsm.wire.messages import CONNECTION_ID, Cancel, Event, Failure, Hello, Request, Result
+from nsm.wire.results import EnvironmentRow, KillReport, RunResult, SessionRow, Status
+
+if TYPE_CHECKING:
+    import os
+    import socket
+    from collections.abc import Callable, Iterable
+    from types import TracebackType
+    from typing import Any, Self
+
+    from nsm.interrupts import Interrupts
+    from nsm.operations import OnOutput
+    from nsm.wire.messages import ServerMessage
+
+ANSWER_TIMEOUT_S = 10.0
+"""How long the supervisor may take to introduce itself, or to end after it said that it will.
+Both take milliseconds; beyond this it is stopped or stuck."""
+
+_READ_BYTES = 65536
+
+
+class Client:
+    """One connection to the supervisor, which is started where none listens.
+
+    For one thread at a time. Everything raised on purpose is an `NsmError` (with `code`,
+    `message` and `hint`) or, for an unusable socket path, `nsm.paths.PathError`. Answers with an
+    error leave the client usable; any other exception in the middle of a call, such as
+    `KeyboardInterrupt` or what a callback raises, closes it.
+
+    Attributes:
+        server: how the supervisor introduced itself: its version, process id, our rights.
+    """
+
+    def __init__(
+        self,
+        *,
+        scope: str = "cli",
+        autostart: bool = True,
+        socket_path: str | None = None,
+        name: str = "nsm",
+        connection: socket.socket | None = None,
+    ) -> None:
+        """Connect.
+
+        Args:
+            scope: name space of session names; clients of one scope share their sessions.
+            autostart: start a supervisor where none listens.
+            socket_path: absolute; None for the usual one (`nsm.paths.socket_path`).
+            name: the program, for `nsm ps`.
+            connection: a stream socket that leads to a supervisor already, in place of a path; it
+                is closed with the client.
+
+        Raises:
+            NotRunningError: no supervisor listens, and none may or could be started.
+        """
+        if connection is None:
+            connection = start.connect(socket_path or paths.socket_path(), autostart=autostart)
+        self._socket = connection
+        self._protocol = ClientConnection()
+        try:
+            self.server = self._introduce(operations.hello(name=name, scope=scope))
+        except BaseException:
+            self.close()
+            raise
+
+    def _introduce(self, hello: Hello) -> Hello:
+        self._socket.settimeout(ANSWER_TIMEOUT_S)
+        self._write(self._protocol.send(hello))
+        message = self._next_message()
+        if isinstance(message, Failure):
+            raise message.error
+        assert isinstance(message, Hello), "the protocol lets nothing else come first"
+        self._socket.settimeout(None)
+        return message
+
+    def __repr__(self) -> str:
+        state = "closed" if self._socket.fileno() < 0 else "open"
+        return f"<nsm.Client {state} supervisor={self.server.pid}>"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connection. One-shot runs of it end, named sessions stay."""
+        self._socket.close()
+
+    def run(
+        self,
+        code: str,
+        *,
+        env: str,
+        session: str | None = None,
+        timeout_s: float | None = None,
+        execution_id: str | None = None,
+        project: str | os.PathLike[str] | None = None,
+        mount_point: str | None = None,
+        on_output: OnOutput | None = None,
+    ) -> RunResult:
+        """Run code and wait for what comes of it.
+
+        Ctrl-C (in the main thread, with Python's own handler) interrupts the code; the call
+        returns its result, with ``interrupted`` set. A second one raises `KeyboardInterrupt`.
+
+        Example::
+
+            with nsm.Client() as client:
+                result = client.run(
+                    "for i in range(3): print(i)",
+                    env="python",
+                    on_output=lambda stream, text: print(stream, text, end=""),
+                )
+                assert result.exit_code == 0
+
+        Args:
+            env: the environment's name, e.g. ``python``, ``bash``, ``node``.
+            session: where state is kept; None for a fresh jail that is thrown away, ``new`` for a
+                session under a fresh name (``result.session.name``).
+            timeout_s: seconds; None for the environment's limit.
+            execution_id: to ask for the result again; None to have one made.
+            project: directory that the code sees, read-only, at `mount_point` (``/project``).
+            on_output: called with ``stdout`` or ``stderr`` and text while the code runs: a
+                preview of the result's own text. What it raises cancels the run.
+
+        Raises:
+            NsmError: the code could not be run; its subclasses say why. Code that fails is no
+                error: see ``exit_code``.
+        """
+        arguments = operations.run_arguments(
+            code,
+            env=env,
+            session=session,
+            timeout_s=timeout_s,
+            execution_id=execution_id,
+            project=project,
+            mount_point=mount_point,
+            stream=on_output is not None,
+        )
+        return RunResult.from_wire(self._call_interruptible("run", arguments, on_output))
+
+    def result(self, execution_id: str) -> RunResult:
+        """The result of an execution, once more or still to come.
+
+        Raises:
+            UnknownExecutionError: it was never run, or too long ago.
+        """
+        wire = self._call_interruptible("result", {"execution_id": execution_id}, None)
+        return RunResult.from_wire(wire)
+
+    def sessions(self) -> list[SessionRow]:
+        """All live sessions, of every scope."""
+        wire = self.call("sessions")
+        return [SessionRow.from_wire(row) for row in results.rows(wire, "sessions")]
+
+    def kill(self, targets: str | Iterable[str]) -> KillReport:
+        """End sessions by id, name or ``scope/name``; the report says which could not be found."""
+        return KillReport.from_wire(self.call("kill", operations.kill_arguments(targets)))
+
+    def kill_all(self) -> KillReport:
+        """End every session."""
+        return KillReport.from_wire(self.call("kill", {"all": True}))
+
+    def kill_idle(self, idle_s: float) -> KillReport:
+        """End the sessions that have been idle for `idle_s` seconds or longer."""
+        return KillReport.from_wire(self.call("kill", {"idle_s": idle_s}))
+
+    def interrupt(self, target: str) -> bool:
+        """Interrupt what runs in a session; False when nothing did."""
+        return results.flag(self.call("interrupt", {"target": target}), "interrupted")
+
+    def envs(self) -> list[EnvironmentRow]:
+        """The environments, those that cannot be used included."""
+        wire = self.call("envs")
+        return [EnvironmentRow.from_wire(row) for row in results.rows(wire, "environments")]
+
+    def status(self) -> Status:
+        """The supervisor's version, uptime, counts."""
+        return Status.from_wire(self.call("status"))
+
+    def ping(self) -> None:
+        """Return when the supervisor has answered."""
+        self.call("ping")
+
+    def shutdown(self) -> None:
+        """End the supervisor and all sessions; returns when it has closed this connection."""
+        self.call("shutdown")
+        self._socket.settimeout(ANSWER_TIMEOUT_S)
+        try:
+            while self._socket.recv(_READ_BYTES):
+                pass
+        except ConnectionError:
+            pass
+        except TimeoutError:
+            raise DisconnectedError(
+                f"the supervisor has not ended within {ANSWER_TIMEOUT_S:.0f} s",
+                hint=f"Its process is {self.server.pid}.",
+            ) from None
+        finally:
+            self.close()
+
+    def call(
+        self,
+        op: str,
+        args: dict[str, Any] | None = None,
+        on_event: Callable[[Event], object] | None = None,
+    ) -> dict[str, Any]:
+        """Any operation, by its name and arguments on the wire (docs/interfaces.md).
+
+        Raises:
+            NsmError: what the supervisor answered.
+        """
+        return self._exchange(op, args or {}, on_event)
+
+    def _call_interruptible(
+        self, op: str, args: dict[str, Any], on_output: OnOutput | None
+    ) -> dict[str, Any]:
+        from nsm.interrupts import Interrupts  # noqa: PLC0415  # only runs pay for `signal`
+
+        def on_event(event: Event) -> None:
+            output = operations.output_of(event)
+            if output is not None and on_output is not None:
+                on_output(*output)
+
+        with Interrupts() as interrupts:
+            return self._exchange(op, args, on_event, interrupts)
+
+    def _exchange(
+        self,
+        op: str,
+        args: dict[str, Any],
+        on_event: Callable[[Event], object] | None = None,
+        interrupts: Interrupts | None = None,
+    ) -> dict[str, Any]:
+        if self._socket.fileno() < 0:
+            raise DisconnectedError("this client is closed", hint="Make a new one.")
+        id_ = self._protocol.new_id()
+        request = self._protocol.send(Request(id_, op, args))
+        try:
+            self._write(request)
+            answer = self._wait_for_answer(id_, on_event, interrupts)
+        except BaseException:
+            self.close()  # half a frame may have been sent or read
+            raise
+        if isinstance(answer, Failure):
+            if answer.id == CONNECTION_ID:
+                self.close()
+            raise answer.error
+        return answer.result
+
+    def _wait_for_answer(
+        self,
+        id_: int,
+        on_event: Callable[[Event], object] | None,
+        interrupts: Interrupts | None,
+    ) -> Result | Failure:
+        while True:
+            message = self._next_message(interrupts)
+            if message is None:
+                self._write(self._protocol.send(Cancel(id_)))
+            elif isinstance(message, Result | Failure):
+                return message
+            elif isinstance(message, Event) and on_event is not None:
+                try:
+                    on_event(message)
+                except BaseException:
+                    self._write(self._protocol.send(Cancel(id_)))
+                    raise
+
+    def _next_message(self, interrupts: Interrupts | None = None) -> ServerMessage | None:
+        """The next message, or None when Ctrl-C came first."""
+        while (message := self._protocol.next_message()) is None:
+            if interrupts is not None and interrupts.wait(self._socket.fileno()):
+                return None
+            self._protocol.receive_data(self._read())
+        return message
+
+    def _write(self, data: bytes) -> None:
+        try:
+            self._socket.sendall(data)
+        except (BrokenPipeError, ConnectionResetError):
+            pass  # reading tells more: the supervisor may have said why it closed
+        except TimeoutError:
+            raise self._too_slow() from None
+
+    def _read(self) -> bytes:
+        try:
+            data = self._socket.recv(_READ_BYTES)
+        except ConnectionResetError:
+            data = b""
+        except TimeoutError:
+            raise self._too_slow() from None
+        if not data:
+            raise DisconnectedError(
+                "the supervisor closed the connection before it answered",
+                hint="It was ended or has crashed; its log says more. Try again to start another.",
+            )
+        return data
+
+    def _too_slow(self) -> DisconnectedError:
+        return DisconnectedError(
+            f"the supervisor has not answered within {ANSWER_TIMEOUT_S:.0f} s",
+            hint="It is stopped or stuck. Its log says more.",
+        )

@@ -1,0 +1,89 @@
+"""What the operations of the control socket take, shared by the blocking and the async client."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+from nsm._version import __version__
+from nsm.wire.errors import BadRequestError, CodeTooLargeError
+from nsm.wire.frames import MAX_FRAME_BYTES
+from nsm.wire.messages import Hello
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from nsm.wire.messages import Event
+
+Stream: TypeAlias = Literal["stdout", "stderr"]
+
+if TYPE_CHECKING:
+    OnOutput: TypeAlias = Callable[[Stream, str], object]
+
+_FRAME_RESERVE_BYTES = 64 * 1024
+"""Room in a frame for everything but the code."""
+
+
+def hello(*, name: str, scope: str) -> Hello:
+    """How a client introduces itself."""
+    return Hello(name=name, program_version=__version__, scope=scope)
+
+
+def run_arguments(
+    code: str,
+    *,
+    env: str,
+    session: str | None = None,
+    timeout_s: float | None = None,
+    execution_id: str | None = None,
+    project: str | os.PathLike[str] | None = None,
+    mount_point: str | None = None,
+    stream: bool = False,
+) -> dict[str, Any]:
+    """The arguments of `run`; what is None is left out, for the supervisor to decide.
+
+    Raises:
+        BadRequestError: the code has characters that no UTF-8 text can have.
+        CodeTooLargeError: the code does not fit into a frame. (The supervisor's limit is lower.)
+    """
+    _check_code(code)
+    arguments: dict[str, Any] = {"env": env, "code": code}
+    if stream:
+        arguments["stream"] = True
+    optional = {"session": session, "timeout_s": timeout_s, "execution_id": execution_id}
+    arguments |= {key: value for key, value in optional.items() if value is not None}
+    if project is not None:
+        arguments["project"] = {"path": os.path.abspath(project)}
+        if mount_point is not None:
+            arguments["project"]["mount_point"] = mount_point
+    return arguments
+
+
+def kill_arguments(targets: str | Iterable[str]) -> dict[str, Any]:
+    """The arguments of `kill` for ids, names or ``scope/name``s."""
+    return {"targets": [targets] if isinstance(targets, str) else list(targets)}
+
+
+def output_of(event: Event) -> tuple[Stream, str] | None:
+    """The stream and text of an `output` event; None for events of any other kind."""
+    stream, text = event.data.get("stream"), event.data.get("text")
+    if event.event != "output" or not isinstance(text, str):
+        return None
+    if stream == "stdout" or stream == "stderr":  # checkers narrow this
+        return stream, text
+    return None
+
+
+def _check_code(code: str) -> None:
+    try:
+        size = len(code.encode())
+    except UnicodeEncodeError as error:
+        raise BadRequestError(
+            f"the code is not valid text: character {error.start} is half of a surrogate pair",
+            hint="Read it as UTF-8.",
+        ) from None
+    if size > MAX_FRAME_BYTES - _FRAME_RESERVE_BYTES:
+        raise CodeTooLargeError(
+            f"the code has {size} bytes, more than can be sent at once",
+            hint="Put data into a file of the project and read it from there.",
+        )

@@ -1,0 +1,79 @@
+"""Values as they travel, for tests: complete, and changed where a test says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def session_row(**changes: Any) -> dict[str, Any]:
+    """A row of the answer to `sessions`."""
+    row: dict[str, Any] = {
+        "id": "s-1",
+        "name": "a",
+        "env": "python",
+        "client": "nsm",
+        "scope": "cli",
+        "project": None,
+        "state": "idle",
+        "age_s": 192.4,
+        "idle_s": 2.5,
+        "executions": 3,
+        "memory_bytes": 12 * 1024 * 1024,
+        "cpu_s": 0.25,
+        "pid": 4242,
+    }
+    return row | changes
+
+
+def run_result(**changes: Any) -> dict[str, Any]:
+    """The answer to `run`."""
+    result: dict[str, Any] = {
+        "execution_id": "x-1",
+        "env": "python",
+        "session": {"id": "s-1", "name": "a", "created": False, "replaced": None},
+        "stdout": "",
+        "stderr": "",
+        "exit_code": 0,
+        "duration_s": 0.01,
+        "displays": [],
+        "truncated": {},
+        "timed_out": False,
+        "interrupted": False,
+        "interpreter_restarted": False,
+        "restart_reason": "",
+        "waited_s": 0.0,
+        "timeout_s": 30.0,
+        "clamped_from_s": None,
+    }
+    return result | changes
+
+
+def environment_row(**changes: Any) -> dict[str, Any]:
+    """A row of the answer to `envs`."""
+    row: dict[str, Any] = {
+        "name": "python",
+        "interpreter": "python",
+        "description": "Python 3.11.2",
+        "available": True,
+        "problem": None,
+        "source": "preset",
+        "program": "/usr/bin/python3",
+        "timeout_s": 30.0,
+        "memory_mb": 512,
+        "aliases": [],
+    }
+    return row | changes
+
+
+def status(**changes: Any) -> dict[str, Any]:
+    """The answer to `status`."""
+    answer: dict[str, Any] = {
+        "version": "0.1.0",
+        "pid": 4711,
+        "uptime_s": 3.5,
+        "sessions": 2,
+        "clients": 1,
+        "socket": "/run/user/1000/nsm/control.sock",
+        "jail": {"kind": "bubblewrap", "uid": 1000, "note": ""},
+    }
+    return answer | changes
