@@ -50,6 +50,9 @@ _HOME_MARKS = (".ssh", ".gnupg")
 """A directory that holds one is somebody's home, whatever HOME says."""
 
 
+_READ, _SEARCH = 0o4, 0o1
+
+
 def is_within(path: str, directory: str) -> bool:
     """Whether a normalised absolute path is that directory or lies below; by components, so
     `/work-evil` does not lie in `/work`."""
@@ -125,15 +128,16 @@ def why_unreachable(path: str, uid: int, gid: int) -> str | None:
     Raises:
         OSError: a part of the path cannot be examined.
     """
-    for part in _ancestors_and_self(path):
-        found = os.stat(part)
-        needed = 0o5 if part == path and stat.S_ISDIR(found.st_mode) else 0o1
-        if part == path and not stat.S_ISDIR(found.st_mode):
-            needed = 0o4
-        if not _grants(found, uid, gid, needed):
-            mode = stat.S_IMODE(found.st_mode)
-            return f"{part} (mode {mode:04o}, owner {found.st_uid}) is closed to user {uid}"
-    return None
+    for part in _ancestors_and_self(os.path.dirname(path)):
+        if reason := _why_closed(part, uid, gid, _SEARCH):
+            return reason
+    return why_unreadable(path, uid, gid)
+
+
+def why_unreadable(path: str, uid: int, gid: int) -> str | None:
+    """Like `why_unreachable`, for someone who is there already: the way to it is not asked."""
+    is_directory = stat.S_ISDIR(os.stat(path).st_mode)
+    return _why_closed(path, uid, gid, _READ | _SEARCH if is_directory else _READ)
 
 
 def _ancestors_and_self(path: str) -> Iterator[str]:
@@ -146,14 +150,13 @@ def _ancestors_and_self(path: str) -> Iterator[str]:
         yield path
 
 
-def _grants(found: os.stat_result, uid: int, gid: int, needed: int) -> bool:
-    if found.st_uid == uid:
-        shift = 6
-    elif found.st_gid == gid:
-        shift = 3
-    else:
-        shift = 0
-    return found.st_mode >> shift & needed == needed
+def _why_closed(path: str, uid: int, gid: int, needed: int) -> str | None:
+    found = os.stat(path)
+    shift = 6 if found.st_uid == uid else 3 if found.st_gid == gid else 0
+    if found.st_mode >> shift & needed == needed:
+        return None
+    mode = stat.S_IMODE(found.st_mode)
+    return f"{path} (mode {mode:04o}, owner {found.st_uid}) is closed to user {uid}"
 
 
 def _is_own_group(gid: int, path: str) -> bool:

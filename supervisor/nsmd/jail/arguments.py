@@ -19,6 +19,9 @@ HOSTNAME = "nsm"
 WORKSPACE = "/workspace"
 AGENT_PATH = "/run/nsm/agent.py"
 
+PLACES = ("/bin", "/dev", "/etc", "/proc", "/run/nsm", "/sbin", "/tmp", "/usr", WORKSPACE)  # noqa: S108
+"""What every jail has of its own; nothing else is mounted there or above."""
+
 _PASSWD = f"""\
 user:x:{JAIL_UID}:{JAIL_UID}:user:{WORKSPACE}:/bin/bash
 nobody:x:65534:65534:nobody:/:/usr/sbin/nologin
@@ -31,10 +34,8 @@ SYNTHETIC_FILES: tuple[tuple[str, str], ...] = (
     # Files only: a look-up of a name fails at once instead of waiting for a resolver.
     ("/etc/nsswitch.conf", "passwd: files\ngroup: files\nhosts: files\n"),
 )
-"""Files that say who and where the code is, without a word about the host.
-
-Whatever else is asked of them: /etc/localtime is left out on purpose, so time is UTC everywhere.
-"""
+"""Files that say who and where the code is, without a word about the host. There is no
+/etc/localtime, so time is UTC everywhere."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

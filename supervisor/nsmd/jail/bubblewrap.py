@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from nsm.wire.errors import StartFailedError
+from nsmd.packages import install_command
 
 PROBE_TIMEOUT_S = 5.0
 """`bwrap --help` takes 2 ms; more than this is a file system that hangs."""
@@ -36,14 +37,6 @@ REQUIRED_OPTIONS = frozenset(
 BIND_FD_OPTION = "--ro-bind-fd"
 """Binds an open directory, so that it cannot be exchanged after it was checked. In 0.10, and
 backported to Debian's 0.8."""
-
-_INSTALL_COMMANDS = (
-    ("apt-get", "sudo apt-get install bubblewrap"),
-    ("dnf", "sudo dnf install bubblewrap"),
-    ("pacman", "sudo pacman -S bubblewrap"),
-    ("zypper", "sudo zypper install bubblewrap"),
-    ("apk", "sudo apk add bubblewrap"),
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +106,8 @@ def _ask(path: str, option: str) -> str:
         raise missing_bwrap(path) from error
     except (OSError, subprocess.SubprocessError) as error:
         raise StartFailedError(
-            f"{path} {option} does not work: {error}.", hint=f"Reinstall it: {install_command()}"
+            f"{path} {option} does not work: {error}.",
+            hint=f"Reinstall it: {install_command('bubblewrap')}",
         ) from error
     return answer.stdout
 
@@ -123,14 +117,5 @@ def missing_bwrap(path: str | None = None) -> StartFailedError:
     where = f"{path} is not there" if path else "bwrap is not on PATH"
     return StartFailedError(
         f"Jails need bubblewrap, and {where}.",
-        hint=f"Install it: {install_command()}",
+        hint=f"Install it: {install_command('bubblewrap')}",
     )
-
-
-def install_command(search_path: str = "/usr/bin:/bin:/usr/sbin:/sbin") -> str:
-    """The command that installs bubblewrap here, or all known ones."""
-    commands = dict(_INSTALL_COMMANDS)
-    for manager, command in commands.items():
-        if shutil.which(manager, path=search_path):
-            return command
-    return " | ".join(commands.values())

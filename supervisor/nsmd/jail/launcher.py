@@ -21,8 +21,11 @@ from nsmd.jail.arguments import (
     agent_command,
     jail_arguments,
 )
+from nsmd.jail.binds import environment_binds
 from nsmd.jail.bubblewrap import Bubblewrap, missing_bwrap, probe_bwrap
+from nsmd.jail.failure import explain, read_host_facts
 from nsmd.jail.host import HostSystem, scan_host
+from nsmd.jail.mounts import PrivateMounts
 from nsmd.jail.process import (
     BwrapJail,
     make_stderr,
@@ -30,11 +33,16 @@ from nsmd.jail.process import (
     read_stderr,
     wait_for_starter,
 )
+from nsmd.jail.user import JailUser
 from nsmd.values import JailSpec, ProjectMount
 
 INFO_TIMEOUT_S = 10.0
 """bwrap tells the process id of its child 3 ms after its start. One that has not by now hangs on
 a file system and is given up."""
+
+SPEAK_TIMEOUT_S = 20.0
+"""From there to the agent's first byte: 20 to 100 ms with a prestarted interpreter, seconds on a
+machine that swaps."""
 
 INFO_LIMIT_BYTES = 64 * 1024
 """bwrap writes about 300."""
@@ -61,13 +69,13 @@ class BwrapLauncher:
 
     Args:
         bwrap_path: absolute path from `find_bwrap`; None lets every launch say how to get it.
-        jail_uid: user and group on the host of all jails, for a supervisor that runs as root.
-            None: the supervisor's own.
+        jail_uid: user and group on the host of all jails, for a supervisor that runs as root;
+            any other runs them as itself.
+        mounts: from `enter_private_mounts`, for the same.
         agent_source: the agent's program; None for the installed one.
 
     Raises:
-        ValueError: the jails would run as root, who is no prisoner: inside a user namespace too,
-            host uid 0 owns what the kernel protects by owner, such as /proc/sys.
+        ValueError: jails would run as root.
     """
 
     def __init__(
@@ -75,37 +83,46 @@ class BwrapLauncher:
         bwrap_path: str | None,
         jail_uid: int | None = None,
         *,
+        mounts: PrivateMounts | None = None,
         agent_source: bytes | None = None,
     ) -> None:
+        self.user = JailUser(jail_uid, mounts)
         self._bwrap_path = bwrap_path
-        self._uid = os.geteuid() if jail_uid is None else jail_uid
-        if self._uid == 0:
-            raise ValueError(
-                "jails are never run as user 0; set [defaults] jail_uid to an ordinary user's id"
-            )
         self._agent_source = agent_source or _installed_agent()
         self._bubblewrap: Bubblewrap | None = None
         self._host: HostSystem | None = None
+
+    def __repr__(self) -> str:
+        return f"<BwrapLauncher {self._bwrap_path} as user {self.user.uid}>"
 
     async def launch(self, spec: JailSpec) -> BwrapJail:
         """See `Launcher`."""
         try:
             attempt = self._start(spec)
         except OSError as error:
-            raise StartFailedError(f"The jail could not be started: {error}.") from error
-        jail = await _adopt(attempt)
+            raise StartFailedError(
+                f"The jail could not be started: {error}.",
+                hint="`nsm doctor` checks what jails need.",
+            ) from error
         try:
-            if await _speaks(jail.socket):
-                return jail
+            jail = await _adopt(attempt)
+        except _NotAdoptedError as error:
+            raise self._failure(str(error)) from None
+        try:
+            with trio.move_on_after(SPEAK_TIMEOUT_S) as patience:
+                if await _speaks(jail.socket):
+                    return jail
         except BaseException:
             await _discard(jail)
             raise
-        raise _failure(await _discard(jail))
+        text = await _discard(jail)
+        if patience.cancelled_caught:
+            text = f"{text}\nIts agent said nothing for {SPEAK_TIMEOUT_S:g} s."
+        raise self._failure(text)
 
     def _start(self, spec: JailSpec) -> _Attempt:
         """Start bwrap; blocks for some 2 ms."""
         program = self._program()
-        self._host = self._host or scan_host()
         with ExitStack() as ours, ExitStack() as theirs:
             channel, agent_end = socket.socketpair()
             theirs.enter_context(agent_end)
@@ -115,69 +132,84 @@ class BwrapLauncher:
             theirs.callback(os.close, info_end)
             stderr_fd = make_stderr()
             ours.callback(os.close, stderr_fd)
-
-            def give(content: bytes) -> int:
-                fd = _memory_file(content)
-                theirs.callback(os.close, fd)
-                return fd
-
-            mounts = [Mount(source=b.source, target=b.target) for b in spec.environment.binds]
-            inherited = [info_end]
-            if spec.project is not None:
-                directory = _open_project(spec.project)
-                theirs.callback(os.close, directory)
-                source: str | int = spec.project.path
-                if program.binds_descriptors:
-                    source = directory
-                    inherited.append(directory)
-                mounts.append(Mount(source=source, target=spec.project.mount_point))
-            contents = [(AGENT_PATH, self._agent_source)]
-            contents += [(path, text.encode()) for path, text in SYNTHETIC_FILES]
-            files = [FileData(descriptor=give(data), target=path) for path, data in contents]
+            mounts = self._mounts(spec, program, theirs)
+            files = self._files(theirs)
             arguments = jail_arguments(
-                host=self._host,
+                host=self._host_system(),
                 sizes=spec.sizes,
                 mounts=mounts,
                 files=files,
                 environment=spec.environment,
                 info_fd=info_end,
             )
-            arguments_fd = give(b"".join(os.fsencode(argument) + b"\0" for argument in arguments))
-            starter = self._spawn(
-                # Not on the command line: jail and neighbours could read it there.
+            # Not on the command line: everyone on the host and in the jail could read it there.
+            arguments_fd = _memory_file(b"".join(os.fsencode(a) + b"\0" for a in arguments), theirs)
+            credentials = self.user.credentials()
+            starter = subprocess.Popen(
                 [program.path, "--args", str(arguments_fd), "--", *agent_command(spec.environment)],
-                channel=agent_end,
-                stderr_fd=stderr_fd,
-                inherited=[*inherited, arguments_fd, *(file.descriptor for file in files)],
+                stdin=agent_end.fileno(),
+                stdout=agent_end.fileno(),
+                stderr=stderr_fd,
+                pass_fds=[
+                    info_end,
+                    arguments_fd,
+                    *(file.descriptor for file in files),
+                    *(mount.source for mount in mounts if isinstance(mount.source, int)),
+                ],
+                cwd="/",
+                # bwrap's environment could be read in the jail, and steers its dynamic linker.
+                env={},
+                start_new_session=True,
+                umask=UMASK,
+                user=credentials.user,
+                group=credentials.group,
+                extra_groups=credentials.extra_groups,
             )
             ours.pop_all()
         return _Attempt(starter=starter, channel=channel, info_fd=info_fd, stderr_fd=stderr_fd)
 
-    def _spawn(
-        self, command: list[str], *, channel: socket.socket, stderr_fd: int, inherited: list[int]
-    ) -> subprocess.Popen[bytes]:
-        as_root = os.geteuid() == 0
-        return subprocess.Popen(
-            command,
-            stdin=channel.fileno(),
-            stdout=channel.fileno(),
-            stderr=stderr_fd,
-            pass_fds=inherited,
-            cwd="/",
-            # bwrap's own environment could be read in the jail, and steers its dynamic linker.
-            env={},
-            start_new_session=True,
-            umask=UMASK,
-            user=self._uid if as_root else None,
-            group=self._uid if as_root else None,
-            extra_groups=[] if as_root else None,
-        )
+    def _mounts(self, spec: JailSpec, program: Bubblewrap, owned: ExitStack) -> list[Mount]:
+        """What the jail shows beyond the base system; descriptors among it go to `owned`."""
+        mounts: list[Mount] = [
+            Mount(source=self.user.way_to(bind.source), target=bind.target)
+            for bind in environment_binds(spec.environment, spec.project)
+        ]
+        if spec.project is not None:
+            try:
+                path = self.user.way_to(spec.project.path)
+            except OSError as error:
+                raise BadProjectError(
+                    f"The project {spec.project.path} cannot be shown: {error}.",
+                    hint="Open it to that user, start nsm as the project's owner, or set "
+                    "[defaults] jail_uid in config.toml.",
+                ) from error
+            directory = _open_project(spec.project, path)
+            owned.callback(os.close, directory)
+            # By descriptor, it is what was checked. Older versions take a path, a moment later.
+            source = directory if program.binds_descriptors else path
+            mounts.append(Mount(source=source, target=spec.project.mount_point))
+        return mounts
+
+    def _files(self, owned: ExitStack) -> list[FileData]:
+        contents = [(AGENT_PATH, self._agent_source)]
+        contents += [(path, text.encode()) for path, text in SYNTHETIC_FILES]
+        return [
+            FileData(descriptor=_memory_file(content, owned), target=path)
+            for path, content in contents
+        ]
+
+    def _host_system(self) -> HostSystem:
+        if self._host is None:
+            self._host = scan_host()
+        return self._host
 
     def _program(self) -> Bubblewrap:
+        """bwrap, asked once what it can do; one that gets installed later is found."""
         if self._bwrap_path is None:
             raise missing_bwrap()
         if self._bubblewrap is None:
-            program = probe_bwrap(self._bwrap_path)
+            folder, name = os.path.split(self._bwrap_path)
+            program = probe_bwrap(os.path.join(self.user.way_to(folder), name))
             if program.missing:
                 raise StartFailedError(
                     f"{program.path} is bubblewrap {program.version} and lacks "
@@ -187,12 +219,16 @@ class BwrapLauncher:
             self._bubblewrap = program
         return self._bubblewrap
 
+    def _failure(self, text: str) -> StartFailedError:
+        return explain(text, read_host_facts(), self._bwrap_path or "bwrap")
+
+
+class _NotAdoptedError(Exception):
+    """bwrap ended before it told of a child; the message is what it wrote to stderr."""
+
 
 async def _adopt(attempt: _Attempt) -> BwrapJail:
     """Take hold of the jail's PID 1 as soon as bwrap tells it.
-
-    Raises:
-        StartFailedError: bwrap ended first.
 
     Cancellation: shielded, since nobody could end the jail's process before; 2 ms.
     """
@@ -210,7 +246,7 @@ async def _adopt(attempt: _Attempt) -> BwrapJail:
             if pidfd is None:
                 await wait_for_starter(attempt.starter)
         if pid is None or pidfd is None:
-            raise _failure(read_stderr(attempt.stderr_fd))
+            raise _NotAdoptedError(read_stderr(attempt.stderr_fd))
         owned.pop_all()
         return BwrapJail(
             starter=attempt.starter,
@@ -257,14 +293,14 @@ async def _speaks(channel: socket.socket) -> bool:
         return False
 
 
-def _failure(text: str) -> StartFailedError:
-    return StartFailedError(f"The jail did not start. {text or 'Nothing was said about why.'}")
+def _open_project(project: ProjectMount, path: str) -> int:
+    """A descriptor of the project directory, if it still is the one that was checked.
 
-
-def _open_project(project: ProjectMount) -> int:
-    """A descriptor of the project directory, if it still is the one that was checked."""
+    Args:
+        path: where the jails' user finds it.
+    """
     try:
-        fd = os.open(project.path, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        fd = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError as error:
         raise BadProjectError(
             f"The project directory {project.path} cannot be opened: {error.strerror}."
@@ -286,15 +322,12 @@ def _installed_agent() -> bytes:
         return file.read()
 
 
-def _memory_file(content: bytes) -> int:
-    """A descriptor to read that content from. bwrap takes any descriptor, and a pipe would block
-    at its capacity."""
+def _memory_file(content: bytes, owned: ExitStack) -> int:
+    """A descriptor to read that content from, to be closed by `owned`. A pipe would do for bwrap,
+    but block here at its capacity."""
     fd = os.memfd_create("nsm", os.MFD_CLOEXEC)
-    try:
-        with os.fdopen(fd, "wb", closefd=False) as file:
-            file.write(content)
-        os.lseek(fd, 0, os.SEEK_SET)
-    except BaseException:
-        os.close(fd)
-        raise
+    owned.callback(os.close, fd)
+    with os.fdopen(fd, "wb", closefd=False) as file:
+        file.write(content)
+    os.lseek(fd, 0, os.SEEK_SET)
     return fd

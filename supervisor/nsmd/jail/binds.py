@@ -1,0 +1,53 @@
+"""Which host directories one jail shows beyond the base system; pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from nsm.wire.errors import BadProjectError, StartFailedError
+from nsmd.hostpaths import is_within
+from nsmd.jail.arguments import PLACES
+from nsmd.values import Environment, ProjectMount, ReadOnlyBind
+
+
+def environment_binds(
+    environment: Environment, project: ProjectMount | None
+) -> Sequence[ReadOnlyBind]:
+    """The environment's binds that have to be mounted beside a project.
+
+    Nothing is ever mounted below the project: its files are not ours, and a symlink among them
+    would lead bwrap, which makes mount points, out of the jail (CVE-2026-87766).
+
+    Raises:
+        BadProjectError: the mount point and a directory that the interpreter needs are in each
+            other's way.
+        StartFailedError: the interpreter's directory is one that the jail has itself.
+    """
+    needed: list[ReadOnlyBind] = []
+    for bind in environment.binds:
+        for place in PLACES:
+            if is_within(place, bind.target):
+                raise StartFailedError(
+                    f"Environment {environment.name!r} needs {bind.source}, but the jail has its "
+                    f"own {place}.",
+                    hint="Configure another interpreter in config.toml.",
+                )
+        if project is None or not _overlap(bind.target, project.mount_point):
+            needed.append(bind)
+        elif not _shown_by(project, bind):
+            raise BadProjectError(
+                f"The mount point {project.mount_point} and {bind.target}, which environment "
+                f"{environment.name!r} needs, cover each other.",
+                hint="Choose another mount point, such as /project.",
+            )
+    return needed
+
+
+def _overlap(one: str, other: str) -> bool:
+    return is_within(one, other) or is_within(other, one)
+
+
+def _shown_by(project: ProjectMount, bind: ReadOnlyBind) -> bool:
+    """Whether the project shows that very directory at that very place."""
+    below = bind.target.removeprefix(project.mount_point)
+    return is_within(bind.target, project.mount_point) and bind.source == project.path + below

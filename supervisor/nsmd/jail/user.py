@@ -1,0 +1,82 @@
+"""The host's user as whom jails run."""
+
+from __future__ import annotations
+
+import os
+from typing import NamedTuple
+
+from nsmd.hostpaths import why_unreachable, why_unreadable
+from nsmd.jail.mounts import PrivateMounts
+
+
+class Credentials(NamedTuple):
+    """Arguments of `subprocess.Popen`; None leaves what we have."""
+
+    user: int | None
+    group: int | None
+    extra_groups: list[int] | None
+
+
+class JailUser:
+    """Root's jails run as an ordinary user, everyone else's as themselves.
+
+    Inside a user namespace too, host uid 0 owns what the kernel protects by owner, such as
+    /proc/sys, so it is no prisoner.
+
+    Args:
+        uid: user and group of jails, where the supervisor runs as root; else it has no choice.
+        mounts: ways to directories that this user cannot reach.
+
+    Raises:
+        ValueError: jails would run as root.
+    """
+
+    def __init__(self, uid: int | None, mounts: PrivateMounts | None = None) -> None:
+        self._changes = os.geteuid() == 0
+        if self._changes and not uid:
+            raise ValueError(
+                "a supervisor that runs as root needs the id of an ordinary user to run jails as; "
+                "set [defaults] jail_uid"
+            )
+        self.uid = uid if self._changes and uid else os.geteuid()
+        self._mounts = mounts
+
+    def __repr__(self) -> str:
+        return f"<JailUser {self.uid}>"
+
+    def credentials(self) -> Credentials:
+        """What `subprocess.Popen` needs to start a program as this user."""
+        if not self._changes:
+            return Credentials(user=None, group=None, extra_groups=None)
+        return Credentials(user=self.uid, group=self.uid, extra_groups=[])
+
+    def why_unreadable(self, path: str) -> str | None:
+        """Why this user cannot be shown a directory or file; None if it can.
+
+        Args:
+            path: absolute, symlinks resolved.
+        """
+        try:
+            if not self._changes:
+                readable = os.access(path, os.R_OK)
+                return None if readable else f"{path} is not readable"
+            if self._mounts is not None:
+                return why_unreadable(path, self.uid, self.uid)
+            return why_unreachable(path, self.uid, self.uid)
+        except OSError as error:
+            return f"{path}: {error.strerror}"
+
+    def way_to(self, directory: str) -> str:
+        """A path by which this user reaches a directory; itself where it can go there.
+
+        Raises:
+            OSError: there is none.
+        """
+        if not self._changes:
+            return directory
+        reason = why_unreachable(directory, self.uid, self.uid)
+        if reason is None:
+            return directory
+        if self._mounts is None or why_unreadable(directory, self.uid, self.uid):
+            raise PermissionError(f"{reason}, as whom jails run")
+        return self._mounts.expose(directory)
