@@ -1,0 +1,166 @@
+"""Where the socket is: the variables one by one, and directories that must not be trusted."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import stat
+from typing import TYPE_CHECKING
+
+import pytest
+
+from nsm import paths
+from nsm.paths import PathError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+NAMES = ("NSM_SOCKET", "XDG_RUNTIME_DIR", "XDG_STATE_HOME", "XDG_CONFIG_HOME", "HOME")
+UID = os.getuid()
+
+
+@pytest.fixture
+def environment(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """No variable set."""
+    for name in NAMES:
+        monkeypatch.delenv(name, raising=False)
+    return monkeypatch
+
+
+def test_the_socket_s_variable_comes_first(environment: pytest.MonkeyPatch) -> None:
+    environment.setenv("XDG_RUNTIME_DIR", "/run/x")
+    environment.setenv("NSM_SOCKET", "/a/b/c.sock")
+    assert paths.socket_path() == "/a/b/c.sock"
+    assert paths.runtime_dir() == "/a/b"
+
+
+def test_then_the_runtime_directory_of_xdg(environment: pytest.MonkeyPatch) -> None:
+    environment.setenv("XDG_RUNTIME_DIR", "/run/x")
+    environment.setenv("NSM_SOCKET", "")
+    assert paths.socket_path() == "/run/x/nsm/control.sock"
+
+
+def test_then_the_user_s_own_below_run_else_tmp(environment: pytest.MonkeyPatch) -> None:
+    base = f"/run/user/{UID}"
+    ours = os.path.isdir(base) and os.stat(base).st_uid == UID
+    expected = f"{base}/nsm" if ours else f"/tmp/nsm-{UID}"
+    assert paths.runtime_dir() == expected
+    environment.setenv("XDG_RUNTIME_DIR", "relative")  # ignored, as the specification says
+    assert paths.runtime_dir() == expected
+
+
+def test_run_user_must_be_ours(environment: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Another user id has neither its directory here nor a name in the password database."""
+    environment.setattr(os, "getuid", lambda: 54321)
+    assert paths.runtime_dir() == "/tmp/nsm-54321"
+    with pytest.raises(PathError, match="Set HOME"):
+        paths.home()
+
+
+@pytest.mark.parametrize(
+    ("path", "why"),
+    [
+        ("relative/x.sock", "relative"),
+        ("/" + "x" * 107, "108 bytes"),
+        ("/" + "ü" * 54, "109 bytes"),
+    ],
+)
+def test_socket_paths_that_cannot_be(environment: pytest.MonkeyPatch, path: str, why: str) -> None:
+    environment.setenv("NSM_SOCKET", path)
+    with pytest.raises(PathError, match=why):
+        paths.socket_path()
+    environment.setenv("NSM_SOCKET", "/" + "x" * 106)
+    assert len(paths.socket_path()) == 107
+
+
+def test_state_and_configuration(environment: pytest.MonkeyPatch) -> None:
+    environment.setenv("HOME", "/h")
+    assert paths.state_dir() == "/h/.local/state/nsm"
+    assert paths.config_dir() == "/h/.config/nsm"
+    assert paths.log_path() == "/h/.local/state/nsm/supervisor.log"
+    environment.setenv("XDG_STATE_HOME", "/s")
+    environment.setenv("XDG_CONFIG_HOME", "/c")
+    assert (paths.state_dir(), paths.config_dir()) == ("/s/nsm", "/c/nsm")
+    environment.setenv("XDG_STATE_HOME", "s")
+    environment.setenv("XDG_CONFIG_HOME", "")
+    assert (paths.state_dir(), paths.config_dir()) == ("/h/.local/state/nsm", "/h/.config/nsm")
+
+
+def test_home_comes_from_the_password_database_where_there_is_no_variable(
+    environment: pytest.MonkeyPatch,
+) -> None:
+    for value in (None, "", "relative"):
+        if value is not None:
+            environment.setenv("HOME", value)
+        assert paths.home() == pwd.getpwuid(UID).pw_dir
+
+
+def test_the_runtime_directory_is_made_for_us_alone(
+    environment: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    environment.setenv("XDG_RUNTIME_DIR", str(tmp_path / "missing"))
+    before = os.umask(0)
+    try:
+        made = paths.ensure_runtime_dir()
+    finally:
+        os.umask(before)
+    assert made == str(tmp_path / "missing" / "nsm")
+    assert stat.S_IMODE(os.stat(made).st_mode) == 0o700
+    assert paths.ensure_runtime_dir() == made  # and taken as it is the next time
+
+
+def make_link(path: Path) -> None:
+    target = path.with_name("target")
+    target.mkdir(mode=0o700)
+    path.symlink_to(target)
+
+
+def make_broken_link(path: Path) -> None:
+    path.symlink_to(path.with_name("nowhere"))
+
+
+def make_file(path: Path) -> None:
+    path.touch()
+
+
+def make_open_to_group(path: Path) -> None:
+    path.mkdir()
+    path.chmod(0o710)
+
+
+def make_open_to_all(path: Path) -> None:
+    path.mkdir()
+    path.chmod(0o777)
+
+
+@pytest.mark.parametrize(
+    ("make", "why"),
+    [
+        (make_link, "symbolic link"),
+        (make_broken_link, "symbolic link"),
+        (make_file, "not a directory"),
+        (make_open_to_group, "mode 0710"),
+        (make_open_to_all, "mode 0777"),
+    ],
+)
+def test_an_unsafe_runtime_directory_is_refused(tmp_path: Path, make: object, why: str) -> None:
+    path = tmp_path / "nsm"
+    assert callable(make)
+    make(path)
+    with pytest.raises(PathError, match=why):
+        paths.ensure_private_dir(str(path))
+
+
+def test_a_foreign_runtime_directory_is_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    tmp_path.chmod(0o700)
+    monkeypatch.setattr(os, "geteuid", lambda: 54321)
+    with pytest.raises(PathError, match=f"belongs to user {UID}, not to you"):
+        paths.ensure_private_dir(str(tmp_path))
+
+
+def test_a_runtime_directory_that_cannot_be_made(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(PathError, match=r"can't be made.*NSM_SOCKET"):
+        paths.ensure_private_dir(str(tmp_path / "file" / "nsm"))

@@ -1,0 +1,327 @@
+"""Connecting, and starting a supervisor first: against `fakensmd` in place of the real one."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from nsm import spawn, start
+from nsm.paths import PathError
+from nsm.wire.errors import NotRunningError
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterator
+    from pathlib import Path
+
+FAKE = os.path.join(os.path.dirname(__file__), os.pardir, "fakensmd.py")
+EXIT_TIMEOUT_MS = 5000
+INHERITABLE = 77
+
+
+class Place:
+    """A runtime directory, and the fake supervisors started in it."""
+
+    def __init__(self, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.runtime = directory / "run"
+        self.path = str(self.runtime / "control.sock")
+        self.log = directory / "state" / "nsm" / "supervisor.log"
+        self._monkeypatch = monkeypatch
+        package = directory / "path" / "nsmd"
+        package.mkdir(parents=True)
+        shutil.copy(FAKE, package / "__main__.py")
+        (package / "__init__.py").touch()
+        self.set("PYTHONPATH", str(directory / "path"))
+        self.set("XDG_STATE_HOME", str(directory / "state"))
+        self.set("NSM_SOCKET", self.path)
+        monkeypatch.delenv("NSM_AUTOSTART", raising=False)
+
+    def set(self, name: str, value: str) -> None:
+        self._monkeypatch.setenv(name, value)
+
+    def starts(self) -> list[dict[str, Any]]:
+        notes = self.runtime / "control.sock.starts"
+        if not notes.exists():
+            return []
+        return [json.loads(line) for line in notes.read_text().splitlines()]
+
+    def end(self) -> None:
+        """End what serves, and see each fake gone."""
+        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as connection:
+            connection.connect(self.path)
+            connection.sendall(b"end")
+            connection.recv(1)
+        for note in self.starts():
+            wait_gone(note["pid"])
+
+
+def wait_gone(pid: int) -> None:
+    try:
+        pidfd = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    try:
+        poll = select.poll()
+        poll.register(pidfd, select.POLLIN)
+        assert poll.poll(EXIT_TIMEOUT_MS), f"process {pid} has not ended"
+    finally:
+        os.close(pidfd)
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
+    place = Place(tmp_path, monkeypatch)
+    yield place
+    place.end()
+
+
+def greet(connection: socket.socket) -> str:
+    with connection:
+        connection.sendall(b"hello")
+        return connection.recv(100).decode()
+
+
+def test_one_is_started_where_none_listens_and_found_afterwards(place: Place) -> None:
+    first = greet(start.connect(place.path))
+    second = greet(start.connect(place.path))
+    assert first == second
+    assert first.startswith("hello from ")
+    assert len(place.starts()) == 1
+    assert os.stat(place.runtime).st_mode & 0o777 == 0o700
+
+
+def test_it_is_detached_and_inherits_nothing_it_should_not(place: Place) -> None:
+    place.set("ANTHROPIC_API_KEY", "secret")
+    place.set("PROJECT_DIR", "/somewhere")
+    place.set("NSM_SCOPE", "mine")
+    place.set("NIX_SANDBOX_ENVS", "x")
+    place.set("XDG_CONFIG_HOME", "/config")
+    with open(os.devnull, "rb") as null:
+        os.dup2(null.fileno(), INHERITABLE)
+    try:
+        greet(start.connect(place.path))
+    finally:
+        os.close(INHERITABLE)
+    (facts,) = place.starts()
+    assert facts["session"] not in (os.getsid(0), facts["pid"])  # a session, and no terminal to get
+    assert facts["cwd"] == "/"
+    assert facts["umask"] == 0o077
+    assert facts["stdin"] == "/dev/null"
+    assert facts["stdout"] == facts["stderr"] == str(place.log)
+    assert {0, 1, 2, facts["ready"]} <= set(facts["descriptors"])
+    assert len(facts["descriptors"]) == 5  # with that of the listing itself
+    assert INHERITABLE not in facts["descriptors"]
+    assert facts["argv"][:4] == [sys.executable, "-P", "-m", "nsmd"]
+    environment = facts["environment"]
+    assert environment["NSM_SOCKET"] == place.path
+    assert environment["XDG_CONFIG_HOME"] == "/config"
+    assert environment["PATH"] == os.environ["PATH"]
+    foreign = {"ANTHROPIC_API_KEY", "PROJECT_DIR", "NSM_SCOPE", "NIX_SANDBOX_ENVS"}
+    assert foreign.isdisjoint(environment)
+    assert "secret" not in json.dumps(facts)
+
+
+def test_no_child_is_left_to_the_starter(place: Place) -> None:
+    greet(start.connect(place.path))
+    with pytest.raises(ChildProcessError):
+        os.waitpid(-1, os.WNOHANG)
+
+
+STARTER = """
+import sys
+from nsm import start
+sys.stdin.read()  # all begin at once
+with start.connect(sys.argv[1]) as connection:
+    connection.sendall(b"hello")
+    print(connection.recv(100).decode())
+"""
+
+
+@contextlib.contextmanager
+def starter(path: str) -> Generator[subprocess.Popen[str]]:
+    process = subprocess.Popen(
+        [sys.executable, "-c", STARTER, path],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        with process:
+            yield process
+    finally:
+        process.kill()
+
+
+def test_ten_starters_at_once_give_one_supervisor(place: Place) -> None:
+    with contextlib.ExitStack() as stack:
+        starters = [stack.enter_context(starter(place.path)) for _ in range(10)]
+        for process in starters:
+            assert process.stdin is not None
+            process.stdin.close()
+        answers = {process.stdout.read() for process in starters if process.stdout is not None}
+    assert len(answers) == 1
+    assert "hello from" in answers.pop()
+    assert len(place.starts()) == 1
+
+
+def test_starters_in_threads_of_one_process_give_one_supervisor(place: Place) -> None:
+    answers: list[str] = []
+    barrier = threading.Barrier(5)
+
+    def connect() -> None:
+        barrier.wait()
+        answers.append(greet(start.connect(place.path)))
+
+    threads = [threading.Thread(target=connect) for _ in range(5)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(answers) == 5
+    assert len(set(answers)) == 1
+    assert len(place.starts()) == 1
+
+
+def test_a_starter_that_is_killed_lets_go_of_the_lock(place: Place, tmp_path: Path) -> None:
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    place.set("NSM_FAKE", "hang")  # listens, and never says so
+    place.set("NSM_FAKE_FIFO", str(fifo))
+    with starter(place.path) as dying:
+        assert dying.stdin is not None
+        dying.stdin.close()
+        assert fifo.read_text() == "listening"
+        dying.kill()
+    assert dying.returncode == -signal.SIGKILL
+    assert greet(start.connect(place.path)).startswith("hello from")
+    assert len(place.starts()) == 1
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "message"),
+    [
+        ("fail", "the supervisor did not start: configuration: no such key"),
+        ("die", "the supervisor did not start: it ended before it was ready"),
+        ("lie", "the supervisor did not start: it does not listen"),
+    ],
+)
+def test_why_it_did_not_start_is_told(place: Place, behaviour: str, message: str) -> None:
+    place.set("NSM_FAKE", behaviour)
+    with pytest.raises(NotRunningError) as caught:
+        start.connect(place.path)
+    assert caught.value.message.startswith(message)
+    assert caught.value.hint == f"Run `nsm doctor`. Its log: {place.log}"
+    place.set("NSM_FAKE", "serve")
+    greet(start.connect(place.path))  # and nothing is left in the way
+
+
+def test_the_wait_for_readiness_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    read_end, write_end = os.pipe()
+    monkeypatch.setattr(spawn, "READY_TIMEOUT_S", 0.0)
+    try:
+        report = spawn._wait_ready(read_end)  # pyright: ignore[reportPrivateUsage]
+    finally:
+        os.close(read_end)
+        os.close(write_end)
+    assert "not got ready within 0 s" in report
+
+
+def test_without_autostart_nothing_is_started_or_made(place: Place) -> None:
+    with pytest.raises(NotRunningError, match="no supervisor listens on"):
+        start.connect(place.path, autostart=False)
+    place.set("NSM_AUTOSTART", "0")
+    with pytest.raises(NotRunningError, match="NSM_AUTOSTART=0"):
+        start.connect(place.path)
+    assert not place.runtime.exists()
+
+
+def test_autostart_off_still_finds_a_running_one(place: Place) -> None:
+    first = greet(start.connect(place.path))
+    place.set("NSM_AUTOSTART", "0")
+    assert greet(start.connect(place.path)) == first
+
+
+def test_a_log_is_kept_and_set_aside_when_it_is_large(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spawn, "MAX_LOG_BYTES", 10)
+    place.log.parent.mkdir(parents=True)
+    place.log.write_text("x" * 11)
+    greet(start.connect(place.path))
+    assert place.log.read_text() == ""
+    assert place.log.with_suffix(".log.1").read_text() == "x" * 11
+    assert os.stat(place.log).st_mode & 0o777 == 0o600
+
+
+def test_where_there_can_be_no_log_there_is_none(place: Place, tmp_path: Path) -> None:
+    (tmp_path / "state").touch()
+    greet(start.connect(place.path))
+    assert place.starts()[0]["stdout"] == "/dev/null"
+
+
+def test_an_unsafe_directory_stops_it(place: Place) -> None:
+    place.runtime.mkdir()
+    place.runtime.chmod(0o755)
+    with pytest.raises(PathError, match="mode 0755"):
+        start.connect(place.path)
+    place.runtime.chmod(0o700)
+
+
+def test_a_lock_that_is_a_link_stops_it(place: Place) -> None:
+    place.runtime.mkdir(mode=0o700)
+    (place.runtime / "start.lock").symlink_to("/nowhere")
+    with pytest.raises(PathError, match=r"start\.lock"):
+        start.connect(place.path)
+
+
+def test_a_python_that_is_gone_is_said(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+    with pytest.raises(NotRunningError, match="can't be started"):
+        start.connect(place.path)
+
+
+def test_a_path_that_leads_through_a_file(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(PathError, match="can't be connected"):
+        start.connect(str(tmp_path / "file" / "x.sock"))
+    with pytest.raises(PathError, match="relative"):
+        start.connect("x.sock")
+
+
+def test_a_listener_of_another_user_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = str(tmp_path / "x.sock")
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(path)
+        listener.listen()
+        start.connect(path).close()
+        monkeypatch.setattr(os, "geteuid", lambda: 54321)
+        if os.getuid() == 0:  # root's listener is taken by everyone
+            start.connect(path).close()
+        else:
+            with pytest.raises(PathError, match="belongs to user"):
+                start.connect(path)
+
+
+def test_importing_it_loads_neither_subprocess_nor_typing() -> None:
+    program = "import sys, nsm.start; print([m for m in sys.modules])"
+    loaded = subprocess.run(
+        [sys.executable, "-S", "-c", f"import sys; sys.path[:] = {sys.path!r}; {program}"],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    for name in ("subprocess", "typing", "cbor2", "trio", "pathlib", "dataclasses"):
+        assert f"'{name}'" not in loaded, f"{name} costs the shim milliseconds"
