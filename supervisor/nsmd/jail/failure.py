@@ -18,6 +18,9 @@ _SEVERAL = 8
 """A limit below this cannot be meant to allow jails: each needs two user namespaces."""
 
 
+SEE_DOCTOR = "`nsm doctor` checks what jails need."
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
     """A cause and its remedy, as sentences."""
@@ -105,9 +108,7 @@ def explain(text: str, facts: HostFacts, bwrap: str) -> StartFailedError:
     words = text.strip() or "nothing was said about why"
     advice = _advice(text, facts, bwrap)
     if advice is None:
-        return StartFailedError(
-            f"The jail did not start: {words}.", hint="`nsm doctor` checks what jails need."
-        )
+        return StartFailedError(f"The jail did not start: {words}", hint=SEE_DOCTOR)
     return StartFailedError(f"{advice.why} Its own words: {words}", hint=advice.fix)
 
 

@@ -22,10 +22,10 @@ from nsmd.jail.arguments import (
     jail_arguments,
 )
 from nsmd.jail.binds import environment_binds
-from nsmd.jail.bubblewrap import Bubblewrap, missing_bwrap, probe_bwrap
-from nsmd.jail.failure import explain, read_host_facts
+from nsmd.jail.bubblewrap import Bubblewrap, find_bwrap, missing_bwrap, probe_bwrap
+from nsmd.jail.failure import SEE_DOCTOR, explain, read_host_facts
 from nsmd.jail.host import HostSystem, scan_host
-from nsmd.jail.mounts import PrivateMounts
+from nsmd.jail.mounts import PrivateMounts, enter_private_mounts
 from nsmd.jail.process import (
     BwrapJail,
     make_stderr,
@@ -87,13 +87,28 @@ class BwrapLauncher:
         agent_source: bytes | None = None,
     ) -> None:
         self.user = JailUser(jail_uid, mounts)
-        self._bwrap_path = bwrap_path
+        self.bwrap_path = bwrap_path
         self._agent_source = agent_source or _installed_agent()
         self._bubblewrap: Bubblewrap | None = None
         self._host: HostSystem | None = None
 
+    @classmethod
+    def for_host(
+        cls, search_path: str, jail_uid: int, *, agent_source: bytes | None = None
+    ) -> BwrapLauncher:
+        """The launcher for this process; as root, it first gets mounts of its own.
+
+        Call it in the main thread before others exist.
+
+        Args:
+            search_path: value of PATH to find bwrap on.
+            jail_uid: for a supervisor that runs as root.
+        """
+        mounts = enter_private_mounts() if os.geteuid() == 0 else None
+        return cls(find_bwrap(search_path), jail_uid, mounts=mounts, agent_source=agent_source)
+
     def __repr__(self) -> str:
-        return f"<BwrapLauncher {self._bwrap_path} as user {self.user.uid}>"
+        return f"<BwrapLauncher {self.bwrap_path} as user {self.user.uid}>"
 
     async def launch(self, spec: JailSpec) -> BwrapJail:
         """See `Launcher`."""
@@ -101,8 +116,7 @@ class BwrapLauncher:
             attempt = self._start(spec)
         except OSError as error:
             raise StartFailedError(
-                f"The jail could not be started: {error}.",
-                hint="`nsm doctor` checks what jails need.",
+                f"The jail could not be started: {error}.", hint=SEE_DOCTOR
             ) from error
         try:
             jail = await _adopt(attempt)
@@ -205,10 +219,10 @@ class BwrapLauncher:
 
     def _program(self) -> Bubblewrap:
         """bwrap, asked once what it can do; one that gets installed later is found."""
-        if self._bwrap_path is None:
+        if self.bwrap_path is None:
             raise missing_bwrap()
         if self._bubblewrap is None:
-            folder, name = os.path.split(self._bwrap_path)
+            folder, name = os.path.split(self.bwrap_path)
             program = probe_bwrap(os.path.join(self.user.way_to(folder), name))
             if program.missing:
                 raise StartFailedError(
@@ -220,7 +234,7 @@ class BwrapLauncher:
         return self._bubblewrap
 
     def _failure(self, text: str) -> StartFailedError:
-        return explain(text, read_host_facts(), self._bwrap_path or "bwrap")
+        return explain(text, read_host_facts(), self.bwrap_path or "bwrap")
 
 
 class _NotAdoptedError(Exception):

@@ -44,6 +44,11 @@ class JailUser:
     def __repr__(self) -> str:
         return f"<JailUser {self.uid}>"
 
+    @property
+    def has_mounts(self) -> bool:
+        """Whether there is a way to directories that this user cannot reach."""
+        return self._mounts is not None
+
     def credentials(self) -> Credentials:
         """What `subprocess.Popen` needs to start a program as this user."""
         if not self._changes:

@@ -1,0 +1,325 @@
+"""What nsm needs on this host, whether it is there, and how to get it.
+
+Each check is data; the two renderings and the exit code come from that. Jails are really tried:
+one for each environment, in which its interpreter tells its version.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import socket
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import trio
+
+from nsm import paths
+from nsm.wire.errors import NsmError, StartFailedError
+from nsmd.environments import find_environments
+from nsmd.jail import BwrapLauncher
+from nsmd.jail.bubblewrap import missing_bwrap, probe_bwrap
+from nsmd.jail.failure import SEE_DOCTOR
+from nsmd.settings import Settings
+from nsmd.values import Environment, JailSizes, JailSpec
+
+Status = Literal["ok", "warn", "fail"]
+
+TRIAL_TIMEOUT_S = 20.0
+"""For one jail in which an interpreter tells its version: 100 ms, or a slow disk."""
+
+SAFE_BWRAP = (0, 12)
+"""Older ones follow a symlink at a mount point out of the jail (CVE-2026-87766)."""
+
+_TRIAL = b"""
+import ctypes, json, os, subprocess, sys
+program = sys.argv[sys.argv.index("--prestart") + 3]
+try:
+    told = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=15)
+    words, works = (told.stdout or told.stderr).strip(), told.returncode == 0
+except (OSError, subprocess.SubprocessError) as error:
+    words, works = str(error), False
+with open("/proc/self/status") as file:
+    status = dict(line.rstrip("\\n").split(":\\t", 1) for line in file)
+CLONE_NEWUSER = 0x10000000
+print(json.dumps({
+    "version": words.partition("\\n")[0],
+    "works": works,
+    "uid": os.getuid(),
+    "capabilities": int(status["CapEff"], 16) | int(status["CapBnd"], 16),
+    "no_new_privs": status["NoNewPrivs"] == "1",
+    "nested": ctypes.CDLL(None).unshare(CLONE_NEWUSER) == 0,
+}))
+"""
+"""Takes the agent's place in a trial jail."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """One thing that was looked at.
+
+    Attributes:
+        name: of the thing, for people and programs.
+        status: `fail` means that nsm cannot work, `warn` that part of it does not.
+        detail: what was found.
+        fix: what to do; empty when there is nothing to do.
+    """
+
+    name: str
+    status: Status
+    detail: str
+    fix: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """What came out of one trial jail.
+
+    Attributes:
+        facts: what `_TRIAL` printed; None if the jail did not start.
+        error: why it did not.
+    """
+
+    environment: Environment
+    facts: dict[str, Any] | None
+    error: NsmError | None = None
+
+
+def report(settings: Settings, search_path: str, *, as_json: bool) -> int:
+    """Check everything and print it. Returns the exit code: 1 if something needed is missing."""
+    checks = examine(settings, search_path)
+    sys.stdout.write(render_json(checks) if as_json else render_text(checks))
+    return 1 if any(check.status == "fail" for check in checks) else 0
+
+
+def examine(settings: Settings, search_path: str) -> list[Check]:
+    """Look at everything; takes about as long as three jails.
+
+    Args:
+        search_path: value of PATH to find programs on.
+    """
+    launcher = BwrapLauncher.for_host(search_path, settings.defaults.jail_uid, agent_source=_TRIAL)
+    environments = find_environments(settings, search_path, unreadable=launcher.user.why_unreadable)
+    trials = trio.run(_try_all, launcher, [e for e in environments if e.problem is None])
+    return [
+        check_bubblewrap(launcher.bwrap_path),
+        check_jails(trials),
+        *check_lockdown(trials),
+        *check_user(launcher),
+        *(check_environment(environment, trials) for environment in environments),
+        check_directory("runtime directory", paths.ensure_runtime_dir),
+        check_directory("state directory", _ensure_state_dir),
+    ]
+
+
+def check_bubblewrap(path: str | None) -> Check:
+    """Whether there is a bwrap that can do what jails need."""
+    name = "bubblewrap"
+    if path is None:
+        return _failed(name, missing_bwrap())
+    try:
+        program = probe_bwrap(path)
+    except NsmError as error:
+        return _failed(name, error)
+    detail = f"{program.version}, {path}"
+    if program.missing:
+        return Check(
+            name=name,
+            status="fail",
+            detail=f"{detail}: lacks {', '.join(program.missing)}",
+            fix="Install bubblewrap 0.8 or newer.",
+        )
+    numbers = tuple(int(number) for number in re.findall(r"\d+", program.version)[:3])
+    if numbers < SAFE_BWRAP:
+        return Check(
+            name=name,
+            status="warn",
+            detail=f"{detail}: older than 0.12, whose fix for CVE-2026-87766 it may lack; nsm "
+            "mounts nothing where a jail can write, so it is not exposed",
+            fix="Upgrade when your distribution has it.",
+        )
+    return Check(name=name, status="ok", detail=detail)
+
+
+def check_jails(trials: Sequence[Trial]) -> Check:
+    """Whether a jail starts at all."""
+    name = "jails"
+    if any(trial.facts is not None for trial in trials):
+        return Check(name=name, status="ok", detail="start, with namespaces of their own")
+    for trial in trials:
+        if trial.error is not None:
+            return Check(name=name, status="fail", detail=trial.error.message, fix=trial.error.hint)
+    return Check(
+        name=name,
+        status="fail",
+        detail="not tried: no environment is usable",
+        fix="See the environments below.",
+    )
+
+
+def check_lockdown(trials: Sequence[Trial]) -> list[Check]:
+    """Whether code in a jail is as powerless as it should be; empty if none started."""
+    facts = next((trial.facts for trial in trials if trial.facts is not None), None)
+    if facts is None:
+        return []
+    powers = [
+        words
+        for words, found in (
+            ("user namespaces of its own", facts["nested"]),
+            ("capabilities", facts["capabilities"] != 0),
+            ("programs that gain privileges", not facts["no_new_privs"]),
+            ("user 0", facts["uid"] == 0),
+        )
+        if found
+    ]
+    if powers:
+        return [
+            Check(
+                name="lock-down",
+                status="fail",
+                detail=f"code in a jail has {', '.join(powers)}",
+                fix="This should not happen: do not run untrusted code, and report it.",
+            )
+        ]
+    return [
+        Check(
+            name="lock-down",
+            status="ok",
+            detail="no capabilities, no new privileges, no nested user namespaces",
+        )
+    ]
+
+
+def check_user(launcher: BwrapLauncher) -> list[Check]:
+    """As whom jails run, where the supervisor is root; else there is nothing to say."""
+    if os.geteuid() != 0:
+        return []
+    user = launcher.user
+    if user.has_mounts:
+        return [
+            Check(name="jail user", status="ok", detail=f"{user.uid}, since the supervisor is root")
+        ]
+    return [
+        Check(
+            name="jail user",
+            status="warn",
+            detail=f"{user.uid}, since the supervisor is root; it cannot pass through closed "
+            "directories such as /root, and no mount namespace can be made to help it",
+            fix="Run nsm as an ordinary user, or keep projects where everyone may go; in a "
+            "container, --cap-add SYS_ADMIN helps too.",
+        )
+    ]
+
+
+def check_environment(environment: Environment, trials: Sequence[Trial]) -> Check:
+    """Whether an environment's interpreter was found and works in a jail."""
+    name = f"environment {environment.name}"
+    if environment.problem is not None:
+        what, _, fix = environment.problem.partition(" To get one: ")
+        return Check(name=name, status="warn", detail=what, fix=fix)
+    trial = next(trial for trial in trials if trial.environment is environment)
+    found = f"{environment.description}, {environment.program}"
+    if trial.facts is None:
+        error = trial.error or StartFailedError("Its jail said nothing.")
+        return Check(name=name, status="warn", detail=f"{found}: {error.message}", fix=_fix(error))
+    if not trial.facts["works"]:
+        return Check(
+            name=name,
+            status="warn",
+            detail=f"{found}: does not work in a jail: {trial.facts['version']}",
+            fix="Configure another one: [environments."
+            f'{environment.name}] interpreter = "/absolute/path" in config.toml',
+        )
+    return Check(name=name, status="ok", detail=found)
+
+
+def check_directory(name: str, ensure: Callable[[], str]) -> Check:
+    """Whether a directory of ours exists or can be made, and is safe."""
+    try:
+        return Check(name=name, status="ok", detail=ensure())
+    except OSError as error:
+        return Check(name=name, status="fail", detail=str(error), fix="See the message.")
+
+
+def render_text(checks: Sequence[Check]) -> str:
+    """Aligned lines for people, fixes below what they fix."""
+    width = max(len(check.name) for check in checks)
+    margin = " " * (len("warn  ") + width + len("  "))
+    text = ""
+    for check in checks:
+        detail = check.detail.replace("\n", f"\n{margin}")
+        text += f"{check.status:<4}  {check.name:<{width}}  {detail}\n"
+        if check.fix:
+            text += f"{margin}-> {check.fix}\n"
+    return text
+
+
+def render_json(checks: Sequence[Check]) -> str:
+    """For programs: `{"ok": bool, "checks": [{name, status, detail, fix}]}`."""
+    ok = all(check.status != "fail" for check in checks)
+    return json.dumps({"ok": ok, "checks": [asdict(check) for check in checks]}, indent=2) + "\n"
+
+
+def _failed(name: str, error: NsmError) -> Check:
+    return Check(name=name, status="fail", detail=error.message, fix=_fix(error))
+
+
+def _fix(error: NsmError) -> str:
+    return "" if error.hint == SEE_DOCTOR else error.hint
+
+
+def _ensure_state_dir() -> str:
+    path = paths.state_dir()
+    paths.ensure_private_dir(path)
+    return path
+
+
+async def _try_all(launcher: BwrapLauncher, environments: Sequence[Environment]) -> list[Trial]:
+    trials: dict[str, Trial] = {}
+
+    async def attempt(environment: Environment) -> None:
+        trials[environment.name] = await _try(launcher, environment)
+
+    async with trio.open_nursery() as nursery:
+        for environment in environments:
+            nursery.start_soon(attempt, environment)
+    return [trials[environment.name] for environment in environments]
+
+
+async def _try(launcher: BwrapLauncher, environment: Environment) -> Trial:
+    """Start one trial jail and read what it says."""
+    spec = JailSpec(
+        environment=environment,
+        project=None,
+        sizes=JailSizes(workspace_mb=16, tmp_mb=16, shm_mb=16),
+    )
+    try:
+        jail = await launcher.launch(spec)
+    except NsmError as error:
+        return Trial(environment=environment, facts=None, error=error)
+    answer = b""
+    try:
+        with trio.move_on_after(TRIAL_TIMEOUT_S):
+            answer = await _read_all(jail.socket)
+    finally:
+        jail.kill()
+        with trio.CancelScope(shield=True):
+            await jail.wait()
+        jail.release()
+    try:
+        return Trial(environment=environment, facts=json.loads(answer))
+    except ValueError:
+        return Trial(environment=environment, facts=None)
+
+
+async def _read_all(channel: socket.socket) -> bytes:
+    answer = b""
+    while True:
+        await trio.lowlevel.wait_readable(channel)
+        piece = channel.recv(65536)
+        if not piece:
+            return answer
+        answer += piece
