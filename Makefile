@@ -1,0 +1,49 @@
+# nsm: `make run` shows it, `make test` tests it; both set up what they need first.
+
+PYTHON ?=
+ARGS ?=
+BIN := .venv/bin
+CODE := agent benchmarks clients supervisor tests tools
+
+# Other people's settings must not change what is imported or measured here.
+unexport PYTHONPATH PYTHONHOME PYTHONSTARTUP
+
+.DEFAULT_GOAL := help
+.PHONY: help setup run test check lint types bench format pin clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' Makefile
+
+setup: ## make .venv, and install bubblewrap if it is missing and may be installed
+	@PYTHON='$(PYTHON)' sh tools/setup.sh
+
+run: setup ## show the main job on this repository
+	@$(BIN)/python tools/demo.py $(ARGS)
+
+test: setup ## run the tests (ARGS='-k name' for some)
+	@$(BIN)/python -m pytest $(ARGS)
+
+check: setup lint types test ## the gate: format, lint, types, tests
+
+lint: setup
+	$(BIN)/ruff format --check $(CODE)
+	$(BIN)/ruff check $(CODE)
+
+types: setup
+	$(BIN)/mypy
+	@sh tools/pyright.sh
+
+bench: ## ratios against peers measured in the same run
+	@PYTHON='$(PYTHON)' sh tools/setup.sh --bench
+	@$(BIN)/python benchmarks/run.py $(ARGS)
+
+format: setup ## format, and mend what can be mended
+	$(BIN)/ruff format $(CODE)
+	$(BIN)/ruff check --fix $(CODE)
+
+pin: setup ## write constraints.txt anew with the newest versions allowed
+	$(BIN)/python tools/pin.py
+
+clean: ## remove everything that the targets made
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,60 @@
+"""In CI, skipping what the set-up installs is a failure.
+
+A test that cannot run on this machine skips with a reason that begins with ``not here:`` (no
+cgroup delegation, no such kernel, ...). Any other skip says that something is missing which
+`tools/setup.sh` or the README brings, so with `CI` set it fails the run.
+"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+ALLOWED_REASON = "not here:"
+
+
+def skip_reason(report: pytest.TestReport | pytest.CollectReport) -> str | None:
+    """Why a test or a module was skipped; None when it was not (an expected failure is not)."""
+    if not report.skipped or hasattr(report, "wasxfail"):
+        return None
+    # pytest reports a skip as (file, line, "Skipped: reason").
+    text = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+    return text.removeprefix("Skipped: ")
+
+
+class SkipGate:
+    """Collects skips that CI does not accept."""
+
+    def __init__(self) -> None:
+        self.refused: list[str] = []
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self._note(report)
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        self._note(report)
+
+    def _note(self, report: pytest.TestReport | pytest.CollectReport) -> None:
+        reason = skip_reason(report)
+        if reason is not None and not reason.startswith(ALLOWED_REASON):
+            self.refused.append(f"{report.nodeid}: {reason}")
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        if self.refused and session.exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        if self.refused:
+            terminalreporter.section("skipped in CI", sep="=", red=True)
+            for line in self.refused:
+                terminalreporter.write_line(line)
+            terminalreporter.write_line(
+                f"A skip in CI needs a reason that begins with {ALLOWED_REASON!r}; what the set-up"
+                " installs must be there."
+            )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if os.environ.get("CI"):
+        config.pluginmanager.register(SkipGate(), "nsm-skip-gate")

@@ -1,0 +1,218 @@
+"""Write `constraints.txt` and `benchmarks/constraints.txt`: exact versions with hashes.
+
+Versions are resolved by pip for the oldest supported Python (conditional requirements are
+backports, so its closure is the largest), then checked to be complete for the others. Hashes come
+from pip's installation report, one dry run for each Python, processor and C library, because a
+release has several wheels and each machine picks another one. Only wheels are listed: set-up then
+never runs a package's build script. Neither file names an index; pip uses the one that the machine
+is configured for.
+
+    make pin            # newest versions that pyproject.toml allows
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).resolve().parent.parent
+PYTHONS = ("3.11", "3.12", "3.13", "3.14")  # 3.14: installable, not yet tested
+MACHINES = ("x86_64", "aarch64")
+OLDEST_GLIBC = 28  # Debian 10, RHEL 8; older systems have no Python 3.11
+# A wheel for a newer C library is preferred where it fits: one run for each step in use.
+GLIBC_MINORS = (OLDEST_GLIBC, 31, 34, 39)
+PARALLEL_RUNS = 4
+
+# Needed by `pip install --no-build-isolation --editable .`; editables is what hatchling asks for.
+BUILD_EXTRAS = ("editables",)
+
+HEADER = """\
+# Written by tools/pin.py (`make pin`); do not edit.
+# {what} for CPython {first} to {last} on Linux x86_64 and aarch64, wheels only.
+--only-binary :all:
+"""
+
+
+class PinError(Exception):
+    """pip could not resolve or a platform lacks a wheel; the message has pip's own words."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """One kind of machine: a Python version and the wheel tags it accepts."""
+
+    python: str
+    machine: str
+    glibc_minor: int
+
+    def pip_options(self) -> list[str]:
+        """The options that make pip resolve for this machine instead of its own."""
+        options = ["--python-version", self.python, "--implementation", "cp"]
+        for abi in (f"cp{self.python.replace('.', '')}", "abi3", "none"):
+            options += ["--abi", abi]
+        for tag in self.platforms():
+            options += ["--platform", tag]
+        return options
+
+    def platforms(self) -> Iterator[str]:
+        """Wheel platform tags, best first (PEP 600: newer C libraries run older wheels)."""
+        legacy = {17: "manylinux2014", 12: "manylinux2010", 5: "manylinux1"}
+        for minor in range(self.glibc_minor, 4, -1):
+            yield f"manylinux_2_{minor}_{self.machine}"
+            if minor in legacy:
+                yield f"{legacy[minor]}_{self.machine}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pin:
+    """A package in one version, as pip reported it."""
+
+    name: str
+    version: str
+    sha256: str
+    requires: tuple[str, ...]
+
+
+def targets() -> list[Target]:
+    """Every kind of machine whose wheels are listed."""
+    return [
+        Target(python=python, machine=machine, glibc_minor=minor)
+        for python in PYTHONS
+        for machine in MACHINES
+        for minor in GLIBC_MINORS
+    ]
+
+
+def report(requirements: Iterable[str], target: Target, *options: str) -> list[Pin]:
+    """Let pip resolve `requirements` for `target` without installing anything.
+
+    Raises:
+        PinError: pip refused.
+    """
+    with tempfile.TemporaryDirectory() as scratch:
+        wanted = Path(scratch, "requirements.txt")
+        wanted.write_text("\n".join(requirements) + "\n", encoding="utf-8")
+        answer = Path(scratch, "report.json")
+        command = [sys.executable, "-m", "pip", "install", "--quiet", "--dry-run"]
+        command += ["--disable-pip-version-check", "--ignore-installed", "--only-binary", ":all:"]
+        command += ["--target", str(Path(scratch, "nothing")), "--report", str(answer)]
+        command += ["--requirement", str(wanted), *target.pip_options(), *options]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            raise PinError(f"pip cannot resolve for {target}:\n{done.stderr.strip()}")
+        return [pin_of(entry) for entry in json.loads(answer.read_bytes())["install"]]
+
+
+def pin_of(entry: Mapping[str, Any]) -> Pin:
+    """One entry of pip's installation report."""
+    metadata = entry["metadata"]
+    return Pin(
+        name=canonicalize_name(metadata["name"]),
+        version=metadata["version"],
+        sha256=entry["download_info"]["archive_info"]["hashes"]["sha256"],
+        requires=tuple(metadata.get("requires_dist", ())),
+    )
+
+
+def missing(pins: Sequence[Pin], roots: Iterable[str], python: str) -> set[str]:
+    """Names that `roots` and what they require need on `python` but `pins` lacks."""
+    environment = {"python_version": python, "python_full_version": f"{python}.0"}
+    by_name = {pin.name: pin for pin in pins}
+    absent: set[str] = set()
+    seen: set[tuple[str, str]] = set()
+    queue: list[tuple[str, str]] = []
+
+    def need(line: str, extra: str) -> None:
+        requirement = Requirement(line)
+        marker = requirement.marker
+        if marker is None or marker.evaluate({**environment, "extra": extra}):
+            name = canonicalize_name(requirement.name)
+            queue.extend((name, wanted) for wanted in {"", *requirement.extras})
+
+    for line in roots:
+        need(line, "")
+    while queue:
+        name, extra = item = queue.pop()
+        if item in seen:
+            continue
+        seen.add(item)
+        if name not in by_name:
+            absent.add(name)
+            continue
+        for line in by_name[name].requires:
+            need(line, extra)
+    return absent
+
+
+def resolve(roots: Sequence[str], fixed: Mapping[str, str]) -> dict[str, str]:
+    """Versions of everything that `roots` need, where `fixed` names versions already chosen."""
+    oldest = Target(python=PYTHONS[0], machine=MACHINES[0], glibc_minor=OLDEST_GLIBC)
+    pins = report([*roots, *(f"{name}=={version}" for name, version in fixed.items())], oldest)
+    for python in PYTHONS:
+        if absent := missing(pins, roots, python):
+            raise PinError(f"Python {python} also needs {sorted(absent)}: require them by name")
+    return {pin.name: pin.version for pin in pins}
+
+
+def hashes(versions: Mapping[str, str]) -> dict[str, set[str]]:
+    """SHA-256 of every wheel of `versions` that one of the targets would pick."""
+    lines = [f"{name}=={version}" for name, version in versions.items()]
+    found: dict[str, set[str]] = {name: set() for name in versions}
+
+    def wheels(target: Target) -> list[Pin]:
+        return report(lines, target, "--no-deps")
+
+    with ThreadPoolExecutor(PARALLEL_RUNS) as pool:
+        for pins in pool.map(wheels, targets()):
+            for pin in pins:
+                found[pin.name].add(pin.sha256)
+    return found
+
+
+def render(versions: Mapping[str, str], found: Mapping[str, Iterable[str]], what: str) -> str:
+    """A requirements file in pip's hash-checking form."""
+    lines = [HEADER.format(what=what, first=PYTHONS[0], last=PYTHONS[-1])]
+    for name in sorted(versions):
+        digests = [f"    --hash=sha256:{digest}" for digest in sorted(found[name])]
+        lines.append(" \\\n".join([f"{name}=={versions[name]}", *digests]) + "\n")
+    return "".join(lines)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Resolve, hash and write both files."""
+    argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0]).parse_args(argv)
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    groups = cast("dict[str, list[str]]", project["dependency-groups"])
+    roots = [*project["project"]["dependencies"], *project["build-system"]["requires"]]
+    roots += [*groups["dev"], *BUILD_EXTRAS]
+    try:
+        main_versions = resolve(roots, {})
+        bench_versions = resolve([*roots, *groups["bench"]], main_versions)
+        found = hashes(bench_versions)
+    except PinError as error:
+        print(f"pin: {error}", file=sys.stderr)
+        return 1
+    extra = {name: bench_versions[name] for name in bench_versions.keys() - main_versions.keys()}
+    for path, versions, what in (
+        (ROOT / "constraints.txt", main_versions, "What nsm, its build and its tests need"),
+        (ROOT / "benchmarks/constraints.txt", extra, "What `make bench` needs beyond that"),
+    ):
+        path.write_text(render(versions, found, what), encoding="utf-8")
+        print(f"{path.relative_to(ROOT)}: {len(versions)} packages")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
