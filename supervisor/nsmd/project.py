@@ -9,9 +9,7 @@ import os
 import posixpath
 import stat
 from collections.abc import Collection, Mapping
-from urllib.parse import unquote, urlsplit
 
-from nsm import paths
 from nsm.wire.errors import BadProjectError
 from nsmd.hostpaths import is_within, why_private
 from nsmd.values import ProjectMount
@@ -31,7 +29,7 @@ def choose_project(
     cwd: str | None,
     mount_point: str,
     home: str,
-    private: Collection[str] | None = None,
+    private: Collection[str] = (),
 ) -> tuple[ProjectMount | None, str]:
     """Take the first directory that is given.
 
@@ -73,7 +71,7 @@ def choose_project(
 
 
 def check_project(
-    path: str, mount_point: str, home: str, *, private: Collection[str] | None = None
+    path: str, mount_point: str, home: str, *, private: Collection[str] = ()
 ) -> ProjectMount:
     """Make sure that a directory may be shown in a jail.
 
@@ -81,8 +79,8 @@ def check_project(
         path: absolute, or below `~`.
         mount_point: where the jail shows it.
         home: the user's HOME.
-        private: further directories that must not be shown; None for the supervisor's own, with
-            whose socket code could start sessions that see everything.
+        private: further directories that must not be shown: the supervisor's own, with whose socket
+            code could start sessions that see everything.
 
     Raises:
         BadProjectError: it may not, or cannot; the message says why.
@@ -92,7 +90,6 @@ def check_project(
     real, found = _resolve(path, home)
     if not stat.S_ISDIR(found.st_mode):
         raise BadProjectError(f"{real} is not a directory.", hint="Name a directory.")
-    private = _own_directories() if private is None else private
     reason = why_private(real, real_home, [os.path.realpath(item) for item in private])
     if reason is not None:
         raise BadProjectError(
@@ -129,22 +126,6 @@ def check_mount_point(mount_point: str) -> None:
                 f"{mount_point} cannot be a mount point: the jail has its own {reserved}.",
                 hint="Choose another one, such as /project.",
             )
-
-
-def path_of_root(uri: str) -> str | None:
-    """The path of a root as MCP clients give it (`file:///home/user/my%20project`).
-
-    Returns:
-        None for what is not a file of this machine.
-    """
-    parts = urlsplit(uri)
-    if parts.scheme != "file" or parts.netloc not in ("", "localhost"):
-        return None
-    return unquote(parts.path) or None
-
-
-def _own_directories() -> list[str]:
-    return [paths.runtime_dir(), paths.state_dir(), paths.config_dir()]
 
 
 def _resolve(path: str, home: str) -> tuple[str, os.stat_result]:
