@@ -1,0 +1,376 @@
+"""The trio client over memory streams, and once over a real socket."""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import trio
+import trio.testing
+
+import nsm
+import samples
+from fakesupervisor import Exchange, FakeSupervisor
+from nsm.wire.connection import ServerConnection
+from nsm.wire.errors import DisconnectedError, NotRunningError, SessionLimitError
+from nsm.wire.frames import LocalProtocolError, RemoteProtocolError
+from nsm.wire.messages import Cancel, Event, Failure, Hello, Request, Result
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+    from pathlib import Path
+
+    from nsm.wire.messages import ServerMessage
+
+
+class Server:
+    """The supervisor's end of a memory stream, scripted message by message."""
+
+    def __init__(self, stream: trio.abc.Stream) -> None:
+        self.stream = stream
+        self.protocol = ServerConnection()
+
+    async def take(self) -> object:
+        """The client's next message."""
+        while (message := self.protocol.next_message()) is None:
+            data = await self.stream.receive_some()
+            assert data, "the client has closed"
+            self.protocol.receive_data(bytes(data))
+        return message
+
+    async def give(self, *messages: ServerMessage) -> None:
+        for message in messages:
+            await self.stream.send_all(self.protocol.send(message))
+
+    async def introduce(self) -> None:
+        assert isinstance(await self.take(), Hello)
+        await self.give(Hello("nsm-supervisor", "0.1.0", pid=7, rights=("read",)))
+
+
+@asynccontextmanager
+async def connected() -> AsyncGenerator[tuple[nsm.AsyncClient, Server, trio.Nursery]]:
+    ours, theirs = trio.testing.memory_stream_pair()
+    server = Server(theirs)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(server.introduce)
+        async with nsm.AsyncClient(stream=ours) as client:
+            yield client, server, nursery
+
+
+async def test_it_introduces_itself() -> None:
+    async with connected() as (client, _, _):
+        assert client.server is not None
+        assert client.server.pid == 7
+        assert repr(client) == "<nsm.AsyncClient supervisor=7 calls=0>"
+
+
+async def test_many_calls_at_once_answered_in_any_order() -> None:
+    results: dict[str, str] = {}
+    async with connected() as (client, server, nursery):
+
+        async def run(code: str) -> None:
+            results[code] = (await client.run(code, env="python")).stdout
+
+        async with trio.open_nursery() as calls:
+            for number in range(20):
+                calls.start_soon(run, str(number))
+            requests = [await server.take() for _ in range(20)]
+            for request in reversed(requests):
+                assert isinstance(request, Request)
+                result = samples.run_result(stdout="out" + request.args["code"])
+                await server.give(Result(request.id, result))
+        nursery.cancel_scope.cancel()
+    assert results == {str(number): f"out{number}" for number in range(20)}
+
+
+async def test_output_reaches_the_call_that_it_belongs_to() -> None:
+    seen: list[tuple[str, str, str]] = []
+    async with connected() as (client, server, _):
+
+        async def run(code: str) -> None:
+            def on_output(stream: str, text: str) -> None:
+                seen.append((code, stream, text))
+
+            await client.run(code, env="python", on_output=on_output)
+
+        async with trio.open_nursery() as calls:
+            calls.start_soon(run, "a")
+            first = await server.take()
+            calls.start_soon(run, "b")
+            second = await server.take()
+            assert isinstance(first, Request)
+            assert isinstance(second, Request)
+            for text in ("1", "2"):
+                for request in (second, first):
+                    data = {"stream": "stdout", "text": text}
+                    await server.give(Event(request.id, "output", data))
+                await trio.testing.wait_all_tasks_blocked()
+                assert len(seen) == 2 * int(text)
+            await server.give(Event(first.id, "weather", {}))
+            await server.give(Result(first.id, samples.run_result()))
+            await server.give(Result(second.id, samples.run_result()))
+    assert sorted(seen) == [
+        ("a", "stdout", "1"),
+        ("a", "stdout", "2"),
+        ("b", "stdout", "1"),
+        ("b", "stdout", "2"),
+    ]
+
+
+async def test_when_the_reading_call_is_answered_another_reads_on() -> None:
+    async with connected() as (client, server, nursery):
+        done: list[str] = []
+
+        async def ping(name: str) -> None:
+            await client.ping()
+            done.append(name)
+
+        nursery.start_soon(ping, "first")
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.start_soon(ping, "second")
+        nursery.start_soon(ping, "third")
+        for _ in range(3):
+            await server.take()
+        await server.give(Result(1, {}))
+        await trio.testing.wait_all_tasks_blocked()
+        assert done == ["first"]
+        await server.give(Result(2, {}), Result(3, {}))
+        await trio.testing.wait_all_tasks_blocked()
+        assert sorted(done[1:]) == ["second", "third"]
+
+
+async def test_when_the_reading_call_is_cancelled_another_reads_on() -> None:
+    async with connected() as (client, server, nursery):
+        scope = trio.CancelScope()
+        finished = trio.Event()
+
+        async def cancelled() -> None:
+            with scope:
+                await client.run("x", env="python")
+
+        async def ping() -> None:
+            await client.ping()
+            finished.set()
+
+        nursery.start_soon(cancelled)
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.start_soon(ping)
+        await trio.testing.wait_all_tasks_blocked()
+        scope.cancel()
+        assert [type(await server.take()) for _ in range(3)] == [Request, Request, Cancel]
+        await server.give(Result(1, samples.run_result()))  # the cancelled call's: dropped
+        await server.give(Result(2, {}))
+        await finished.wait()
+
+
+async def test_a_call_cancelled_before_it_writes_leaves_no_trace() -> None:
+    async with connected() as (client, server, nursery):
+        with trio.CancelScope() as scope:
+            scope.cancel()
+            await client.ping()
+        assert scope.cancelled_caught
+
+        async def serve() -> None:
+            assert await server.take() == Request(2, "ping", {})
+            await server.give(Result(2, {}))
+
+        nursery.start_soon(serve)
+        await client.ping()
+
+
+async def test_a_call_cancelled_while_it_writes_closes_the_connection() -> None:
+    ours, theirs = trio.testing.lockstep_stream_pair()  # takes a write in as it is read
+    server = Server(theirs)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(server.introduce)
+        async with nsm.AsyncClient(stream=ours) as client:
+            with trio.CancelScope() as scope:
+
+                async def read_a_little_then_cancel() -> None:
+                    await theirs.receive_some(3)
+                    scope.cancel()
+
+                nursery.start_soon(read_a_little_then_cancel)
+                await client.run("x" * 1000, env="python")
+            assert scope.cancelled_caught
+            with pytest.raises(DisconnectedError, match="while it was being written"):
+                await client.ping()
+
+
+async def test_an_error_belongs_to_its_call() -> None:
+    async with connected() as (client, server, nursery):
+
+        async def serve() -> None:
+            await server.take()
+            await server.give(Failure(1, SessionLimitError("full", hint="Kill one.")))
+            await server.take()
+            await server.give(Result(2, {}))
+
+        nursery.start_soon(serve)
+        with pytest.raises(SessionLimitError, match="full"):
+            await client.run("x", env="python")
+        await client.ping()
+
+
+async def test_what_a_callback_raises_cancels_the_run() -> None:
+    async with connected() as (client, server, nursery):
+        messages: list[object] = []
+
+        async def serve() -> None:
+            messages.append(await server.take())
+            await server.give(Event(1, "output", {"stream": "stdout", "text": "x"}))
+            messages.append(await server.take())
+
+        def on_output(_stream: str, _text: str) -> None:
+            raise ZeroDivisionError
+
+        nursery.start_soon(serve)
+        with pytest.raises(ZeroDivisionError):
+            await client.run("x", env="python", on_output=on_output)
+        await trio.testing.wait_all_tasks_blocked()
+        assert messages[1] == Cancel(1)
+
+
+@pytest.mark.parametrize("words", [b"", b"\xff" * 8])
+async def test_every_call_hears_of_the_connection_s_end(words: bytes) -> None:
+    kinds: list[type[BaseException]] = []
+    async with connected() as (client, server, _):
+
+        async def ping() -> None:
+            try:
+                await client.ping()
+            except (DisconnectedError, RemoteProtocolError) as error:
+                kinds.append(type(error))
+
+        async with trio.open_nursery() as calls:
+            for _ in range(5):
+                calls.start_soon(ping)
+            for _ in range(5):
+                await server.take()
+            if words:
+                await server.stream.send_all(words)
+            else:
+                await server.stream.aclose()
+        await ping()
+    assert kinds == [RemoteProtocolError if words else DisconnectedError] * 6
+
+
+async def test_the_server_s_last_words_reach_every_call() -> None:
+    async with connected() as (client, server, nursery):
+
+        async def serve() -> None:
+            await server.take()
+            await server.give(Failure(0, SessionLimitError("go away")))
+
+        nursery.start_soon(serve)
+        with pytest.raises(SessionLimitError, match="go away"):
+            await client.ping()
+
+
+async def test_what_cannot_be_sent_leaves_the_client_usable() -> None:
+    async with connected() as (client, server, nursery):
+        with pytest.raises(LocalProtocolError):
+            await client.call("run", {"code": object()})
+
+        async def serve() -> None:
+            assert await server.take() == Request(2, "ping", {})
+            await server.give(Result(2, {}))
+
+        nursery.start_soon(serve)
+        await client.ping()
+
+
+async def test_a_closed_client_says_so() -> None:
+    async with connected() as (client, _, _):
+        await client.aclose()
+        with pytest.raises(DisconnectedError, match="closed"):
+            await client.ping()
+
+
+async def test_a_supervisor_that_never_introduces_itself(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    ours, _theirs = trio.testing.memory_stream_pair()
+    with pytest.raises(DisconnectedError, match="within 10 s"):
+        async with nsm.AsyncClient(stream=ours):
+            raise AssertionError
+    assert trio.current_time() == pytest.approx(10)
+
+
+async def test_shutdown_waits_for_the_end(autojump_clock: trio.testing.MockClock) -> None:
+    async with connected() as (client, server, nursery):
+        order: list[str] = []
+
+        async def serve() -> None:
+            await server.take()
+            await server.give(Result(1, {}))
+            await trio.testing.wait_all_tasks_blocked()
+            order.append("closed")
+            await server.stream.aclose()
+
+        nursery.start_soon(serve)
+        await client.shutdown()
+        order.append("returned")
+        assert order == ["closed", "returned"]
+
+
+async def test_shutdown_of_one_that_stays(autojump_clock: trio.testing.MockClock) -> None:
+    async with connected() as (client, server, nursery):
+
+        async def serve() -> None:
+            await server.take()
+            await server.give(Result(1, {}))
+
+        nursery.start_soon(serve)
+        with pytest.raises(DisconnectedError, match="not ended within 10 s"):
+            await client.shutdown()
+
+
+def answer(**result: Any) -> Any:
+    def handler(_exchange: Exchange) -> dict[str, Any]:
+        return result
+
+    return handler
+
+
+async def test_every_operation_over_a_real_socket(tmp_path: Path) -> None:
+    path = str(tmp_path / "control.sock")
+    with FakeSupervisor(
+        path,
+        run=answer(**samples.run_result(stdout="x")),
+        result=answer(**samples.run_result()),
+        sessions=answer(sessions=[samples.session_row()]),
+        kill=answer(killed=[], errors=[]),
+        interrupt=answer(interrupted=False, session="s-1"),
+        envs=answer(environments=[samples.environment_row()]),
+        status=answer(**samples.status()),
+        ping=answer(),
+        shutdown=answer(),
+    ) as supervisor:
+        supervisor.hang_up_after = "shutdown"
+        async with nsm.AsyncClient(socket_path=path, scope="s", name="tests") as client:
+            assert (await client.run("x", env="python", session="a")).stdout == "x"
+            assert (await client.result("e")).execution_id == "x-1"
+            assert (await client.sessions())[0].id == "s-1"
+            assert (await client.kill("ab")).killed == ()
+            await client.kill_all()
+            await client.kill_idle(5)
+            assert await client.interrupt("a") is False
+            assert (await client.envs())[0].name == "python"
+            assert (await client.status()).pid == 4711
+            await client.ping()
+            await client.shutdown()
+    assert supervisor.hellos[0].scope == "s"
+    assert [request.args for request in supervisor.requests[3:7]] == [
+        {"targets": ["ab"]},
+        {"all": True},
+        {"idle_s": 5},
+        {"target": "a"},
+    ]
+
+
+async def test_where_none_listens(tmp_path: Path) -> None:
+    with pytest.raises(NotRunningError):
+        async with nsm.AsyncClient(socket_path=str(tmp_path / "x"), autostart=False):
+            raise AssertionError

@@ -1,0 +1,395 @@
+"""The blocking client against handlers behind a real socket."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import nsm
+import samples
+from fakesupervisor import Exchange, FakeSupervisor
+from nsm import client as client_module
+from nsm.wire.errors import (
+    BadRequestError,
+    CodeTooLargeError,
+    DisconnectedError,
+    ForbiddenError,
+    NotRunningError,
+    NsmError,
+    SessionLimitError,
+    UnknownOperationError,
+)
+from nsm.wire.frames import RemoteProtocolError, encode_frame
+from nsm.wire.messages import Request
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from fakesupervisor import Handler
+
+
+@pytest.fixture
+def supervisor() -> Iterator[FakeSupervisor]:
+    with FakeSupervisor() as supervisor:
+        yield supervisor
+
+
+@pytest.fixture
+def client(supervisor: FakeSupervisor) -> Iterator[nsm.Client]:
+    with nsm.Client(connection=supervisor.connect(), scope="s", name="tests") as client:
+        yield client
+
+
+def answer(**result: Any) -> Handler:
+    """A handler that always answers the same."""
+
+    def handler(_exchange: Exchange) -> dict[str, Any]:
+        return result
+
+    return handler
+
+
+def test_it_introduces_itself(supervisor: FakeSupervisor, client: nsm.Client) -> None:
+    (hello,) = supervisor.hellos
+    assert (hello.name, hello.scope, hello.program_version) == ("tests", "s", nsm.__version__)
+    assert client.server.pid == 4711
+    assert client.server.rights == ("read", "run", "manage")
+    assert repr(client) == "<nsm.Client open supervisor=4711>"
+
+
+def test_run(supervisor: FakeSupervisor, client: nsm.Client) -> None:
+    supervisor.handlers["run"] = answer(**samples.run_result(stdout="hi\n", exit_code=3))
+    result = client.run("print('hi')", env="python")
+    assert (result.stdout, result.exit_code) == ("hi\n", 3)
+    assert supervisor.requests == [Request(1, "run", {"env": "python", "code": "print('hi')"})]
+
+
+def test_run_with_everything(
+    supervisor: FakeSupervisor, client: nsm.Client, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    supervisor.handlers["run"] = answer(**samples.run_result())
+    client.run(
+        "x",
+        env="python",
+        session="a",
+        timeout_s=5,
+        execution_id="e",
+        project="sub",
+        mount_point="/p",
+        on_output=lambda _stream, _text: None,
+    )
+    assert supervisor.requests[0].args == {
+        "env": "python",
+        "code": "x",
+        "session": "a",
+        "timeout_s": 5,
+        "execution_id": "e",
+        "project": {"path": str(tmp_path / "sub"), "mount_point": "/p"},
+        "stream": True,
+    }
+
+
+def test_output_comes_while_it_runs(supervisor: FakeSupervisor, client: nsm.Client) -> None:
+    seen: list[tuple[str, str]] = []
+    more = threading.Event()
+
+    def run(exchange: Exchange) -> dict[str, Any]:
+        exchange.output("stdout", "a")
+        exchange.emit("weather", {"stream": "stdout", "text": "unknown kind"})
+        exchange.emit("output", {"stream": "stdin", "text": "unknown stream"})
+        exchange.emit("output", {"stream": "stdout", "text": 5})
+        assert more.wait(5), "the first piece has not come while the code ran"
+        exchange.output("stderr", "b")
+        return samples.run_result(stdout="a", stderr="b")
+
+    def on_output(stream: str, text: str) -> None:
+        seen.append((stream, text))
+        more.set()
+
+    supervisor.handlers["run"] = run
+    client.run("x", env="python", on_output=on_output)
+    assert seen == [("stdout", "a"), ("stderr", "b")]
+
+
+def test_an_answer_with_an_error_leaves_the_client_usable(
+    supervisor: FakeSupervisor, client: nsm.Client
+) -> None:
+    def refuse(_: Exchange) -> dict[str, Any]:
+        raise SessionLimitError("full", hint="Kill one.", data={"limit": 2})
+
+    supervisor.handlers |= {"run": refuse, "ping": answer()}
+    with pytest.raises(SessionLimitError) as caught:
+        client.run("x", env="python")
+    assert caught.value.to_wire() == {
+        "code": "session-limit",
+        "message": "full",
+        "hint": "Kill one.",
+        "data": {"limit": 2},
+    }
+    client.ping()
+    with pytest.raises(UnknownOperationError):
+        client.call("dance")
+
+
+def test_sessions_envs_status(supervisor: FakeSupervisor, client: nsm.Client) -> None:
+    supervisor.handlers |= {
+        "sessions": answer(sessions=[samples.session_row(), samples.session_row(id="s-2")]),
+        "envs": answer(environments=[samples.environment_row()]),
+        "status": answer(**samples.status()),
+    }
+    assert [row.id for row in client.sessions()] == ["s-1", "s-2"]
+    assert client.envs()[0].name == "python"
+    assert client.status().pid == 4711
+
+
+def test_kill_and_interrupt(supervisor: FakeSupervisor, client: nsm.Client) -> None:
+    supervisor.handlers |= {
+        "kill": answer(killed=[{"id": "s-1", "name": "a"}], errors=[]),
+        "interrupt": answer(interrupted=True, session="s-1"),
+        "result": answer(**samples.run_result(execution_id="e")),
+    }
+    assert client.kill(["a", "b"]).killed[0].name == "a"
+    client.kill("ab")  # one name, not two letters
+    client.kill_all()
+    client.kill_idle(60)
+    assert client.interrupt("a") is True
+    assert client.result("e").execution_id == "e"
+    assert [request.args for request in supervisor.requests] == [
+        {"targets": ["a", "b"]},
+        {"targets": ["ab"]},
+        {"all": True},
+        {"idle_s": 60},
+        {"target": "a"},
+        {"execution_id": "e"},
+    ]
+
+
+def test_shutdown_returns_when_the_supervisor_has_closed(supervisor: FakeSupervisor) -> None:
+    supervisor.handlers["shutdown"] = answer()
+    supervisor.hang_up_after = "shutdown"
+    client = nsm.Client(connection=supervisor.connect())
+    client.shutdown()
+    with pytest.raises(DisconnectedError, match="closed"):
+        client.ping()
+
+
+def test_shutdown_of_a_supervisor_that_is_ending_already(supervisor: FakeSupervisor) -> None:
+    def shutdown(exchange: Exchange) -> dict[str, Any]:
+        exchange.hang_up()
+        return {}
+
+    supervisor.handlers["shutdown"] = shutdown
+    nsm.Client(connection=supervisor.connect()).shutdown()
+
+
+def test_a_supervisor_that_does_not_end_is_told(
+    supervisor: FakeSupervisor, client: nsm.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client_module, "ANSWER_TIMEOUT_S", 0.01)
+    supervisor.handlers["shutdown"] = answer()
+    with pytest.raises(DisconnectedError, match="4711"):
+        client.shutdown()
+
+
+def test_a_supervisor_that_never_introduces_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client_module, "ANSWER_TIMEOUT_S", 0.01)
+    ours, theirs = socket.socketpair()
+    with ours, pytest.raises(DisconnectedError, match="not answered"):
+        nsm.Client(connection=theirs)
+    assert theirs.fileno() == -1
+
+
+def test_the_supervisor_goes_in_the_middle(supervisor: FakeSupervisor, client: nsm.Client) -> None:
+    def run(exchange: Exchange) -> dict[str, Any]:
+        exchange.output("stdout", "a")
+        exchange.hang_up()
+        return samples.run_result()
+
+    supervisor.handlers["run"] = run
+    with pytest.raises(DisconnectedError, match="before it answered"):
+        client.run("x", env="python", on_output=lambda _stream, _text: None)
+    with pytest.raises(DisconnectedError, match="closed"):
+        client.ping()
+
+
+def test_a_supervisor_that_refuses_the_connection_says_why() -> None:
+    ours, theirs = socket.socketpair()
+    error: dict[str, Any] = {
+        "code": "forbidden",
+        "message": "not your socket",
+        "hint": "",
+        "data": {},
+    }
+    with ours:
+        ours.sendall(encode_frame({"id": 0, "error": error}))
+        ours.shutdown(socket.SHUT_WR)
+        with pytest.raises(ForbiddenError, match="not your socket"):
+            nsm.Client(connection=theirs)
+
+
+@pytest.mark.parametrize(
+    "data", [b"\xff" * 8, b'{"nsm": 1}\n', encode_frame({"id": 1, "result": {}})]
+)
+def test_a_peer_that_speaks_something_else(data: bytes) -> None:
+    ours, theirs = socket.socketpair()
+    with ours:
+        ours.sendall(data)
+        with pytest.raises(RemoteProtocolError):
+            nsm.Client(connection=theirs)
+    assert theirs.fileno() == -1
+
+
+def test_an_answer_of_the_wrong_shape(supervisor: FakeSupervisor, client: nsm.Client) -> None:
+    supervisor.handlers |= {"sessions": answer(sessions=[{"id": 5}]), "ping": answer()}
+    with pytest.raises(RemoteProtocolError, match="`id`"):
+        client.sessions()
+    client.ping()  # the frames themselves were fine
+
+
+def test_code_that_cannot_be_sent(client: nsm.Client) -> None:
+    with pytest.raises(BadRequestError, match="character 2 is half of a surrogate pair"):
+        client.run("ab\udc80", env="python")
+    with pytest.raises(CodeTooLargeError, match="16777216 bytes"):
+        client.run("x" * 16 * 1024 * 1024, env="python")
+
+
+def test_large_code_and_large_output(supervisor: FakeSupervisor, client: nsm.Client) -> None:
+    def run(exchange: Exchange) -> dict[str, Any]:
+        return samples.run_result(stdout=exchange.args["code"])
+
+    supervisor.handlers["run"] = run
+    code = "ü" * 4 * 1024 * 1024
+    assert client.run(code, env="python").stdout == code
+
+
+def test_what_a_callback_raises_cancels_and_comes_out(
+    supervisor: FakeSupervisor, client: nsm.Client
+) -> None:
+    cancelled = threading.Event()
+
+    def run(exchange: Exchange) -> dict[str, Any]:
+        exchange.output("stdout", "x")
+        exchange.cancelled.wait()
+        cancelled.set()
+        return samples.run_result()
+
+    def on_output(_stream: str, _text: str) -> None:
+        raise BrokenPipeError
+
+    supervisor.handlers["run"] = run
+    with pytest.raises(BrokenPipeError):
+        client.run("x", env="python", on_output=on_output)
+    assert cancelled.wait(5)
+    assert supervisor.cancelled == [1]
+
+
+def interrupt_us() -> None:
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_ctrl_c_interrupts_the_run_and_brings_its_result(
+    supervisor: FakeSupervisor, client: nsm.Client
+) -> None:
+    def run(exchange: Exchange) -> dict[str, Any]:
+        interrupt_us()
+        exchange.cancelled.wait()
+        return samples.run_result(interrupted=True, exit_code=130)
+
+    supervisor.handlers |= {"run": run, "ping": answer()}
+    result = client.run("x", env="python")
+    assert (result.interrupted, result.exit_code) == (True, 130)
+    assert supervisor.cancelled == [1]
+    client.ping()  # and the client is usable
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_a_second_ctrl_c_gives_up(supervisor: FakeSupervisor, client: nsm.Client) -> None:
+    given_up = threading.Event()
+
+    def run(exchange: Exchange) -> dict[str, Any]:
+        interrupt_us()
+        exchange.cancelled.wait()  # the first one has been told
+        interrupt_us()
+        given_up.wait()
+        return samples.run_result()
+
+    supervisor.handlers["run"] = run
+    with pytest.raises(KeyboardInterrupt):
+        client.run("x", env="python")
+    given_up.set()
+    with pytest.raises(DisconnectedError):
+        client.ping()
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_a_program_s_own_handler_is_left_alone(
+    supervisor: FakeSupervisor, client: nsm.Client
+) -> None:
+    seen = threading.Event()
+    before = signal.signal(signal.SIGINT, lambda _number, _frame: seen.set())
+
+    def run(_: Exchange) -> dict[str, Any]:
+        interrupt_us()
+        assert seen.wait(5)
+        return samples.run_result()
+
+    supervisor.handlers["run"] = run
+    try:
+        assert not client.run("x", env="python").interrupted
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert supervisor.cancelled == []
+
+
+def test_it_runs_in_another_thread(supervisor: FakeSupervisor) -> None:
+    supervisor.handlers["run"] = answer(**samples.run_result(stdout="x"))
+    outputs: list[str] = []
+
+    def work() -> None:
+        with nsm.Client(connection=supervisor.connect()) as client:
+            outputs.append(client.run("x", env="python").stdout)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert outputs == ["x"]
+
+
+def test_it_finds_the_socket_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = str(tmp_path / "control.sock")
+    monkeypatch.setenv("NSM_SOCKET", path)
+    with FakeSupervisor(path, ping=answer()), nsm.Client() as client:
+        client.ping()
+    with pytest.raises(NotRunningError):
+        nsm.Client(autostart=False)
+    with FakeSupervisor(str(tmp_path / "other"), ping=answer()) as other:
+        assert other.path is not None
+        with nsm.Client(socket_path=other.path, autostart=False) as client:
+            client.ping()
+
+
+def test_closing_twice_is_fine(client: nsm.Client) -> None:
+    client.close()
+    client.close()
+    assert "closed" in repr(client)
+
+
+def test_every_error_is_an_nsm_error() -> None:
+    for kind in (DisconnectedError, NotRunningError, RemoteProtocolError, BadRequestError):
+        assert issubclass(kind, NsmError)
+
+
+def test_the_package_gives_its_names_lazily() -> None:
+    assert nsm.Client is client_module.Client
+    for name in nsm.__all__:
+        assert getattr(nsm, name) is not None
+    assert dir(nsm) == sorted(nsm.__all__)
+    with pytest.raises(AttributeError, match="no attribute 'Clint'"):
+        getattr(nsm, "Clint")  # noqa: B009  # checkers know that it is not there
