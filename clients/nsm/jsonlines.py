@@ -1,17 +1,25 @@
 """Lines of JSON-RPC without I/O: bytes in, lines out, and what one line holds.
 
-Used by both ends of an MCP attachment, the shim and the supervisor. Imports nothing but `json`:
-the shim's start is measured in milliseconds.
+Used by both ends of an MCP attachment, the shim and the supervisor.
+
+The shim's start and memory are measured: importing `json` would cost it 7 ms and 0.4 MB, nearly all
+for regular expressions that only its Python half uses. So this drives the C half directly, the same
+in CPython 3.11 to 3.13; tests compare it with `json`.
 """
 
 from __future__ import annotations
 
-import json
+from _json import encode_basestring_ascii, make_encoder, make_scanner
+
+TYPE_CHECKING = False  # `typing` itself takes 8 ms to import; checkers know this name
+if TYPE_CHECKING:
+    from typing import Any
 
 MAX_LINE_BYTES = 16 * 1024 * 1024
 """Longest line either end takes. Twice the largest code (`nsmd.values.MAX_CODE_BYTES`): escaping
 can double a text, and the limit on code should be the one that is met first."""
 
+_SPACE = " \t\r\n"
 _KEPT_HEAD_BYTES = 4096
 _KEPT_TAIL_BYTES = 1024
 """What is kept of a line that is too long: enough to find whose request it was."""
@@ -77,18 +85,33 @@ class LineBuffer:
 def parse(line: bytes) -> object:
     """What a line of JSON holds.
 
-    Python's own reader is stricter in some ways and laxer in others than the standard: here NaN
-    and Infinity are refused, and nesting too deep for the interpreter is an ordinary error.
+    Stricter than `json` by default: NaN and Infinity are refused, as the standard has it, and
+    nesting too deep for the interpreter is an ordinary error.
 
     Raises:
         ValueError: it is not JSON; the message says where.
     """
     try:
-        return json.loads(line.decode("utf-8"), parse_constant=_refuse_constant)
+        text = line.decode("utf-8").strip(_SPACE)
+        parsed, end = _scan(text, 0)
     except UnicodeDecodeError as error:
         raise ValueError(f"not UTF-8 (byte {error.start})") from None
+    except StopIteration as stop:
+        raise ValueError(f"no value at character {stop.value}") from None
     except RecursionError:
         raise ValueError("nested too deeply") from None
+    if end != len(text):
+        raise ValueError(f"more than one value (character {end})")
+    return parsed
+
+
+def dump(message: dict[str, object]) -> bytes:
+    """A message of plain values as a line of ASCII, without its newline.
+
+    Raises:
+        ValueError, TypeError: a value is none that JSON has.
+    """
+    return "".join(_encode(message, 0)).encode("ascii")
 
 
 def members(parsed: object) -> list[dict[str, object]]:
@@ -120,47 +143,64 @@ def outline(line: TooLong) -> dict[str, object]:
 
 def _leading(head: bytes) -> dict[str, object]:
     text = head.decode("utf-8", "replace")
-    decoder = json.JSONDecoder()
     found: dict[str, object] = {}
     at = text.find("{") + 1
     while at:
         try:
-            at = _skip_space(text, at)
-            key, at = decoder.raw_decode(text, at)
+            key, at = _scan(text, _skip_space(text, at))
             at = _skip_space(text, at)
             if text[at] != ":":
                 break
-            value, at = decoder.raw_decode(text, _skip_space(text, at + 1))
+            value, at = _scan(text, _skip_space(text, at + 1))
             at = _skip_space(text, at)
             if not isinstance(key, str) or text[at] != ",":
                 break
-            found[key] = value
-            at += 1
-        except (ValueError, IndexError, RecursionError):
+        except (ValueError, IndexError, StopIteration, RecursionError):
             break
+        found[key] = value
+        at += 1
     return found
 
 
 def _trailing(tail: bytes) -> dict[str, object]:
     # A comma inside a JSON string is never followed by a bare quote that opens a member, so the
     # longest rest that reads as members up to the closing brace is what the line ends with.
-    text = tail.decode("utf-8", "replace")
-    at = text.find(',"')
+    at = tail.find(b',"')
     while at >= 0:
         try:
-            found = json.loads("{" + text[at + 1 :])
-        except (ValueError, RecursionError):
-            at = text.find(',"', at + 1)
-        else:
-            return found if isinstance(found, dict) else {}  # pyright: ignore[reportUnknownVariableType]
+            return first_member(parse(b"{" + tail[at + 1 :]))
+        except ValueError:
+            at = tail.find(b',"', at + 1)
     return {}
 
 
 def _skip_space(text: str, at: int) -> int:
-    while text[at] in " \t\r\n":
+    while text[at] in _SPACE:
         at += 1
     return at
 
 
 def _refuse_constant(name: str) -> object:
     raise ValueError(f"{name} is not JSON")
+
+
+class _Scanning:
+    """What the C scanner asks its context for; all as in `json.JSONDecoder`."""
+
+    strict = True
+    object_hook = None
+    object_pairs_hook = None
+    array_hook = None  # Python 3.15
+    parse_float = float
+    parse_int = int
+    parse_constant = staticmethod(_refuse_constant)
+
+
+def _refuse_value(value: object) -> object:
+    raise TypeError(f"{type(value).__name__} is no JSON value")
+
+
+_scan: Any = make_scanner(_Scanning)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+_encode: Any = make_encoder(
+    None, _refuse_value, encode_basestring_ascii, None, ": ", ", ", False, False, False
+)

@@ -5,7 +5,6 @@ Standard library only, and no `typing`: see `nsm.shim`.
 
 from __future__ import annotations
 
-import json
 import os
 
 from nsm import jsonlines
@@ -119,7 +118,7 @@ def _attach_line() -> bytes:
         "cwd": cwd,
         "pid": os.getpid(),
     }
-    return json.dumps({"nsm": 1, "attach": attach}).encode("ascii") + b"\n"
+    return jsonlines.dump({"nsm": 1, "attach": attach}) + b"\n"
 
 
 def _check_attached(line: bytes) -> None:

@@ -12,7 +12,6 @@ beyond `HIGH_WATER_BYTES` the side that it comes from is not read.
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 import select
 import signal
@@ -60,12 +59,16 @@ class Relay:
     Args:
         stdin, stdout: the client's descriptors.
         connect: gives a connection to the supervisor, or raises what says why not.
+        drain_s: see `DRAIN_S`.
     """
 
-    def __init__(self, stdin: int, stdout: int, connect: Connect) -> None:
+    def __init__(
+        self, stdin: int, stdout: int, connect: Connect, *, drain_s: float = DRAIN_S
+    ) -> None:
         self._stdin = stdin
         self._stdout = stdout
         self._connect = connect
+        self._drain_s = drain_s
         self._lines = jsonlines.LineBuffer()
         self._to_client = bytearray()
         self._stdin_open = True
@@ -146,7 +149,7 @@ class Relay:
         lines = self._lines.feed(chunk)
         if not chunk:
             self._stdin_open = False
-            self._deadline = time.monotonic() + DRAIN_S
+            self._deadline = time.monotonic() + self._drain_s
             lines = [self._lines.rest()]  # a last line may lack its end
         for line in lines:
             if failure:
@@ -322,7 +325,7 @@ class Relay:
             self._answer_error(known, INVALID_REQUEST, text)
 
     def _send_client(self, message: Message) -> None:
-        self._to_client += json.dumps({"jsonrpc": "2.0", **message}).encode("ascii") + b"\n"
+        self._to_client += jsonlines.dump({"jsonrpc": "2.0", **message}) + b"\n"
 
 
 _LOST = (

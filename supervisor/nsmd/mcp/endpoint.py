@@ -33,6 +33,7 @@ from nsmd.mcp.progress import ProgressFeed
 from nsmd.mcp.render import ToolReply, render_error, render_result
 from nsmd.mcp.router import Call, Router
 from nsmd.mcp.seam import Execution, Runner
+from nsmd.mcp.text import clean
 from nsmd.values import Client, ProjectMount, RunRequest, RunResult
 
 log = logging.getLogger(__name__)
@@ -149,7 +150,7 @@ class Endpoint:
         attach = self._attach
         return Client(
             name=name,
-            scope=attach.scope or f"{name}:{project.path if project else '-'}",
+            scope=attach.scope or f"{name}:{clean(project.path) if project else '-'}",
             project=project,
             idle_timeout_s=attach.idle_timeout_s,
             max_lifetime_s=attach.max_lifetime_s,

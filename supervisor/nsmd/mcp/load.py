@@ -35,11 +35,17 @@ class Serve(Protocol):
 
 
 class EndpointLoader:
-    """Loads the endpoint once, for all attachments."""
+    """Loads the endpoint once, for all attachments.
 
-    def __init__(self) -> None:
+    Args:
+        serve: the function itself where it is loaded already, as in tests.
+    """
+
+    def __init__(self, serve: Serve | None = None) -> None:
         self._done = trio.Event()
-        self._serve: Serve | None = None
+        self._serve = serve
+        if serve is not None:
+            self._done.set()
 
     def __repr__(self) -> str:
         state = "loading" if not self._done.is_set() else "ready" if self._serve else "failed"

@@ -109,11 +109,16 @@ class Router:
         Raises:
             anyio.BrokenResourceError: the client is gone (what the SDK's loops expect).
         """
-        if isinstance(message, JSONRPCRequest):
-            own = f"{self._id_prefix}{message.id}"
-            message = message.model_copy(update={"id": own})
-        elif isinstance(message, JSONRPCResponse | JSONRPCError) and message.id is not None:
-            self._forget(message.id)
+        match message:
+            case JSONRPCRequest():
+                message = message.model_copy(update={"id": f"{self._id_prefix}{message.id}"})
+            case JSONRPCNotification(method="notifications/cancelled", params={"requestId": asked}):
+                params = {**(message.params or {}), "requestId": f"{self._id_prefix}{asked}"}
+                message = message.model_copy(update={"params": params})
+            case JSONRPCResponse() | JSONRPCError() if message.id is not None:
+                self._forget(message.id)
+            case _:
+                pass
         try:
             await self._out.send(wire.encode(message))
         except (trio.BrokenResourceError, trio.ClosedResourceError):

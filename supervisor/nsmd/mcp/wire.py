@@ -93,7 +93,7 @@ def too_long(line: jsonlines.TooLong) -> JSONRPCMessage:
         hint="The code was not run. Write large data to a file in a session in several calls, or "
         "read it from the project directory.",
     )
-    return _refused(_printable(jsonlines.request_id(fields)), fields.get("method"), error)
+    return _refused(jsonlines.request_id(fields), fields.get("method"), error)
 
 
 def too_many(request: JSONRPCRequest, limit: int) -> JSONRPCMessage:
@@ -149,9 +149,7 @@ def _request(fields: dict[str, Any]) -> JSONRPCRequest | Refusal:
     if known is None:
         return _invalid("id must be a string or a whole number")
     if not isinstance(fields.get("params", {}), dict | None):
-        return Refusal(
-            id=_printable(known), code=INVALID_PARAMS, message="params must be an object"
-        )
+        return Refusal(id=known, code=INVALID_PARAMS, message="params must be an object")
     try:
         return JSONRPCRequest.model_validate(fields)
     except ValidationError as error:
@@ -160,16 +158,7 @@ def _request(fields: dict[str, Any]) -> JSONRPCRequest | Refusal:
 
 
 def _invalid(why: str, known: RequestId | None = None) -> Refusal:
-    return Refusal(id=_printable(known), code=INVALID_REQUEST, message=f"Invalid request: {why}")
-
-
-def _printable(known: RequestId | None) -> RequestId | None:
-    """The id, unless it holds half a surrogate pair, which no answer could repeat."""
-    try:
-        str(known).encode()
-    except UnicodeEncodeError:
-        return None
-    return known
+    return Refusal(id=known, code=INVALID_REQUEST, message=f"Invalid request: {why}")
 
 
 def _depth_exceeds(value: object, limit: int) -> bool:

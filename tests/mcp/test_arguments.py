@@ -1,0 +1,94 @@
+"""Arguments of a call: what is taken, and what a model is told about the rest."""
+
+from __future__ import annotations
+
+import pytest
+
+from nsm.wire.errors import BadRequestError, CodeTooLargeError, NsmError
+from nsmd.mcp.arguments import RunArguments, parse_arguments
+from nsmd.values import MAX_CODE_BYTES
+
+
+def test_the_least_and_the_most() -> None:
+    assert parse_arguments({"code": "1", "env": "python"}) == RunArguments(
+        code="1", env="python", session=None, timeout_s=None
+    )
+    assert parse_arguments(
+        {"code": "", "env": "bash", "session": "a-1_.B", "timeout_seconds": 3}
+    ) == RunArguments(code="", env="bash", session="a-1_.B", timeout_s=3.0)
+
+
+def test_null_counts_as_left_out() -> None:
+    given = {"code": "1", "env": "python", "session": None, "timeout_seconds": None}
+    assert parse_arguments(given) == parse_arguments({"code": "1", "env": "python"})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (None, "`code` is missing"),
+        ({}, "`code` is missing"),
+        ([], "must be an object, not an array"),
+        ("code", "must be an object, not the string 'code'"),
+        (7, "must be an object, not a number"),
+        (True, r"not a boolean \(true\)"),
+        ({"code": None, "env": "python"}, "`code` is missing"),
+        ({"code": 7, "env": "python"}, "`code` must be a string, not a number"),
+        ({"code": ["a"], "env": "python"}, "`code` must be a string, not an array"),
+        ({"code": {"a": 1}, "env": "python"}, "`code` must be a string, not an object"),
+        ({"code": "a\ud800b", "env": "python"}, "surrogate pair at character 1"),
+        ({"code": "1"}, "`env` is missing"),
+        ({"code": "1", "env": 3}, "`env` must be a string, not a number"),
+        ({"code": "1", "env": "python", "session": 3}, "`session` must be a string"),
+        ({"code": "1", "env": "python", "session": ""}, "'' is not allowed.*1 to 64"),
+        ({"code": "1", "env": "python", "session": "../x"}, "'../x' is not allowed"),
+        ({"code": "1", "env": "python", "session": "a\n"}, "not allowed"),
+        ({"code": "1", "env": "python", "session": "x" * 65}, "1 to 64"),
+        ({"code": "1", "env": "python", "session": "\u0430"}, "not allowed"),  # looks like a
+        ({"code": "1", "env": "python", "timeout_seconds": "30"}, "not the string '30'"),
+        ({"code": "1", "env": "python", "timeout_seconds": True}, "not a boolean"),
+        ({"code": "1", "env": "python", "timeout_seconds": 0}, "above 0, not 0"),
+        ({"code": "1", "env": "python", "timeout_seconds": -1.5}, "above 0, not -1.5"),
+        ({"code": "1", "env": "python", "timeout_seconds": float("nan")}, "finite"),
+        ({"code": "1", "env": "python", "timeout_seconds": float("inf")}, "finite"),
+        ({"code": "1", "env": "python", "timeout_seconds": 10**4000}, "finite"),
+        ({"code": "1", "env": "python", "timeout": 3}, "Did you mean 'timeout_seconds'"),
+        ({"code": "1", "env": "python", "language": "x"}, "no argument 'language'"),
+        ({"script": "1", "env": "python"}, "no argument 'script'"),
+    ],
+)
+def test_mistakes_say_what_to_write_instead(arguments: object, says: str) -> None:
+    with pytest.raises(BadRequestError, match=f"(?s){says}"):
+        parse_arguments(arguments)
+
+
+def test_long_mistakes_are_quoted_in_part() -> None:
+    with pytest.raises(BadRequestError) as caught:
+        parse_arguments({"code": "1", "env": "python", "x" * 100_000: 1})
+    assert len(str(caught.value)) < 300
+
+
+@pytest.mark.parametrize(
+    ("code", "fits"),
+    [
+        ("a" * MAX_CODE_BYTES, True),
+        ("a" * (MAX_CODE_BYTES + 1), False),
+        ("ä" * (MAX_CODE_BYTES // 2), True),
+        ("ä" * (MAX_CODE_BYTES // 2 + 1), False),
+    ],
+    ids=["ascii", "ascii-over", "wide", "wide-over"],
+)
+def test_code_is_measured_in_bytes(code: str, fits: bool) -> None:
+    if fits:
+        assert parse_arguments({"code": code, "env": "python"}).code == code
+        return
+    with pytest.raises(CodeTooLargeError, match=r"8,388,6\d\d bytes; the limit is 8,388,608"):
+        parse_arguments({"code": code, "env": "python"})
+
+
+def test_every_refusal_is_of_our_own_kind() -> None:
+    """The endpoint turns `NsmError` into a result; anything else would be a fault of ours."""
+    odd: list[object] = [[[]], {"code": object(), "env": "x"}, {"code": "1", "env": "x", "": 1}]
+    for arguments in odd:
+        with pytest.raises(NsmError):
+            parse_arguments(arguments)

@@ -1,0 +1,618 @@
+"""One attachment over memory streams: eras, bad input, cancellation, clients that go away."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import MockClock, memory_stream_pair, wait_all_tasks_blocked
+
+from fake_runner import FakeRunner, a_result, echo
+from mcp_peer import MODERN_META, Message, Peer, attachment, call_params, text_of
+from nsm import jsonlines
+from nsm.wire.errors import (
+    BadProjectError,
+    OverloadedError,
+    SessionEndedError,
+    UnknownEnvironmentError,
+)
+from nsmd.mcp.attachment import MAX_ATTACH_BYTES, serve_attachment
+from nsmd.mcp.endpoint import serve
+from nsmd.mcp.load import EndpointLoader
+from nsmd.mcp.router import MAX_CALLS
+
+CODE = {"code": "print(1)", "env": "python"}
+
+
+# Eras.
+
+
+@pytest.mark.parametrize(
+    ("asked", "answered"),
+    [
+        ("2024-11-05", "2024-11-05"),
+        ("2025-03-26", "2025-03-26"),
+        ("2025-06-18", "2025-06-18"),
+        ("2025-11-25", "2025-11-25"),
+        ("2099-01-01", "2025-11-25"),
+    ],
+)
+async def test_handshake_revisions(asked: str, answered: str) -> None:
+    async with attachment(FakeRunner(echo)) as peer:
+        assert (await peer.attach())["ok"] is True
+        result = await peer.initialize(asked)
+        assert result["protocolVersion"] == answered
+        assert result["serverInfo"]["name"] == "nsm"
+        assert result["capabilities"]["tools"]["listChanged"] is True
+        (tool,) = (await peer.request("tools/list"))["result"]["tools"]
+        assert tool["name"] == "run"
+        assert tool["_meta"]["anthropic/maxResultSizeChars"] > 40_000
+        assert tool["annotations"]["openWorldHint"] is False
+        result = await peer.call({"code": "hello", "env": "python"})
+        assert text_of(result) == "hello"
+        assert result["isError"] is False
+        assert "structuredContent" not in result
+        assert (await peer.request("ping"))["result"] == {}
+
+
+async def test_the_revision_without_handshake() -> None:
+    async with attachment(FakeRunner(echo)) as peer:
+        await peer.attach()
+        discovered = (await peer.request("server/discover", {"_meta": MODERN_META}))["result"]
+        assert discovered["supportedVersions"] == ["2026-07-28"]
+        listed = (await peer.request("tools/list", {"_meta": MODERN_META}))["result"]
+        assert listed["tools"][0]["name"] == "run"
+        result = await peer.call({"code": "hello", "env": "python"}, modern=True)
+        assert (text_of(result), result["resultType"]) == ("hello", "complete")
+
+
+async def test_both_eras_on_one_connection_request_by_request() -> None:
+    """At least one widely used client sends `initialize` after a successful discovery."""
+    async with attachment(FakeRunner(echo)) as peer:
+        await peer.attach()
+        assert "result" in await peer.request("server/discover", {"_meta": MODERN_META})
+        await peer.initialize("2025-06-18")
+        for code in ("a", "b", "c"):
+            assert text_of(await peer.call({"code": code, "env": "python"})) == code
+            assert text_of(await peer.call({"code": code, "env": "python"}, modern=True)) == code
+
+
+async def test_initialize_may_carry_a_modern_envelope() -> None:
+    async with attachment(FakeRunner()) as peer:
+        await peer.attach()
+        params = {
+            "protocolVersion": "2025-11-25",
+            "capabilities": {},
+            "clientInfo": {"name": "c", "version": "1"},
+            "_meta": MODERN_META,
+        }
+        assert "result" in await peer.request("initialize", params)
+
+
+async def test_a_revision_that_nobody_knows_is_refused_by_name() -> None:
+    async with attachment(FakeRunner()) as peer:
+        await peer.attach()
+        meta = {**MODERN_META, "io.modelcontextprotocol/protocolVersion": "2031-01-01\ud800"}
+        error = (await peer.request("server/discover", {"_meta": meta}))["error"]
+        assert error["code"] == -32022
+        assert error["data"]["supported"] == ["2026-07-28"]
+
+
+async def test_a_half_built_envelope_is_told_what_is_missing() -> None:
+    async with attachment(FakeRunner()) as peer:
+        await peer.attach()
+        meta = {"io.modelcontextprotocol/protocolVersion": "2026-07-28"}
+        error = (await peer.request("tools/list", {"_meta": meta}))["error"]
+        assert "clientCapabilities" in error["message"]
+
+
+async def test_a_batch_is_served_message_by_message() -> None:
+    async with attachment(FakeRunner(echo)) as peer:
+        await peer.attach()
+        await peer.initialize("2025-03-26")
+        calls = [
+            {"jsonrpc": "2.0", "id": f"b{n}", "method": "tools/call", "params": call_params(CODE)}
+            for n in range(3)
+        ]
+        await peer.send([*calls, 7])
+        answers = [await peer.receive() for _ in range(4)]
+        assert {answer["id"] for answer in answers} == {"b0", "b1", "b2", None}
+
+
+# Bad input.
+
+BAD_LINES: list[tuple[bytes, int]] = [
+    (b"garbage", -32700),
+    (b"[" * 100_000, -32700),
+    (b'{"jsonrpc":"2.0","id":1e999,"method":"ping"}', -32600),
+    (b'{"jsonrpc":"2.0","id":NaN,"method":"ping"}', -32700),
+    (b'{"jsonrpc":"2.0","id":' + b"7" * 5000 + b',"method":"ping"}', -32700),
+    (b"\xff\xff", -32700),
+    (b"[]", -32600),
+    (b"null", -32600),
+    (b'{"jsonrpc":"2.0","id":{},"method":"ping"}', -32600),
+    (b'{"jsonrpc":"2.0","id":3,"method":"ping","params":[]}', -32602),
+    (b'{"jsonrpc":"2.0","id":3,"method":"tools/nothing"}', -32601),
+    (b'{"jsonrpc":"2.0","id":3,"method":"tools/call"}', -32602),
+    (b'{"jsonrpc":"2.0","id":3,"method":"tools/call","params":{"name":7}}', -32602),
+    (b'{"jsonrpc":"2.0","id":3,"method":"server/discover"}', -32601),
+]
+
+IGNORED_LINES = [
+    b"",
+    b"   ",
+    b'{"jsonrpc":"2.0","method":"notifications/nothing"}',
+    b'{"jsonrpc":"2.0","method":"notifications/cancelled"}',
+    b'{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":99}}',
+    b'{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":[1]}}',
+    b'{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":1}}',
+    b'{"jsonrpc":"2.0","method":"notifications/initialized","params":{"a":1}}',
+    b'{"jsonrpc":"2.0","id":77,"result":{}}',
+    b'{"jsonrpc":"2.0","id":"nsm-00000000-1","result":{}}',
+    b'{"jsonrpc":"2.0","id":1,"error":{"code":1,"message":"x"}}',
+    b'{"jsonrpc":"2.0","id":1,"error":{}}',
+]
+
+
+async def test_bad_lines_are_answered_and_the_connection_lives() -> None:
+    async with attachment(FakeRunner(echo)) as peer:
+        await peer.attach()
+        await peer.initialize()
+        for line, code in BAD_LINES:
+            await peer.send_raw(line)
+            answer = await peer.receive()
+            assert answer["error"]["code"] == code, (line[:80], answer)
+        for line in IGNORED_LINES:
+            await peer.send_raw(line)
+        assert text_of(await peer.call({"code": "fine", "env": "python"})) == "fine"
+
+
+async def test_bad_lines_before_the_handshake() -> None:
+    async with attachment(FakeRunner(echo)) as peer:
+        await peer.attach()
+        await peer.send_raw(b"garbage")
+        assert (await peer.receive())["error"]["code"] == -32700
+        assert (await peer.request("tools/call", call_params(CODE)))["error"]["code"] == -32602
+        for line in IGNORED_LINES:
+            await peer.send_raw(line)
+        await peer.initialize()
+        assert text_of(await peer.call(CODE)) == "print(1)"
+
+
+@pytest.mark.parametrize("modern", [False, True])
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ([1], "must be an object, not an array"),
+        ("code", "must be an object, not the string"),
+        ({}, "`code` is missing"),
+        (None, "`code` is missing"),
+        ({"code": 1, "env": "python"}, "`code` must be a string"),
+        ({"code": "a\ud800", "env": "python"}, "surrogate"),
+        ({"code": "1", "env": "python", "timeout": 1}, "Did you mean 'timeout_seconds'"),
+        ({"code": "1", "env": "python", "session": "../x"}, "not allowed"),
+        ({"code": "x" * (8 * 1024 * 1024 + 1), "env": "python"}, "the limit is 8,388,608"),
+    ],
+)
+async def test_mistakes_in_a_call_are_results_for_the_model(
+    arguments: object, says: str, modern: bool
+) -> None:
+    async with attachment(FakeRunner(echo)) as peer:
+        await peer.attach()
+        await peer.initialize()
+        result = await peer.call(arguments, modern=modern)
+        assert result["isError"] is True
+        assert says in text_of(result)
+
+
+async def test_an_unknown_tool_is_a_result_too() -> None:
+    async with attachment(FakeRunner()) as peer:
+        await peer.attach()
+        await peer.initialize()
+        for name in ("Bash", "Ba\ud800sh", "x" * 10_000):
+            answer = await peer.request("tools/call", {"name": name, "arguments": {"a": "ls"}})
+            assert answer["result"]["isError"] is True
+            text = text_of(answer["result"])
+            assert text.startswith(f"There is no tool {name[:80]!r}.")
+            assert "'run'" in text
+
+
+async def test_a_line_over_16_mib_is_refused_and_the_next_one_read() -> None:
+    async with attachment(FakeRunner(echo)) as peer:
+        await peer.attach()
+        await peer.initialize()
+        code = "x" * jsonlines.MAX_LINE_BYTES
+        result = await peer.call({"code": code, "env": "python"})
+        assert result["isError"] is True
+        assert "The code was not run" in text_of(result)
+        assert text_of(await peer.call({"code": "fine", "env": "python"})) == "fine"
+
+
+async def test_refusals_of_the_registry_are_results() -> None:
+    runner = FakeRunner()
+    async with attachment(runner) as peer:
+        await peer.attach()
+        await peer.initialize()
+        runner.refusal = UnknownEnvironmentError("No environment 'x'.", hint="Available: python.")
+        result = await peer.call(CODE)
+        assert (text_of(result), result["isError"]) == (
+            "No environment 'x'.\nAvailable: python.",
+            True,
+        )
+        assert result["_meta"] == {"nsm": {"error": "unknown-environment"}}
+        runner.refusal = OverloadedError("Full.", hint="Wait.")
+        assert text_of(await peer.call(CODE)) == "Full.\nWait."
+
+
+async def test_a_project_that_cannot_be_mounted_is_told_with_each_call() -> None:
+    runner = FakeRunner(echo)
+    runner.project = BadProjectError("PROJECT_DIR '/x' does not exist.", hint="Correct it.")
+    async with attachment(runner) as peer:
+        await peer.attach({"PROJECT_DIR": "/x"})
+        await peer.initialize()
+        (tool,) = (await peer.request("tools/list"))["result"]["tools"]
+        assert "No project is mounted: PROJECT_DIR '/x' does not exist." in tool["description"]
+        result = await peer.call(CODE)
+        assert result["isError"] is True
+        assert text_of(result) == "PROJECT_DIR '/x' does not exist.\nCorrect it."
+
+
+async def test_a_fault_of_ours_is_told_as_one(caplog: pytest.LogCaptureFixture) -> None:
+    runner = FakeRunner(lambda execution: execution.answer(7))  # type: ignore[arg-type]
+    async with attachment(runner) as peer:
+        await peer.attach()
+        await peer.initialize()
+        result = await peer.call(CODE)
+        assert result["isError"] is True
+        assert "nsm failed" in text_of(result)
+    assert "a call of run failed" in caplog.text
+
+
+async def test_output_that_is_no_unicode_leaves_the_line_json() -> None:
+    def odd(execution: Any) -> None:
+        execution.finish("a\ud800\x00\x1b\u2028b")
+
+    async with attachment(FakeRunner(odd)) as peer:
+        await peer.attach()
+        await peer.initialize()
+        assert text_of(await peer.call(CODE)) == "a\ufffd\x00\x1b\u2028b"
+
+
+# Calls.
+
+
+async def test_calls_run_in_parallel_and_answers_come_as_they_are_ready() -> None:
+    runner = FakeRunner()
+    async with attachment(runner) as peer:
+        await peer.attach()
+        await peer.initialize()
+        first = await peer.start("tools/call", call_params({**CODE, "session": "a"}))
+        second = await peer.start("tools/call", call_params({**CODE, "session": "b"}))
+        one, two = await runner.next(), await runner.next()
+        two.finish("2")
+        assert (await peer.receive())["id"] == second
+        one.finish("1")
+        assert (await peer.receive())["id"] == first
+
+
+async def test_a_session_that_ends_under_a_call() -> None:
+    runner = FakeRunner()
+    async with attachment(runner) as peer:
+        await peer.attach()
+        await peer.initialize()
+        await peer.start("tools/call", call_params({**CODE, "session": "a"}))
+        execution = await runner.next()
+        execution.answer(SessionEndedError("Session 'a' was killed.", hint="Call again."))
+        answer = await peer.receive()
+        assert text_of(answer["result"]) == "Session 'a' was killed.\nCall again."
+        assert not execution.abandoned.is_set()
+
+
+@pytest.mark.parametrize("modern", [False, True])
+async def test_cancellation_interrupts_and_is_not_answered(modern: bool) -> None:
+    runner = FakeRunner()
+    async with attachment(runner) as peer:
+        await peer.attach()
+        await peer.initialize()
+        call = await peer.start("tools/call", call_params(CODE, modern=modern))
+        execution = await runner.next()
+        await peer.notify("notifications/cancelled", {"requestId": call, "reason": "Esc"})
+        await execution.interrupted.wait()
+        assert not execution.abandoned.is_set()
+        assert (await peer.request("ping"))["result"] == {}  # and not the cancelled call's answer
+
+
+async def test_cancelling_twice_or_too_late_does_nothing() -> None:
+    runner = FakeRunner(echo)
+    async with attachment(runner) as peer:
+        await peer.attach()
+        await peer.initialize()
+        await peer.call(CODE)
+        execution = await runner.next()
+        for _ in range(2):
+            await peer.notify("notifications/cancelled", {"requestId": 2})
+        assert (await peer.request("ping"))["result"] == {}
+        assert not execution.interrupted.is_set()
+
+
+async def test_an_id_of_a_cancelled_call_can_be_used_again() -> None:
+    runner = FakeRunner()
+    async with attachment(runner) as peer:
+        await peer.attach()
+        await peer.initialize()
+        call = {"jsonrpc": "2.0", "id": 50, "method": "tools/call", "params": call_params(CODE)}
+        await peer.send(call)
+        first = await runner.next()
+        await peer.notify("notifications/cancelled", {"requestId": 50})
+        await first.interrupted.wait()
+        await wait_all_tasks_blocked()
+        await peer.send(call)
+        (await runner.next()).finish("again")
+        assert text_of((await peer.receive())["result"]) == "again"
+
+
+async def test_an_id_in_use_is_refused_without_answering_the_first() -> None:
+    runner = FakeRunner()
+    async with attachment(runner) as peer:
+        await peer.attach()
+        await peer.initialize()
+        call = {"jsonrpc": "2.0", "id": 50, "method": "tools/call", "params": call_params(CODE)}
+        await peer.send(call)
+        await peer.send(call)
+        refusal = await peer.receive()
+        assert (refusal["id"], refusal["error"]["code"]) == (None, -32600)
+        (await runner.next()).finish("first")
+        assert text_of((await peer.receive())["result"]) == "first"
+
+
+async def test_too_many_calls_at_once_are_refused() -> None:
+    runner = FakeRunner()
+    async with attachment(runner) as peer:
+        await peer.attach()
+        await peer.initialize()
+        for _ in range(MAX_CALLS + 2):
+            await peer.start("tools/call", call_params(CODE))
+        for _ in range(2):
+            refused = (await peer.receive())["result"]
+            assert refused["isError"] is True
+            assert "128 requests" in text_of(refused)
+        assert "error" in await peer.request("ping")
+        for _ in range(MAX_CALLS):
+            (await runner.next()).finish("done")
+        for _ in range(MAX_CALLS):
+            assert text_of((await peer.receive())["result"]) == "done"
+        assert (await peer.request("ping"))["result"] == {}
+
+
+@pytest.mark.parametrize("modern", [False, True])
+async def test_progress_where_it_was_asked_for(autojump_clock: MockClock, modern: bool) -> None:
+    runner = FakeRunner()
+    async with attachment(runner) as peer:
+        await peer.attach()
+        await peer.initialize()
+        params = call_params(CODE, modern=modern)
+        params["_meta"] = {**params.get("_meta", {}), "progressToken": "t"}
+        call = await peer.start("tools/call", params)
+        execution = await runner.next()
+        execution.print("one\n")
+        expected: list[Message] = [{"progressToken": "t", "progress": 0.0, "message": "one\n"}]
+        await trio.sleep(0.05)
+        execution.print("two\n")
+        execution.print("three\n")
+        expected.append({"progressToken": "t", "progress": 0.1, "message": "two\nthree\n"})
+        expected.append({"progressToken": "t", "progress": 15.1, "message": "running for 15 s"})
+        for params in expected:
+            notification = await peer.receive()
+            assert notification["method"] == "notifications/progress"
+            assert notification["params"] == params
+        execution.finish("one\ntwo\nthree\n")
+        answer = await peer.receive()
+        assert (answer["id"], text_of(answer["result"])) == (call, "one\ntwo\nthree\n")
+
+
+async def test_without_a_token_nobody_listens_to_output() -> None:
+    runner = FakeRunner()
+    async with attachment(runner) as peer:
+        await peer.attach()
+        await peer.initialize()
+        await peer.start("tools/call", call_params(CODE))
+        execution = await runner.next()
+        assert execution.on_output is None
+        execution.finish()
+        await peer.receive()
+
+
+async def test_a_chosen_session_name_is_told() -> None:
+    runner = FakeRunner()
+    async with attachment(runner) as peer:
+        await peer.attach()
+        await peer.initialize()
+        await peer.start("tools/call", call_params({**CODE, "session": "new"}))
+        execution = await runner.next()
+        assert execution.request.session == "new"
+        execution.answer(a_result(session="python-amber-7", created=True))
+        text = text_of((await peer.receive())["result"])
+        assert text == "(no output)\n[session: python-amber-7]"
+
+
+# Clients that go away, and ones that do not listen.
+
+
+async def test_a_client_that_vanishes_abandons_its_calls() -> None:
+    runner = FakeRunner()
+    async with attachment(runner) as peer:
+        await peer.attach()
+        await peer.initialize()
+        await peer.start("tools/call", call_params(CODE))
+        await peer.start("tools/call", call_params(CODE, modern=True))
+        executions = [await runner.next(), await runner.next()]
+        await peer.stream.aclose()
+        for execution in executions:
+            await execution.abandoned.wait()
+            assert not execution.interrupted.is_set()
+
+
+async def test_a_supervisor_that_ends_abandons_calls_and_hangs_up() -> None:
+    runner = FakeRunner()
+    ours, theirs = memory_stream_pair()
+    async with trio.open_nursery() as nursery:
+
+        async def serve_it() -> None:
+            await serve_attachment(theirs, b"", runner, endpoint=EndpointLoader(serve))
+
+        nursery.start_soon(serve_it)
+        peer = Peer(ours)
+        await peer.attach()
+        await peer.initialize()
+        await peer.start("tools/call", call_params(CODE))
+        execution = await runner.next()
+        nursery.cancel_scope.cancel()
+        await execution.abandoned.wait()
+    with pytest.raises(EOFError):
+        await peer.receive()
+
+
+async def test_a_client_that_never_reads_holds_nobody_up(autojump_clock: MockClock) -> None:
+    """It gets back-pressure; what it may keep waiting is bounded; another client is served."""
+    runner = FakeRunner(echo)
+    stream = _Deaf()
+    async with trio.open_nursery() as nursery, attachment(runner) as other:
+        await other.attach()
+        await other.initialize()
+
+        async def serve_it() -> None:
+            await serve_attachment(stream, b"", runner, endpoint=EndpointLoader(serve))
+
+        nursery.start_soon(serve_it)
+        await stream.feed(b'{"nsm":1,"attach":{}}\n')
+        with trio.move_on_after(1000) as patience:
+            for _ in range(1000):
+                await stream.feed(b"garbage, which is answered\n")
+        assert patience.cancelled_caught  # it is not read any more
+        assert text_of(await other.call({"code": "served", "env": "python"})) == "served"
+        nursery.cancel_scope.cancel()
+
+
+class _Deaf(trio.abc.HalfCloseableStream):
+    """A client that sends, and reads no more than the answer to its attach line."""
+
+    def __init__(self) -> None:
+        self._sender, self._receiver = trio.open_memory_channel[bytes](0)
+        self._written = 0
+
+    async def feed(self, chunk: bytes) -> None:
+        await self._sender.send(chunk)
+
+    async def receive_some(self, max_bytes: int | None = None) -> bytes:
+        return await self._receiver.receive()
+
+    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
+        self._written += 1
+        if self._written > 1:
+            await trio.sleep_forever()
+
+    async def wait_send_all_might_not_block(self) -> None:
+        await trio.lowlevel.checkpoint()
+
+    async def send_eof(self) -> None:
+        await trio.lowlevel.checkpoint()
+
+    async def aclose(self) -> None:
+        await trio.lowlevel.checkpoint()
+
+
+async def test_two_clients_do_not_see_each_other() -> None:
+    runner = FakeRunner()
+    async with attachment(runner) as one, attachment(runner) as two:
+        for peer, name in ((one, "first"), (two, "second")):
+            await peer.attach()
+            await peer.initialize(name=name)
+        await one.start("tools/call", call_params(CODE))
+        await two.start("tools/call", call_params(CODE))
+        executions = {e.request.client.name: e for e in (await runner.next(), await runner.next())}
+        executions["second"].finish("for two")
+        executions["first"].finish("for one")
+        assert text_of((await one.receive())["result"]) == "for one"
+        assert text_of((await two.receive())["result"]) == "for two"
+        assert executions["first"].request.client.scope == "first:-"
+
+
+# Attaching.
+
+
+async def test_the_first_line_may_come_in_pieces_and_with_the_rest() -> None:
+    runner = FakeRunner()
+    ours, theirs = memory_stream_pair()
+    ping = b'{"jsonrpc":"2.0","id":1,"method":"ping"}\n'
+    async with trio.open_nursery() as nursery:
+
+        async def serve_it() -> None:
+            await serve_attachment(theirs, b'{"nsm": 1', runner, endpoint=EndpointLoader(serve))
+
+        nursery.start_soon(serve_it)
+        await ours.send_all(b', "attach": {}}')
+        await ours.send_all(b"\n" + ping[:10])
+        await ours.send_all(ping[10:])
+        peer = Peer(ours)
+        assert (await peer.receive())["ok"] is True
+        assert (await peer.receive())["id"] == 1
+        await ours.aclose()
+
+
+@pytest.mark.parametrize(
+    ("sent", "says"),
+    [
+        (b'{"nsm": 7}\n', "nsm shutdown"),
+        (b"{" + b"x" * MAX_ATTACH_BYTES + b"xx", "262144 bytes"),
+        (b"{", "within 10 s"),
+    ],
+)
+async def test_who_does_not_attach_is_told_and_left(
+    autojump_clock: MockClock, sent: bytes, says: str
+) -> None:
+    async with attachment(FakeRunner()) as peer:
+        await peer.stream.send_all(sent)
+        answer = await peer.receive()
+        assert answer["ok"] is False
+        assert says in answer["error"]["message"] + answer["error"]["hint"]
+        with pytest.raises(EOFError):
+            await peer.receive()
+
+
+async def test_who_hangs_up_before_attaching_leaves_nothing() -> None:
+    async with attachment(FakeRunner()) as peer:
+        await peer.stream.send_all(b'{"nsm"')
+
+
+async def test_attachments_wait_for_the_package_and_are_told_when_it_is_missing(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def missing(name: str) -> None:
+        raise ImportError(name)
+
+    monkeypatch.setattr("importlib.import_module", missing)
+    loader = EndpointLoader()
+    ours, theirs = memory_stream_pair()
+    async with trio.open_nursery() as nursery:
+
+        async def serve_it() -> None:
+            await serve_attachment(theirs, b"", FakeRunner(), endpoint=loader)
+
+        nursery.start_soon(serve_it)
+        peer = Peer(ours)
+        await peer.send({"nsm": 1, "attach": {}})
+        await wait_all_tasks_blocked()
+        assert repr(loader) == "<EndpointLoader loading>"
+        await loader.run()
+        assert repr(loader) == "<EndpointLoader failed>"
+        answer = await peer.receive()
+        assert "cannot import the Python package `mcp`" in answer["error"]["message"]
+        await ours.aclose()
+
+
+async def test_the_package_is_loaded_in_a_thread() -> None:
+    loader = EndpointLoader()
+    await loader.run()
+    assert await loader.serve() is serve
+    assert repr(loader) == "<EndpointLoader ready>"

@@ -1,0 +1,242 @@
+"""Who a client is: its name, its scope, its project and its roots."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from fake_runner import FakeRunner, a_project, echo
+from mcp_peer import Message, Peer, attachment, call_params
+from nsmd.mcp.endpoint import ROOTS_TIMEOUT_S
+
+CODE = {"code": "1", "env": "python"}
+ROOTS = {"roots": {"listChanged": True}}
+
+
+async def submitted(peer: Peer, runner: FakeRunner, *, modern: bool = False) -> Any:
+    """The request that a call makes."""
+    await peer.call(CODE, modern=modern)
+    return (await runner.next()).request
+
+
+async def answer_roots(peer: Peer, *uris: str) -> None:
+    """Expect to be asked for roots, and tell these."""
+    question = await peer.receive()
+    assert question["method"] == "roots/list", question
+    roots = [{"uri": uri} for uri in uris]
+    await peer.send({"jsonrpc": "2.0", "id": question["id"], "result": {"roots": roots}})
+
+
+@pytest.mark.parametrize(
+    ("name", "variables", "project", "client", "scope"),
+    [
+        ("claude-code", {}, None, "claude-code", "claude-code:-"),
+        ("claude-code", {}, "/home/u/p", "claude-code", "claude-code:/home/u/p"),
+        ("Visual Studio Code", {}, None, "Visual-Studio-Code", "Visual-Studio-Code:-"),
+        ("a/b:c\x1b[31m\n", {}, None, "a-b-c--31m", "a-b-c--31m:-"),
+        ("", {}, None, "unknown", "unknown:-"),
+        ("x" * 200, {}, None, "x" * 64, "x" * 64 + ":-"),
+        ("claude-code", {"NSM_SCOPE": "shared"}, "/p", "claude-code", "shared"),
+    ],
+)
+async def test_names_and_scopes(
+    name: str, variables: dict[str, str], project: str | None, client: str, scope: str
+) -> None:
+    runner = FakeRunner(echo)
+    runner.project = a_project(project) if project else None
+    async with attachment(runner) as peer:
+        await peer.attach(variables)
+        await peer.initialize(name=name)
+        request = await submitted(peer, runner)
+        assert request.client.name == client
+        assert request.client.scope == scope
+        assert request.client.project == runner.project
+
+
+async def test_a_modern_client_names_itself_with_each_request() -> None:
+    runner = FakeRunner(echo)
+    async with attachment(runner) as peer:
+        await peer.attach()
+        request = await submitted(peer, runner, modern=True)
+        assert request.client.scope == "modern-client:-"
+
+
+async def test_a_scope_is_text_even_where_a_path_is_not() -> None:
+    runner = FakeRunner(echo)
+    runner.project = a_project("/home/u/\udcff")
+    async with attachment(runner) as peer:
+        await peer.attach()
+        await peer.initialize()
+        request = await submitted(peer, runner)
+        assert request.client.scope == "old-client:/home/u/\ufffd"
+
+
+async def test_session_limits_of_the_client_entry() -> None:
+    runner = FakeRunner(echo)
+    async with attachment(runner) as peer:
+        await peer.attach({"SESSION_IDLE_TIMEOUT": "60", "SESSION_MAX_LIFETIME": "600"})
+        await peer.initialize()
+        client = (await submitted(peer, runner)).client
+        assert (client.idle_timeout_s, client.max_lifetime_s) == (60.0, 600.0)
+
+
+async def test_a_bad_limit_is_told_at_once() -> None:
+    async with attachment(FakeRunner()) as peer:
+        answer = await peer.attach({"SESSION_IDLE_TIMEOUT": "a day"})
+        assert answer["ok"] is False
+        assert "SESSION_IDLE_TIMEOUT" in answer["error"]["message"]
+
+
+async def test_variables_and_working_directory_decide_the_project() -> None:
+    runner = FakeRunner(echo)
+    variables = {"PROJECT_DIR": "/p", "CLAUDE_PROJECT_DIR": "/c", "PROJECT_MOUNT": "/m"}
+    async with attachment(runner) as peer:
+        await peer.attach(variables, cwd="/cwd")
+        await peer.initialize(capabilities=ROOTS)
+        await peer.call(CODE)  # roots are not asked for where PROJECT_DIR is set
+        assert runner.asked_projects == [(variables, None, "/cwd")]
+
+
+@pytest.mark.parametrize(
+    ("uris", "root"),
+    [
+        (["file:///home/u/p", "file:///home/u/q"], "/home/u/p"),
+        (["file:///home/u/with%20space/%C3%A4"], "/home/u/with space/ä"),
+        (["file://localhost/home/u"], "/home/u"),
+        (["file://elsewhere/home/u", "file:///home/u/p"], "/home/u/p"),
+        ([], None),
+    ],
+)
+async def test_the_first_root_is_the_project(uris: list[str], root: str | None) -> None:
+    runner = FakeRunner(echo)
+    async with attachment(runner) as peer:
+        await peer.attach()
+        await peer.initialize(capabilities=ROOTS)
+        listing = await peer.start("tools/list")
+        await answer_roots(peer, *uris)
+        assert (await peer.receive())["id"] == listing
+        await peer.call(CODE)  # asked once only
+        assert [asked[1] for asked in runner.asked_projects] == [root, root]
+
+
+async def test_parallel_calls_ask_once() -> None:
+    runner = FakeRunner(echo)
+    async with attachment(runner) as peer:
+        await peer.attach()
+        await peer.initialize(capabilities=ROOTS)
+        for _ in range(3):
+            await peer.start("tools/call", call_params(CODE))
+        await answer_roots(peer, "file:///p")
+        for _ in range(3):
+            assert "result" in await peer.receive()
+
+
+async def test_a_client_without_roots_is_not_asked() -> None:
+    runner = FakeRunner(echo)
+    async with attachment(runner) as peer:
+        await peer.attach()
+        await peer.initialize()
+        await peer.call(CODE)
+        assert runner.asked_projects == [({}, None, "/somewhere")]
+
+
+async def test_a_modern_client_is_not_asked() -> None:
+    """That revision has no requests from server to client."""
+    runner = FakeRunner(echo)
+    async with attachment(runner) as peer:
+        await peer.attach()
+        await peer.initialize(capabilities=ROOTS)
+        await peer.call(CODE, modern=True)
+        assert runner.asked_projects == [({}, None, "/somewhere")]
+
+
+async def test_a_client_that_does_not_answer_has_no_roots(autojump_clock: MockClock) -> None:
+    runner = FakeRunner(echo)
+    async with attachment(runner) as peer:
+        await peer.attach()
+        await peer.initialize(capabilities=ROOTS)
+        began = trio.current_time()
+        call = await peer.start("tools/call", call_params(CODE))
+        question = await peer.receive()
+        cancelled = await peer.receive()  # the SDK takes its question back
+        assert cancelled["method"] == "notifications/cancelled"
+        assert cancelled["params"]["requestId"] == question["id"]
+        assert (await peer.receive())["id"] == call
+        assert trio.current_time() - began == ROOTS_TIMEOUT_S
+        # A late answer changes nothing, and nobody waits again.
+        await peer.send({"jsonrpc": "2.0", "id": question["id"], "result": {"roots": []}})
+        await peer.call(CODE)
+        assert trio.current_time() - began == ROOTS_TIMEOUT_S
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {"error": {"code": -32603, "message": "no"}},
+        {"result": {"roots": "none"}},
+        {"result": {"roots": [{"uri": 7}]}},
+        {"result": {"roots": [{"uri": "https://example.com/x"}]}},
+        {"result": {}},
+    ],
+)
+async def test_an_answer_that_is_none_counts_as_no_roots(answer: Message) -> None:
+    runner = FakeRunner(echo)
+    async with attachment(runner) as peer:
+        await peer.attach()
+        await peer.initialize(capabilities=ROOTS)
+        call = await peer.start("tools/call", call_params(CODE))
+        question = await peer.receive()
+        await peer.send({"jsonrpc": "2.0", "id": question["id"], **answer})
+        assert (await peer.receive())["id"] == call
+        assert runner.asked_projects == [({}, None, "/somewhere")]
+
+
+async def test_changed_roots_are_asked_for_again_and_the_tool_with_them() -> None:
+    runner = FakeRunner(echo)
+    async with attachment(runner) as peer:
+        await peer.attach()
+        await peer.initialize(capabilities=ROOTS)
+        call = await peer.start("tools/call", call_params(CODE))
+        await answer_roots(peer, "file:///old")
+        assert (await peer.receive())["id"] == call
+        await peer.notify("notifications/roots/list_changed")
+        assert (await peer.receive())["method"] == "notifications/tools/list_changed"
+        call = await peer.start("tools/call", call_params(CODE))
+        await answer_roots(peer, "file:///new")
+        assert (await peer.receive())["id"] == call
+        assert [asked[1] for asked in runner.asked_projects] == ["/old", "/new"]
+
+
+async def test_roots_that_change_while_they_are_told_are_asked_for_again() -> None:
+    runner = FakeRunner(echo)
+    async with attachment(runner) as peer:
+        await peer.attach()
+        await peer.initialize(capabilities=ROOTS)
+        await peer.start("tools/call", call_params(CODE))
+        question = await peer.receive()
+        await peer.notify("notifications/roots/list_changed")
+        await wait_all_tasks_blocked()
+        roots = {"roots": [{"uri": "file:///old"}]}
+        await peer.send({"jsonrpc": "2.0", "id": question["id"], "result": roots})
+        for _ in range(2):  # the notification and the answer
+            await peer.receive()
+        call = await peer.start("tools/call", call_params(CODE))
+        await answer_roots(peer, "file:///new")
+        assert (await peer.receive())["id"] == call
+
+
+async def test_ids_of_our_questions_are_our_own() -> None:
+    """A late answer to a question of an earlier supervisor must not pass for one to ours."""
+    ids: set[str] = set()
+    for _ in range(2):
+        async with attachment(FakeRunner(echo)) as peer:
+            await peer.attach()
+            await peer.initialize(capabilities=ROOTS)
+            await peer.start("tools/list")
+            question = await peer.receive()
+            assert isinstance(question["id"], str)
+            ids.add(question["id"])
+    assert len(ids) == 2

@@ -1,0 +1,117 @@
+"""Output as progress, in virtual time."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from nsmd.mcp.progress import MAX_MESSAGE_CHARS, ProgressFeed
+from nsmd.values import Output
+
+Report = tuple[float, str]
+
+
+def printed(text: str) -> Output:
+    return Output(stream="stdout", text=text)
+
+
+@asynccontextmanager
+async def feeding() -> AsyncGenerator[tuple[Callable[[str], None], list[Report]], None]:
+    """A running feed: a function that prints, and what was reported."""
+    feed, reports = ProgressFeed(), list[Report]()
+
+    async def report(seconds: float, text: str) -> None:
+        await trio.lowlevel.checkpoint()
+        reports.append((seconds, text))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(feed.run, report)
+        await wait_all_tasks_blocked()
+        yield lambda text: feed.take(printed(text)), reports
+        nursery.cancel_scope.cancel()
+
+
+async def test_output_is_reported_at_once_and_then_ten_times_a_second(
+    autojump_clock: MockClock,
+) -> None:
+    async with feeding() as (say, reports):
+        for number in range(100):  # one each 10 ms, from 0 to 990 ms
+            say(f"{number} ")
+            await trio.sleep(0.01)
+        await trio.sleep(0.05)
+    # At 0, 100, ..., 900 ms, then what came since at 1000 ms.
+    assert [round(seconds, 2) for seconds, _ in reports] == [n / 10 for n in range(11)]
+    assert "".join(text for _, text in reports) == "".join(f"{n} " for n in range(100))
+
+
+async def test_silence_is_broken_every_fifteen_seconds(autojump_clock: MockClock) -> None:
+    async with feeding() as (say, reports):
+        await trio.sleep(20)
+        say("at 20 s")
+        await trio.sleep(31)
+    assert reports == [
+        (15.0, "running for 15 s"),
+        (20.0, "at 20 s"),
+        (35.0, "running for 35 s"),
+        (50.0, "running for 50 s"),
+    ]
+
+
+async def test_progress_grows_with_each_report(autojump_clock: MockClock) -> None:
+    async with feeding() as (say, reports):
+        for _ in range(500):
+            say("x")
+            await trio.sleep(0.033)
+    steps = [seconds for seconds, _ in reports]
+    assert steps == sorted(set(steps))
+
+
+async def test_a_flood_is_skipped_not_kept(autojump_clock: MockClock) -> None:
+    async with feeding() as (say, reports):
+        say("first")
+        await wait_all_tasks_blocked()
+        for _ in range(1000):
+            say("y" * 1000)
+        say("the end")
+        await trio.sleep(0.15)
+    assert reports[0] == (0.0, "first")
+    skipped = 1_000_007 - MAX_MESSAGE_CHARS
+    (seconds, text) = reports[1]
+    assert seconds == pytest.approx(0.1)
+    assert text.startswith(f"[... {skipped:,} characters skipped ...]\nyyy")
+    assert text.endswith("the end")
+    assert len(text) < MAX_MESSAGE_CHARS + 60
+
+
+async def test_a_client_that_does_not_read_gets_less_often_what_is_newest(
+    autojump_clock: MockClock,
+) -> None:
+    feed, reports = ProgressFeed(), list[Report]()
+
+    async def slow_report(seconds: float, text: str) -> None:
+        reports.append((seconds, text))
+        await trio.sleep(10)
+
+    with trio.move_on_after(25):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(feed.run, slow_report)
+            for second in range(25):
+                feed.take(printed(f"{second},"))
+                await trio.sleep(1)
+    assert [seconds for seconds, _ in reports] == pytest.approx([0, 10.1 - 0.1, 20], abs=0.2)
+    assert reports[1][1].startswith("1,2,")
+
+
+async def test_split_surrogates_and_empty_pieces(autojump_clock: MockClock) -> None:
+    async with feeding() as (say, reports):
+        say("")
+        await wait_all_tasks_blocked()
+        assert not reports
+        say("\ud83d")
+        say("\ude00 \ud800")
+        await wait_all_tasks_blocked()
+    assert reports == [(0.0, "😀 \ufffd")]

@@ -1,0 +1,164 @@
+"""Lines of JSON-RPC: what is served, what is refused, and how that is said."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from mcp_types import (
+    ErrorData,
+    JSONRPCError,
+    JSONRPCNotification,
+    JSONRPCRequest,
+    JSONRPCResponse,
+)
+
+from nsm.jsonlines import TooLong
+from nsmd.mcp import wire
+from nsmd.mcp.wire import Refusal
+
+PARSE, REQUEST, PARAMS = -32700, -32600, -32602
+
+
+def deep(levels: int) -> bytes:
+    return b'{"jsonrpc":"2.0","id":1,"method":"m","params":{"a":' + (
+        b"[" * levels + b"]" * levels + b"}}"
+    )
+
+
+REFUSED: list[tuple[bytes, object, int, str]] = [
+    (b"garbage", None, PARSE, "Parse error"),
+    (b'{"jsonrpc":"2.0","id":1,"method":"m"', None, PARSE, "Parse error"),
+    (b'{"jsonrpc":"2.0","id":NaN,"method":"m"}', None, PARSE, "NaN is not JSON"),
+    (b'{"id":' + b"9" * 5000 + b"}", None, PARSE, "4300 digits"),
+    (b"\xff\xfe", None, PARSE, "not UTF-8"),
+    (b"[" * 200_000, None, PARSE, "nested too deeply"),
+    (deep(100), None, REQUEST, "nested more than 64 deep"),
+    (b"[]", None, REQUEST, "an empty batch"),
+    (b"7", None, REQUEST, "must be an object"),
+    (b'"text"', None, REQUEST, "must be an object"),
+    (b"null", None, REQUEST, "must be an object"),
+    (b"{}", None, REQUEST, "neither a method nor a result"),
+    (b'{"jsonrpc":"2.0","id":4}', 4, REQUEST, "neither a method nor a result"),
+    (b'{"jsonrpc":"2.0","id":null,"method":"m"}', None, REQUEST, "id must be"),
+    (b'{"jsonrpc":"2.0","id":1.5,"method":"m"}', None, REQUEST, "id must be"),
+    (b'{"jsonrpc":"2.0","id":true,"method":"m"}', None, REQUEST, "id must be"),
+    (b'{"jsonrpc":"2.0","id":[1],"method":"m"}', None, REQUEST, "id must be"),
+    (b'{"jsonrpc":"2.0","id":5,"method":7}', 5, REQUEST, "method is not"),
+    (b'{"jsonrpc":"1.0","id":5,"method":"m"}', 5, REQUEST, "jsonrpc is not"),
+    (b'{"id":"x","method":"m"}', "x", REQUEST, "jsonrpc is not"),
+    (b'{"jsonrpc":"2.0","id":6,"method":"m","params":[1]}', 6, PARAMS, "params must be"),
+    (b'{"jsonrpc":"2.0","id":6,"method":"m","params":"x"}', 6, PARAMS, "params must be"),
+    (b'{"jsonrpc":"2.0","id":"\\ud800","method":7}', "\ud800", REQUEST, "method is not"),
+]
+
+
+@pytest.mark.parametrize(("line", "known", "code", "says"), REFUSED)
+def test_refused(line: bytes, known: object, code: int, says: str) -> None:
+    (refusal,) = wire.decode(line)
+    assert isinstance(refusal, Refusal)
+    assert (refusal.id, refusal.code) == (known, code)
+    assert says in refusal.message
+    sent = json.loads(wire.encode(wire.error_message(refusal)))
+    assert sent == {
+        "jsonrpc": "2.0",
+        "id": known,
+        "error": {"code": code, "message": refusal.message},
+    }
+
+
+@pytest.mark.parametrize(
+    ("line", "kind"),
+    [
+        (b'{"jsonrpc":"2.0","id":1,"method":"m"}', JSONRPCRequest),
+        (b'{"jsonrpc":"2.0","id":"a","method":"m","params":null}', JSONRPCRequest),
+        (b' \t{"params":{},"method":"m","id":1,"jsonrpc":"2.0"}\r', JSONRPCRequest),
+        (b'{"jsonrpc":"2.0","id":1,"method":"m","extra":1}', JSONRPCRequest),
+        (deep(60), JSONRPCRequest),
+        (b'{"jsonrpc":"2.0","method":"m"}', JSONRPCNotification),
+        (b'{"jsonrpc":"2.0","id":1,"result":{}}', JSONRPCResponse),
+        (b'{"jsonrpc":"2.0","id":1,"error":{"code":1,"message":"x"}}', JSONRPCError),
+    ],
+)
+def test_served(line: bytes, kind: type) -> None:
+    (message,) = wire.decode(line)
+    assert type(message) is kind
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"jsonrpc":"2.0","method":7}',
+        b'{"jsonrpc":"2.0","method":"m","params":[]}',
+        b'{"jsonrpc":"2.0","id":1,"result":7}',
+        b'{"jsonrpc":"2.0","id":1,"error":"x"}',
+    ],
+)
+def test_nobody_waits_for_an_answer_to_these(line: bytes) -> None:
+    assert wire.decode(line) == []
+
+
+def test_a_batch_is_its_messages() -> None:
+    line = b'[{"jsonrpc":"2.0","id":1,"method":"m"}, 7, {"jsonrpc":"2.0","method":"n"}]'
+    request, refusal, notification = wire.decode(line)
+    assert isinstance(request, JSONRPCRequest)
+    assert isinstance(refusal, Refusal)
+    assert isinstance(notification, JSONRPCNotification)
+
+
+@given(st.binary() | st.text().map(str.encode))
+def test_garbage_gives_refusals_and_nothing_else(line: bytes) -> None:
+    for message in wire.decode(line):
+        assert isinstance(message, Refusal)
+
+
+JSON_ANY = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(st.characters(codec=None)),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(
+    st.fixed_dictionaries(
+        {},
+        optional={
+            "jsonrpc": st.just("2.0") | JSON_ANY,
+            "id": JSON_ANY,
+            "method": st.just("tools/call") | JSON_ANY,
+            "params": JSON_ANY,
+            "result": JSON_ANY,
+            "error": JSON_ANY,
+        },
+    )
+)
+def test_any_object_is_served_refused_or_dropped(message: dict[str, Any]) -> None:
+    for item in wire.decode(json.dumps(message).encode()):
+        if isinstance(item, Refusal):
+            wire.encode(wire.error_message(item))
+
+
+def test_what_no_utf8_has_is_sent_escaped() -> None:
+    error = ErrorData(code=1, message="m", data={"requested": "\ud800"})
+    line = wire.encode(JSONRPCError(jsonrpc="2.0", id=1, error=error))
+    assert json.loads(line)["error"]["data"] == {"requested": "\ud800"}
+
+
+def test_a_line_over_the_limit_is_answered_to_its_sender() -> None:
+    head = b'{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"run","code":"xxx'
+    answer = wire.too_long(TooLong(20_000_000, head, b'xxx"}}'))
+    assert isinstance(answer, JSONRPCResponse)
+    assert answer.id == 7
+    assert answer.result["isError"] is True
+    assert "20,000,000 bytes; the limit is 16,777,216" in answer.result["content"][0]["text"]
+
+    other = wire.too_long(TooLong(20_000_000, b'{"id":8,"method":"x","y', b'"}'))
+    assert isinstance(other, JSONRPCError)
+    assert other.id == 8
+
+    unknown = wire.too_long(TooLong(20_000_000, b"xxxx", b"xxxx"))
+    assert isinstance(unknown, JSONRPCError)
+    assert unknown.id is None
