@@ -8,10 +8,10 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import trio
-from sandbox_agent import FrameReader, encode_frame
 
 from nsm.wire.errors import StartFailedError
 from nsmd.values import Environment, JailSizes, JailSpec
+from sandbox_agent import FrameReader, encode_frame
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -44,7 +44,6 @@ class FakeAgent:
     def __init__(self, end: socket.socket) -> None:
         self._stream = trio.SocketStream(trio.socket.from_stdlib_socket(end))
         self._reader = FrameReader()
-        self._frames: list[Mapping[str, Any]] = []
         self._sequence = 0
         self.acknowledged = 0
         self.hello: Mapping[str, Any] | None = None
@@ -71,12 +70,11 @@ class FakeAgent:
     async def receive(self) -> Mapping[str, Any]:
         """The next frame that is not an acknowledgement; raises EOFError at the end."""
         while True:
-            while not self._frames:
+            while (frame := self._reader.next_message()) is None:
                 data = await self._stream.receive_some(65536)
                 if not data:
                     raise EOFError
-                self._frames.extend(self._reader.feed(data))
-            frame = self._frames.pop(0)
+                self._reader.receive_data(bytes(data))
             if frame["type"] != "ack":
                 return frame
             self.acknowledged = frame["seq"]

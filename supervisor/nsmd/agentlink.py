@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from typing import Any
 
 import trio
-from sandbox_agent import FrameReader, FramingError, encode_frame
 
 from nsmd import agentframes
 from nsmd.agentframes import AgentFrame, AgentProtocolError, OutputFrame, ReadyFrame
+from sandbox_agent import FrameError, FrameReader, encode_frame
 
 PROTOCOL = 1
 CHUNK_BYTES = 64 * 1024
@@ -42,7 +42,6 @@ class AgentLink:
         self.token = secrets.token_bytes(16)
         self._stream = stream
         self._reader = FrameReader()
-        self._frames: list[Mapping[str, Any]] = []
         self._unacked_frames = 0
         self._unacked_chars = 0
         self._to_write, self._written = trio.open_memory_channel[bytes](MAX_OUTGOING)
@@ -92,18 +91,14 @@ class AgentLink:
             AgentProtocolError: it is not a valid one.
             AgentLinkError: the channel ended.
         """
-        while not self._frames:
+        while (frame := self._next_frame()) is None:
             try:
                 data = await self._stream.receive_some(CHUNK_BYTES)
             except (trio.BrokenResourceError, trio.ClosedResourceError):
                 data = b""
             if not data:
                 raise AgentLinkError("ended its channel")
-            try:
-                self._frames.extend(self._reader.feed(data))
-            except FramingError as error:
-                raise AgentProtocolError(str(error)) from error
-        frame = self._frames.pop(0)
+            self._reader.receive_data(bytes(data))
         parsed = agentframes.parse(frame)
         self._acknowledge(frame, parsed)
         return parsed
@@ -120,6 +115,12 @@ class AgentLink:
                     await self._stream.send_all(data)
             except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
                 raise AgentLinkError("ended its channel") from error
+
+    def _next_frame(self) -> Mapping[str, Any] | None:
+        try:
+            return self._reader.next_message()
+        except FrameError as error:
+            raise AgentProtocolError(str(error)) from error
 
     def _acknowledge(self, frame: Mapping[str, Any], parsed: AgentFrame) -> None:
         """Tell the agent what it need not keep; output in batches, everything else at once."""
