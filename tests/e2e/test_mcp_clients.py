@@ -1,0 +1,212 @@
+"""Real MCP clients through the real shim to a real supervisor and real jails."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import trio
+from mcp import Client, StdioServerParameters
+from mcp_types import CallToolResult, TextContent
+
+import nsm
+from e2e_support import program, run, supervisor, variables_for, wait_gone
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+ERAS = ["legacy", "2026-07-28", "auto"]
+
+
+def server(variables: Mapping[str, str]) -> StdioServerParameters:
+    return StdioServerParameters(command=program("nsm-mcp"), env=dict(variables))
+
+
+def text_of(result: CallToolResult) -> str:
+    return "".join(part.text for part in result.content if isinstance(part, TextContent))
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    tmp_path.chmod(0o755)
+    (tmp_path / "numbers.txt").write_text("1\n2\n39\n")
+    return tmp_path
+
+
+@pytest.mark.parametrize("era", ERAS)
+async def test_the_main_job_in_both_eras(short_dir: Path, project: Path, era: Any) -> None:
+    with supervisor(short_dir) as it:
+        variables = it.variables | {"PROJECT_DIR": str(project)}
+        async with Client(server(variables), mode=era) as client:
+            tools = (await client.list_tools()).tools
+            assert [tool.name for tool in tools] == ["run"]
+            assert "/project, read-only" in (tools[0].description or "")
+
+            async def call(code: str, env: str, **more: Any) -> CallToolResult:
+                return await client.call_tool("run", {"code": code, "env": env, **more})
+
+            total = "t = sum(int(n) for n in open('/project/numbers.txt'))"
+            assert not (await call(total, "python", session="s")).is_error
+            assert text_of(await call("t", "python", session="s")) == "42\n"
+            failed = await call("exit 3", "bash")
+            assert failed.is_error
+            assert "exit code 3" in text_of(failed)
+            denied = await call("echo x > /project/new", "bash")
+            assert denied.is_error
+            assert "no output" in text_of(await call("let x = 1", "node"))
+            assert "Did you mean 'python'" in text_of(await call("1", "pyhton"))
+            wrong = await call("echo", "bash", session="s")
+            assert wrong.is_error
+            assert "runs python, not bash" in text_of(wrong)
+        with it.client() as control:
+            (row,) = control.sessions()
+            assert (row.name, row.project) == ("s", str(project))
+
+
+async def test_the_same_client_finds_its_sessions_again(short_dir: Path) -> None:
+    with supervisor(short_dir) as it:
+        for expected in ("(no output)", "kept\n"):
+            code = "print(x)" if "kept" in expected else "x = 'kept'"
+            async with Client(server(it.variables), mode="legacy") as client:
+                result = await client.call_tool(
+                    "run", {"code": code, "env": "python", "session": "mine"}
+                )
+                assert expected in text_of(result)
+        shared = it.variables | {"NSM_SCOPE": "elsewhere"}
+        async with Client(server(shared), mode="legacy") as client:
+            other = await client.call_tool(
+                "run", {"code": "print(x)", "env": "python", "session": "mine"}
+            )
+            assert other.is_error
+
+
+async def test_progress_and_cancellation(short_dir: Path) -> None:
+    with supervisor(short_dir) as it:
+        async with Client(server(it.variables), mode="legacy") as client:
+            heard: list[str] = []
+
+            async def on_progress(
+                progress: float, total: float | None, message: str | None
+            ) -> None:
+                del progress, total
+                heard.append(message or "")
+                if "started" in "".join(heard):
+                    scope.cancel()
+
+            with trio.CancelScope() as scope:
+                await client.call_tool(
+                    "run",
+                    {
+                        "code": "n = 1; print('started', flush=True)\nwhile True: pass",
+                        "env": "python",
+                        "session": "loop",
+                    },
+                    progress_callback=on_progress,
+                )
+            assert scope.cancelled_caught
+            after = await client.call_tool(
+                "run", {"code": "print('usable')", "env": "python", "session": "loop"}
+            )
+            assert "usable" in text_of(after)
+
+
+async def test_ten_shims_at_once_start_one_supervisor(short_dir: Path) -> None:
+    variables = variables_for(short_dir)
+    short_dir.chmod(0o700)
+    pids: set[int] = set()
+
+    async def use(number: int) -> None:
+        async with Client(server(variables), mode="legacy") as client:
+            result = await client.call_tool("run", {"code": f"echo {number}", "env": "bash"})
+            assert text_of(result) == f"{number}\n"
+            pids.add(_supervisor_pid(short_dir))
+
+    try:
+        async with trio.open_nursery() as nursery:
+            for number in range(10):
+                nursery.start_soon(use, number)
+        assert len(pids) == 1
+    finally:
+        fds = [os.pidfd_open(pid) for pid in pids]
+        with nsm.Client(socket_path=str(short_dir / "control.sock"), autostart=False) as control:
+            control.shutdown()
+        wait_gone(fds)
+
+
+async def test_a_supervisor_that_is_killed_is_told_and_replaced(short_dir: Path) -> None:
+    """The call in flight gets an answer; the next one starts a supervisor anew."""
+    variables = variables_for(short_dir)
+    short_dir.chmod(0o700)
+    async with Client(server(variables), mode="legacy") as client:
+        call = partial(client.call_tool, "run")
+        await call({"code": "x = 1", "env": "python", "session": "a"})
+        first = _supervisor_pid(short_dir)
+        answers: list[CallToolResult] = []
+
+        async def long() -> None:
+            code = "import time; time.sleep(25)"
+            answers.append(await call({"code": code, "env": "python", "session": "a"}))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(long)
+            await _until_running(short_dir)
+            fd = os.pidfd_open(first)
+            os.kill(first, 9)
+            wait_gone([fd])
+        assert answers[0].is_error
+        assert "supervisor" in text_of(answers[0])
+        again = await call({"code": "print('x' in dir())", "env": "python", "session": "a"})
+        assert text_of(again).startswith("False\n")
+        second = _supervisor_pid(short_dir)
+    fd = os.pidfd_open(second)
+    with nsm.Client(socket_path=str(short_dir / "control.sock"), autostart=False) as control:
+        control.shutdown()
+    wait_gone([fd])
+
+
+def test_without_autostart_the_reason_is_told(short_dir: Path) -> None:
+    variables = variables_for(short_dir) | {"NSM_AUTOSTART": "0"}
+    initialize = (
+        '{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-06-18",'
+        '"capabilities":{},"clientInfo":{"name":"t","version":"0"}}}\n'
+    )
+    result = run("nsm-mcp", variables=variables, stdin=initialize)
+    assert result.returncode != 0
+    assert "NSM_AUTOSTART=0" in result.stdout
+    assert "NSM_AUTOSTART=0" in result.stderr
+
+
+def test_claude_code_sees_the_server_connected(short_dir: Path) -> None:
+    claude = shutil.which("claude") or os.environ.get("NSM_TEST_CLAUDE")
+    if not claude:
+        pytest.skip("not here: Claude Code is not installed (npm i @anthropic-ai/claude-code)")
+    with supervisor(short_dir) as it:
+        for arguments in (["add", "nsm", "--", program("nsm-mcp")], ["list"]):
+            result = subprocess.run(
+                [claude, "mcp", *arguments],
+                env=it.variables,
+                cwd=short_dir,
+                capture_output=True,
+                text=True,
+                timeout=120,
+                check=False,
+            )
+            assert result.returncode == 0, result
+    (line,) = [line for line in result.stdout.splitlines() if line.startswith("nsm:")]
+    assert "Connected" in line
+
+
+def _supervisor_pid(directory: Path) -> int:
+    with nsm.Client(socket_path=str(directory / "control.sock"), autostart=False) as control:
+        return control.status().pid
+
+
+async def _until_running(directory: Path) -> None:
+    with nsm.Client(socket_path=str(directory / "control.sock"), autostart=False) as control:
+        while not any(row.state == "running" for row in control.sessions()):
+            await trio.lowlevel.checkpoint()
