@@ -166,12 +166,8 @@ class AsyncClient:
             stream=on_output is not None,
         )
 
-        def on_event(event: Event) -> None:
-            output = operations.output_of(event)
-            if output is not None and on_output is not None:
-                on_output(*output)
-
-        return RunResult.from_wire(await self.call("run", arguments, on_event))
+        on_event = None if on_output is None else operations.output_to(on_output)
+        return RunResult.from_wire(await self.call("run", arguments, on_event=on_event))
 
     async def result(self, execution_id: str) -> RunResult:
         """The result of an execution, once more or still to come."""
@@ -213,7 +209,8 @@ class AsyncClient:
 
     async def shutdown(self) -> None:
         """End the supervisor and all sessions; returns when it has closed this connection."""
-        await self.call("shutdown")
+        with suppress(DisconnectedError):  # it was ending already
+            await self.call("shutdown")
         closing = self._calls[CONNECTION_ID] = _Call()  # waits like a call, and is never answered
         with trio.move_on_after(ANSWER_TIMEOUT_S) as scope, suppress(NsmError):
             await self._wait_for_answer(closing, None)
@@ -229,6 +226,7 @@ class AsyncClient:
         self,
         op: str,
         args: dict[str, Any] | None = None,
+        *,
         on_event: Callable[[Event], object] | None = None,
     ) -> dict[str, Any]:
         """Any operation, by its name and arguments on the wire (docs/interfaces.md).

@@ -164,7 +164,9 @@ class Client:
             mount_point=mount_point,
             stream=on_output is not None,
         )
-        return RunResult.from_wire(self._call_interruptible("run", arguments, on_output))
+        on_event = None if on_output is None else operations.output_to(on_output)
+        wire = self.call("run", arguments, on_event=on_event, interruptible=True)
+        return RunResult.from_wire(wire)
 
     def result(self, execution_id: str) -> RunResult:
         """The result of an execution, once more or still to come.
@@ -172,7 +174,7 @@ class Client:
         Raises:
             UnknownExecutionError: it was never run, or too long ago.
         """
-        wire = self._call_interruptible("result", {"execution_id": execution_id}, None)
+        wire = self.call("result", {"execution_id": execution_id}, interruptible=True)
         return RunResult.from_wire(wire)
 
     def sessions(self) -> list[SessionRow]:
@@ -211,13 +213,13 @@ class Client:
 
     def shutdown(self) -> None:
         """End the supervisor and all sessions; returns when it has closed this connection."""
-        self.call("shutdown")
-        self._socket.settimeout(ANSWER_TIMEOUT_S)
         try:
+            self.call("shutdown")
+            self._socket.settimeout(ANSWER_TIMEOUT_S)
             while self._socket.recv(_READ_BYTES):
                 pass
-        except ConnectionError:
-            pass
+        except (DisconnectedError, ConnectionError):
+            pass  # which is what was asked for
         except TimeoutError:
             raise DisconnectedError(
                 f"the supervisor has not ended within {ANSWER_TIMEOUT_S:.0f} s",
@@ -230,27 +232,25 @@ class Client:
         self,
         op: str,
         args: dict[str, Any] | None = None,
+        *,
         on_event: Callable[[Event], object] | None = None,
+        interruptible: bool = False,
     ) -> dict[str, Any]:
         """Any operation, by its name and arguments on the wire (docs/interfaces.md).
+
+        Args:
+            on_event: called with what comes before the answer.
+            interruptible: Ctrl-C asks the supervisor to cancel, as in `run`.
 
         Raises:
             NsmError: what the supervisor answered.
         """
-        return self._exchange(op, args or {}, on_event)
-
-    def _call_interruptible(
-        self, op: str, args: dict[str, Any], on_output: OnOutput | None
-    ) -> dict[str, Any]:
+        if not interruptible:
+            return self._exchange(op, args or {}, on_event)
         from nsm.interrupts import Interrupts  # noqa: PLC0415  # only runs pay for `signal`
 
-        def on_event(event: Event) -> None:
-            output = operations.output_of(event)
-            if output is not None and on_output is not None:
-                on_output(*output)
-
         with Interrupts() as interrupts:
-            return self._exchange(op, args, on_event, interrupts)
+            return self._exchange(op, args or {}, on_event, interrupts)
 
     def _exchange(
         self,

@@ -74,6 +74,17 @@ def output_of(event: Event) -> tuple[Stream, str] | None:
     return None
 
 
+def output_to(on_output: OnOutput) -> Callable[[Event], None]:
+    """A callback for events that hands output on."""
+
+    def on_event(event: Event) -> None:
+        output = output_of(event)
+        if output is not None:
+            on_output(*output)
+
+    return on_event
+
+
 def _check_code(code: str) -> None:
     try:
         size = len(code.encode())

@@ -1,0 +1,12 @@
+"""The command `nsm`.
+
+    main.py       argv to a verb's module, errors to stderr, exit codes
+    options.py    the parser that all verbs use, and what they have in common
+    terminal.py   writing to people: output, notes, errors
+    render.py     values to text; pure
+    live.py       streamed output without gaps and without repeats; pure
+
+Each verb is a module with ``parser()`` and ``main(arguments) -> exit code``: it parses, makes one
+call to the supervisor, renders, returns. Only the module of the verb that is asked for is loaded,
+so that `nsm ps` starts in the time of three bare Pythons.
+"""

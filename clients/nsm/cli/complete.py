@@ -1,0 +1,99 @@
+"""`nsm __complete -- WORD...`: candidates for the last word, for the shells' scripts.
+
+Starts no supervisor and says nothing about what goes wrong: a shell that completes has no place
+for it.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from nsm.cli import terminal
+from nsm.cli.main import VERBS, load
+from nsm.cli.options import EXIT_OK
+from nsm.client import Client
+from nsm.wire.errors import NsmError
+
+if TYPE_CHECKING:
+    from nsm.cli.options import Parser
+
+FILES = ":files"
+DIRECTORIES = ":directories"
+
+_WORD = re.compile(r"[A-Za-z0-9_./:-]+")
+"""What is safe in any shell. Scopes may hold more; their sessions are completed by id."""
+
+
+def main(arguments: list[str]) -> int:
+    """Print the candidates."""
+    words = arguments[1:] if arguments[:1] == ["--"] else arguments
+    terminal.out("\n".join(candidates(words or [""])))
+    return EXIT_OK
+
+
+def candidates(words: list[str]) -> list[str]:
+    """What the last of the words after `nsm` may become."""
+    *before, current = words
+    if not before:
+        return _beginning(current, [*VERBS, "--help", "--version"])
+    if before == ["help"]:
+        return _beginning(current, list(VERBS))
+    if before[0] not in VERBS:
+        return []
+    parser = load(before[0]).parser()
+    options = parser.options()
+    value = options.get(before[-1]) if len(before) > 1 else None
+    if value is not None:
+        return _values(value, current)
+    if current.startswith("-"):
+        return _beginning(current, [option for option in options if option not in before[1:]])
+    return _operand(parser, before[1:], current)
+
+
+def _operand(parser: Parser, before: list[str], current: str) -> list[str]:
+    if before and "--" not in before and before[-1] in parser.choices():
+        return []
+    choices = parser.choices()
+    if choices:
+        return _beginning(current, choices)
+    if "SESSION" in parser.operands():
+        return _values("SESSION", current)
+    return []
+
+
+def _values(kind: str, current: str) -> list[str]:
+    match kind:
+        case "FILE":
+            return [FILES]
+        case "DIR":
+            return [DIRECTORIES]
+        case "ENV":
+            return _beginning(current, _environments())
+        case "NAME":
+            return _beginning(current, [name for name, _ in _sessions() if name])
+        case "SESSION":
+            return _beginning(current, [word for row in _sessions() for word in row if word])
+        case _:
+            return []
+
+
+def _environments() -> list[str]:
+    try:
+        with Client(autostart=False) as client:
+            return [row.name for row in client.envs() if row.available]
+    except (NsmError, OSError):
+        return []
+
+
+def _sessions() -> list[tuple[str | None, str]]:
+    try:
+        with Client(autostart=False) as client:
+            return [(row.name, row.id) for row in client.sessions()]
+    except (NsmError, OSError):
+        return []
+
+
+def _beginning(current: str, words: list[str]) -> list[str]:
+    fitting = {word for word in words if word.startswith(current) and _WORD.fullmatch(word)}
+    return sorted(fitting)

@@ -1,0 +1,23 @@
+"""`nsm doctor`: check what nsm needs on this host."""
+
+from __future__ import annotations
+
+from nsm.cli import supervisor
+from nsm.cli.options import Parser
+
+
+def parser() -> Parser:
+    """The verb's options."""
+    parser = Parser(
+        "doctor",
+        "Check what nsm needs on this host, and say how to get what is missing.",
+        "Exits 0 when code can be run, else 1.",
+    )
+    parser.add_json("the checks")
+    return parser
+
+
+def main(arguments: list[str]) -> int:
+    """Let the supervisor's program check; it knows."""
+    options = parser().parse_args(arguments)
+    return supervisor.replace_us("--doctor", *(["--json"] if options.json else []))

@@ -1,0 +1,114 @@
+"""`nsm`: argv to a verb's module, and what goes wrong to stderr and an exit code."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from typing import TYPE_CHECKING, Protocol, cast
+
+from nsm._version import __version__
+from nsm.wire.errors import NsmError
+
+if TYPE_CHECKING:
+    from nsm.cli.options import Parser
+
+VERBS = {
+    "run": "run code in a session, or in a fresh jail",
+    "ps": "list the live sessions",
+    "kill": "end sessions",
+    "interrupt": "stop what runs in a session, and keep the session",
+    "envs": "list what there is to run code in",
+    "status": "show the supervisor's state",
+    "shutdown": "end the supervisor and all sessions",
+    "doctor": "check what nsm needs on this host",
+    "config": "check or show the configuration",
+    "completion": "print a script that completes commands in your shell",
+}
+"""The verbs and what they do; each is a module of this package."""
+
+_HIDDEN = {"__complete": "complete"}
+
+_EXIT_USAGE = 2  # as in `options`, which need not be loaded for a version or a typing mistake
+
+
+class Verb(Protocol):
+    """What a verb's module has."""
+
+    def parser(self) -> Parser:
+        """The verb's options."""
+        ...
+
+    def main(self, arguments: list[str]) -> int:
+        """Carry the verb out; returns the exit code."""
+        ...
+
+
+def main(argv: list[str] | None = None) -> int:
+    """The console script. Returns the exit code (docs/interfaces.md)."""
+    arguments = sys.argv[1:] if argv is None else argv
+    first, rest = (arguments[0], arguments[1:]) if arguments else ("", [])
+    if first == "help" and rest:
+        first, rest = rest[0], ["--help"]
+    if first in ("-h", "--help", "help"):
+        sys.stdout.write(overview())
+        return 0
+    if first in ("-V", "--version"):
+        sys.stdout.write(f"nsm {__version__}\n")
+        return 0
+    if first in VERBS or first in _HIDDEN:
+        return _guarded(load(first), rest)
+    if not first:
+        sys.stderr.write(overview())
+        return _EXIT_USAGE
+    sys.stderr.write(_unknown(first))
+    return _EXIT_USAGE
+
+
+def load(verb: str) -> Verb:
+    """The module of a verb."""
+    return cast("Verb", import_module(f"nsm.cli.{_HIDDEN.get(verb, verb)}"))
+
+
+def overview() -> str:
+    """The text of `nsm --help`."""
+    width = max(map(len, VERBS))
+    lines = [f"  {verb:<{width}}  {what}" for verb, what in VERBS.items()]
+    return "\n".join(
+        [
+            "usage: nsm COMMAND [OPTIONS]",
+            "",
+            "Jailed, pre-warmed Python, Bash and Node sessions, kept by one supervisor.",
+            "",
+            *lines,
+            "",
+            "`nsm COMMAND --help` tells more; `nsm --version` prints the version.",
+            "",
+        ]
+    )
+
+
+def _guarded(verb: Verb, arguments: list[str]) -> int:
+    """Run a verb; what it can't handle becomes a message and an exit code."""
+    from nsm.cli import options, terminal  # noqa: PLC0415  # not needed for help and version
+
+    terminal.set_up()
+    try:
+        try:
+            return verb.main(arguments)
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        terminal.drop_stdout()
+        return options.EXIT_BROKEN_PIPE
+    except KeyboardInterrupt:
+        return options.EXIT_INTERRUPTED
+    except (NsmError, OSError) as error:
+        return terminal.report(error)
+
+
+def _unknown(verb: str) -> str:
+    from difflib import get_close_matches  # noqa: PLC0415  # only for a mistake
+
+    close = get_close_matches(verb, VERBS, n=1)
+    guess = f"Did you mean `nsm {close[0]}`? " if close else ""
+    return f"nsm: unknown command {verb!r}\n{guess}`nsm --help` lists the commands.\n"

@@ -1,0 +1,73 @@
+"""What the parsers of all verbs have in common."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from typing import NoReturn
+
+EXIT_OK = 0
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+EXIT_TIMED_OUT = 124
+EXIT_RUN_FAILED = 125
+EXIT_INTERRUPTED = 130
+EXIT_BROKEN_PIPE = 141
+"""Exit codes, docs/interfaces.md. 124 and 125 as timeout(1) and `docker run` use them, 130 and 141
+as a shell reports SIGINT and SIGPIPE."""
+
+
+class Parser(argparse.ArgumentParser):
+    """A verb's parser: one way of saying what is wrong, no guessing of abbreviated options."""
+
+    def __init__(self, verb: str, description: str, epilog: str = "") -> None:
+        super().__init__(
+            prog=f"nsm {verb}",
+            description=description,
+            epilog=epilog,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+        )
+
+    def error(self, message: str) -> NoReturn:
+        """Say what is wrong with the arguments, and end."""
+        self.exit(EXIT_USAGE, f"nsm: {message}\nRun `{self.prog} --help`.\n")
+
+    def add_json(self, what: str) -> None:
+        """Add ``--json``."""
+        self.add_argument("--json", action="store_true", help=f"print {what} as JSON")
+
+    def options(self) -> dict[str, str | None]:
+        """Each option as it is typed, with the name of its value, None where it takes none."""
+        return {
+            option: None if action.nargs == 0 else str(action.metavar or action.dest)
+            for action in self._actions
+            for option in action.option_strings
+        }
+
+    def operands(self) -> list[str]:
+        """The names of what is given without an option, in order."""
+        return [
+            str(action.metavar or action.dest)
+            for action in self._actions
+            if not action.option_strings
+        ]
+
+    def choices(self) -> list[str]:
+        """The words that the first operand may be, where they are few."""
+        for action in self._actions:
+            if not action.option_strings:
+                return list(action.choices or [])
+        return []
+
+
+def seconds(text: str) -> float:
+    """A number of seconds, 0 or more."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not math.isfinite(value) or value < 0:
+        message = f"{text!r} is not a number of seconds"
+        raise argparse.ArgumentTypeError(message)
+    return value

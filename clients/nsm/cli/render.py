@@ -1,0 +1,245 @@
+"""Values to text for people. Pure: nothing here reads, writes or asks the system.
+
+Names, paths and messages come from other programs, some of them jailed: whatever a terminal would
+take for more than a character to show is made visible.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from nsm.wire.results import EnvironmentRow, KilledSession, RunResult, SessionRow, Status
+
+_MINUTE, _HOUR, _DAY = 60, 3600, 86400
+_MEBIBYTE = 1024 * 1024
+
+NOTICEABLE_WAIT_S = 1.0
+"""Waiting for another execution of the session is told from here on."""
+
+
+def visible(text: str) -> str:
+    """The text with everything but printable characters escaped: ``\\\\x1b``, ``\\\\u202e``."""
+    if text.isprintable():
+        return text
+    return "".join(
+        character if character.isprintable() else _escaped(character) for character in text
+    )
+
+
+def visible_lines(text: str) -> str:
+    """As `visible`, but line breaks stay: messages quote the words of other programs."""
+    return "\n".join(visible(line.expandtabs()) for line in text.rstrip().split("\n"))
+
+
+def error(message: str, hint: str) -> str:
+    """A message and, on a line of its own, what to do next."""
+    return visible_lines(message) + (f"\n{visible_lines(hint)}" if hint else "")
+
+
+def duration(seconds: float) -> str:
+    """Seconds as people say them: ``12s``, ``3m12s``, ``2h05m``, ``3d04h``."""
+    whole = max(0, int(seconds))
+    if whole < _MINUTE:
+        return f"{whole}s"
+    if whole < _HOUR:
+        return f"{whole // _MINUTE}m{whole % _MINUTE:02}s"
+    if whole < _DAY:
+        return f"{whole // _HOUR}h{whole % _HOUR // _MINUTE:02}m"
+    return f"{whole // _DAY}d{whole % _DAY // _HOUR:02}h"
+
+
+def processor_time(seconds: float | None) -> str:
+    """CPU time: finer than an age while it is short."""
+    if seconds is None:
+        return "-"
+    return f"{seconds:.2f}s" if seconds < _MINUTE else duration(seconds)
+
+
+def memory(size_bytes: int | None) -> str:
+    """Bytes as mebibytes."""
+    return "-" if size_bytes is None else f"{size_bytes / _MEBIBYTE:.1f} MiB"
+
+
+def size(size_bytes: int) -> str:
+    """An amount of output."""
+    if size_bytes < 10 * 1024:
+        return f"{size_bytes} bytes"
+    return f"{size_bytes / 1024:.0f} KiB" if size_bytes < _MEBIBYTE else memory(size_bytes)
+
+
+def count(number: int, noun: str) -> str:
+    """``1 session``, ``2 sessions``."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[str]], right: str = "") -> str:
+    """Aligned columns, two spaces apart, nothing after the last.
+
+    Args:
+        header: one word a column.
+        rows: texts as they come; they are made visible here.
+        right: the names of columns that are aligned to the right, separated by spaces.
+    """
+    lines = [list(header)] + [[visible(cell) for cell in row] for row in rows]
+    widths = [max(map(_width, column)) for column in zip(*lines, strict=True)]
+    to_the_right = [name in right.split() for name in header]
+    texts: list[str] = []
+    for line in lines:
+        cells = [
+            " " * (width - _width(cell)) + cell if flush else cell + " " * (width - _width(cell))
+            for cell, width, flush in zip(line, widths, to_the_right, strict=True)
+        ]
+        texts.append("  ".join(cells).rstrip())
+    return "\n".join(texts)
+
+
+def sessions(rows: Sequence[SessionRow], home: str) -> str:
+    """The table of `nsm ps`. Paths below `home` are shown with ``~``."""
+    if not rows:
+        return "No sessions."
+    return table(
+        "ID NAME ENV CLIENT PROJECT STATE AGE IDLE RUNS MEMORY CPU".split(),
+        (
+            (
+                row.id,
+                row.name or "-",
+                row.env,
+                row.client,
+                "-" if row.project is None else _below_home(row.project, home),
+                row.state,
+                duration(row.age_s),
+                duration(row.idle_s),
+                str(row.executions),
+                memory(row.memory_bytes),
+                processor_time(row.cpu_s),
+            )
+            for row in rows
+        ),
+        right="AGE IDLE RUNS MEMORY CPU",
+    )
+
+
+def killed(rows: Sequence[KilledSession]) -> str:
+    """What `nsm kill` ended, a line each."""
+    return "\n".join(
+        visible(f"ended {row.id}" + ("" if row.name is None else f" ({row.name})")) for row in rows
+    )
+
+
+def environments(rows: Sequence[EnvironmentRow]) -> str:
+    """The table of `nsm envs`."""
+    if not rows:
+        return "No environments."
+    return table(
+        "NAME INTERPRETER LIMIT MEMORY SOURCE DESCRIPTION".split(),
+        (
+            (
+                ", ".join((row.name, *row.aliases)),
+                row.interpreter,
+                duration(row.timeout_s),
+                f"{row.memory_mb} MiB",
+                row.source,
+                row.description if row.available else f"unavailable: {row.problem}",
+            )
+            for row in rows
+        ),
+        right="LIMIT MEMORY",
+    )
+
+
+def status(answer: Status) -> str:
+    """The lines of `nsm status`."""
+    jail = answer.jail
+    uid = "" if jail.uid is None else f" as user {jail.uid}"
+    lines = [
+        ("supervisor", f"{answer.version}, process {answer.pid}, up {duration(answer.uptime_s)}"),
+        ("socket", answer.socket),
+        ("sessions", str(answer.sessions)),
+        ("clients", str(answer.clients)),
+        ("jails", f"{jail.kind}{uid}"),
+    ]
+    if jail.note:
+        lines.append(("", jail.note))
+    return "\n".join(f"{name:<12}{visible(text)}" for name, text in lines)
+
+
+def run_notes(result: RunResult, *, fresh_name: bool, left_out: dict[str, int]) -> list[str]:
+    """What the one who ran code should know beside its output.
+
+    Args:
+        fresh_name: a session under a fresh name was asked for, so its name is news.
+        left_out: bytes of each stream that were not printed.
+    """
+    session = result.session
+    notes: list[str] = []
+    if session.replaced is not None:
+        notes.append(
+            f"session {session.name!r} is new: the earlier one {session.replaced}; "
+            "variables and /workspace were lost"
+        )
+    elif fresh_name and session.name is not None:
+        notes.append(f"session: {session.name}")
+    if result.clamped_from_s is not None:
+        notes.append(
+            f"the limit is {result.timeout_s:g} s, not the {result.clamped_from_s:g} s asked for"
+        )
+    if result.waited_s >= NOTICEABLE_WAIT_S:
+        notes.append(f"waited {duration(result.waited_s)} for other executions of the session")
+    for stream, missing in left_out.items():
+        truncation = result.truncated.get(stream)
+        where = ""
+        if truncation is not None and truncation.file is not None:
+            where = (
+                f"; all of it is in {truncation.file} of the session"
+                if session.name is not None
+                else "; with a session (-s NAME) all of it is kept in a file"
+            )
+        notes.append(f"{size(missing)} of {stream} left out{where}")
+    if result.timed_out:
+        notes.append(f"timed out after {result.timeout_s:g} s")
+    if result.interrupted:
+        notes.append("interrupted")
+    if result.interpreter_restarted:
+        reason = f" ({result.restart_reason})" if result.restart_reason else ""
+        notes.append(f"the interpreter was restarted{reason}; its variables were lost")
+    return [visible_lines(text) for text in notes]
+
+
+def displays(result: RunResult) -> tuple[list[str], list[str]]:
+    """Displayed values: the text of those that have one, and notes about the others."""
+    texts: list[str] = []
+    notes: list[str] = []
+    for bundle in result.displays:
+        text = bundle.get("text/plain")
+        if isinstance(text, str):
+            texts.append(text)
+        others = [kind for kind in bundle if kind.startswith("image/")]
+        if others or not isinstance(text, str):
+            kinds = ", ".join(visible(kind) for kind in others or bundle)
+            notes.append(f"displayed {kinds}: --json holds it")
+    return texts, notes
+
+
+def _escaped(character: str) -> str:
+    return character.encode("unicode_escape").decode("ascii")
+
+
+def _below_home(path: str, home: str) -> str:
+    if path == home:
+        return "~"
+    return "~" + path[len(home) :] if path.startswith(home.rstrip("/") + "/") else path
+
+
+def _width(text: str) -> int:
+    """Columns on a terminal: wide characters take two, combining ones none."""
+    if text.isascii():
+        return len(text)
+    from unicodedata import combining, east_asian_width  # noqa: PLC0415  # rarely needed
+
+    return sum(
+        0 if combining(character) else 2 if east_asian_width(character) in "WF" else 1
+        for character in text
+    )

@@ -1,0 +1,189 @@
+"""`nsm run`: run code, and be its terminal."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING
+
+from nsm import operations
+from nsm.cli import render, terminal
+from nsm.cli.live import Live
+from nsm.cli.options import (
+    EXIT_INTERRUPTED,
+    EXIT_RUN_FAILED,
+    EXIT_TIMED_OUT,
+    Parser,
+    seconds,
+)
+from nsm.cli.source import read_code
+from nsm.client import Client
+from nsm.paths import home
+from nsm.wire.errors import BadProjectError, NsmError
+from nsm.wire.results import RunResult
+
+if TYPE_CHECKING:
+    import argparse
+
+    from nsm.wire.messages import Event
+
+_EPILOG = """\
+Standard output and standard error are the code's own. Displayed values (such as a trailing
+expression in Python) follow on standard output; what nsm has to say goes to standard error.
+
+The current directory is mounted read-only at /project, unless it is your home directory, one
+above it, or one that nsm refuses.
+
+exit codes:
+  the code's own, else 124 timed out, 125 nsm could not run it, 130 interrupted, 2 wrong usage
+
+examples:
+  nsm run -e python 'print(6 * 7)'
+  nsm run -e bash -s work 'cd /project && git log | head'
+  nsm run -e node -f script.js
+  cat script.py | nsm run -e python -t 10
+"""
+
+
+def parser() -> Parser:
+    """The verb's options."""
+    parser = Parser(
+        "run", "Run code in a session, or in a fresh jail that is thrown away.", _EPILOG
+    )
+    parser.add_argument(
+        "code", nargs="?", metavar="CODE", help="the code; `-` or nothing: standard input"
+    )
+    parser.add_argument(
+        "-e", "--env", required=True, metavar="ENV", help="the environment, see `nsm envs`"
+    )
+    parser.add_argument("-f", "--file", metavar="FILE", help="read the code from a file")
+    parser.add_argument(
+        "-s",
+        "--session",
+        metavar="NAME",
+        help="keep state in the session of that name; `new`: under a fresh name, which is told",
+    )
+    parser.add_argument(
+        "-t", "--timeout", type=seconds, metavar="SECONDS", help="limit, up to the environment's"
+    )
+    project = parser.add_mutually_exclusive_group()
+    project.add_argument("--project", metavar="DIR", help="mount DIR, not the current directory")
+    project.add_argument("--no-project", action="store_true", help="mount no project")
+    parser.add_json("the result, once the code has ended,")
+    return parser
+
+
+def main(arguments: list[str]) -> int:
+    """Run."""
+    verb = parser()
+    options = verb.parse_args(arguments)
+    if options.file is not None and options.code is not None:
+        verb.error("give the code or a file, not both")
+    if options.file is None and options.code is None and sys.stdin.isatty():
+        verb.error("no code: give it as an argument, with -f FILE, or on standard input")
+    try:
+        return _run(options)
+    except BrokenPipeError:
+        raise
+    except (NsmError, OSError) as error:
+        return terminal.report(error, EXIT_RUN_FAILED)
+
+
+def default_project(directory: str, home: str) -> str | None:
+    """The current directory, unless that would show much more than a project."""
+    directory, home = os.path.realpath(directory), os.path.realpath(home)
+    return None if os.path.commonpath((directory, home)) == directory else directory
+
+
+def exit_code(result: RunResult) -> int:
+    """What the process says with its exit code."""
+    if result.timed_out:
+        return EXIT_TIMED_OUT
+    if result.interrupted:
+        return EXIT_INTERRUPTED
+    # A process can say no more than 8 bits, and never that a failure was none.
+    return result.exit_code & 0xFF or (1 if result.exit_code else 0)
+
+
+def _run(options: argparse.Namespace) -> int:
+    code = read_code(options.code, options.file)
+    project, chosen = options.project, options.project is not None
+    if not chosen and not options.no_project:
+        project = _current_project()
+    with Client() as client:
+        try:
+            return _Execution(client, options, project).run(code)
+        except BadProjectError as error:
+            if chosen or project is None:
+                raise
+            # Refused before anything ran. Nobody asked for this directory: go on without it.
+            terminal.note(f"no project is mounted: {render.error(error.message, '')}")
+        return _Execution(client, options, None).run(code)
+
+
+def _current_project() -> str | None:
+    try:
+        return default_project(os.getcwd(), home())
+    except OSError:  # deleted, or there is no home to compare with
+        return None
+
+
+class _Execution:
+    """One run, shown while it goes on."""
+
+    def __init__(self, client: Client, options: argparse.Namespace, project: str | None) -> None:
+        self._client = client
+        self._options = options
+        self._project = project
+        self._streams = {
+            "stdout": (sys.stdout.buffer, Live()),
+            "stderr": (sys.stderr.buffer, Live()),
+        }
+
+    def run(self, code: str) -> int:
+        options = self._options
+        arguments = operations.run_arguments(
+            code,
+            env=options.env,
+            session=options.session,
+            timeout_s=options.timeout,
+            project=self._project,
+            stream=not options.json,
+        )
+        wire = self._client.call("run", arguments, on_event=self._show, interruptible=True)
+        result = RunResult.from_wire(wire)
+        if options.json:
+            terminal.out_json(wire)
+        else:
+            self._finish(result)
+        return exit_code(result)
+
+    def _show(self, event: Event) -> None:
+        output = operations.output_of(event)
+        if output is not None:
+            name, text = output
+            _, live = self._streams[name]
+            self._write(name, live.take(text, skipped=bool(event.data.get("skipped"))))
+
+    def _finish(self, result: RunResult) -> None:
+        left_out: dict[str, int] = {}
+        finals = {"stdout": result.stdout, "stderr": result.stderr}
+        for name, (_, live) in self._streams.items():
+            truncation = result.truncated.get(name)
+            rest = live.rest(finals[name], truncation.omitted_bytes if truncation else 0)
+            self._write(name, rest.text)
+            if rest.left_out_bytes:
+                left_out[name] = rest.left_out_bytes
+        texts, notes = render.displays(result)
+        for text in texts:
+            self._write("stdout", text if text.endswith("\n") else text + "\n")
+        fresh_name = self._options.session == "new"
+        notes += render.run_notes(result, fresh_name=fresh_name, left_out=left_out)
+        for note in notes:
+            terminal.note(note)
+
+    def _write(self, name: str, text: str) -> None:
+        if text:
+            stream, _ = self._streams[name]
+            stream.write(text.encode())
+            stream.flush()

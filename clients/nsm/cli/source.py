@@ -1,0 +1,51 @@
+"""Where the code comes from, for `nsm run`: an argument, a file, or standard input."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from nsm.wire.errors import BadRequestError
+from nsm.wire.frames import MAX_FRAME_BYTES
+
+
+def read_code(argument: str | None, file: str | None) -> str:
+    """The code as text.
+
+    Args:
+        argument: the code itself; ``-`` or None for standard input where there is no `file`.
+        file: path; ``-`` for standard input.
+
+    Raises:
+        BadRequestError: it is not UTF-8 text, or holds a NUL character.
+        OSError: the file can't be read.
+    """
+    if file is not None and file != "-":
+        try:
+            with open(file, "rb") as stream:
+                # One byte more than could be sent, so that a device or pipe without end is
+                # noticed as too large.
+                data = stream.read(MAX_FRAME_BYTES + 1)
+        except OSError as error:
+            message = f"the file {file!r} can't be read: {error.strerror}"
+            raise BadRequestError(message, hint="Check its name and mode.") from error
+        return _decode(data, f"the file {file!r}")
+    if argument is None or argument == "-" or file == "-":
+        return _decode(sys.stdin.buffer.read(MAX_FRAME_BYTES + 1), "standard input")
+    return _decode(os.fsencode(argument), "the code")
+
+
+def _decode(data: bytes, what: str) -> str:
+    try:
+        code = data.decode("utf-8-sig")  # a byte order mark is no part of the code
+    except UnicodeDecodeError as error:
+        raise BadRequestError(
+            f"{what} is not UTF-8 text: byte {error.start} is 0x{data[error.start]:02x}",
+            hint="Convert it, e.g. with `iconv -f latin1 -t utf-8`.",
+        ) from None
+    if (position := code.find("\0")) >= 0:
+        raise BadRequestError(
+            f"{what} is no code: character {position} is NUL",
+            hint="Is it a compiled or compressed file?",
+        )
+    return code

@@ -1,0 +1,63 @@
+"""Writing to people and to the programs that read us."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING, Any, cast
+
+from nsm.cli import render
+from nsm.cli.options import EXIT_FAILED
+from nsm.wire.errors import NsmError
+
+if TYPE_CHECKING:
+    from io import TextIOWrapper
+
+
+def set_up() -> None:
+    """Make the standard streams safe to write to, whatever they are."""
+    for name in ("stdout", "stderr"):
+        stream = cast("TextIOWrapper | None", getattr(sys, name))
+        if stream is None:  # closed by whoever started us; see `sys.stdout`
+            null = os.open(os.devnull, os.O_WRONLY)
+            setattr(sys, name, os.fdopen(null, "w", encoding="utf-8"))
+        else:
+            stream.reconfigure(errors="backslashreplace")  # a locale that lacks a character
+
+
+def out(text: str) -> None:
+    """Write one text and a newline to stdout. An empty text writes nothing."""
+    if text:
+        sys.stdout.write(text + "\n")
+
+
+def out_json(value: Any) -> None:
+    """Write one value as JSON, in ASCII: a terminal never sees its control characters."""
+    import json  # noqa: PLC0415  # 2 ms that only --json pays
+
+    out(json.dumps(value, indent=2, allow_nan=False))
+
+
+def note(text: str) -> None:
+    """Tell something beside the output, on stderr."""
+    sys.stderr.write(f"nsm: {text}\n")
+
+
+def report(error: NsmError | OSError, code: int = EXIT_FAILED) -> int:
+    """Tell an error and what to do next.
+
+    Returns:
+        `code`.
+    """
+    if isinstance(error, NsmError):
+        note(render.error(error.message, error.hint))
+    else:
+        note(render.error(str(error), ""))
+    return code
+
+
+def drop_stdout() -> None:
+    """Let what is buffered for a closed pipe go nowhere, else Python complains at exit."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, sys.stdout.fileno())
+    os.close(null)
