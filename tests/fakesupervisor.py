@@ -60,6 +60,8 @@ class FakeSupervisor:
         self.hellos: list[Hello] = []
         self.requests: list[Request] = []
         self.cancelled: list[int] = []
+        self.hang_up_after: str | None = None
+        """An operation whose answer is the connection's last word."""
         self._peers: list[_Peer] = []
         self._threads: list[threading.Thread] = []
         self._listener: socket.socket | None = None
@@ -172,3 +174,5 @@ class _Peer:
             self.write(Result(request.id, handler(exchange)))
         except NsmError as error:
             self.write(Failure(request.id, error))
+        if request.op == self._supervisor.hang_up_after:
+            self.close()
