@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 from nsm import paths
-from nsmd.hostpaths import is_within, why_private, why_untrusted
+from nsmd.hostpaths import is_within, trusted_owners, why_private, why_untrusted
 from nsmd.interpreters import (
     Found,
     InterpreterError,
@@ -202,7 +202,7 @@ def _why_not_run(program: str, *, configured: bool) -> str | None:
     real = os.path.realpath(program)
     listed = os.path.join(os.path.realpath(os.path.dirname(program)), os.path.basename(program))
     try:
-        owners = {0, os.geteuid()}
+        owners = trusted_owners()
         if configured:
             owners |= {os.stat(part).st_uid for part in (real, os.path.dirname(real))}
         return why_untrusted(listed, owners) or why_untrusted(real, owners)

@@ -93,6 +93,25 @@ def why_private(path: str, home: str, private: Collection[str] = ()) -> str | No
     return None
 
 
+def trusted_owners(proc: str = "/proc") -> frozenset[int]:
+    """Users whose programs we run: root and ourselves.
+
+    In a user namespace that does not map the host's root (a rootless container, Flatpak), the
+    system's files seem to belong to the overflow user (user_namespaces(7)); nobody in there can be
+    that user.
+    """
+    owners = {0, os.geteuid()}
+    try:
+        with open(os.path.join(proc, "self/uid_map"), encoding="ascii") as file:
+            maps_everyone = file.read().split() == ["0", "0", str(2**32 - 1)]
+        if not maps_everyone:
+            with open(os.path.join(proc, "sys/kernel/overflowuid"), encoding="ascii") as file:
+                owners.add(int(file.read()))
+    except (OSError, ValueError):
+        pass  # no user namespaces here
+    return frozenset(owners)
+
+
 def why_untrusted(path: str, owners: Collection[int]) -> str | None:
     """Why somebody else could exchange a program.
 

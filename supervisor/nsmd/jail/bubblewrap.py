@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from nsm.wire.errors import StartFailedError
-from nsmd.hostpaths import why_untrusted
+from nsmd.hostpaths import trusted_owners, why_untrusted
 from nsmd.packages import install_command
 
 log = logging.getLogger(__name__)
@@ -78,7 +78,7 @@ def find_bwrap(search_path: str) -> str | None:
     for folder in search_path.split(os.pathsep):
         path = os.path.join(folder, "bwrap")
         if os.path.isabs(path) and os.access(path, os.X_OK) and os.path.isfile(path):
-            reason = why_untrusted(os.path.realpath(path), {0, os.geteuid()})
+            reason = why_untrusted(os.path.realpath(path), trusted_owners())
             if reason is None:
                 return path
             log.warning("%s is passed over: %s", path, reason)

@@ -9,9 +9,9 @@ import subprocess
 from contextlib import ExitStack
 from dataclasses import dataclass
 
-import sandbox_agent
 import trio
 
+import sandbox_agent
 from nsm.wire.errors import BadProjectError, StartFailedError
 from nsmd.jail.arguments import (
     AGENT_PATH,
@@ -115,9 +115,7 @@ class BwrapLauncher:
         try:
             attempt = self._start(spec)
         except OSError as error:
-            raise StartFailedError(
-                f"The jail could not be started: {error}.", hint=SEE_DOCTOR
-            ) from error
+            raise self._start_error(error) from error
         try:
             jail = await _adopt(attempt)
         except _NotAdoptedError as error:
@@ -148,39 +146,57 @@ class BwrapLauncher:
             ours.callback(os.close, stderr_fd)
             mounts = self._mounts(spec, program, theirs)
             files = self._files(theirs)
-            arguments = jail_arguments(
-                host=self._host_system(),
-                sizes=spec.sizes,
-                mounts=mounts,
-                files=files,
-                environment=spec.environment,
-                info_fd=info_end,
-            )
+            arguments = self._arguments(spec, mounts, files, info_end)
             # Not on the command line: everyone on the host and in the jail could read it there.
             arguments_fd = _memory_file(b"".join(os.fsencode(a) + b"\0" for a in arguments), theirs)
-            credentials = self.user.credentials()
-            starter = subprocess.Popen(
+            starter = self._spawn(
                 [program.path, "--args", str(arguments_fd), "--", *agent_command(spec.environment)],
-                stdin=agent_end.fileno(),
-                stdout=agent_end.fileno(),
-                stderr=stderr_fd,
-                pass_fds=[
+                channel=agent_end,
+                stderr_fd=stderr_fd,
+                inherited=[
                     info_end,
                     arguments_fd,
                     *(file.descriptor for file in files),
                     *(mount.source for mount in mounts if isinstance(mount.source, int)),
                 ],
-                cwd="/",
-                # bwrap's environment could be read in the jail, and steers its dynamic linker.
-                env={},
-                start_new_session=True,
-                umask=UMASK,
-                user=credentials.user,
-                group=credentials.group,
-                extra_groups=credentials.extra_groups,
             )
             ours.pop_all()
         return _Attempt(starter=starter, channel=channel, info_fd=info_fd, stderr_fd=stderr_fd)
+
+    def _arguments(
+        self, spec: JailSpec, mounts: list[Mount], files: list[FileData], info_fd: int
+    ) -> list[str]:
+        if self._host is None:
+            self._host = scan_host()
+        return jail_arguments(
+            host=self._host,
+            sizes=spec.sizes,
+            mounts=mounts,
+            files=files,
+            environment=spec.environment,
+            info_fd=info_fd,
+        )
+
+    def _spawn(
+        self, command: list[str], *, channel: socket.socket, stderr_fd: int, inherited: list[int]
+    ) -> subprocess.Popen[bytes]:
+        credentials = self.user.credentials()
+        return subprocess.Popen(
+            command,
+            stdin=channel.fileno(),
+            stdout=channel.fileno(),
+            stderr=stderr_fd,
+            # bwrap hands on whatever it inherits, so it gets nothing that it does not need.
+            pass_fds=inherited,
+            cwd="/",
+            # bwrap's environment could be read in the jail, and steers its dynamic linker.
+            env={},
+            start_new_session=True,
+            umask=UMASK,
+            user=credentials.user,
+            group=credentials.group,
+            extra_groups=credentials.extra_groups,
+        )
 
     def _mounts(self, spec: JailSpec, program: Bubblewrap, owned: ExitStack) -> list[Mount]:
         """What the jail shows beyond the base system; descriptors among it go to `owned`."""
@@ -189,20 +205,38 @@ class BwrapLauncher:
             for bind in environment_binds(spec.environment, spec.project)
         ]
         if spec.project is not None:
-            try:
-                path = self.user.way_to(spec.project.path)
-            except OSError as error:
-                raise BadProjectError(
-                    f"The project {spec.project.path} cannot be shown: {error}.",
-                    hint="Open it to that user, start nsm as the project's owner, or set "
-                    "[defaults] jail_uid in config.toml.",
-                ) from error
-            directory = _open_project(spec.project, path)
+            path, directory = self._open_project(spec.project)
             owned.callback(os.close, directory)
             # By descriptor, it is what was checked. Older versions take a path, a moment later.
             source = directory if program.binds_descriptors else path
             mounts.append(Mount(source=source, target=spec.project.mount_point))
         return mounts
+
+    def _open_project(self, project: ProjectMount) -> tuple[str, int]:
+        """Where the jails' user finds the project, and a descriptor of it, if it still is the
+        directory that was checked."""
+        try:
+            path = self.user.way_to(project.path)
+            fd = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except PermissionError as error:
+            raise BadProjectError(
+                f"The project directory {project.path} cannot be shown: {error}.",
+                hint="Open it to that user, start nsm as the project's owner, or set "
+                "[defaults] jail_uid in config.toml.",
+            ) from error
+        except OSError as error:
+            raise BadProjectError(
+                f"The project directory {project.path} cannot be opened: {error.strerror}.",
+                hint="Name another directory, or put it back.",
+            ) from error
+        found = os.fstat(fd)
+        if (found.st_dev, found.st_ino) != (project.device, project.inode):
+            os.close(fd)
+            raise BadProjectError(
+                f"The project directory {project.path} was replaced by another one.",
+                hint="Start a new session.",
+            )
+        return path, fd
 
     def _files(self, owned: ExitStack) -> list[FileData]:
         contents = [(AGENT_PATH, self._agent_source)]
@@ -211,11 +245,6 @@ class BwrapLauncher:
             FileData(descriptor=_memory_file(content, owned), target=path)
             for path, content in contents
         ]
-
-    def _host_system(self) -> HostSystem:
-        if self._host is None:
-            self._host = scan_host()
-        return self._host
 
     def _program(self) -> Bubblewrap:
         """bwrap, asked once what it can do; one that gets installed later is found."""
@@ -232,6 +261,15 @@ class BwrapLauncher:
                 )
             self._bubblewrap = program
         return self._bubblewrap
+
+    def _start_error(self, error: OSError) -> StartFailedError:
+        if reason := self.user.why_impossible():
+            return StartFailedError(
+                f"Root runs jails as user {self.user.uid}, and cannot here: {reason}.",
+                hint="Start nsm as an ordinary user; or, in a rootless container, map more users "
+                "or set [defaults] jail_uid to one that is mapped.",
+            )
+        return StartFailedError(f"The jail could not be started: {error}.", hint=SEE_DOCTOR)
 
     def _failure(self, text: str) -> StartFailedError:
         return explain(text, read_host_facts(), self.bwrap_path or "bwrap")
@@ -305,28 +343,6 @@ async def _speaks(channel: socket.socket) -> bool:
         return channel.recv(1, socket.MSG_PEEK) != b""
     except ConnectionError:
         return False
-
-
-def _open_project(project: ProjectMount, path: str) -> int:
-    """A descriptor of the project directory, if it still is the one that was checked.
-
-    Args:
-        path: where the jails' user finds it.
-    """
-    try:
-        fd = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except OSError as error:
-        raise BadProjectError(
-            f"The project directory {project.path} cannot be opened: {error.strerror}."
-        ) from error
-    found = os.fstat(fd)
-    if (found.st_dev, found.st_ino) != (project.device, project.inode):
-        os.close(fd)
-        raise BadProjectError(
-            f"The project directory {project.path} was replaced by another one.",
-            hint="Start a new session.",
-        )
-    return fd
 
 
 def _installed_agent() -> bytes:

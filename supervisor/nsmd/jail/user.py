@@ -55,6 +55,25 @@ class JailUser:
             return Credentials(user=None, group=None, extra_groups=None)
         return Credentials(user=self.uid, group=self.uid, extra_groups=[])
 
+    def why_impossible(self, proc: str = "/proc") -> str | None:
+        """Why root cannot become this user here; None if it seems to be able to.
+
+        Args:
+            proc: where procfs is; other than `/proc` in tests only.
+        """
+        if not self._changes:
+            return None
+        try:
+            with open(f"{proc}/self/uid_map", encoding="ascii") as file:
+                ranges = [[int(field) for field in line.split()] for line in file]
+            with open(f"{proc}/self/setgroups", encoding="ascii") as file:
+                groups_denied = file.read().strip() == "deny"
+        except (OSError, ValueError):
+            return None
+        if not any(first <= self.uid < first + count for first, _, count in ranges):
+            return f"this user namespace has no user {self.uid}"
+        return "this user namespace denies setgroups" if groups_denied else None
+
     def why_unreadable(self, path: str) -> str | None:
         """Why this user cannot be shown a directory or file; None if it can.
 

@@ -1,0 +1,106 @@
+"""bwrap's arguments: what is there, what is not, and in which order."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from nsmd.jail.arguments import FileData, Mount, agent_command, jail_arguments
+from nsmd.jail.host import HostSystem
+from nsmd.values import Environment, JailSizes
+
+MERGED = HostSystem(
+    links=(("usr/bin", "/bin"), ("usr/lib", "/lib")), directories=(), etc=("/etc/alternatives",)
+)
+UNMERGED = HostSystem(links=(), directories=("/bin", "/lib"), etc=())
+PYTHON = Environment(
+    name="science",
+    interpreter="python",
+    agent_python="/opt/py/bin/python3",
+    program="/opt/py/bin/python3",
+    path="/opt/py/bin:/usr/bin",
+)
+
+
+def arguments(
+    host: HostSystem = MERGED,
+    mounts: tuple[Mount, ...] = (),
+    files: tuple[FileData, ...] = (),
+    sizes: JailSizes | None = None,
+) -> list[str]:
+    return jail_arguments(
+        host=host,
+        sizes=sizes or JailSizes(),
+        mounts=mounts,
+        files=files,
+        environment=PYTHON,
+        info_fd=7,
+    )
+
+
+def triples(words: list[str]) -> list[tuple[str, str, str]]:
+    return list(zip(words, words[1:], words[2:], strict=False))
+
+
+def test_a_jail_has_namespaces_of_its_own_and_can_make_no_more() -> None:
+    words = arguments()
+    for option in ("user", "pid", "ipc", "uts", "net"):
+        assert f"--unshare-{option}" in words
+    assert {"--disable-userns", "--new-session", "--as-pid-1", "--unshare-cgroup-try"} <= {*words}
+    assert ("--cap-drop", "ALL") in pairwise(words)
+    assert ("--info-fd", "7") in pairwise(words)
+
+
+def test_it_does_not_die_with_a_thread_of_the_supervisor() -> None:
+    assert "--die-with-parent" not in arguments()
+
+
+def test_usr_is_shown_as_on_the_host() -> None:
+    assert ("--symlink", "usr/lib", "/lib") in triples(arguments())
+    assert ("--ro-bind", "/lib", "/lib") not in triples(arguments())
+    assert ("--ro-bind", "/lib", "/lib") in triples(arguments(UNMERGED))
+    assert "--symlink" not in arguments(UNMERGED)
+    assert ("--ro-bind", "/etc/alternatives", "/etc/alternatives") in triples(arguments())
+
+
+def test_nothing_is_bound_writable() -> None:
+    words = arguments(mounts=(Mount(source="/opt/py", target="/opt/py"),))
+    assert not {"--bind", "--dev-bind", "--bind-fd", "--bind-data"} & {*words}
+
+
+def test_private_file_systems_have_their_sizes() -> None:
+    words = arguments(sizes=JailSizes(workspace_mb=3, tmp_mb=2, shm_mb=1))
+    for size, place in ((3, "/workspace"), (2, "/tmp"), (1, "/dev/shm")):
+        assert (str(size << 20), "--tmpfs", place) in triples(words)
+
+
+def test_mount_points_come_before_the_root_is_closed_and_parents_before_children() -> None:
+    words = arguments(
+        mounts=(
+            Mount(source="/a/b", target="/a/b"),
+            Mount(source=9, target="/project"),
+            Mount(source="/a", target="/a"),
+        ),
+        files=(FileData(descriptor=8, target="/etc/passwd"),),
+    )
+    assert ("--ro-bind-fd", "9", "/project") in triples(words)
+    closed = words.index("--remount-ro")
+    places = [words.index(place) for place in ("/workspace", "/etc/passwd", "/a", "/project")]
+    assert max(places) < closed
+    assert words.index("/a") < words.index("/a/b")
+    # /dev/shm is made in /dev while that is writable, after /dev itself.
+    assert words.index("--dev") < words.index("/dev/shm") < closed
+
+
+def test_code_finds_itself_in_its_workspace() -> None:
+    words = arguments()
+    assert ("--setenv", "HOME", "/workspace") in triples(words)
+    assert ("--setenv", "TMPDIR", "/workspace") in triples(words)
+    assert ("--setenv", "PATH", "/opt/py/bin:/usr/bin") in triples(words)
+    assert words[-2:] == ["--chdir", "/workspace"]
+
+
+def test_the_agent_is_told_which_interpreter_to_start() -> None:
+    assert agent_command(PYTHON) == [
+        *("/opt/py/bin/python3", "-I", "/run/nsm/agent.py", "--prestart", "python"),
+        *("--python", "/opt/py/bin/python3", "--workspace", "/workspace"),
+    ]

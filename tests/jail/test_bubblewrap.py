@@ -1,0 +1,79 @@
+"""Finding bwrap and asking what it can do."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from nsm.wire.errors import StartFailedError
+from nsmd.jail.bubblewrap import REQUIRED_OPTIONS, find_bwrap, probe_bwrap
+from realjail import BWRAP, needs_bwrap
+
+
+def fake_bwrap(folder: Path, options: str = "", status: int = 0) -> Path:
+    """A program that answers like a bwrap with those options."""
+    folder.mkdir(mode=0o755, exist_ok=True)
+    program = folder / "bwrap"
+    program.write_text(
+        f'#!/bin/sh\n[ "$1" = --version ] && echo bubblewrap 0.5.0 || echo "{options}"\n'
+        f"exit {status}\n"
+    )
+    program.chmod(0o755)
+    return program
+
+
+def test_the_first_on_path_is_taken(tmp_path: Path) -> None:
+    first = fake_bwrap(tmp_path / "one")
+    fake_bwrap(tmp_path / "two")
+    (tmp_path / "none").mkdir()
+    path = os.pathsep.join(str(tmp_path / name) for name in ("none", "one", "two"))
+    assert find_bwrap(path) == str(first)
+
+
+def test_a_directory_that_others_can_write_is_passed_over(tmp_path: Path) -> None:
+    evil = fake_bwrap(tmp_path / "evil")
+    good = fake_bwrap(tmp_path / "good")
+    evil.parent.chmod(0o777)
+    assert find_bwrap(f"{evil.parent}:{good.parent}") == str(good)
+
+
+def test_the_working_directory_is_never_searched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake_bwrap(tmp_path / "here")
+    monkeypatch.chdir(tmp_path / "here")
+    assert find_bwrap("") is None
+    assert find_bwrap(".:here") is None
+
+
+def test_options_are_what_help_lists(tmp_path: Path) -> None:
+    program = probe_bwrap(str(fake_bwrap(tmp_path / "old", "    --args FD   Parse\n    --size N")))
+    assert program.version == "0.5.0"
+    assert program.options == {"--args", "--size"}
+    assert "--disable-userns" in program.missing
+    assert not program.binds_descriptors
+
+
+@needs_bwrap
+def test_the_real_one_has_what_jails_need() -> None:
+    assert BWRAP is not None
+    program = probe_bwrap(BWRAP)
+    assert program.missing == []
+    assert program.options >= REQUIRED_OPTIONS
+    assert program.version[0].isdigit()
+
+
+def test_one_that_does_not_work_says_how_to_mend_it(tmp_path: Path) -> None:
+    with pytest.raises(StartFailedError) as error:
+        probe_bwrap(str(fake_bwrap(tmp_path / "broken", status=3)))
+    assert "exit status 3" in error.value.message
+    assert "bubblewrap" in error.value.hint
+
+
+def test_one_that_vanished_says_how_to_get_it(tmp_path: Path) -> None:
+    with pytest.raises(StartFailedError) as error:
+        probe_bwrap(str(tmp_path / "bwrap"))
+    assert "is not there" in error.value.message
+    assert "install" in error.value.hint

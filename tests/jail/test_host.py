@@ -1,0 +1,35 @@
+"""What of a host's root directory a jail shows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from nsmd.jail.host import scan_host
+
+
+def test_merged_usr(tmp_path: Path) -> None:
+    for name in ("usr/bin", "usr/lib", "etc/ssl/certs", "etc/ssl/private"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "bin").symlink_to("usr/bin")
+    (tmp_path / "lib").symlink_to("usr/lib")
+    (tmp_path / "etc/ld.so.cache").touch()
+    (tmp_path / "etc/shadow").touch()
+    host = scan_host(str(tmp_path))
+    assert host.links == (("usr/bin", "/bin"), ("usr/lib", "/lib"))
+    assert host.directories == ()
+    assert host.etc == ("/etc/ld.so.cache", "/etc/ssl/certs")
+
+
+def test_directories_beside_usr(tmp_path: Path) -> None:
+    for name in ("usr", "bin", "lib", "lib64"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "sbin").symlink_to("bin")
+    host = scan_host(str(tmp_path))
+    assert host.directories == ("/bin", "/lib", "/lib64")
+    assert host.links == (("bin", "/sbin"),)
+
+
+def test_a_link_to_certificates_that_leads_nowhere_is_left_out(tmp_path: Path) -> None:
+    (tmp_path / "etc/ssl").mkdir(parents=True)
+    (tmp_path / "etc/ssl/certs").symlink_to("/nowhere/at/all")
+    assert scan_host(str(tmp_path)).etc == ()

@@ -1,0 +1,76 @@
+"""As whom jails run."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from nsmd.jail.user import JailUser
+from realjail import open_directory
+
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="not here: needs root")
+as_user = pytest.mark.skipif(os.geteuid() == 0, reason="not here: needs an ordinary user")
+
+
+@as_root
+@pytest.mark.parametrize("uid", [0, None])
+def test_root_is_no_prisoner(uid: int | None) -> None:
+    with pytest.raises(ValueError, match="ordinary user"):
+        JailUser(uid)
+
+
+@as_root
+def test_jails_of_root_run_as_another_user_without_groups() -> None:
+    user = JailUser(65530)
+    assert user.uid == 65530
+    assert user.credentials() == (65530, 65530, [])
+
+
+@as_user
+def test_everyone_elses_jails_run_as_themselves() -> None:
+    user = JailUser(65530)
+    assert user.uid == os.geteuid()
+    assert user.credentials() == (None, None, None)
+
+
+@as_root
+def test_a_closed_directory_on_the_way_is_named() -> None:
+    with open_directory() as base:
+        inside = base / "closed" / "project"
+        inside.mkdir(parents=True)
+        inside.parent.chmod(0o700)
+        user = JailUser(65530)
+        reason = user.why_unreadable(str(inside))
+        assert reason is not None
+        assert f"{inside.parent} (mode 0700" in reason
+        with pytest.raises(PermissionError, match="closed to user 65530"):
+            user.way_to(str(inside))
+        inside.parent.chmod(0o711)
+        assert user.why_unreadable(str(inside)) is None
+        assert user.way_to(str(inside)) == str(inside)
+
+
+def test_what_does_not_exist_is_not_readable(tmp_path: Path) -> None:
+    assert JailUser(65530).why_unreadable(str(tmp_path / "missing")) is not None
+
+
+@as_root
+@pytest.mark.parametrize(
+    ("uid_map", "setgroups", "reason"),
+    [
+        ("0 0 4294967295", "allow", None),
+        ("0 1000 1\n1 100000 65536", "allow", None),
+        ("0 1000 1", "allow", "has no user 65530"),
+        ("0 0 4294967295", "deny", "denies setgroups"),
+    ],
+)
+def test_a_root_of_few_users_is_told_apart(
+    uid_map: str, setgroups: str, reason: str | None, tmp_path: Path
+) -> None:
+    (tmp_path / "self").mkdir()
+    (tmp_path / "self/uid_map").write_text(uid_map)
+    (tmp_path / "self/setgroups").write_text(setgroups)
+    found = JailUser(65530).why_impossible(str(tmp_path))
+    assert found is None if reason is None else reason in (found or "")

@@ -1,0 +1,366 @@
+"""Jails that are really started."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import trio
+import trio.testing
+
+from nsm.wire.errors import BadProjectError, StartFailedError
+from nsmd.jail import BwrapLauncher
+from nsmd.jail.process import STDERR_LIMIT_BYTES
+from nsmd.settings import DEFAULT_JAIL_UID
+from nsmd.values import Environment, ReadOnlyBind
+from realjail import (
+    BWRAP,
+    SIZES,
+    environments,
+    jail_spec,
+    launched,
+    mount_of,
+    needs_bwrap,
+    open_directory,
+    open_session,
+    read_all,
+)
+
+pytestmark = [pytest.mark.jail, needs_bwrap]
+
+SPEAK = b"import os\nos.write(1, b'!')\nos.read(0, 1)\n"
+"""The least that passes for an agent: it speaks, and ends at end-of-file."""
+
+
+def launcher(agent: bytes = SPEAK) -> BwrapLauncher:
+    return BwrapLauncher(BWRAP, DEFAULT_JAIL_UID, agent_source=agent)
+
+
+@pytest.fixture(scope="module")
+def python() -> Environment:
+    return environments()["python"]
+
+
+def descriptors() -> set[str]:
+    """Descriptors open now. Ask inside a test: trio has some of its own."""
+    return set(os.listdir("/proc/self/fd"))
+
+
+def alive(pidfd: int) -> bool:
+    """Whether the process behind a descriptor still runs."""
+    try:
+        signal.pidfd_send_signal(pidfd, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def child_pids() -> list[int]:
+    """Children of this process, zombies included."""
+    pid = os.getpid()
+    return [int(p) for p in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+async def test_the_agent_answers(python: Environment) -> None:
+    async with open_session(python) as session:
+        outcome = await session.run(
+            "import os; print(os.getcwd(), os.getuid(), os.uname().nodename)"
+        )
+        assert outcome.stdout == "/workspace 1000 nsm\n"
+
+
+async def test_every_preset_answers() -> None:
+    code = {"python": "print(6 * 7)", "bash": "echo $((6 * 7))", "node": "console.log(6 * 7)"}
+    for environment in environments().values():
+        if environment.problem is None:
+            async with open_session(environment) as session:
+                assert (await session.run(code[environment.interpreter])).stdout == "42\n"
+
+
+async def test_a_project_is_shown_read_only_in_its_place(python: Environment) -> None:
+    with open_directory() as project:
+        (project / "data.txt").write_text("hello")
+        async with open_session(python, mount_of(project, "/srv/work")) as session:
+            outcome = await session.run(
+                "print(open('/srv/work/data.txt').read())\nopen('/srv/work/new', 'w')"
+            )
+        assert outcome.stdout == "hello\n"
+        assert "Read-only file system" in outcome.stderr
+        assert [entry.name for entry in project.iterdir()] == ["data.txt"]
+
+
+async def test_a_prefix_outside_usr_is_shown_and_nothing_beside_it(python: Environment) -> None:
+    with open_directory() as home:
+        (home / "prefix").mkdir()
+        (home / "prefix" / "tool").write_text("tool")
+        (home / "secret").write_text("secret")
+        bind = ReadOnlyBind(source=str(home / "prefix"), target=str(home / "prefix"))
+        async with open_session(replace(python, binds=(bind,))) as session:
+            outcome = await session.run(f"import os; print(os.listdir({str(home)!r}))")
+        assert outcome.stdout == "['prefix']\n"
+
+
+async def test_a_project_that_was_exchanged_is_refused(python: Environment) -> None:
+    with open_directory() as base:
+        project = base / "project"
+        project.mkdir()
+        mount = mount_of(project)
+        project.rename(base / "old")
+        with pytest.raises(BadProjectError, match="cannot be opened: No such file"):
+            await launcher().launch(jail_spec(python, mount))
+        project.symlink_to(base / "old")
+        with pytest.raises(BadProjectError, match="cannot be opened"):
+            await launcher().launch(jail_spec(python, mount))
+        project.unlink()
+        project.mkdir()
+        with pytest.raises(BadProjectError, match="was replaced"):
+            await launcher().launch(jail_spec(python, mount))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="not here: needs root")
+async def test_a_project_that_is_closed_to_the_jails_user_says_so(python: Environment) -> None:
+    with open_directory() as project:
+        project.chmod(0o700)
+        with pytest.raises(BadProjectError, match=f"closed to user {DEFAULT_JAIL_UID}") as error:
+            await launcher().launch(jail_spec(python, mount_of(project)))
+        assert "jail_uid" in error.value.hint
+
+
+async def test_killing_ends_everything(python: Environment) -> None:
+    before = descriptors()
+    jail = await launcher().launch(jail_spec(python))
+    pidfd = os.dup(jail.pidfd)
+    assert alive(pidfd)
+    assert "running" in repr(jail)
+    jail.kill()
+    jail.kill()
+    await jail.wait()
+    await jail.wait()
+    assert not alive(pidfd)
+    assert "ended" in repr(jail)
+    jail.release()
+    jail.release()
+    jail.kill()
+    os.close(pidfd)
+    assert jail.stderr_text() == ""
+    assert descriptors() == before
+    assert child_pids() == []
+
+
+async def test_closing_the_socket_ends_it(python: Environment) -> None:
+    async with launched(launcher(), jail_spec(python)) as jail:
+        jail.socket.close()
+        with trio.fail_after(10):
+            await jail.wait()
+
+
+async def test_waiting_may_be_cancelled_and_shared(python: Environment) -> None:
+    async with launched(launcher(), jail_spec(python)) as jail:
+        with trio.move_on_after(0) as impatient:
+            await jail.wait()
+        assert impatient.cancelled_caught
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(jail.wait)
+            nursery.start_soon(jail.wait)
+            await trio.testing.wait_all_tasks_blocked()
+            jail.kill()
+    assert child_pids() == []
+
+
+async def test_a_launch_that_is_cancelled_leaves_nothing(python: Environment) -> None:
+    before = descriptors()
+    mute = launcher(b"import os\nos.read(0, 1)\n")
+    async with trio.open_nursery() as nursery:
+        for _ in range(3):
+            nursery.start_soon(mute.launch, jail_spec(python))
+        await trio.testing.wait_all_tasks_blocked()
+        assert len(child_pids()) == 3
+        nursery.cancel_scope.cancel()
+    assert child_pids() == []
+    assert descriptors() == before
+
+
+@pytest.mark.parametrize(
+    ("agent", "said"),
+    [
+        (b"boom(", "SyntaxError"),
+        (b"raise SystemExit('no such luck')", "no such luck"),
+        (b"import os; os._exit(0)", "nothing was said"),
+        (b"import os; os.kill(os.getpid(), 9); os.abort()", "did not start"),
+    ],
+)
+async def test_an_agent_that_ends_before_it_speaks(
+    agent: bytes, said: str, python: Environment
+) -> None:
+    before = descriptors()
+    with pytest.raises(StartFailedError) as error:
+        await launcher(agent).launch(jail_spec(python))
+    assert said in error.value.message
+    assert child_pids() == []
+    assert descriptors() == before
+
+
+async def test_a_program_that_is_not_there(python: Environment) -> None:
+    missing = replace(python, agent_python="/opt/gone/bin/python3")
+    with pytest.raises(StartFailedError) as error:
+        await launcher().launch(jail_spec(missing))
+    assert "no working /opt/gone/bin/python3" in error.value.message
+    assert child_pids() == []
+
+
+async def test_a_directory_that_is_not_there(python: Environment) -> None:
+    before = descriptors()
+    bind = ReadOnlyBind(source="/opt/gone", target="/opt/gone")
+    with pytest.raises(StartFailedError) as error:
+        await launcher().launch(jail_spec(replace(python, binds=(bind,))))
+    assert "/opt/gone" in error.value.message
+    assert "No such file" in error.value.message
+    assert descriptors() == before
+
+
+async def test_no_bwrap(python: Environment) -> None:
+    with pytest.raises(StartFailedError, match="not on PATH") as error:
+        await BwrapLauncher(None, DEFAULT_JAIL_UID, agent_source=SPEAK).launch(jail_spec(python))
+    assert "install" in error.value.hint
+
+
+async def test_a_bwrap_that_is_too_old(python: Environment) -> None:
+    with open_directory() as folder:
+        old = folder / "bwrap"
+        old.write_text("#!/bin/sh\necho '    --args FD'\n")
+        old.chmod(0o755)
+        with pytest.raises(StartFailedError, match="lacks --as-pid-1") as error:
+            await BwrapLauncher(str(old), DEFAULT_JAIL_UID, agent_source=SPEAK).launch(
+                jail_spec(python)
+            )
+        assert "0.8 or newer" in error.value.hint
+
+
+async def test_a_bwrap_without_descriptors_binds_the_path(python: Environment) -> None:
+    """Before 0.10, where it was not backported, there is no --ro-bind-fd."""
+    assert BWRAP is not None
+    agent = b"import os\nos.write(1, repr(sorted(os.listdir('/project'))).encode())\n"
+    with open_directory() as folder:
+        (folder / "here").touch()
+        old = folder / "bwrap"
+        old.write_text(
+            f'#!/bin/sh\n[ "$1" = --help ] && {{ {BWRAP} --help | grep -v bind-fd; exit; }}\n'
+            f'exec {BWRAP} "$@"\n'
+        )
+        old.chmod(0o755)
+        one = BwrapLauncher(str(old), DEFAULT_JAIL_UID, agent_source=agent)
+        async with launched(one, jail_spec(python, mount_of(folder))) as jail:
+            assert await read_all(jail) == "['bwrap', 'here']"
+
+
+async def test_stderr_is_bounded_by_the_kernel(python: Environment) -> None:
+    flood = b"import os\nfor _ in range(100):\n    try: os.write(2, b'x' * 9999 + b'\\x1b[0m')\n"
+    flood += b"    except OSError as error: last = error.errno\n"
+    flood += b"os.write(1, str(last).encode())\n"
+    async with launched(launcher(flood), jail_spec(python)) as jail:
+        assert await read_all(jail) == "1"  # EPERM
+        text = jail.stderr_text()
+        assert STDERR_LIMIT_BYTES - 10_100 < len(text) <= STDERR_LIMIT_BYTES
+        assert "\x1b" not in text
+
+
+async def test_umask_and_working_directory_of_the_supervisor_do_not_matter(
+    python: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    before = os.umask(0o077)
+    try:
+        async with open_session(python) as session:
+            outcome = await session.run("import os; print(os.umask(0), os.getcwd())")
+    finally:
+        os.umask(before)
+        monkeypatch.undo()
+    assert outcome.stdout == f"{0o022} /workspace\n"
+
+
+async def test_a_hundred_jails_leave_nothing(python: Environment) -> None:
+    before = descriptors()
+    one = launcher()
+
+    async def start_and_end() -> None:
+        async with launched(one, jail_spec(python)):
+            pass
+
+    for _ in range(10):
+        async with trio.open_nursery() as nursery:
+            for _ in range(10):
+                nursery.start_soon(start_and_end)
+    assert child_pids() == []
+    assert descriptors() == before
+
+
+async def test_sizes_belong_to_the_specification(python: Environment) -> None:
+    agent = b"import os\nfor p in ('/workspace', '/tmp', '/dev/shm'):\n    s = os.statvfs(p)\n"
+    agent += b"    os.write(1, b'%d ' % (s.f_blocks * s.f_frsize >> 20))\n"
+    async with launched(launcher(agent), jail_spec(python)) as jail:
+        sizes = await read_all(jail)
+    assert sizes.split() == [str(s) for s in (SIZES.workspace_mb, SIZES.tmp_mb, SIZES.shm_mb)]
+
+
+as_user = pytest.mark.skipif(os.geteuid() == 0, reason="not here: needs an ordinary user")
+
+LAUNCH = """
+import ctypes, os, sys, trio
+sys.path[:0] = {path!r}
+from nsm.wire.errors import StartFailedError
+from realjail import BWRAP, environments, jail_spec
+from nsmd.jail import BwrapLauncher
+
+def enter_user_namespace(inside):
+    uid, gid = os.getuid(), os.getgid()
+    assert ctypes.CDLL(None).unshare(0x10000000) == 0
+    maps = [("setgroups", "deny"), ("uid_map", f"{{inside}} {{uid}} 1")]
+    for name, text in [*maps, ("gid_map", f"{{inside}} {{gid}} 1")]:
+        with open(f"/proc/self/{{name}}", "w") as file:
+            file.write(text)
+
+async def launch():
+    try:
+        await BwrapLauncher(BWRAP, 65530).launch(jail_spec(environments()["python"]))
+    except StartFailedError as error:
+        print(error.message, error.hint)
+
+{prepare}
+trio.run(launch)
+"""
+
+
+def launch_elsewhere(prepare: str) -> str:
+    """What a launch says in a process that was made worse off; it runs as an ordinary user."""
+    program = LAUNCH.format(path=sys.path, prepare=prepare)
+    told = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=False
+    )
+    return told.stdout + told.stderr
+
+
+@as_user
+def test_user_namespaces_forbidden() -> None:
+    """In a user namespace, where its owner may set the limit for what is below."""
+    told = launch_elsewhere(
+        "enter_user_namespace(os.getuid())\n"
+        "open('/proc/sys/user/max_user_namespaces', 'w').write('0')"
+    )
+    assert "user.max_user_namespaces is 0" in told
+    assert "sysctl -w user.max_user_namespaces=" in told
+
+
+@as_user
+def test_a_root_that_cannot_become_another_user() -> None:
+    """As in a rootless container that maps one user."""
+    told = launch_elsewhere("enter_user_namespace(0)")
+    assert "cannot here: this user namespace has no user 65530" in told
+    assert "Start nsm as an ordinary user" in told

@@ -1,0 +1,157 @@
+"""Sessions in real jails for tests, without the supervisor around them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import AsyncGenerator, Generator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+
+import pytest
+import trio
+
+from nsmd.agentframes import ErrorFrame, ResultFrame
+from nsmd.agentlink import AgentLink
+from nsmd.environments import find_environments
+from nsmd.jail import BwrapLauncher, Jail, Launcher, find_bwrap
+from nsmd.settings import DEFAULT_JAIL_UID, Settings
+from nsmd.values import Environment, Interpreter, JailSizes, JailSpec, Outcome, ProjectMount
+
+SYSTEM_PATH = "/usr/local/bin:/usr/bin:/bin"
+"""Interpreters that every user may run; those of the tests' own environment may be closed."""
+
+SIZES = JailSizes(workspace_mb=24, tmp_mb=12, shm_mb=6)
+
+ANSWER_TIMEOUT_S = 60.0
+"""For one execution, on a machine that runs everything at once."""
+
+BWRAP = find_bwrap(SYSTEM_PATH)
+
+needs_bwrap = pytest.mark.skipif(
+    BWRAP is None, reason="bubblewrap is missing: `make setup` installs it"
+)
+
+
+def new_launcher() -> BwrapLauncher:
+    """The launcher as the supervisor has it."""
+    return BwrapLauncher(BWRAP, DEFAULT_JAIL_UID)
+
+
+def environments() -> dict[str, Environment]:
+    """The host's environments by name."""
+    return {e.name: e for e in find_environments(Settings(), SYSTEM_PATH)}
+
+
+def jail_spec(environment: Environment, project: ProjectMount | None = None) -> JailSpec:
+    """A small jail."""
+    assert environment.problem is None, environment.problem
+    return JailSpec(environment=environment, project=project, sizes=SIZES)
+
+
+@contextmanager
+def open_directory() -> Generator[Path, None, None]:
+    """A directory that the jails' user may enter even where pytest's own is root's alone."""
+    with tempfile.TemporaryDirectory(prefix="nsm-test-", dir="/tmp") as name:
+        os.chmod(name, 0o755)
+        yield Path(name)
+
+
+def mount_of(directory: Path, mount_point: str = "/project") -> ProjectMount:
+    """A directory as a project, unchecked."""
+    found = directory.stat()
+    return ProjectMount(
+        path=str(directory), mount_point=mount_point, device=found.st_dev, inode=found.st_ino
+    )
+
+
+class LiveSession:
+    """A jail with an agent that answers."""
+
+    def __init__(self, jail: Jail, link: AgentLink, interpreter: Interpreter) -> None:
+        self.jail = jail
+        self._link = link
+        self._interpreter = interpreter
+        self._executions = 0
+
+    async def run(self, code: str, interpreter: Interpreter | None = None) -> Outcome:
+        """Run code to its end."""
+        self._executions += 1
+        request = {
+            "type": "execute",
+            "id": str(self._executions),
+            "interpreter": interpreter or self._interpreter,
+            "code": code,
+            "timeout_s": ANSWER_TIMEOUT_S / 2,
+            "grace_s": 2.0,
+        }
+        self._link.post(request)
+        with trio.fail_after(ANSWER_TIMEOUT_S):
+            while True:
+                frame = await self._link.receive()
+                if isinstance(frame, ResultFrame) and frame.id == request["id"]:
+                    return frame.outcome
+                assert not isinstance(frame, ErrorFrame), frame
+
+
+@asynccontextmanager
+async def talking_to(jail: Jail, interpreter: Interpreter) -> AsyncGenerator[LiveSession, None]:
+    """Shake hands with the agent of a jail; the jail itself is the caller's."""
+    stream = trio.SocketStream(trio.socket.from_stdlib_socket(jail.socket.dup()))
+    async with stream, trio.open_nursery() as nursery:
+        link = AgentLink(stream)
+        nursery.start_soon(link.run_writer)
+        with trio.fail_after(ANSWER_TIMEOUT_S):
+            await link.handshake({})
+        yield LiveSession(jail, link, interpreter)
+        nursery.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def launched(launcher: Launcher, spec: JailSpec) -> AsyncGenerator[Jail, None]:
+    """A jail that is gone at the end of the block."""
+    jail = await launcher.launch(spec)
+    try:
+        yield jail
+    finally:
+        jail.kill()
+        with trio.CancelScope(shield=True):
+            await jail.wait()
+        jail.release()
+
+
+@asynccontextmanager
+async def open_session(
+    environment: Environment,
+    project: ProjectMount | None = None,
+    *,
+    launcher: Launcher | None = None,
+) -> AsyncGenerator[LiveSession, None]:
+    """A session in a jail of its own, gone at the end of the block."""
+    spec = jail_spec(environment, project)
+    async with (
+        launched(launcher or new_launcher(), spec) as jail,
+        talking_to(jail, environment.interpreter) as session,
+    ):
+        yield session
+
+
+async def read_all(jail: Jail) -> str:
+    """What the program in the agent's place writes until it ends."""
+    text = b""
+    with trio.fail_after(ANSWER_TIMEOUT_S):
+        while True:
+            await trio.lowlevel.wait_readable(jail.socket)
+            try:
+                piece = jail.socket.recv(65536)
+            except ConnectionResetError:
+                piece = b""
+            if not piece:
+                return text.decode(errors="replace")
+            text += piece
+
+
+def has_program(name: str) -> bool:
+    """Whether a program is on `SYSTEM_PATH`."""
+    return shutil.which(name, path=SYSTEM_PATH) is not None
