@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+
 from nsmd.lifecycle import TABLE, Event, State
 
 ROOT = Path(__file__).resolve().parents[2]

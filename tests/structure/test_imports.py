@@ -51,8 +51,8 @@ def imports_of(path: Path, *, only_at_start: bool = False) -> set[str]:
             case ast.ImportFrom(module=str(module), names=names):
                 found.update(f"{module}.{alias.name}" for alias in names)
             case ast.If(test=ast.Name(id="TYPE_CHECKING"), orelse=orelse):
-                for child in orelse:
-                    visit(child)
+                for statement in orelse:
+                    visit(statement)
             case ast.FunctionDef() | ast.AsyncFunctionDef() if only_at_start:
                 pass
             case _:

@@ -1,0 +1,131 @@
+"""`docs/interfaces.md` says what the programs do."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from pathlib import Path
+from typing import get_type_hints
+
+import pytest
+
+from nsm.cli.main import VERBS
+from nsm.wire import connection, errors, frames
+from nsm.wire.results import RunResult, SessionRow
+from nsmd import history, values
+from nsmd.control.operations import OPERATIONS
+from nsmd.control.server import MAX_CONNECTIONS
+from nsmd.mcp.attach import VARIABLES
+from nsmd.settings import EnvironmentSettings, Settings
+
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "interfaces.md").read_text()
+
+
+def table(first_column: str, *, after: str) -> list[list[str]]:
+    """The rows below the header whose first cell is `first_column`, after a piece of text."""
+    text = PAGE[PAGE.index(after) :]
+    lines = iter(text.splitlines())
+    for line in lines:
+        if line.startswith(f"| {first_column} |"):
+            break
+    next(lines)
+    rows: list[list[str]] = []
+    for line in lines:
+        if not line.startswith("|"):
+            break
+        rows.append([cell.strip() for cell in line.strip("|").split(" | ")])
+    return rows
+
+
+def names(rows: list[list[str]]) -> list[str]:
+    """Everything in backquotes in the first cells."""
+    return [name for row in rows for name in re.findall(r"`([^`]+)`", row[0])]
+
+
+def test_every_command_is_there_and_none_else() -> None:
+    assert names(table("command", after="## Commands")) == [f"nsm {verb}" for verb in VERBS]
+
+
+def test_the_fields_of_ps() -> None:
+    assert names(table("field", after="nsm ps --json")) == list(SessionRow._fields)
+
+
+def test_the_fields_of_a_result() -> None:
+    documented = names(table("field", after="`nsm run --json` prints"))
+    assert documented == list(RunResult._fields)
+
+
+def test_the_rows_that_the_supervisor_sends_are_these() -> None:
+    assert [f.name for f in dataclasses.fields(values.SessionInfo)] == list(SessionRow._fields)
+
+
+def test_the_variables_of_a_client_entry() -> None:
+    assert set(names(table("variable", after="Of a client entry"))) == set(VARIABLES)
+
+
+def settings_rows() -> list[str]:
+    """The configuration's keys and defaults as rows of the page."""
+    rows: list[str] = []
+    for section in dataclasses.fields(Settings):
+        kind = get_type_hints(Settings)[section.name]
+        if section.name == "environments":
+            rows += [
+                f"| `[environments.NAME] {field.name}` | none |"
+                for field in dataclasses.fields(EnvironmentSettings)
+            ]
+            continue
+        rows += [
+            f"| `[{section.name}] {field.name}` | {_shown(field.default)} |"
+            for field in dataclasses.fields(kind)
+        ]
+    return rows
+
+
+def _shown(default: object) -> str:
+    match default:
+        case None:
+            return "none"
+        case float():
+            return f"{default:.0f}"
+        case str():
+            return f'`"{default}"`'
+        case _:
+            return str(default)
+
+
+def test_every_key_of_the_configuration_with_its_default() -> None:
+    section = PAGE[PAGE.index("## Configuration") : PAGE.index("## Fixed limits")]
+    rows = [line for line in section.splitlines() if line.startswith("| `[")]
+    assert rows == settings_rows()
+
+
+@pytest.mark.parametrize(
+    "limit",
+    [
+        values.MAX_CODE_BYTES,
+        frames.MAX_FRAME_BYTES,
+        connection.MAX_IN_FLIGHT,
+        MAX_CONNECTIONS,
+        history.MAX_RESULTS,
+        history.MAX_RESULT_BYTES,
+        history.MAX_ENDED,
+    ],
+)
+def test_fixed_limits(limit: int) -> None:
+    section = PAGE[PAGE.index("## Fixed limits") : PAGE.index("## Control socket")]
+    assert re.search(rf"\b{limit}\b", section)
+
+
+def test_every_operation_with_its_right() -> None:
+    documented = {names([row])[0]: row[1] for row in table("operation", after="## Control")}
+    assert documented == {name: row.right for name, row in OPERATIONS.items()}
+
+
+def test_every_error_code() -> None:
+    codes = {
+        kind.code
+        for kind in vars(errors).values()
+        if isinstance(kind, type) and issubclass(kind, errors.NsmError)
+    }
+    section = PAGE[PAGE.index("the codes:") :]
+    assert set(re.findall(r"`([a-z-]+)`", section)) == codes
