@@ -76,16 +76,15 @@ def show_configuration(style: Style) -> None:
     entry = {"nsm": {"command": command}}
     zed = {"nsm": {"source": "custom", "command": command, "args": list[str]()}}
     heading(style, "To use it, give nsm-mcp to your editor:")
-    for name, place, text in (
-        ("Claude Code", "", f"claude mcp add nsm -- {shlex.quote(command)}"),
-        ("Codex", "~/.codex/config.toml", f"[mcp_servers.nsm]\ncommand = {json.dumps(command)}"),
-        ("Cursor", "~/.cursor/mcp.json", json.dumps({"mcpServers": entry})),
-        ("Zed", "settings.json", json.dumps({"context_servers": zed})),
+    for place, text in (
+        ("Claude Code", f"claude mcp add nsm -- {shlex.quote(command)}"),
+        ("Codex, ~/.codex/config.toml", f"[mcp_servers.nsm]\ncommand = {json.dumps(command)}"),
+        ("Cursor, ~/.cursor/mcp.json", json.dumps({"mcpServers": entry})),
+        ("Zed, settings.json", json.dumps({"context_servers": zed})),
     ):
-        first, *rest = text.splitlines()
-        print(f"  {name:12} {place:22}{first}")
-        for line in rest:
-            print(f"  {'':12} {'':22}{line}")
+        print(f"  {place}")
+        for line in text.splitlines():
+            print(f"    {line}")
 
 
 # The demonstration
