@@ -70,13 +70,6 @@ class Pool:
         self._nursery.start_soon(self._refill, spec)
         return session
 
-    def warm(self, spec: JailSpec) -> None:
-        """Begin to keep spares of a kind that is expected to be used."""
-        kind = self._kinds.setdefault(spec, _Kind())
-        kind.used_s = trio.current_time()
-        self._keep(spec, kind)
-        self._nursery.start_soon(self._refill, spec)
-
     def forget(self, session: Session) -> bool:
         """See `SessionSource`.
 

@@ -228,12 +228,6 @@ class Registry:
             )
         return execution
 
-    def warm(self, env: str, project_mount: ProjectMount | None) -> None:
-        """Begin to keep sessions ready for calls that are expected."""
-        environment = self._environments.get(env)
-        if environment is not None and environment.problem is None and not self._closing:
-            self.pool.warm(self._spec(environment, project_mount))
-
     # People's commands.
 
     def find(self, target: str) -> Session:

@@ -72,13 +72,6 @@ async def test_kinds_are_kept_apart(autojump_clock: trio.abc.Clock) -> None:
         assert it.pool.take(spec(BASH)).spec == spec(BASH)
 
 
-async def test_warming_makes_the_first_taker_lucky(autojump_clock: trio.abc.Clock) -> None:
-    async with bench(PoolSettings(spares=1)) as it:
-        it.pool.warm(spec())
-        await trio.testing.wait_all_tasks_blocked()
-        assert it.pool.take(spec()).state is State.IDLE
-
-
 async def test_a_burst_is_served_and_the_pool_stays_small(autojump_clock: trio.abc.Clock) -> None:
     async with bench(PoolSettings(spares=2)) as it:
         taken = [it.pool.take(spec()) for _ in range(50)]
