@@ -96,10 +96,6 @@ def parse(line: bytes) -> object:
         parsed, end = _scan(text, 0)
     except UnicodeDecodeError as error:
         raise ValueError(f"not UTF-8 (byte {error.start})") from None
-    except StopIteration as stop:
-        raise ValueError(f"no value at character {stop.value}") from None
-    except RecursionError:
-        raise ValueError("nested too deeply") from None
     if end != len(text):
         raise ValueError(f"more than one value (character {end})")
     return parsed
@@ -155,7 +151,7 @@ def _leading(head: bytes) -> dict[str, object]:
             at = _skip_space(text, at)
             if not isinstance(key, str) or text[at] != ",":
                 break
-        except (ValueError, IndexError, StopIteration, RecursionError):
+        except (ValueError, IndexError):
             break
         found[key] = value
         at += 1
@@ -163,15 +159,33 @@ def _leading(head: bytes) -> dict[str, object]:
 
 
 def _trailing(tail: bytes) -> dict[str, object]:
-    # A comma inside a JSON string is never followed by a bare quote that opens a member, so the
-    # longest rest that reads as members up to the closing brace is what the line ends with.
-    at = tail.find(b',"')
+    # The longest rest that reads as members up to the closing brace is what the line ends with.
+    # Behind a comma inside a string nothing reads so: quotes are escaped there, or the next one
+    # closes it.
+    at = tail.find(b",")
     while at >= 0:
         try:
             return first_member(parse(b"{" + tail[at + 1 :]))
         except ValueError:
-            at = tail.find(b',"', at + 1)
+            at = tail.find(b",", at + 1)
     return {}
+
+
+def _scan(text: str, at: int) -> tuple[object, int]:
+    """The value at a place, and where it ends."""
+    try:
+        found: tuple[object, int] = _c_scan(text, at)
+    except StopIteration as stop:
+        raise ValueError(f"no value at character {stop.value}") from None
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+    except SystemError:
+        # The scanner has found a mistake, wants to raise `json.JSONDecodeError`, and takes it from
+        # the loaded module, which is missing here. Now it is worth its price: with it, the
+        # message says what is wrong, and where.
+        __import__("json.decoder")
+        found = _c_scan(text, at)
+    return found
 
 
 def _skip_space(text: str, at: int) -> int:
@@ -200,7 +214,7 @@ def _refuse_value(value: object) -> object:
     raise TypeError(f"{type(value).__name__} is no JSON value")
 
 
-_scan: Any = make_scanner(_Scanning)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+_c_scan: Any = make_scanner(_Scanning)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 _encode: Any = make_encoder(
     None, _refuse_value, encode_basestring_ascii, None, ": ", ", ", False, False, False
 )

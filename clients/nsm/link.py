@@ -63,8 +63,18 @@ class Link:
         self.queued += len(line) + 1
 
     def flush(self) -> None:
-        """Send what the kernel takes now."""
-        sent = self.connection.send(self.pending[:_CHUNK_BYTES])
+        """Send what the kernel takes now; drop it if nobody will read it.
+
+        A supervisor that is gone may have answered some calls first: its end is told by reading,
+        behind those answers, and not here.
+        """
+        try:
+            sent = self.connection.send(self.pending[:_CHUNK_BYTES])
+        except BlockingIOError:
+            return
+        except OSError:
+            self.pending.clear()
+            return
         self.sent += sent
         del self.pending[:sent]
 

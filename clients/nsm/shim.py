@@ -118,11 +118,12 @@ class Relay:
         poller.register(self._stdout, select.POLLOUT if self._to_client else 0)
         room = len(self._to_client) < HIGH_WATER_BYTES
         link = self._link
-        if self._stdin_open and room and (link is None or len(link.pending) < HIGH_WATER_BYTES):
-            poller.register(self._stdin, select.POLLIN)
+        # Before stdin: a request must not go to a supervisor that is known to be gone.
         if link is not None and (room or link.pending):
             wanted = (select.POLLIN if room else 0) | (select.POLLOUT if link.pending else 0)
             poller.register(link.connection.fileno(), wanted)
+        if self._stdin_open and room and (link is None or len(link.pending) < HIGH_WATER_BYTES):
+            poller.register(self._stdin, select.POLLIN)
         if self._stdin_open:
             return poller.poll()
         return poller.poll(max(0, (self._deadline - time.monotonic()) * 1000))

@@ -9,7 +9,8 @@ import trio
 from trio.testing import MockClock, memory_stream_pair, wait_all_tasks_blocked
 
 from fake_runner import FakeRunner, a_result, echo
-from mcp_peer import MODERN_META, Message, Peer, attachment, call_params, text_of
+from json_peer import MODERN_META, Message, Peer, call_params, text_of
+from mcp_peer import attachment
 from nsm import jsonlines
 from nsm.wire.errors import (
     BadProjectError,

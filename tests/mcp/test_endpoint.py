@@ -9,7 +9,8 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from fake_runner import FakeRunner, a_project, echo
-from mcp_peer import Message, Peer, attachment, call_params
+from json_peer import Message, Peer, call_params
+from mcp_peer import attachment
 from nsmd.mcp.endpoint import ROOTS_TIMEOUT_S
 
 CODE = {"code": "1", "env": "python"}

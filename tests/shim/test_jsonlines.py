@@ -126,6 +126,8 @@ def test_dump_refuses_what_json_has_not(value: object) -> None:
         (b' { "id" : "a" , "method": "x", "params', {"id": "a", "method": "x"}),
         (b'{"method":"tools/call","params":{"a":1},"jsonrpc":"2.0","id":9}', {"id": 9}),
         (b'..."},"jsonrpc":"2.0","id":"z"}', {"id": "z", "jsonrpc": "2.0"}),
+        (b'..., a"}, "jsonrpc": "2.0", "id": 4 } ', {"id": 4, "jsonrpc": "2.0"}),
+        (b'...a, \\"id\\": 3, "}', {}),
         (b'...","x":{"y":1,"id":3}}', {}),  # that id is not the message's
         (b'...,\\"id\\":3}"}', {}),  # nor is one inside a string
         (b'...a,","id":5}', {"id": 5}),

@@ -1,0 +1,274 @@
+"""The SDK's own client against the endpoint: over memory, and through a real `nsm-mcp`."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+import trio
+import trio.testing
+from mcp import Client, StdioServerParameters
+from mcp.client.session import ClientRequestContext
+from mcp.client.stdio import stdio_client
+from mcp.shared.message import SessionMessage
+from mcp_types import (
+    CallToolResult,
+    Implementation,
+    ListRootsResult,
+    Root,
+    TextContent,
+    jsonrpc_message_adapter,
+)
+from pydantic import FileUrl
+
+from fake_runner import FakeExecution, FakeRunner, echo
+from json_peer import call_params
+from nsmd.mcp.attachment import serve_attachment
+from nsmd.mcp.endpoint import serve
+from nsmd.mcp.load import EndpointLoader
+from shim_process import shim
+
+
+def fail(execution: FakeExecution) -> None:
+    execution.finish("oh", exit_code=3)
+
+
+ERAS = ["legacy", "auto", "2026-07-28"]
+Connect = Callable[..., AbstractAsyncContextManager[Client]]
+
+
+def text_of(result: CallToolResult) -> str:
+    (content,) = result.content
+    assert isinstance(content, TextContent)
+    return content.text
+
+
+@asynccontextmanager
+async def lines(stream: trio.abc.Stream) -> AsyncGenerator[tuple[Any, Any], None]:
+    """A transport of the SDK over a stream of JSON lines."""
+    to_client, from_server = anyio.create_memory_object_stream[SessionMessage | Exception](0)
+    to_server, from_client = anyio.create_memory_object_stream[SessionMessage](0)
+
+    async def receive() -> None:
+        async with to_client:
+            received = b""
+            async for chunk in stream:
+                *whole, received = (received + chunk).split(b"\n")
+                for line in whole:
+                    message = jsonrpc_message_adapter.validate_json(line, by_name=False)
+                    await to_client.send(SessionMessage(message))
+
+    async def send() -> None:
+        async with from_client:
+            async for item in from_client:
+                line = item.message.model_dump_json(by_alias=True, exclude_unset=True)
+                await stream.send_all(line.encode() + b"\n")
+
+    async with trio.open_nursery() as nursery, from_server, to_server:
+        nursery.start_soon(receive)
+        nursery.start_soon(send)
+        yield from_server, to_server
+        nursery.cancel_scope.cancel()
+
+
+class Bench:
+    """A fake runner behind the endpoint, and clients of either kind."""
+
+    def __init__(self, nursery: trio.Nursery, directory: Path) -> None:
+        self.runner = FakeRunner()
+        self._nursery = nursery
+        self.path = directory / "s"
+        self._loader = EndpointLoader(serve)
+
+    async def listen(self) -> None:
+        listener = trio.socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        await listener.bind(os.fspath(self.path))
+        listener.listen()
+        await self._nursery.start(
+            trio.serve_listeners, self._serve, [trio.SocketListener(listener)]
+        )
+
+    async def _serve(self, stream: trio.abc.HalfCloseableStream) -> None:
+        await serve_attachment(stream, b"", self.runner, endpoint=self._loader)
+
+    @asynccontextmanager
+    async def by_memory(self, mode: str, **more: Any) -> AsyncGenerator[Client, None]:
+        ours, theirs = trio.testing.memory_stream_pair()
+        self._nursery.start_soon(self._serve, theirs)
+        async with ours:
+            await ours.send_all(b'{"nsm":1,"attach":{}}\n')
+            answer = b""
+            while not answer.endswith(b"\n"):
+                answer += await ours.receive_some(1)
+            assert json.loads(answer)["ok"] is True
+            async with Client(lines(ours), mode=mode, **more) as client:
+                yield client
+
+    @asynccontextmanager
+    async def by_shim(self, mode: str, **more: Any) -> AsyncGenerator[Client, None]:
+        parameters = StdioServerParameters(
+            command=sys.executable,
+            args=["-P", "-m", "nsm.shim"],
+            env={"NSM_SOCKET": os.fspath(self.path), "NSM_AUTOSTART": "0"},
+        )
+        with Path(os.devnull).open("w", encoding="utf-8") as nowhere:  # noqa: ASYNC230
+            transport = stdio_client(parameters, errlog=nowhere)
+            async with Client(transport, mode=mode, **more) as client:
+                yield client
+
+
+@pytest.fixture
+async def bench(tmp_path: Path) -> AsyncGenerator[Bench, None]:
+    async with trio.open_nursery() as nursery:
+        made = Bench(nursery, tmp_path)
+        await made.listen()
+        yield made
+        nursery.cancel_scope.cancel()
+
+
+@pytest.fixture(params=["memory", "shim"])
+def connect(bench: Bench, request: pytest.FixtureRequest) -> Connect:
+    return bench.by_memory if request.param == "memory" else bench.by_shim
+
+
+@pytest.mark.parametrize("mode", ERAS)
+async def test_list_and_call(bench: Bench, connect: Connect, mode: str) -> None:
+    bench.runner.auto = echo
+    async with connect(mode) as client:
+        (tool,) = (await client.list_tools()).tools
+        assert tool.name == "run"
+        assert tool.annotations is not None
+        assert tool.annotations.open_world_hint is False
+        result = await client.call_tool("run", {"env": "python", "code": "hello ä 😀"})
+        assert (text_of(result), result.is_error) == ("hello ä 😀", False)
+        assert result.meta is not None
+        assert result.meta["nsm"]["exit_code"] == 0
+        big = "x" * 39_000
+        assert text_of(await client.call_tool("run", {"env": "python", "code": big})) == big
+        request = (await bench.runner.next()).request
+        assert (request.env, request.client.name) == ("python", "mcp")
+
+
+@pytest.mark.parametrize("mode", ERAS)
+async def test_errors_are_results(bench: Bench, connect: Connect, mode: str) -> None:
+    bench.runner.auto = fail
+    async with connect(mode) as client:
+        result = await client.call_tool("run", {"env": "python", "code": "x"})
+        assert (text_of(result), result.is_error) == ("oh\n[exit code 3]", True)
+        result = await client.call_tool("run", {"env": "python"})
+        assert "`code` is missing" in text_of(result)
+        assert result.is_error
+        code = "x" * (8 * 1024 * 1024 + 1)
+        result = await client.call_tool("run", {"env": "python", "code": code})
+        assert "the limit is 8,388,608" in text_of(result)
+        code = "x" * (17 * 1024 * 1024)
+        result = await client.call_tool("run", {"env": "python", "code": code})
+        assert "the limit is 16,777,216" in text_of(result)
+
+
+@pytest.mark.parametrize("mode", ERAS)
+async def test_progress(bench: Bench, connect: Connect, mode: str) -> None:
+    told: list[tuple[float, str | None]] = []
+    heard = trio.Event()
+
+    async def hear(progress: float, total: float | None, message: str | None) -> None:
+        assert total is None
+        told.append((progress, message))
+        heard.set()
+
+    async with connect(mode) as client, trio.open_nursery() as nursery:
+        results: list[CallToolResult] = []
+
+        async def call() -> None:
+            arguments = {"env": "python", "code": "x"}
+            results.append(await client.call_tool("run", arguments, progress_callback=hear))
+
+        nursery.start_soon(call)
+        execution = await bench.runner.next()
+        execution.print("half way\n")
+        await heard.wait()
+        execution.finish("half way\ndone\n")
+    assert [message for _, message in told] == ["half way\n"]
+    assert text_of(results[0]) == "half way\ndone\n"
+
+
+@pytest.mark.parametrize("mode", ERAS)
+async def test_cancelling_interrupts_and_the_client_goes_on(
+    bench: Bench, connect: Connect, mode: str
+) -> None:
+    async with connect(mode) as client:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(client.call_tool, "run", {"env": "python", "code": "x"})
+            execution = await bench.runner.next()
+            nursery.cancel_scope.cancel()
+        await execution.interrupted.wait()
+        bench.runner.auto = echo
+        result = await client.call_tool("run", {"env": "python", "code": "fine"})
+        assert text_of(result) == "fine"
+
+
+@pytest.mark.parametrize("mode", ERAS)
+async def test_parallel_calls(bench: Bench, connect: Connect, mode: str) -> None:
+    answers: dict[str, str] = {}
+    async with connect(mode) as client, trio.open_nursery() as nursery:
+
+        async def call(name: str) -> None:
+            arguments = {"env": "python", "code": name, "session": name}
+            answers[name] = text_of(await client.call_tool("run", arguments))
+
+        for name in "abc":
+            nursery.start_soon(call, name)
+        executions = [await bench.runner.next() for _ in "abc"]
+        for execution in reversed(executions):
+            execution.finish(execution.request.code)
+    assert answers == {"a": "a", "b": "b", "c": "c"}
+
+
+async def test_a_client_that_is_killed_abandons_what_runs(bench: Bench) -> None:
+    async with shim(bench.path) as running:
+        await running.initialize()
+        await running.start("tools/call", call_params({"env": "python", "code": "x"}))
+        execution = await bench.runner.next()
+        running.process.kill()
+        await execution.abandoned.wait()
+        assert not execution.interrupted.is_set()
+
+
+async def test_two_clients_at_once_in_two_eras(bench: Bench, connect: Connect) -> None:
+    info = Implementation(name="second", version="1")
+    answers: dict[str, str] = {}
+
+    async def call(client: Client, name: str) -> None:
+        arguments = {"env": "python", "code": "x", "session": "same"}
+        answers[name] = text_of(await client.call_tool("run", arguments))
+
+    async with (
+        connect("legacy") as one,
+        connect("2026-07-28", client_info=info) as two,
+        trio.open_nursery() as nursery,
+    ):
+        nursery.start_soon(call, one, "mcp")
+        nursery.start_soon(call, two, "second")
+        executions = [await bench.runner.next(), await bench.runner.next()]
+        assert {e.request.client.scope for e in executions} == {"mcp:-", "second:-"}
+        for execution in executions:
+            execution.finish(execution.request.client.name)
+    assert answers == {"mcp": "mcp", "second": "second"}
+
+
+async def test_roots_of_the_sdk_client(bench: Bench, connect: Connect) -> None:
+    async def roots(context: ClientRequestContext) -> ListRootsResult:
+        return ListRootsResult(roots=[Root(uri=FileUrl("file:///home/u/project"))])
+
+    bench.runner.auto = echo
+    async with connect("legacy", list_roots_callback=roots) as client:
+        await client.call_tool("run", {"env": "python", "code": "x"})
+        assert {asked[1] for asked in bench.runner.asked_projects} == {"/home/u/project"}

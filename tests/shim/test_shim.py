@@ -1,0 +1,519 @@
+"""`nsm-mcp` as a process between a client and a supervisor, both played by the test."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import trio
+
+from json_peer import Message, Peer, call_params, text_of
+from nsm import jsonlines
+from nsm._version import __version__
+from shim_process import PATIENCE_S, FakeSupervisor, Shim, fake_supervisor, shim
+
+CODE = {"code": "print(1)", "env": "python"}
+INITIALIZE: Message = {
+    "protocolVersion": "2025-11-25",
+    "capabilities": {},
+    "clientInfo": {"name": "c", "version": "1"},
+}
+
+
+async def handshake(running: Shim, peer: Peer) -> None:
+    """Initialize through the shim; the test answers for the supervisor."""
+    sent = await running.start("initialize", INITIALIZE)
+    asked = await peer.receive()
+    assert (asked["method"], asked["id"]) == ("initialize", sent)
+    await peer.send({"jsonrpc": "2.0", "id": sent, "result": {"from": "the first"}})
+    assert (await running.receive())["result"] == {"from": "the first"}
+    await running.notify("notifications/initialized")
+    assert (await peer.receive())["method"] == "notifications/initialized"
+
+
+# Attaching and relaying.
+
+
+async def test_it_introduces_itself_and_nothing_more(tmp_path: Path) -> None:
+    variables = {
+        "PROJECT_DIR": "/p",
+        "CLAUDE_PROJECT_DIR": "/c",
+        "NSM_SCOPE": "mine",
+        "SECRET_TOKEN": "never",
+        "HOME": "/home/u",
+    }
+    async with (
+        fake_supervisor(tmp_path) as supervisor,
+        shim(supervisor.path, variables, cwd=tmp_path) as running,
+    ):
+        _, attach = await supervisor.attached()
+        assert attach == {
+            "program_version": __version__,
+            "variables": {
+                "PROJECT_DIR": "/p",
+                "CLAUDE_PROJECT_DIR": "/c",
+                "NSM_SCOPE": "mine",
+                "NSM_SOCKET": str(supervisor.path),
+                "NSM_AUTOSTART": "0",
+            },
+            "cwd": str(tmp_path),
+            "pid": running.process.pid,
+        }
+
+
+async def test_a_variable_that_is_no_utf8_arrives_as_it_was(tmp_path: Path) -> None:
+    odd = os.fsdecode(b"/p/\xff")
+    async with (
+        fake_supervisor(tmp_path) as supervisor,
+        shim(supervisor.path, {"PROJECT_DIR": odd}),
+    ):
+        _, attach = await supervisor.attached()
+        assert os.fsencode(attach["variables"]["PROJECT_DIR"]) == b"/p/\xff"
+
+
+async def test_lines_go_both_ways_unchanged(tmp_path: Path) -> None:
+    async with fake_supervisor(tmp_path) as supervisor, shim(supervisor.path) as running:
+        peer, _ = await supervisor.attached()
+        for text in ("a", "ä\u2028", "x" * 300_000):
+            await running.notify("notifications/odd", {"text": text})
+            assert (await peer.receive())["params"] == {"text": text}
+            await peer.notify("notifications/odd", {"text": text})
+            assert (await running.receive())["params"] == {"text": text}
+        await running.send_raw(b'{"jsonrpc" : "2.0",  "id":\t"7","method":"m"}')
+        answer = b'{"jsonrpc":"2.0",   "id":"7","result":{ }}'
+        assert (await peer.receive())["id"] == "7"
+        await peer.send_raw(answer)
+        assert await running.stdout.receive_some(1000) == answer + b"\n"
+
+
+async def test_what_comes_with_the_answer_to_the_attach_line_is_not_lost(tmp_path: Path) -> None:
+    async with fake_supervisor(tmp_path) as supervisor, shim(supervisor.path) as running:
+        peer = await supervisor.accept()
+        await peer.receive()
+        note = b'{"jsonrpc":"2.0","method":"notifications/early"}'
+        await peer.send_raw(b'{"nsm": 1, "ok": true}\n' + note)
+        assert (await running.receive())["method"] == "notifications/early"
+
+
+# Bad input.
+
+
+@pytest.mark.parametrize(
+    "line", [b"garbage", b"\xff\xfe", b"[" * 100_000, b"9" * 5000, b'{"id":NaN}', b'{"a":1']
+)
+async def test_what_is_not_json_is_answered_and_goes_no_further(
+    tmp_path: Path, line: bytes
+) -> None:
+    async with fake_supervisor(tmp_path) as supervisor, shim(supervisor.path) as running:
+        peer, _ = await supervisor.attached()
+        await running.send_raw(line)
+        await running.notify("notifications/next")
+        answer = await running.receive()
+        assert (answer["id"], answer["error"]["code"]) == (None, -32700)
+        assert (await peer.receive())["method"] == "notifications/next"
+
+
+@pytest.mark.parametrize("id_first", [True, False])
+async def test_a_call_over_16_mib_is_answered_for_the_model(tmp_path: Path, id_first: bool) -> None:
+    message: Message = {
+        "method": "tools/call",
+        "params": call_params({**CODE, "code": "#" * 2**24}),
+    }
+    message = {"id": 5, **message} if id_first else {**message, "jsonrpc": "2.0", "id": 5}
+    async with fake_supervisor(tmp_path) as supervisor, shim(supervisor.path) as running:
+        peer, _ = await supervisor.attached()
+        await running.send(message)
+        answer = await running.receive()
+        assert (answer["id"], answer["result"]["isError"]) == (5, True)
+        assert "limit is 16,777,216, and 8 MiB for code" in text_of(answer["result"])
+        await running.notify("notifications/next")
+        assert (await peer.receive())["method"] == "notifications/next"
+
+
+async def test_any_other_message_over_16_mib_gets_an_error(tmp_path: Path) -> None:
+    async with fake_supervisor(tmp_path) as supervisor, shim(supervisor.path) as running:
+        await supervisor.attached()
+        await running.send_raw(b"x" * (jsonlines.MAX_LINE_BYTES + 1))
+        answer = await running.receive()
+        assert (answer["id"], answer["error"]["code"]) == (None, -32600)
+
+
+async def test_a_call_just_within_the_limit_goes_through(tmp_path: Path) -> None:
+    async with fake_supervisor(tmp_path) as supervisor, shim(supervisor.path) as running:
+        peer, _ = await supervisor.attached()
+        code = "#" * (jsonlines.MAX_LINE_BYTES - 1000)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(running.start, "tools/call", call_params({**CODE, "code": code}))
+            received = await peer.receive()
+        assert received["params"]["arguments"]["code"] == code
+
+
+async def test_a_supervisor_that_talks_nonsense_is_not_passed_on(tmp_path: Path) -> None:
+    async with fake_supervisor(tmp_path) as supervisor, shim(supervisor.path) as running:
+        peer, _ = await supervisor.attached()
+        await peer.send_raw(b"nonsense")
+        await peer.notify("notifications/next")
+        assert (await running.receive())["method"] == "notifications/next"
+        await running.stdin.aclose()
+        assert await running.ended() == 0
+        assert "not JSON" in await running.stderr()
+
+
+# A supervisor that goes away.
+
+
+async def test_calls_under_way_are_answered_for_a_supervisor_that_is_gone(tmp_path: Path) -> None:
+    async with fake_supervisor(tmp_path) as supervisor, shim(supervisor.path) as running:
+        peer, _ = await supervisor.attached()
+        await handshake(running, peer)
+        call = await running.start("tools/call", call_params(CODE))
+        listing = await running.start("tools/list")
+        cancelled = await running.start("tools/call", call_params(CODE))
+        await running.notify("notifications/cancelled", {"requestId": cancelled})
+        for _ in range(4):
+            await peer.receive()
+        await peer.stream.aclose()
+        first, second = await running.receive(), await running.receive()
+        assert (first["id"], first["result"]["isError"]) == (call, True)
+        assert "whether its code ran, and how far, is unknown" in text_of(first["result"])
+        assert (second["id"], second["error"]["code"]) == (listing, -32603)
+
+        # The next request finds the next supervisor, which is introduced to the client.
+        again = await running.start("tools/call", call_params({**CODE, "code": "2"}))
+        peer, _ = await supervisor.attached()
+        initialize = await peer.receive()
+        assert (initialize["method"], initialize["params"]) == ("initialize", INITIALIZE)
+        assert (await peer.receive())["method"] == "notifications/initialized"
+        received = await peer.receive()
+        assert (received["id"], received["params"]["arguments"]["code"]) == (again, "2")
+        await peer.send({"jsonrpc": "2.0", "id": initialize["id"], "result": {"from": "second"}})
+        await peer.send({"jsonrpc": "2.0", "id": again, "result": {"content": []}})
+        # The client sees neither the second introduction nor its answer.
+        assert (await running.receive())["method"] == "notifications/tools/list_changed"
+        assert (await running.receive())["id"] == again
+
+
+async def test_a_call_that_was_not_sent_whole_was_not_run(tmp_path: Path) -> None:
+    async with fake_supervisor(tmp_path) as supervisor, shim(supervisor.path) as running:
+        peer, _ = await supervisor.attached()
+        await handshake(running, peer)
+        big = {**CODE, "code": "#" * 4_000_000}  # more than a socket's buffer holds
+        call = await running.start("tools/call", call_params(big))
+        await peer.stream.receive_some(1000)
+        await peer.stream.aclose()
+        answer = await running.receive()
+        assert answer["id"] == call
+        assert "the code was not run" in text_of(answer["result"])
+
+
+async def test_answers_that_a_supervisor_gave_before_it_went_are_passed_on(tmp_path: Path) -> None:
+    async with fake_supervisor(tmp_path) as supervisor, shim(supervisor.path) as running:
+        peer, _ = await supervisor.attached()
+        first = await running.start("tools/call", call_params(CODE))
+        await peer.receive()
+        big = {**CODE, "code": "#" * 4_000_000}
+        second = await running.start("tools/call", call_params(big))
+        answer = {"content": [{"type": "text", "text": "x" * 100_000}]}
+        await peer.send({"jsonrpc": "2.0", "id": first, "result": answer})
+        await peer.stream.aclose()
+        told = {
+            answer["id"]: answer["result"] for answer in [await running.receive() for _ in "12"]
+        }
+        assert text_of(told[first]) == "x" * 100_000
+        assert "the code was not run" in text_of(told[second])
+
+
+async def test_without_a_supervisor_each_call_says_so_until_there_is_one(tmp_path: Path) -> None:
+    async with fake_supervisor(tmp_path) as supervisor, shim(supervisor.path) as running:
+        peer, _ = await supervisor.attached()
+        await handshake(running, peer)
+        await supervisor.close()
+        await peer.stream.aclose()
+        for _ in range(2):
+            result = (await running.request("tools/call", call_params(CODE)))["result"]
+            assert result["isError"] is True
+            assert "no supervisor listens" in text_of(result)
+            assert "The code was not run" in text_of(result)
+        assert "error" in await running.request("ping")
+        await running.notify("notifications/cancelled", {"requestId": 1})  # concerns nobody
+        await supervisor.listen()
+        await running.start("ping")
+        peer, _ = await supervisor.attached()
+        methods = [(await peer.receive())["method"] for _ in range(3)]
+        assert methods == ["initialize", "notifications/initialized", "ping"]
+
+
+async def test_a_supervisor_lost_during_the_handshake(tmp_path: Path) -> None:
+    async with fake_supervisor(tmp_path) as supervisor, shim(supervisor.path) as running:
+        peer, _ = await supervisor.attached()
+        first = await running.start("initialize", INITIALIZE)
+        await peer.receive()
+        await peer.stream.aclose()
+        answer = await running.receive()
+        assert (answer["id"], answer["error"]["code"]) == (first, -32603)
+        # The client begins again, and nothing is repeated on its behalf.
+        second = await running.start("initialize", INITIALIZE)
+        peer, _ = await supervisor.attached()
+        assert (await peer.receive())["id"] == second
+        await peer.send({"jsonrpc": "2.0", "id": second, "result": {}})
+        assert (await running.receive())["id"] == second
+
+
+async def test_a_torn_line_of_a_dead_supervisor_never_reaches_the_client(tmp_path: Path) -> None:
+    async with fake_supervisor(tmp_path) as supervisor, shim(supervisor.path) as running:
+        peer, _ = await supervisor.attached()
+        call = await running.start("tools/call", call_params(CODE))
+        await peer.receive()
+        await peer.stream.send_all(b'{"jsonrpc":"2.0","id":1,"res')
+        await peer.stream.aclose()
+        assert (await running.receive())["id"] == call
+
+
+# No supervisor from the start.
+
+
+@pytest.mark.parametrize("discover_first", [False, True])
+async def test_the_client_sees_why_there_is_none(tmp_path: Path, discover_first: bool) -> None:
+    async with shim(tmp_path / "nobody") as running:
+        if discover_first:
+            # Such a client then introduces itself the older way, and shows what that is answered.
+            answer = await running.request("server/discover", {"_meta": {}})
+            assert "no supervisor listens" in answer["error"]["message"]
+        answer = await running.request("initialize", INITIALIZE)
+        assert "no supervisor listens on" in answer["error"]["message"]
+        assert "NSM_AUTOSTART" in answer["error"]["message"]
+        assert await running.ended() == 1
+        assert "nsm-mcp: nsm: no supervisor listens" in await running.stderr()
+
+
+async def test_a_bad_socket_path_is_told_too(tmp_path: Path) -> None:
+    async with shim(tmp_path / ("x" * 200)) as running:
+        answer = await running.request("initialize", INITIALIZE)
+        assert "107" in answer["error"]["message"]
+        assert await running.ended() == 1
+
+
+async def test_a_refused_client_entry_is_told(tmp_path: Path) -> None:
+    async with fake_supervisor(tmp_path) as supervisor, shim(supervisor.path) as running:
+        peer = await supervisor.accept()
+        await peer.receive()
+        error = {"code": "bad-request", "message": "PROJECT_MODE is wrong.", "hint": "Mend it."}
+        await peer.send({"nsm": 1, "ok": False, "error": error})
+        answer = await running.request("initialize", INITIALIZE)
+        assert answer["error"]["message"] == "nsm: PROJECT_MODE is wrong. Mend it."
+        assert await running.ended() == 1
+
+
+@pytest.mark.parametrize(
+    "answer", [b"nonsense", b"[1]", b"{}", b'{"nsm": 1}', b"x" * 100_000, b'{"nsm": 1, "ok": 1}']
+)
+async def test_whatever_else_listens_there_is_no_supervisor(tmp_path: Path, answer: bytes) -> None:
+    async with fake_supervisor(tmp_path) as supervisor, shim(supervisor.path) as running:
+        peer = await supervisor.accept()
+        await peer.receive()
+        await peer.send_raw(answer)
+        told = await running.request("initialize", INITIALIZE)
+        assert "supervisor" in told["error"]["message"]
+        assert await running.ended() == 1
+
+
+async def test_a_client_that_goes_without_a_word_is_no_success(tmp_path: Path) -> None:
+    async with shim(tmp_path / "nobody") as running:
+        await running.send_raw(b"garbage")
+        await running.stdin.aclose()
+        assert await running.ended() == 1
+
+
+# A client that goes away.
+
+
+async def test_end_of_file_when_nothing_is_under_way(tmp_path: Path) -> None:
+    async with fake_supervisor(tmp_path) as supervisor, shim(supervisor.path) as running:
+        peer, _ = await supervisor.attached()
+        await running.stdin.aclose()
+        assert await running.ended() == 0
+        assert await running.stderr() == ""
+        with pytest.raises(EOFError):
+            await peer.receive()
+
+
+async def test_end_of_file_waits_for_answers_and_for_a_line_without_end(tmp_path: Path) -> None:
+    async with fake_supervisor(tmp_path) as supervisor, shim(supervisor.path) as running:
+        peer, _ = await supervisor.attached()
+        call = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": call_params(CODE)}
+        await running.stdin.send_all(json.dumps(call).encode())
+        await running.stdin.aclose()
+        assert (await peer.receive())["id"] == 1
+        await peer.send({"jsonrpc": "2.0", "id": 1, "result": {}})
+        assert (await running.receive())["id"] == 1
+        assert await running.ended() == 0
+
+
+async def test_a_client_that_no_longer_reads_ends_it(tmp_path: Path) -> None:
+    async with fake_supervisor(tmp_path) as supervisor, shim(supervisor.path) as running:
+        peer, _ = await supervisor.attached()
+        await running.start("tools/call", call_params(CODE))
+        await peer.receive()
+        await running.stdout.aclose()  # stdin stays open
+        with trio.fail_after(1):
+            await running.process.wait()
+        assert running.process.returncode == 0
+        with pytest.raises(EOFError):
+            await peer.receive()
+
+
+async def test_a_client_that_no_longer_reads_ends_it_with_output_waiting(tmp_path: Path) -> None:
+    async with fake_supervisor(tmp_path) as supervisor, shim(supervisor.path) as running:
+        peer, _ = await supervisor.attached()
+        await fill(peer)
+        await running.stdout.aclose()
+        with trio.fail_after(1):
+            await running.process.wait()
+
+
+async def fill(peer: Peer) -> None:
+    """Send towards a client that does not read, until nothing more is taken."""
+    note = json.dumps({"jsonrpc": "2.0", "method": "n", "params": {"x": "y" * 60_000}}).encode()
+    taken = 0
+    with trio.move_on_after(0.2) as patience:
+        while True:
+            await peer.stream.send_all(note + b"\n")
+            patience.deadline = trio.current_time() + 0.2
+            taken += len(note)
+            assert taken < 20_000_000, "it takes without bound"
+
+
+async def test_a_client_that_does_not_read_is_waited_for_without_turning(tmp_path: Path) -> None:
+    """Back-pressure reaches the supervisor, costs no processor time, and ends by itself."""
+    async with fake_supervisor(tmp_path) as supervisor, shim(supervisor.path) as running:
+        peer, _ = await supervisor.attached()
+        await fill(peer)
+        before = cpu_ticks(running.process.pid)
+        # Another process lives its whole life meanwhile; a busy loop would use as much of it.
+        for _ in range(3):
+            await trio.run_process([sys.executable, "-c", "import json"])
+        assert cpu_ticks(running.process.pid) - before <= 2
+        await peer.stream.aclose()  # torn in the middle of a line
+        received = 0
+        with trio.fail_after(PATIENCE_S):
+            await running.stdin.aclose()
+            async for chunk in running.stdout:
+                received += len(chunk)
+        assert received > 100_000
+        assert await running.ended() == 0
+
+
+def cpu_ticks(pid: int) -> int:
+    """Processor time of a process, in hundredths of a second (proc(5))."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return int(fields[11]) + int(fields[12])
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_signals_end_it_without_a_word(tmp_path: Path, number: signal.Signals) -> None:
+    async with fake_supervisor(tmp_path) as supervisor, shim(supervisor.path) as running:
+        peer, _ = await supervisor.attached()
+        running.process.send_signal(number)
+        assert await running.ended() == -number
+        assert await running.stderr() == ""
+        with pytest.raises(EOFError):
+            await peer.receive()
+
+
+# The program.
+
+
+def test_it_loads_next_to_nothing() -> None:
+    """30 ms and 1.5 times the memory of an empty Python; see the architecture's budgets."""
+    code = "import nsm.shim, sys; print(*sys.modules)"
+    loaded = set(
+        subprocess.run(
+            [sys.executable, "-I", "-S", "-c", f"import sys; sys.path[:0] = {PATHS!r}; {code}"],
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout.split()
+    )
+    heavy = {"json", "re", "typing", "dataclasses", "subprocess", "pathlib", "logging", "asyncio"}
+    assert not loaded & (heavy | {"cbor2", "trio", "pydantic", "mcp", "argparse"})
+
+
+PATHS = [str(Path(jsonlines.__file__).parents[1])]
+
+
+def test_nothing_else_can_write_to_the_client() -> None:
+    code = (
+        "import os, nsm.shim as s\n"
+        "stdin, stdout = s._claim_stdio()\n"
+        "print('stray', flush=True); os.system('echo stray child')\n"
+        "assert os.read(0, 1) == b''\n"
+        "os.write(stdout, os.read(stdin, 5))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], input=b"wire!", capture_output=True, check=True
+    )
+    assert done.stdout == b"wire!"
+    assert done.stderr == b"stray\nstray child\n"
+
+
+@pytest.mark.parametrize("closed", [0, 1])
+def test_closed_standard_descriptors_are_told(closed: int) -> None:
+    done = subprocess.run(
+        ["sh", "-c", f'exec "$0" -m nsm.shim {closed}>&-', sys.executable],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert b"stdin and stdout must be open" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "out", "err"),
+    [
+        (["--version"], 0, f"nsm-mcp {__version__}\n", ""),
+        (["--help"], 0, "usage: nsm-mcp", ""),
+        (["serve"], 2, "", "usage: nsm-mcp"),
+    ],
+)
+def test_its_command_line(arguments: list[str], code: int, out: str, err: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "nsm.shim", *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == code
+    assert done.stdout.startswith(out)
+    assert done.stderr.startswith(err)
+    assert bool(done.stdout) == bool(out)
+
+
+def test_a_file_for_stdin(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "nsm.shim"],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        env={"NSM_SOCKET": str(tmp_path / "nobody"), "NSM_AUTOSTART": "0"},
+        check=False,
+        timeout=PATIENCE_S,
+    )
+    assert done.returncode == 1
+    assert b"no supervisor listens" in done.stderr
+
+
+def test_the_helper_is_what_it_says(tmp_path: Path) -> None:
+    """`FakeSupervisor.close` leaves nothing behind."""
+    supervisor = FakeSupervisor(tmp_path / "s")
+
+    async def live() -> None:
+        await supervisor.listen()
+        await supervisor.close()
+
+    trio.run(live)
+    assert list(tmp_path.iterdir()) == []
