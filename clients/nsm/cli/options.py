@@ -17,6 +17,14 @@ EXIT_BROKEN_PIPE = 141
 as a shell reports SIGINT and SIGPIPE."""
 
 
+class _Formatter(argparse.RawDescriptionHelpFormatter):
+    """Help of a fixed width: argparse would import `shutil`, 4 ms, to ask the terminal for its
+    own, and do so whenever an option is added."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=26, width=90)
+
+
 class Parser(argparse.ArgumentParser):
     """A verb's parser: one way of saying what is wrong, no guessing of abbreviated options."""
 
@@ -25,7 +33,7 @@ class Parser(argparse.ArgumentParser):
             prog=f"nsm {verb}",
             description=description,
             epilog=epilog,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
+            formatter_class=_Formatter,
             allow_abbrev=False,
         )
 

@@ -202,7 +202,7 @@ def run_notes(result: RunResult, *, fresh_name: bool, left_out: dict[str, int]) 
         notes.append(f"timed out after {result.timeout_s:g} s")
     if result.interrupted:
         notes.append("interrupted")
-    if result.interpreter_restarted:
+    if result.interpreter_restarted and session.name is not None:
         reason = f" ({result.restart_reason})" if result.restart_reason else ""
         notes.append(f"the interpreter was restarted{reason}; its variables were lost")
     return [visible_lines(text) for text in notes]

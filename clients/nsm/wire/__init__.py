@@ -10,5 +10,6 @@ From the ground up:
 
 Nothing here imports anything that does I/O, and nothing imports `dataclasses`: it costs 10 ms and
 each class another one, a quarter of what `nsm ps` may take from start to end. Values are
-`NamedTuple`s instead; read their fields by name.
+`NamedTuple`s instead, in modules whose annotations are evaluated at once (`NamedTuple` compiles
+those that are text); read their fields by name.
 """

@@ -12,15 +12,11 @@ and a server
 Fields that nobody here knows are ignored: a newer peer of the same protocol version may send more.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
+from collections.abc import Mapping
+from typing import Any, NamedTuple, TypeAlias, cast
 
 from nsm.wire.errors import BadRequestError, NsmError, from_wire
 from nsm.wire.frames import RemoteProtocolError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 PROTOCOL_VERSION = 1
 

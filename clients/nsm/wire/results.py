@@ -4,18 +4,13 @@
 send more), a missing or mistyped one raises `RemoteProtocolError` that names it.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, Self, TypeVar, cast
 
 from nsm.wire.errors import NsmError, from_wire
 from nsm.wire.frames import RemoteProtocolError
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from typing import TypeVar
-
-    Value = TypeVar("Value")
+Value = TypeVar("Value")
 
 
 class Truncation(NamedTuple):
@@ -79,7 +74,7 @@ class RunResult(NamedTuple):
     clamped_from_s: float | None
 
     @classmethod
-    def from_wire(cls, wire: Mapping[str, Any]) -> RunResult:
+    def from_wire(cls, wire: Mapping[str, Any]) -> Self:
         """Check the answer to `run` or `result`."""
         run = _Fields(wire, "a run's result")
         session = _Fields(run.map("session"), "a run's session")
@@ -134,7 +129,7 @@ class SessionRow(NamedTuple):
     pid: int
 
     @classmethod
-    def from_wire(cls, wire: Mapping[str, Any]) -> SessionRow:
+    def from_wire(cls, wire: Mapping[str, Any]) -> Self:
         """Check one row of the answer to `sessions`."""
         row = _Fields(wire, "a session row")
         return cls(
@@ -178,7 +173,7 @@ class EnvironmentRow(NamedTuple):
     aliases: tuple[str, ...]
 
     @classmethod
-    def from_wire(cls, wire: Mapping[str, Any]) -> EnvironmentRow:
+    def from_wire(cls, wire: Mapping[str, Any]) -> Self:
         """Check one row of the answer to `envs`."""
         row = _Fields(wire, "an environment row")
         return cls(
@@ -216,7 +211,7 @@ class KillReport(NamedTuple):
     errors: tuple[KillError, ...]
 
     @classmethod
-    def from_wire(cls, wire: Mapping[str, Any]) -> KillReport:
+    def from_wire(cls, wire: Mapping[str, Any]) -> Self:
         """Check the answer to `kill`."""
         report = _Fields(wire, "a kill report")
         killed = [_Fields(row, "a killed session") for row in report.maps("killed")]
@@ -257,7 +252,7 @@ class Status(NamedTuple):
     jail: JailStatus
 
     @classmethod
-    def from_wire(cls, wire: Mapping[str, Any]) -> Status:
+    def from_wire(cls, wire: Mapping[str, Any]) -> Self:
         """Check the answer to `status`."""
         status = _Fields(wire, "the supervisor's status")
         jail = _Fields(status.map("jail"), "the status of the jails")

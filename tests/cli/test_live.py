@@ -1,0 +1,102 @@
+"""Streamed output and final text: every byte once, in order, and what is missing is counted."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nsm.cli.live import Live, Rest
+
+WHOLE = "".join(f"{number}\n" for number in range(100))
+HEAD, TAIL = WHOLE[:50], WHOLE[-60:]
+OMITTED = len(WHOLE) - len(HEAD) - len(TAIL)
+
+
+def shown(text: str, *, pieces: int = 1) -> Live:
+    live = Live()
+    step = max(1, len(text) // pieces)
+    for start in range(0, len(text), step):
+        piece = text[start : start + step]
+        assert live.take(piece, skipped=False) == piece
+    return live
+
+
+@pytest.mark.parametrize(
+    ("streamed", "rest"),
+    [
+        ("", WHOLE),
+        (WHOLE[:20], WHOLE[20:]),
+        (WHOLE, ""),
+    ],
+)
+def test_a_whole_result_brings_what_was_not_streamed(streamed: str, rest: str) -> None:
+    assert shown(streamed, pieces=3).rest(WHOLE, 0) == Rest(rest, 0)
+
+
+@pytest.mark.parametrize(
+    ("streamed", "rest"),
+    [
+        ("", Rest(HEAD + TAIL, OMITTED)),
+        (WHOLE[:20], Rest(HEAD[20:] + TAIL, OMITTED)),
+        (HEAD, Rest(TAIL, OMITTED)),
+        (WHOLE[: len(HEAD) + 10], Rest(TAIL, OMITTED - 10)),
+        (WHOLE[: -len(TAIL)], Rest(TAIL, 0)),
+        (WHOLE[:-10], Rest(WHOLE[-10:], 0)),
+        (WHOLE, Rest("", 0)),
+    ],
+    ids=["nothing", "part of head", "head", "into the gap", "up to tail", "into tail", "all"],
+)
+def test_a_truncated_result_brings_the_rest(streamed: str, rest: Rest) -> None:
+    assert shown(streamed, pieces=4).rest(HEAD + TAIL, OMITTED) == rest
+
+
+def test_from_a_gap_on_nothing_streams_and_the_result_brings_it() -> None:
+    live = Live()
+    assert live.take("ab", skipped=False) == "ab"
+    assert live.take("ef", skipped=True) == ""
+    assert live.take("gh", skipped=False) == ""
+    assert live.rest("abcdefgh", 0) == Rest("cdefgh", 0)
+
+
+def test_characters_are_counted_in_bytes() -> None:
+    text = "".join(f"{number}ü€🎈" for number in range(10, 20))
+    assert shown(text[:11]).rest(text, 0) == Rest(text[11:], 0)
+    omitted = len(text[10:-20].encode())
+    assert shown(text[:40]).rest(text[:10] + text[-20:], omitted) == Rest(text[40:], 0)
+
+
+def test_where_counting_fails_nothing_is_repeated() -> None:
+    """Bytes that were no UTF-8 have other lengths in text than in the output."""
+    text = "head" + "x" * 100 + "tail"
+    rest = shown("head" + "y" * 300 + "z" * 90).rest(text, 300)
+    assert rest.text == ""
+    assert rest.left_out_bytes > 0
+
+
+def test_a_result_that_contradicts_what_was_shown_repeats_nothing() -> None:
+    assert shown("abc").rest("xyz", 0) == Rest("", 0)
+    assert shown("abc").rest("", 0) == Rest("", 0)
+
+
+@given(st.data())
+def test_every_byte_is_shown_once_but_for_one_counted_gap(data: st.DataObject) -> None:
+    """With an alphabet of two letters, so that head, gap and tail look alike."""
+    whole = data.draw(st.text("ab", max_size=120))
+    head = data.draw(st.integers(0, len(whole)))
+    tail = data.draw(st.integers(head, len(whole)))
+    edges = sorted(data.draw(st.lists(st.integers(0, len(whole)), max_size=5)))
+    behind = data.draw(st.integers(0, 5))
+    live = Live()
+    printed = ""
+    start = 0
+    for number, end in enumerate(edges):
+        printed += live.take(whole[start:end], skipped=number == behind)
+        start = end
+    rest = live.rest(whole[:head] + whole[tail:], tail - head)
+    printed += rest.text
+    gap = rest.left_out_bytes
+    assert len(printed) + gap == len(whole)
+    assert any(
+        whole[:place] + whole[place + gap :] == printed for place in range(len(whole) - gap + 1)
+    )

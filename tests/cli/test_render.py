@@ -1,0 +1,227 @@
+"""Rendering: values to text, and nothing that a terminal obeys."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import samples
+from nsm.cli import render
+from nsm.wire.results import EnvironmentRow, KilledSession, RunResult, SessionRow, Status
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (-1, "0s"),
+        (0, "0s"),
+        (59.9, "59s"),
+        (60, "1m00s"),
+        (192.4, "3m12s"),
+        (3599, "59m59s"),
+        (3600, "1h00m"),
+        (7512, "2h05m"),
+        (86399, "23h59m"),
+        (86400, "1d00h"),
+        (273600, "3d04h"),
+        (1e9, "11574d01h"),
+    ],
+)
+def test_durations(seconds: float, text: str) -> None:
+    assert render.duration(seconds) == text
+
+
+def test_processor_time_memory_and_sizes() -> None:
+    assert render.processor_time(None) == "-"
+    assert render.processor_time(0.256) == "0.26s"
+    assert render.processor_time(75) == "1m15s"
+    assert render.memory(None) == "-"
+    assert render.memory(12_740_000) == "12.1 MiB"
+    assert [render.size(n) for n in (0, 10239, 10240, 5 * 1024 * 1024)] == [
+        "0 bytes",
+        "10239 bytes",
+        "10 KiB",
+        "5.0 MiB",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "seen"),
+    [
+        ("plain ü 日本 🎈", "plain ü 日本 🎈"),
+        ("\x1b[31mred\x1b]0;title\x07", "\\x1b[31mred\\x1b]0;title\\x07"),
+        ("a\nb\tc\rd", "a\\nb\\tc\\rd"),
+        ("\x9b31m", "\\x9b31m"),
+        ("\u202egpj.exe", "\\u202egpj.exe"),
+        ("\ufeff\u200b\u2028", "\\ufeff\\u200b\\u2028"),
+        ("\0\x7f", "\\x00\\x7f"),
+        ("\udc80", "\\udc80"),
+    ],
+)
+def test_what_is_not_to_be_shown_is_made_visible(text: str, seen: str) -> None:
+    assert render.visible(text) == seen
+
+
+def test_lines_of_messages_stay_lines() -> None:
+    assert render.visible_lines("one\n\ttwo\x1b[0m\n") == "one\n        two\\x1b[0m"
+    assert render.error("what", "do") == "what\ndo"
+    assert render.error("what\x07", "") == "what\\x07"
+
+
+def rows(*changes: dict[str, Any]) -> list[SessionRow]:
+    return [SessionRow.from_wire(samples.session_row(**change)) for change in changes]
+
+
+def test_the_table_of_sessions_is_aligned() -> None:
+    table = render.sessions(
+        rows(
+            {"id": "5d6056b4", "project": "/home/u/code/nsm"},
+            {
+                "id": "0a",
+                "name": None,
+                "env": "bash",
+                "client": "claude-code",
+                "state": "running",
+                "age_s": 5,
+                "idle_s": 0,
+                "executions": 1204,
+                "memory_bytes": None,
+                "cpu_s": None,
+            },
+        ),
+        "/home/u",
+    )
+    expected = """\
+ID        NAME  ENV     CLIENT       PROJECT     STATE      AGE  IDLE  RUNS    MEMORY    CPU
+5d6056b4  a     python  nsm          ~/code/nsm  idle     3m12s    2s     3  12.0 MiB  0.25s
+0a        -     bash    claude-code  -           running     5s    0s  1204         -      -"""
+    assert table == expected
+    assert render.sessions([], "/home/u") == "No sessions."
+
+
+@pytest.mark.parametrize(
+    ("path", "seen"),
+    [("/home/u", "~"), ("/home/u/x", "~/x"), ("/home/user", "/home/user"), ("/", "/")],
+)
+def test_home_is_abbreviated_by_whole_names(path: str, seen: str) -> None:
+    (line,) = render.sessions(rows({"project": path}), "/home/u").splitlines()[1:]
+    assert f" {seen} " in line
+
+
+def test_wide_and_combining_characters_keep_columns_aligned() -> None:
+    table = render.table(["A", "B"], [["日本", "x"], ["e\u0301", "y"], ["long", "z"]])
+    assert table.splitlines() == ["A     B", "日本  x", "e\u0301     y", "long  z"]
+
+
+@given(st.lists(st.text(max_size=8), min_size=1, max_size=6))
+def test_a_table_has_one_printable_line_a_row(names: list[str]) -> None:
+    table = render.sessions(rows(*({"name": name, "project": name} for name in names)), "/h")
+    lines = table.split("\n")
+    assert len(lines) == len(names) + 1
+    assert all(line.isprintable() for line in lines)
+
+
+def test_environments() -> None:
+    made = [
+        samples.environment_row(name="bash", interpreter="bash", aliases=["shell"]),
+        samples.environment_row(
+            name="node", interpreter="node", available=False, problem="no `node`\x1b on PATH"
+        ),
+    ]
+    assert render.environments([EnvironmentRow.from_wire(row) for row in made]).splitlines() == [
+        "NAME         INTERPRETER  LIMIT   MEMORY  SOURCE  DESCRIPTION",
+        "bash, shell  bash           30s  512 MiB  preset  Python 3.11.2",
+        "node         node           30s  512 MiB  preset  unavailable: no `node`\\x1b on PATH",
+    ]
+    assert render.environments([]) == "No environments."
+
+
+def test_status() -> None:
+    answer = samples.status(
+        jail={"kind": "bubblewrap", "uid": 7, "note": "since root is\nno jailer"}
+    )
+    assert render.status(Status.from_wire(answer)).splitlines() == [
+        "supervisor  0.1.0, process 4711, up 3s",
+        "socket      /run/user/1000/nsm/control.sock",
+        "sessions    2",
+        "clients     1",
+        "jails       bubblewrap as user 7",
+        "            since root is\\nno jailer",
+    ]
+    assert render.status(Status.from_wire(samples.status(jail={"kind": "x"}))).endswith(
+        "jails       x"
+    )
+
+
+def test_killed() -> None:
+    ended = [KilledSession("s-1", "a\x1b"), KilledSession("s-2", None)]
+    assert render.killed(ended) == "ended s-1 (a\\x1b)\nended s-2"
+
+
+def notes(
+    *, fresh_name: bool = False, left_out: dict[str, int] | None = None, **changes: Any
+) -> str:
+    result = RunResult.from_wire(samples.run_result(**changes))
+    return "\n".join(render.run_notes(result, fresh_name=fresh_name, left_out=left_out or {}))
+
+
+ONE_SHOT = {"id": "s", "name": None, "created": True, "replaced": None}
+SESSION = {"id": "s", "name": "a", "created": True, "replaced": None}
+TRUNCATED = {"stdout": {"omitted_bytes": 123456, "file": "/workspace/.nsm/1.out"}}
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({}, ""),
+        (
+            {"session": {**SESSION, "replaced": "ended 12 min ago (idle timeout)"}},
+            "the earlier one ended 12 min ago (idle timeout); variables and /workspace were lost",
+        ),
+        ({"session": SESSION, "fresh_name": True}, "session: a"),
+        ({"clamped_from_s": 60.0}, "the limit is 30 s, not the 60 s asked for"),
+        ({"waited_s": 0.9}, ""),
+        ({"waited_s": 75}, "waited 1m15s for other executions of the session"),
+        ({"timed_out": True}, "timed out after 30 s"),
+        ({"interrupted": True}, "interrupted"),
+        (
+            {"interpreter_restarted": True, "restart_reason": "signal 9"},
+            "the interpreter was restarted (signal 9); its variables were lost",
+        ),
+        ({"interpreter_restarted": True, "session": ONE_SHOT}, ""),
+        (
+            {"truncated": TRUNCATED, "left_out": {"stdout": 99}, "session": SESSION},
+            "99 bytes of stdout left out; all of it is in /workspace/.nsm/1.out of the session",
+        ),
+        (
+            {"truncated": TRUNCATED, "left_out": {"stdout": 123456}, "session": ONE_SHOT},
+            "121 KiB of stdout left out; with a session (-s NAME) all of it is kept in a file",
+        ),
+        ({"left_out": {"stderr": 5}}, "5 bytes of stderr left out"),
+        ({"interpreter_restarted": True, "restart_reason": "\x1b[2J"}, "restarted (\\x1b[2J)"),
+    ],
+)
+def test_notes_about_a_run(changes: dict[str, Any], text: str) -> None:
+    assert text in notes(**changes)
+    assert bool(text) == bool(notes(**changes))
+
+
+def test_displayed_values() -> None:
+    bundles: list[dict[str, Any]] = [
+        {"text/plain": "42"},
+        {"text/plain": "<Figure>", "image/png": "aGk="},
+        {"application/json": {}},
+        {"text/plain": 5, "odd\x1b": 1},
+    ]
+    result = RunResult.from_wire(samples.run_result(displays=bundles))
+    assert render.displays(result) == (
+        ["42", "<Figure>"],
+        [
+            "displayed image/png: --json holds it",
+            "displayed application/json: --json holds it",
+            "displayed text/plain, odd\\x1b: --json holds it",
+        ],
+    )
