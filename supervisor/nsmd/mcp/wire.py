@@ -164,6 +164,8 @@ def _invalid(why: str, known: RequestId | None = None) -> Refusal:
 def _depth_exceeds(value: object, limit: int) -> bool:
     level = _containers([value])
     for _ in range(limit):
+        if not level:
+            return False
         level = _containers(
             child
             for parent in level
