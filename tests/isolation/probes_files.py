@@ -1,0 +1,201 @@
+"""Probes of what a jail shows and where it can write."""
+
+from __future__ import annotations
+
+from isolation.harness import Arguments, Probe, Stage, Weakness, both, with_more, without
+
+
+def _writable_project(words: Arguments, _: Stage) -> Arguments:
+    return [{"--ro-bind-fd": "--bind-fd"}.get(word, word) for word in words]
+
+
+def _project_by_path(words: Arguments, stage: Stage) -> Arguments:
+    place = words.index("/project")
+    return [*words[: place - 2], "--bind", stage.project.path, *words[place:]]
+
+
+PROBES = (
+    Probe(
+        name="host-directory",
+        source="attacks.md, groups: host files by path, link, /proc/*/root, magic links",
+        code="""
+ways = ["", "/proc/self/root", "/proc/1/root", "/proc/self/cwd/..", "/proc/thread-self/root"]
+ways += [f"/proc/{pid}/root" for pid in os.listdir("/proc") if pid.isdecimal()]
+verdict([way for way in ways if attempt(os.stat, way + STAGE["secret"])])
+""",
+        weakness=Weakness(
+            arguments=with_more(lambda stage: ["--ro-bind", stage.directory, stage.directory])
+        ),
+    ),
+    Probe(
+        name="host-directory-from-bash",
+        source="attacks.md, groups: host files by path",
+        interpreter="bash",
+        code="""
+found=; for way in "" /proc/self/root /proc/1/root; do
+  if [ -e "$way$SECRET" ] || cat "$way$SECRET" 2>/dev/null; then found="$found $way$SECRET"; fi
+done; verdict "$found"
+""",
+        weakness=Weakness(
+            arguments=with_more(lambda stage: ["--ro-bind", stage.directory, stage.directory])
+        ),
+    ),
+    Probe(
+        name="host-directory-from-node",
+        source="attacks.md, groups: host files by path",
+        interpreter="node",
+        code="""
+verdict(['', '/proc/self/root', '/proc/1/root']
+  .filter((way) => require('fs').existsSync(way + STAGE.secret)).join(' '))
+""",
+        weakness=Weakness(
+            arguments=with_more(lambda stage: ["--ro-bind", stage.directory, stage.directory])
+        ),
+    ),
+    Probe(
+        name="top-level",
+        source="issue 2: nothing of the host but /usr",
+        code="""
+shown = {"bin", "sbin", "lib", "lib32", "lib64", "libx32", "usr", "etc", "run", "proc", "dev"}
+verdict(sorted(set(os.listdir("/")) - shown - {"workspace", "tmp", "project"}))
+""",
+        weakness=Weakness(arguments=with_more(lambda _: ["--ro-bind", "/var", "/var"])),
+    ),
+    Probe(
+        name="etc",
+        source="issue 2: of /etc what /usr needs, the rest synthetic",
+        code="""
+shown = {"alternatives", "ca-certificates", "crypto-policies", "ld.so.cache", "pki", "ssl"}
+more = set(os.listdir("/etc")) - shown - {"passwd", "group", "hosts", "nsswitch.conf"}
+private = [p for p in ("/etc/ssl/private", "/etc/pki/tls/private") if os.path.lexists(p)]
+people = [l for l in open("/etc/passwd") if l.split(":")[0] not in ("user", "nobody")]
+verdict(sorted(more) + private + people)
+""",
+        weakness=Weakness(arguments=with_more(lambda _: ["--ro-bind", "/etc", "/etc"])),
+    ),
+    Probe(
+        name="run",
+        source="attacks.md finding 5: sockets that are visible can be connected",
+        finding=5,
+        code="""
+verdict([name for name in os.listdir("/run") if name != "nsm"] + os.listdir("/run/nsm")[1:])
+""",
+        weakness=Weakness(
+            arguments=with_more(lambda stage: ["--ro-bind", stage.directory, "/run/user"])
+        ),
+    ),
+    Probe(
+        name="devices",
+        source="attacks.md, groups: devices, terminals",
+        code="""
+shown = {"core", "fd", "full", "null", "ptmx", "pts", "random", "shm", "stderr", "stdin"}
+more = set(os.listdir("/dev")) - shown - {"stdout", "tty", "urandom", "zero", "console"}
+verdict(sorted(more) + os.listdir("/dev/shm"))
+""",
+        weakness=Weakness(
+            arguments=both(
+                without("--remount-ro"),
+                lambda words, _: [*words, "--dev-bind", "/dev", "/dev"],
+            )
+        ),
+    ),
+    Probe(
+        name="controlling-terminal",
+        source="CVE-2017-5226: characters pushed into the terminal of whoever started the jail",
+        code="""
+verdict(attempt(os.open, "/dev/tty", os.O_RDWR) is not None and "/dev/tty opens")
+""",
+        weakness=Weakness(arguments=with_more(lambda _: ["--dev-bind", "/dev/null", "/dev/tty"])),
+    ),
+    Probe(
+        name="writable-places",
+        source="attacks.md finding 6: / and /dev are writable file systems in memory",
+        finding=6,
+        code="""
+def directories(path, depth):
+    yield path
+    if depth and path not in ("/proc", "/usr"):
+        for entry in attempt(os.scandir, path) or ():
+            if entry.is_dir(follow_symlinks=False):
+                yield from directories(entry.path, depth - 1)
+def writable(path):
+    try:
+        fd = os.open(path + "/probe", os.O_CREAT | os.O_WRONLY)
+    except OSError:
+        return False
+    os.close(fd)
+    os.unlink(path + "/probe")
+    return True
+with open("/proc/self/mountinfo") as file:
+    places = {line.split()[4] for line in file}
+places |= set(directories("/", 3)) | set(directories("/usr", 1))
+verdict(sorted({p for p in places if writable(p)} ^ {"/workspace", "/tmp", "/dev/shm"}))
+""",
+        weakness=Weakness(arguments=without("--remount-ro")),
+    ),
+    Probe(
+        name="sizes",
+        source="attacks.md finding 6: --size of /tmp does not hold for /dev/shm",
+        finding=6,
+        code="""
+found = {path: os.statvfs(path).f_blocks * os.statvfs(path).f_frsize for path in STAGE["sizes"]}
+wrong = {path: size for path, size in found.items() if size != STAGE["sizes"][path]}
+def overfill(path):
+    block = bytes(1 << 20)
+    try:
+        with open(path + "/fill", "wb", buffering=0) as file:
+            for _ in range((STAGE["sizes"][path] >> 20) + 2):
+                if file.write(block) < len(block):
+                    return False
+        return True
+    except OSError as error:
+        return error.errno != errno.ENOSPC
+    finally:
+        os.unlink(path + "/fill")
+verdict(wrong or [path for path in STAGE["sizes"] if overfill(path)])
+""",
+        weakness=Weakness(
+            arguments=lambda words, _: [
+                word
+                for index, word in enumerate(words)
+                # --perms MODE --size BYTES --tmpfs /dev/shm
+                if "/dev/shm" not in words[index : index + 6] or word == "/dev"
+            ]
+        ),
+    ),
+    Probe(
+        name="project-write",
+        source="attacks.md, groups: project write protection",
+        code="""
+path = "/project/data"
+ways = {
+    "create": lambda: os.open("/project/new", os.O_CREAT | os.O_WRONLY),
+    "open": lambda: os.open(path, os.O_WRONLY),
+    "truncate": lambda: os.truncate(path, 0),
+    "rename": lambda: os.rename(path, "/project/other"),
+    "chmod": lambda: os.chmod(path, 0o777),
+    "utime": lambda: os.utime(path),
+    "symlink": lambda: os.symlink("x", "/project/link"),
+    "mkdir": lambda: os.mkdir("/project/directory"),
+    "link": lambda: os.link(path, "/project/hard"),
+    "unlink": lambda: os.unlink(path),
+    "through /proc": lambda: os.open("/proc/self/cwd/../project/data", os.O_RDWR),
+    "reopened": lambda: os.open(f"/proc/self/fd/{os.open(path, os.O_RDONLY)}", os.O_WRONLY),
+}
+def works(way):
+    try:
+        way()
+    except OSError:
+        return False
+    return True
+verdict([name for name, way in ways.items() if works(way)])
+""",
+        weakness=Weakness(
+            arguments=lambda words, stage: (
+                _writable_project(words, stage)
+                if "--ro-bind-fd" in words
+                else _project_by_path(words, stage)
+            )
+        ),
+    ),
+)

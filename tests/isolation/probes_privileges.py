@@ -1,0 +1,241 @@
+"""Probes of namespaces, mounts, capabilities, users and the network."""
+
+from __future__ import annotations
+
+from isolation.harness import Arguments, Probe, Stage, Weakness, both, with_more, without
+
+
+def _as_root_of_its_namespace(words: Arguments, _: Stage) -> Arguments:
+    return ["0" if word == "1000" else word for word in words]
+
+
+_POWERFUL = both(
+    without("--disable-userns", "--cap-drop"),
+    # With another user bwrap makes a second user namespace, which owns none of the others.
+    _as_root_of_its_namespace,
+    lambda words, _: [*words[:-2], "--cap-add", "ALL", *words[-2:]],
+)
+"""Every capability over the jail's own namespaces, and over nothing of the host's."""
+
+PROBES = (
+    Probe(
+        name="nested-user-namespaces",
+        finding=3,
+        source="attacks.md finding 3: a nested user namespace undoes read-only binds",
+        code="""
+NEWUSER, NEWNS = 0x10000000, 0x20000
+def child(flags):
+    pid = os.fork()
+    if pid == 0:
+        os._exit(0 if libc.unshare(flags) == 0 else 1)
+    return os.waitpid(pid, 0)[1] == 0
+made = [hex(flags) for flags in (NEWUSER, NEWUSER | NEWNS) if child(flags)]
+program = subprocess.run(["unshare", "--user", "true"], capture_output=True).returncode
+verdict(made or (program == 0 and "unshare(1) works"))
+""",
+        weakness=Weakness(arguments=without("--disable-userns")),
+    ),
+    Probe(
+        name="more-namespaces",
+        finding=3,
+        source="attacks.md finding 3: mount, PID, network and other namespaces need no more",
+        code="""
+kinds = {"mnt": 0x20000, "pid": 0x20000000, "net": 0x40000000, "ipc": 0x8000000, "uts": 0x4000000}
+def child(action):
+    pid = os.fork()
+    if pid == 0:
+        os._exit(0 if action() == 0 else 1)
+    return os.waitpid(pid, 0)[1] == 0
+made = [kind for kind, flag in kinds.items() if child(lambda: libc.unshare(flag))]
+entered = [kind for kind in kinds if child(
+    lambda: libc.setns(os.open(f"/proc/self/ns/{kind}", os.O_RDONLY), 0))]
+verdict(made + entered)
+""",
+        weakness=Weakness(arguments=_POWERFUL),
+    ),
+    Probe(
+        name="mounts",
+        finding=3,
+        source="attacks.md, groups: namespaces and mounts, each system call old and new",
+        code="""
+REMOUNT, BIND, DETACH = 32, 4096, 2
+OPEN_TREE, MOVE_MOUNT, FSOPEN, MOUNT_SETATTR = 428, 429, 430, 442
+ways = {
+    "remount": lambda: libc.mount(None, b"/project", None, REMOUNT | BIND, None),
+    "remount of /": lambda: libc.mount(None, b"/", None, REMOUNT, None),
+    "tmpfs": lambda: libc.mount(b"x", b"/tmp", b"tmpfs", 0, None),
+    "bind": lambda: libc.mount(b"/workspace", b"/tmp", None, BIND, None),
+    "umount": lambda: libc.umount2(b"/project", DETACH),
+    "pivot_root": lambda: libc.pivot_root(b"/workspace", b"/workspace"),
+    "chroot": lambda: libc.chroot(b"/workspace"),
+    "open_tree": lambda: libc.syscall(OPEN_TREE, -100, b"/project", 1),
+    "fsopen": lambda: libc.syscall(FSOPEN, b"tmpfs", 0),
+    "mount_setattr": lambda: libc.syscall(
+        MOUNT_SETATTR, -100, b"/project", 0, struct.pack("4Q", 0, 1, 0, 0), 32),
+}
+def works(way):
+    pid = os.fork()
+    if pid == 0:
+        os._exit(0 if way() >= 0 else 1)
+    return os.waitpid(pid, 0)[1] == 0
+verdict([name for name, way in ways.items() if works(way)])
+""",
+        weakness=Weakness(arguments=_POWERFUL),
+    ),
+    Probe(
+        name="own-namespaces",
+        source="issue 2: own user, PID, IPC, UTS, cgroup and mount namespaces, no network",
+        code="""
+verdict([name for name, link in STAGE["namespaces"].items()
+         if os.readlink(f"/proc/self/ns/{name}") == link])
+""",
+        weakness=Weakness(arguments=without("--unshare-net")),
+    ),
+    Probe(
+        name="host-name",
+        source="issue 2: own UTS namespace",
+        code="""
+verdict(os.uname().nodename != "nsm" and os.uname().nodename)
+""",
+        weakness=Weakness(arguments=without("--unshare-uts", "--hostname")),
+    ),
+    Probe(
+        name="capabilities",
+        source="issue 2: no capabilities",
+        place="agent",
+        code="""
+with open("/proc/self/status") as file:
+    sets = [line.split() for line in file if line.startswith("Cap")]
+verdict([name for name, bits in sets if int(bits, 16)])
+""",
+        weakness=Weakness(arguments=_POWERFUL),
+    ),
+    Probe(
+        name="no-new-privileges",
+        source="attacks.md, groups: capabilities, no_new_privs, seccomp state",
+        place="agent",
+        code="""
+with open("/proc/1/status") as file:
+    values = dict(line.rstrip("\\n").split(":\\t") for line in file)
+verdict(values["NoNewPrivs"] != "1" and "NoNewPrivs is " + values["NoNewPrivs"])
+""",
+        # bwrap cannot leave it out, so the weakened jail shows a status that says otherwise.
+        weakness=Weakness(
+            arguments=with_more(lambda stage: ["--ro-bind", stage.status, "/proc/1/status"])
+        ),
+    ),
+    Probe(
+        name="become-root",
+        finding=2,
+        source="attacks.md finding 2: root is no jailer",
+        code="""
+def child(action):
+    pid = os.fork()
+    if pid == 0:
+        try:
+            action()
+        except OSError:
+            os._exit(1)
+        os._exit(0)
+    return os.waitpid(pid, 0)[1] == 0
+ways = {"setuid": lambda: os.setuid(0), "setgid": lambda: os.setgid(0),
+        "setgroups": lambda: os.setgroups([0]), "chown": lambda: os.chown("/workspace", 0, 0)}
+broken = [name for name, way in ways.items() if child(way)]
+verdict(broken + [f"uid {id}" for id in (os.getuid(), os.getgid()) if id == 0])
+""",
+        weakness=Weakness(arguments=_as_root_of_its_namespace),
+    ),
+    Probe(
+        name="kernel-settings",
+        finding=2,
+        source="attacks.md finding 2: as host root, a jail writes /proc/sys/kernel/core_pattern",
+        code="""
+names = ["sys/kernel/core_pattern", "sys/kernel/hostname", "sys/kernel/modprobe", "sysrq-trigger"]
+names += ["sys/vm/overcommit_memory", "sys/user/max_user_namespaces"]
+# Opening asks for the permission; nothing is written.
+verdict([n for n in names if attempt(os.open, f"/proc/{n}", os.O_WRONLY) is not None])
+""",
+        weakness=Weakness(
+            arguments=with_more(
+                lambda stage: [
+                    *("--bind", f"{stage.project.path}/data", "/proc/sys/kernel/core_pattern")
+                ]
+            )
+        ),
+    ),
+    Probe(
+        name="host-loopback",
+        source="attacks.md, groups: network (loopback)",
+        code="""
+def connect(family, address):
+    with socket.socket(family) as one:
+        one.settimeout(5)
+        one.connect(address)
+        return True
+places = [("127.0.0.1", STAGE["tcp_port"]), ("localhost", STAGE["tcp_port"])]
+verdict([place for place in places if attempt(connect, socket.AF_INET, place)])
+""",
+        weakness=Weakness(arguments=without("--unshare-net")),
+    ),
+    Probe(
+        name="host-loopback-from-bash",
+        source="attacks.md, groups: network (loopback)",
+        interpreter="bash",
+        code="""
+port=$(printf '%d' "$TCP_PORT"); found=
+if (exec 9<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null; then found="connected to $port"; fi
+verdict "$found"
+""",
+        weakness=Weakness(arguments=without("--unshare-net")),
+    ),
+    Probe(
+        name="abstract-sockets",
+        finding=5,
+        source="attacks.md finding 5: only the network namespace stops abstract sockets",
+        code="""
+def connect():
+    with socket.socket(socket.AF_UNIX) as one:
+        one.connect("\\0" + STAGE["abstract_name"])
+        return True
+verdict(attempt(connect) and "connected")
+""",
+        weakness=Weakness(arguments=without("--unshare-net")),
+    ),
+    Probe(
+        name="path-sockets",
+        finding=5,
+        source="attacks.md finding 5: a socket under any visible bind can be connected",
+        code="""
+def connect():
+    with socket.socket(socket.AF_UNIX) as one:
+        one.connect(STAGE["socket_path"])
+        return True
+verdict(attempt(connect) and "connected")
+""",
+        weakness=Weakness(
+            arguments=with_more(lambda stage: ["--ro-bind", stage.directory, stage.directory])
+        ),
+    ),
+    Probe(
+        name="interfaces",
+        source="issue 2: no network",
+        code="""
+with open("/proc/net/dev") as file:
+    names = [line.split(":")[0].strip() for line in file][2:]
+with open("/proc/net/tcp") as file:
+    listeners = file.read().splitlines()[1:]
+verdict([name for name in names if name != "lo"] + listeners)
+""",
+        weakness=Weakness(arguments=without("--unshare-net")),
+    ),
+    Probe(
+        name="raw-sockets",
+        source="attacks.md, groups: network (raw and odd families)",
+        code="""
+kinds = {"packet": (socket.AF_PACKET, socket.SOCK_RAW), "raw": (socket.AF_INET, socket.SOCK_RAW)}
+verdict([name for name, (family, kind) in kinds.items()
+         if attempt(socket.socket, family, kind, 1)])
+""",
+        weakness=Weakness(arguments=_POWERFUL),
+    ),
+)

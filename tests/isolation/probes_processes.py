@@ -1,0 +1,240 @@
+"""Probes of other processes, descriptors, variables and command lines."""
+
+from __future__ import annotations
+
+from isolation.harness import (
+    CANARY,
+    CANARY_VARIABLE,
+    Probe,
+    Weakness,
+    both,
+    with_more,
+    without,
+)
+from nsmd.values import Interpreter
+
+_WRAPPED_AGENT = b"""
+import sys
+source = %r
+space = {"__name__": "agent", "__file__": __file__}
+exec(compile(source, __file__, "exec"), space)
+%s
+space["main"](sys.argv[1:])
+"""
+
+
+def _dumpable(source: bytes) -> bytes:
+    """The agent, leaving itself open to its children."""
+    return _WRAPPED_AGENT % (source, b'space["prctl"] = lambda option, value: None')
+
+
+_KEEP_ONE_MORE = b"""
+import fcntl, os
+extra = fcntl.fcntl(os.open("/usr", os.O_RDONLY), fcntl.F_DUPFD, 100)
+for kind in space["INTERPRETERS"].values():
+    kind.kept_fds = lambda self, kept=kind.kept_fds: (*kept(self), extra)
+"""
+
+
+def _generous(source: bytes) -> bytes:
+    """The agent, handing a descriptor of its own on to interpreters."""
+    return _WRAPPED_AGENT % (source, _KEEP_ONE_MORE)
+
+
+_OWN_DESCRIPTORS: tuple[tuple[Interpreter, str], ...] = (
+    (
+        "python",
+        """
+kinds = ("pipe:", "socket:", "/dev/null", "/memfd:", "anon_inode:", "/proc/")
+links = [attempt(os.readlink, f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd")]
+verdict([link for link in links if link and not link.startswith(kinds)])
+""",
+    ),
+    (
+        "bash",
+        """
+found=; for link in /proc/$$/fd/*; do case "$(readlink "$link")" in
+  pipe:*|socket:*|/dev/null|/memfd:*|/proc/*|'') ;; *) found="$found $(readlink "$link")" ;;
+esac; done; verdict "$found"
+""",
+    ),
+    (
+        "node",
+        """
+{
+  const fs = require('fs'), found = [];
+  const known = /^(pipe:|socket:|[/]dev[/]null|[/]memfd:|anon_inode:|[/]proc[/])/;
+  for (const fd of fs.readdirSync('/proc/self/fd')) {
+    let link = ''; try { link = fs.readlinkSync('/proc/self/fd/' + fd); } catch { continue; }
+    if (!known.test(link)) found.push(link);
+  }
+  verdict(found.join(' '));
+}
+""",
+    ),
+)
+
+PROBES = (
+    Probe(
+        name="host-processes",
+        source="attacks.md, groups: processes (host PIDs)",
+        code="""
+def arguments(pid):
+    try:
+        with open(f"/proc/{pid}/cmdline") as file:
+            return file.read()
+    except OSError:
+        return ""
+pids = [pid for pid in os.listdir("/proc") if pid.isdecimal()]
+verdict([pid for pid in pids if STAGE["canary"] in arguments(pid)])
+""",
+        weakness=Weakness(
+            arguments=both(without("--proc"), with_more(lambda _: ["--ro-bind", "/proc", "/proc"]))
+        ),
+    ),
+    Probe(
+        name="canary-in-proc",
+        finding=4,
+        source="attacks.md finding 4: /proc/1/environ and cmdline are bwrap's own",
+        place="agent",
+        code="""
+found = []
+for pid in os.listdir("/proc"):
+    for name in ("environ", "cmdline"):
+        try:
+            with open(f"/proc/{pid}/{name}", "rb") as file:
+                text = file.read().decode(errors="replace")
+        except OSError:
+            continue
+        found += [f"{word} in /proc/{pid}/{name}" for word in (STAGE["canary"], "--ro-bind")
+                  if word in text]
+verdict(found)
+""",
+        weakness=Weakness(
+            # The usual way: hide the variables from the command, and take bwrap for PID 1.
+            arguments=both(
+                without("--as-pid-1"), lambda words, _: [*words[:-2], "--clearenv", *words[-2:]]
+            ),
+            environment={CANARY_VARIABLE: CANARY},
+            on_command_line=True,
+        ),
+    ),
+    Probe(
+        name="canary-in-environment",
+        source="attacks.md, groups: environment and command lines",
+        code="""
+known = {"HOME", "LANG", "LOGNAME", "PATH", "PWD", "TERM", "TMPDIR", "USER"}
+verdict([n for n, v in os.environ.items() if n not in known or STAGE["canary"] in v])
+""",
+        weakness=Weakness(environment={CANARY_VARIABLE: CANARY}),
+    ),
+    Probe(
+        name="canary-in-environment-of-bash",
+        source="attacks.md, groups: environment and command lines",
+        interpreter="bash",
+        code="""
+verdict "$(export -p | grep -Ev ' (HOME|LANG|LOGNAME|OLDPWD|PATH|PWD|SHLVL|TERM|TMPDIR|USER)(=|$)')"
+""",
+        weakness=Weakness(environment={CANARY_VARIABLE: CANARY}),
+    ),
+    Probe(
+        name="inherited-descriptors",
+        finding=5,
+        source="attacks.md finding 5: bwrap passes every inheritable descriptor (CVE-2024-21626)",
+        place="agent",
+        code="""
+listing = os.open("/proc/self/fd", os.O_RDONLY)
+found = {int(fd) for fd in os.listdir(listing)}
+links = {fd: attempt(os.readlink, f"/proc/self/fd/{fd}") for fd in found - {0, 1, 2, listing}}
+verdict({fd: link for fd, link in links.items() if link is not None})
+""",
+        weakness=Weakness(inherits=lambda stage: stage.directory),
+    ),
+    *(
+        Probe(
+            name=f"descriptors-of-{interpreter}",
+            finding=5,
+            source="interpreters.md: interpreters never inherit the agent's descriptors",
+            interpreter=interpreter,
+            code=code,
+            weakness=Weakness(agent=_generous),
+        )
+        for interpreter, code in _OWN_DESCRIPTORS
+    ),
+    Probe(
+        name="agent-from-python",
+        finding=8,
+        source="attacks.md finding 8: a child reaches its parent through /proc/PPID and ptrace",
+        code="""
+PTRACE_SEIZE, SYS_PIDFD_GETFD = 0x4206, 438
+class Vector(ctypes.Structure):
+    _fields_ = [("base", ctypes.c_void_p), ("length", ctypes.c_size_t)]
+def through_pidfd():
+    pidfd = os.pidfd_open(1)
+    return [fd for fd in range(256) if libc.syscall(SYS_PIDFD_GETFD, pidfd, fd, 0) >= 0]
+def by_vector():
+    buffer = ctypes.create_string_buffer(8)
+    mine = Vector(ctypes.addressof(buffer), 8)
+    with open("/proc/1/maps") as file:
+        theirs = Vector(int(next(file).split("-")[0], 16), 8)
+    count = libc.process_vm_readv(1, ctypes.byref(mine), 1, ctypes.byref(theirs), 1, 0)
+    return count > 0
+ways = {
+    "fd": lambda: os.listdir("/proc/1/fd"),
+    "fd/0": lambda: os.open("/proc/1/fd/0", os.O_RDWR),
+    "mem": lambda: os.open("/proc/1/mem", os.O_RDWR),
+    "environ": lambda: open("/proc/1/environ").read(),
+    "maps": lambda: open("/proc/1/maps").read(),
+    "root": lambda: os.listdir("/proc/1/root"),
+    "cwd": lambda: os.readlink("/proc/1/cwd"),
+    "exe": lambda: os.readlink("/proc/1/exe"),
+    "map_files": lambda: os.listdir("/proc/1/map_files"),
+    "pidfd_getfd": through_pidfd,
+    "process_vm_readv": by_vector,
+    "ptrace": lambda: libc.ptrace(PTRACE_SEIZE, 1, None, None) == 0,
+}
+verdict([name for name, way in ways.items() if attempt(way)])
+""",
+        weakness=Weakness(agent=_dumpable),
+    ),
+    Probe(
+        name="agent-from-bash",
+        finding=8,
+        source="attacks.md finding 8",
+        interpreter="bash",
+        code="""
+found=; ls /proc/1/fd >/dev/null 2>&1 && found="$found fd"
+cat /proc/1/environ >/dev/null 2>&1 && found="$found environ"
+head -c 1 /proc/1/maps >/dev/null 2>&1 && found="$found maps"
+verdict "$found"
+""",
+        weakness=Weakness(agent=_dumpable),
+    ),
+    Probe(
+        name="agent-from-node",
+        finding=8,
+        source="attacks.md finding 8",
+        interpreter="node",
+        code="""
+verdict(['fd', 'root', 'task/1/fd'].filter((name) => {
+  try { return require('fs').readdirSync('/proc/1/' + name).length >= 0; } catch { return false; }
+}).join(' '))
+""",
+        weakness=Weakness(agent=_dumpable),
+    ),
+    Probe(
+        name="parent-death-signal",
+        finding=1,
+        source="attacks.md finding 1: it follows the thread that started the jail",
+        place="agent",
+        code="""
+PR_GET_PDEATHSIG = 2
+signal = ctypes.c_int()
+libc.prctl(PR_GET_PDEATHSIG, ctypes.byref(signal), 0, 0, 0)
+verdict(signal.value and f"signal {signal.value} comes when the starter goes")
+""",
+        weakness=Weakness(
+            arguments=lambda words, _: [*words[:-2], "--die-with-parent", *words[-2:]]
+        ),
+    ),
+)
