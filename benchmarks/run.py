@@ -115,11 +115,11 @@ def main() -> int:
         for row in measure_all(Bench(rounds=rounds, variables=variables)):
             print(f"measured: {row.name}", file=sys.stderr)
             rows.append(row)
+    if options.write:
+        PAGE.write_text(INTRODUCTION + markdown(table(rows)) + METHOD, encoding="utf-8")
     print(aligned(table(rows)))
     print()
     print(aligned([["medians here", "nsm", "peer", ""], *(absolute(row) for row in rows)]))
-    if options.write:
-        PAGE.write_text(INTRODUCTION + markdown(table(rows)) + METHOD, encoding="utf-8")
     return 0
 
 

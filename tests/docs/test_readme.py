@@ -1,0 +1,162 @@
+"""Every example in the README and in `docs/` does what its page says.
+
+A ``console`` block holds commands after ``$ `` and what they print, standard error included; after
+a comment ``<!-- numbers vary -->`` numbers, ids and paths need not be the same. A ``python`` block
+is run as a program; comments at its `print` lines are what it prints. Blocks of a page share one
+supervisor and one directory, in the order of the page. ``toml`` and ``json`` blocks have to be
+valid. Indented blocks are not run.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from e2e_support import Supervisor, supervisor
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+BLOCK = re.compile(r"^(<!-- .* -->\n)?```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+VARIES = "<!-- numbers vary -->"
+PRINTS = re.compile(r"^ *print\(.*\)  # (.*)$", re.MULTILINE)
+COMMAND_TIMEOUT_S = 60
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Block:
+    """A fenced block: where it is, the comment before it, its language and text."""
+
+    page: str
+    line: int
+    comment: str
+    language: str
+    text: str
+
+    def same(self, expected: str, printed: str) -> bool:
+        """Whether a program printed what the block says."""
+        if self.comment == VARIES:
+            return without_numbers(expected) == without_numbers(printed)
+        return expected == printed
+
+    def __str__(self) -> str:
+        return f"{self.page}:{self.line}"
+
+
+def blocks(page: Path) -> list[Block]:
+    """The fenced blocks of a page, in order."""
+    text = page.read_text()
+    return [
+        Block(
+            page=str(page.relative_to(ROOT)),
+            line=text.count("\n", 0, match.start()) + 1,
+            comment=(match[1] or "").strip(),
+            language=match[2],
+            text=match[3],
+        )
+        for match in BLOCK.finditer(text)
+    ]
+
+
+ALL = [block for page in PAGES for block in blocks(page)]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where examples run: a supervisor, and a directory that is the project."""
+
+    supervisor: Supervisor
+    directory: Path
+
+    def run(self, *command: str) -> str:
+        """Run a program as the reader of the page would; what it prints."""
+        scripts = str(Path(sys.executable).parent)
+        variables = {
+            **self.supervisor.variables,
+            "PATH": f"{scripts}:{os.environ.get('PATH', os.defpath)}",
+            "PYTHONWARNINGS": "error",
+        }
+        done = subprocess.run(
+            command,
+            cwd=self.directory,
+            env=variables,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=COMMAND_TIMEOUT_S,
+            check=False,
+        )
+        return done.stdout
+
+
+@pytest.fixture(scope="module", params=sorted({block.page for block in ALL}))
+def page(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def place(page: str) -> Generator[Place]:
+    """One supervisor for each page that runs something."""
+    assert page
+    with (
+        tempfile.TemporaryDirectory(prefix="nsm-") as private,
+        tempfile.TemporaryDirectory(prefix="nsm-project-") as project,
+        supervisor(Path(private)) as running,
+    ):
+        Path(project).chmod(0o755)  # under root, jails run as another user
+        yield Place(running, Path(project))
+
+
+def examples(text: str) -> list[tuple[str, str]]:
+    """Commands of a console block, each with what it has to print."""
+    parts = re.split(r"^\$ ", text, flags=re.MULTILINE)
+    assert parts[0] == "", "a console block begins with a command"
+    return [(command, expected) for command, _, expected in (p.partition("\n") for p in parts[1:])]
+
+
+def without_numbers(text: str) -> str:
+    """The text without what differs from run to run, and the spaces that align it."""
+    text = re.sub(r"\b[0-9a-f]{8}\b", "ID", text)
+    text = re.sub(r"(?<!\w)/\S+", "PATH", text)
+    return re.sub(r" +", " ", re.sub(r"[\d.]+", "0", text))
+
+
+def test_examples_do_what_the_page_says(page: str, place: Place) -> None:
+    ran = 0
+    for block in (block for block in ALL if block.page == page):
+        if block.language == "console":
+            for command, expected in examples(block.text):
+                printed = place.run("bash", "-c", command)
+                assert block.same(expected, printed), f"{block}: {command}\n{printed}"
+                ran += 1
+        elif block.language == "python":
+            comments: list[str] = PRINTS.findall(block.text)
+            printed = place.run(sys.executable, "-c", block.text)
+            assert printed == "".join(f"{comment}\n" for comment in comments), f"{block}\n{printed}"
+            ran += 1
+    if page == "README.md":
+        assert ran > 10  # the blocks are found
+
+
+@pytest.mark.parametrize("block", ALL, ids=str)
+def test_data_is_valid(block: Block) -> None:
+    match block.language:
+        case "json":
+            json.loads(block.text)
+        case "toml":
+            tomllib.loads(block.text)
+        case language:
+            assert language in {"console", "python", "text"}, f"{block}: nobody tests {language}"
