@@ -201,7 +201,7 @@ HOSTS = [
     (["--ro-bind", "/dev/null", shutil.which("bwrap") or "", "--unshare-pid"], "bubblewrap"),
     (
         ["--unshare-user", "--disable-userns", "--uid", "1000", "--unshare-pid"],
-        "max_user_namespaces",
+        "outside of that sandbox",
     ),
 ]
 

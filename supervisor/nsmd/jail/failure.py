@@ -145,9 +145,10 @@ def _forbidden(facts: HostFacts, bwrap: str) -> Advice:
 def _namespace_limit(facts: HostFacts) -> Advice:
     limits = ", ".join(f"{kind} {limit}" for kind, limit in facts.namespace_limits.items())
     return Advice(
-        why=f"A limit on namespaces is reached (user.max_*_namespaces: {limits}), or they are "
-        "nested too deep.",
-        fix="End sessions (`nsm kill`), or raise the limit with sysctl.",
+        why=f"A limit on namespaces is reached. Those of user.max_*_namespaces are {limits} here; "
+        "a sandbox or container around nsm may have lower ones, or forbid them altogether.",
+        fix="Start nsm outside of that sandbox, or allow user namespaces in it; on the host itself "
+        "end sessions (`nsm kill`), or raise the limit with sysctl.",
     )
 
 
