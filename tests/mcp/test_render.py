@@ -45,23 +45,37 @@ GOLDEN: list[tuple[str, RunResult, str, bool]] = [
     ),
     (
         "timed out, and the interpreter with it",
-        ran(
-            exit_code=124,
-            timed_out=True,
-            interpreter_restarted=True,
-            restart_reason="It ignored the interrupt.",
+        a_result(
+            Outcome(
+                stdout="",
+                stderr="",
+                exit_code=124,
+                timed_out=True,
+                interpreter_restarted=True,
+                restart_reason="It ignored the interrupt.",
+            ),
+            session="a",
         ),
         (
-            "[timed out after 30 s; exit code 124; interpreter restarted, its state is lost: "
+            "[timed out after 30 s; exit code 124; interpreter restarted (state lost): "
             "It ignored the interrupt]"
         ),
         True,
     ),
     (
         "restarted before, for no known reason",
-        ran("1\n", interpreter_restarted=True),
-        "1\n[interpreter restarted, its state is lost]",
+        a_result(
+            Outcome(stdout="1\n", stderr="", exit_code=0, interpreter_restarted=True),
+            session="a",
+        ),
+        "1\n[interpreter restarted (state lost)]",
         False,
+    ),
+    (
+        "an interpreter that ends with its one-shot is no news",
+        ran(exit_code=3, interpreter_restarted=True, restart_reason="bash exited."),
+        "[exit code 3]",
+        True,
     ),
     (
         "interrupted by somebody",

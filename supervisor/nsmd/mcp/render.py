@@ -162,9 +162,9 @@ def _outcome_notes(result: RunResult, omitted_chars: int) -> list[str]:
         said.append("interrupted")
     if outcome.exit_code:
         said.append(f"exit code {outcome.exit_code}")
-    if outcome.interpreter_restarted:
+    if outcome.interpreter_restarted and result.session_name is not None:  # else it goes anyway
         why = one_line(outcome.restart_reason, 200).rstrip(".")
-        said.append(f"interpreter restarted, its state is lost{': ' if why else ''}{why}")
+        said.append(f"interpreter restarted (state lost){': ' if why else ''}{why}")
     said += _truncation(result, omitted_chars)
     return ["; ".join(said)] if said else []
 
