@@ -1,18 +1,20 @@
 """The agent: runs inside a jail, starts interpreters and runs code in them.
 
 It speaks the protocol of ``docs/agent-protocol.md`` on its standard input and output. User code
-never runs in this process: each interpreter is a child in a session of its own, with pipes for
-its stdout and stderr and a private control socket. One thread, one poll loop, nothing blocks.
+never runs in this process: each interpreter is a child in a session of its own, with a pipe each
+for its stdout and stderr and a private control socket. One thread, one poll loop, no call that
+waits for a peer: whatever an interpreter or the supervisor does, the end of the supervisor's
+channel is noticed at once, and then the agent ends and, being PID 1, takes everything with it.
 
 One file, standard library only, Python 3.9 or newer; the supervisor imports the framing from it.
-From the top: framing, output capture, processes, interpreters (a new interpreter is one class),
-the agent, the Python worker, the Bash driver, the Node runner, main.
+It reads from the top: framing, poll loop and links, output capture, processes, interpreters (a
+new interpreter is one class), the agent, the Python worker, the Node runner, main.
 """
 
 from __future__ import annotations
 
+import codecs
 import contextlib
-import errno
 import fcntl
 import json
 import os
@@ -24,23 +26,89 @@ import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    import _ast
+    from collections.abc import (
+        Callable,
+        Coroutine,
+        Generator,
+        Iterable,
+        Iterator,
+        Mapping,
+        Sequence,
+    )
+    from types import CodeType, TracebackType
     from typing import Any, NoReturn
 
 AGENT_VERSION = "0.1.0"
 PROTOCOL = 1
-CAPABILITIES = ("execute.timeout", "execute.result")
+CAPABILITIES = (
+    "sequence",
+    "execute.timeout",
+    "execute.result",
+    "stream",
+    "interrupt",
+    "status",
+    "limits",
+)
 
 MAX_FRAME_BYTES = 64 * 1024 * 1024
 """Largest frame in either direction, without its length."""
 
 READ_BYTES = 65536
+"""One read from a pipe: the capacity a pipe has by default."""
+
+UNSENT_BYTES = 8 * 1024 * 1024
+"""Above this the agent takes no more requests from a supervisor that does not read answers."""
+
+LAG_BYTES = 1024 * 1024
+"""Unacknowledged bytes above which output is no longer streamed but merged."""
+
+PREVIEW_BYTES = 64 * 1024
+"""Streamed output that waits to be sent, per stream; older output is left out of the preview."""
+
+PREVIEW_INTERVAL_S = 0.05
+"""At most 20 updates a second."""
+
+REPLY_BYTES = 1024 * 1024
+MAX_REPLY_BYTES = 4 * 1024 * 1024
+"""A control character takes 6 bytes in JSON: two streams of this size still fit a frame."""
+
+FILE_BYTES = 64 * 1024 * 1024
+"""Default cap of the file that holds what a reply has no room for."""
+
+DISPLAY_BYTES = 16 * 1024 * 1024
+"""Displays kept per execution, all together."""
+
+MAX_DISPLAYS = 1000
+
+WORKER_FRAME_BYTES = 2 * DISPLAY_BYTES
+"""Largest frame taken from an interpreter, which may be under the control of hostile code."""
+
+GRACE_S = 2.0
+"""From the interrupt to the kill when the request does not say."""
+
+EARLY_S = 0.05
+REPEAT_S = 0.1
+"""An interrupt this soon after the start may come before the code does, and is repeated."""
+
+CONTROL_END_S = 1.0
+"""From the end of Node's control socket to that of its process, which normally follows at once."""
+
 MARKER_ATTEMPTS = 16
 """Tries to get a marker into a pipe that a background process keeps full."""
 
+DRAIN_READS = 256
+"""Reads of a dead interpreter's control socket: more than two of its largest frames."""
+
+KILL_ROUNDS = 64
+FREEZE_ROUND = 3
+"""A tree that still grows in this round of killing is a fork bomb: everything is stopped first."""
+
 FIONREAD = 0x541B
 PRIVATE_FD = 200
-"""Private descriptors of workers are moved here or higher, out of the way of user code."""
+"""Private descriptors are moved here or higher, out of the way of user code."""
+
+PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER = 1, 4, 36
 
 
 # --------------------------------------------------------------------------------------- framing
@@ -76,18 +144,43 @@ def encode_frame(message: Mapping[str, Any]) -> bytes:
     return len(body).to_bytes(4, "big") + body
 
 
+def resume_marker(token: str) -> bytes:
+    """The 20 bytes by which a new holder of the channel resumes; `token` is 32 hex digits.
+
+    They occur nowhere else in a channel: 0xFFFFFFFF is no valid length and 0xFF not in UTF-8.
+
+    Raises:
+        ValueError: `token` is not 16 bytes in hexadecimal.
+    """
+    raw = bytes.fromhex(token)
+    if len(raw) != 16:
+        raise ValueError(f"the token has {len(raw)} bytes, expected 16")
+    return b"\xff\xff\xff\xff" + raw
+
+
+RESUMED: dict[str, Any] = {"type": "resume marker"}
+"""What `FrameReader.next_message` returns, this very object, where the resume marker stood."""
+
+
 def _refuse_constant(text: str) -> NoReturn:
     raise ValueError(f"{text} is not JSON")
 
 
 def _decode_body(body: bytes) -> dict[str, Any]:
     try:
-        message = json.loads(body.decode(), parse_constant=_refuse_constant)
+        value = json.loads(body.decode(), parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
         raise FrameError(f"frame is not valid JSON: {error}") from None
-    if not isinstance(message, dict):
-        raise FrameError(f"frame must hold a JSON object, found {type(message).__name__}")
+    message = _as_object(value)
+    if message is None:
+        raise FrameError(f"frame must hold a JSON object, found {type(value).__name__}")
     return message
+
+
+def _as_object(value: Any) -> dict[str, Any] | None:
+    """`value` if it is a JSON object; what JSON makes has text keys."""
+    found: Any = value
+    return found if isinstance(value, dict) else None
 
 
 class FrameReader:
@@ -95,79 +188,550 @@ class FrameReader:
 
     Args:
         limit: largest accepted frame body, bytes.
+
+    Attributes:
+        marker: resume marker to look for, at any point of the stream; empty for none. A torn
+            frame before it is dropped.
     """
 
     def __init__(self, limit: int = MAX_FRAME_BYTES) -> None:
+        self.marker = b""
         self._limit = limit
         self._buffer = bytearray()
+        self._searched = 0
+        self._skipping = False
 
     def receive_data(self, data: bytes) -> None:
         """Takes bytes as they came from the peer, in pieces of any size."""
         self._buffer += data
 
+    def skip_to_marker(self) -> None:
+        """Drops everything up to the next resume marker, e.g. the rest of a torn frame."""
+        self._skipping = True
+
     def next_message(self) -> dict[str, Any] | None:
-        """The next whole message, or None when more bytes are needed.
+        """The next whole message, `RESUMED` for a resume marker, None when it takes more bytes.
 
         Raises:
             FrameError: the next frame is invalid. It is skipped unless the error is `fatal`.
         """
         buffer = self._buffer
+        if self.marker and self._cut_at_marker():
+            return RESUMED
+        if self._skipping:
+            del buffer[: max(0, len(buffer) - len(self.marker))]
+            self._searched = 0
+            return None
         if len(buffer) < 4:
             return None
         length = int.from_bytes(buffer[:4], "big")
         if length > self._limit:
+            if self._may_begin_marker(0, 4):
+                return None
             raise FrameError(
                 f"frame length {length} exceeds the limit of {self._limit} bytes", fatal=True
             )
-        if len(buffer) < 4 + length:
+        if len(buffer) < 4 + length or self._may_begin_marker(4, 4 + length):
             return None
         body = bytes(buffer[4 : 4 + length])
         del buffer[: 4 + length]
+        self._searched = max(0, self._searched - 4 - length)
         return _decode_body(body)
+
+    def _cut_at_marker(self) -> bool:
+        place = self._buffer.find(self.marker, self._searched)
+        if place < 0:
+            # Every byte is searched once: a frame of many megabytes comes in many pieces.
+            self._searched = max(0, len(self._buffer) - len(self.marker) + 1)
+            return False
+        del self._buffer[: place + len(self.marker)]
+        self._searched = 0
+        self._skipping = False
+        return True
+
+    def _may_begin_marker(self, start: int, end: int) -> bool:
+        """Whether a torn frame ends in `start:end` and a marker, not all of it here, begins.
+
+        A writer that died left a length or a body incomplete; what its successor sent then
+        completes it by chance. The marker's first byte gives it away.
+        """
+        if not self.marker:
+            return False
+        place = self._buffer.find(b"\xff", start, end)
+        while 0 <= place < end:
+            if self.marker.startswith(self._buffer[place : place + len(self.marker)]):
+                return True
+            place = self._buffer.find(b"\xff", place + 1, end)
+        return False
+
+
+# --------------------------------------------------------------------------- poll loop and links
+
+
+class Poller:
+    """Handlers of descriptors and named timers; `turn` runs those that are due."""
+
+    def __init__(self) -> None:
+        self._poll = select.poll()
+        self._handlers: dict[int, Callable[[int], None]] = {}
+        self._timers: dict[str, tuple[float, Callable[[], None]]] = {}
+
+    def watch(self, fd: int, handler: Callable[[int], None], events: int = select.POLLIN) -> None:
+        """Calls `handler` with the events; it must not mind being called for nothing."""
+        self._handlers[fd] = handler
+        self._poll.register(fd, events)
+
+    def change(self, fd: int, events: int) -> None:
+        if fd in self._handlers:
+            self._poll.modify(fd, events)
+
+    def forget(self, fd: int) -> None:
+        if self._handlers.pop(fd, None) is not None:
+            self._poll.unregister(fd)
+
+    def at(self, name: str, when: float, callback: Callable[[], None]) -> None:
+        """Calls `callback` once at `when` (monotonic, seconds); replaces a timer of that name."""
+        self._timers[name] = (when, callback)
+
+    def cancel(self, name: str) -> None:
+        self._timers.pop(name, None)
+
+    def turn(self) -> None:
+        """Waits for an event or a timer and handles what is due."""
+        timeout_ms = None
+        if self._timers:
+            first = min(when for when, _ in self._timers.values())
+            # Rounded up: waking a fraction early would spin until the moment has come.
+            timeout_ms = max(0, int((first - time.monotonic()) * 1000) + 1)
+        for fd, events in self._poll.poll(timeout_ms):
+            handler = self._handlers.get(fd)
+            if handler is not None:
+                handler(events)
+        if self._timers:
+            now = time.monotonic()
+            for name, (when, callback) in list(self._timers.items()):
+                if when <= now and self._timers.get(name) == (when, callback):
+                    del self._timers[name]
+                    callback()
 
 
 class Link:
-    """Frames over non-blocking descriptors: reads what is there, writes when there is room."""
+    """A byte stream in both directions that never blocks.
 
-    def __init__(self, read_fd: int, write_fd: int, limit: int = MAX_FRAME_BYTES) -> None:
+    Args:
+        on_data: called with what was read.
+        on_end: called once at end-of-file or when the peer cannot be written to.
+        on_sent: called when all that had to wait has been written.
+    """
+
+    def __init__(
+        self,
+        poller: Poller,
+        read_fd: int,
+        write_fd: int,
+        on_data: Callable[[bytes], None],
+        on_end: Callable[[], None],
+        on_sent: Callable[[], None] = lambda: None,
+    ) -> None:
         self.read_fd = read_fd
         self.write_fd = write_fd
-        self.reader = FrameReader(limit)
+        self._poller = poller
+        self._on_data = on_data
+        self._on_end = on_end
+        self._on_sent = on_sent
         self._out = bytearray()
-        os.set_blocking(read_fd, False)
-        os.set_blocking(write_fd, False)
+        self._reading = True
+        self._ended = False
+        for fd in {read_fd, write_fd}:
+            os.set_blocking(fd, False)
+        poller.watch(read_fd, self._handle)
+        if write_fd != read_fd:
+            poller.watch(write_fd, self._handle_write, 0)
 
     @property
-    def wants_write(self) -> bool:
-        return bool(self._out)
+    def unsent_bytes(self) -> int:
+        return len(self._out)
 
-    def send_bytes(self, data: bytes) -> None:
+    def send(self, data: bytes) -> None:
+        """Writes what the peer has room for now and the rest later."""
+        waiting = bool(self._out)
         self._out += data
-        self.flush()
+        if not waiting:
+            self._flush()
+            if self._out:
+                self._update()
 
-    def flush(self) -> None:
-        """Writes what the peer has room for.
+    def drop_unsent(self) -> None:
+        self._out.clear()
 
-        Raises:
-            OSError: the peer is gone.
-        """
-        with contextlib.suppress(BlockingIOError):
+    def read_on(self, reading: bool) -> None:
+        """Stops or resumes reading; the peer's end is noticed in either case."""
+        if reading != self._reading:
+            self._reading = reading
+            self._update()
+
+    def close(self) -> None:
+        """Forgets and closes the descriptors."""
+        for fd in {self.read_fd, self.write_fd}:
+            self._poller.forget(fd)
+            os.close(fd)
+        self._ended = True
+
+    def drain(self) -> None:
+        """Reads what a writer that is dead has left; bounded, others may hold its end."""
+        for _ in range(DRAIN_READS):
+            if self._ended or not self._receive():
+                break
+
+    def _update(self) -> None:
+        wanted = select.POLLIN if self._reading else select.POLLRDHUP
+        out = select.POLLOUT if self._out else 0
+        if self.read_fd == self.write_fd:
+            self._poller.change(self.read_fd, wanted | out)
+        else:
+            self._poller.change(self.read_fd, wanted)
+            self._poller.change(self.write_fd, out)
+
+    def _flush(self) -> None:
+        try:
             while self._out:
                 del self._out[: os.write(self.write_fd, self._out[: 4 * READ_BYTES])]
+        except BlockingIOError:
+            pass
+        except OSError:
+            self._end()
 
-    def receive(self) -> bool:
-        """Reads once; False at end-of-file."""
+    def _continue(self) -> None:
+        if self._out:
+            self._flush()
+            if not self._out and not self._ended:
+                self._update()
+                self._on_sent()
+
+    def _handle_write(self, events: int) -> None:
+        if events & (select.POLLERR | select.POLLHUP):
+            self._end()
+        else:
+            self._continue()
+
+    def _handle(self, events: int) -> None:
+        if events & select.POLLOUT:
+            self._continue()
+        if events & ~select.POLLOUT and not self._ended:
+            if self._reading:
+                self._receive()
+            else:
+                self._end()
+
+    def _receive(self) -> bool:
+        """Reads once; False when there was nothing."""
         try:
             data = os.read(self.read_fd, 4 * READ_BYTES)
         except BlockingIOError:
-            return True
-        except OSError:
             return False
-        self.reader.receive_data(data)
-        return bool(data)
+        except OSError:
+            data = b""
+        if data:
+            self._on_data(data)
+            return True
+        self._end()
+        return False
+
+    def _end(self) -> None:
+        if not self._ended:
+            self._ended = True
+            for fd in {self.read_fd, self.write_fd}:
+                self._poller.forget(fd)
+            self._out.clear()
+            self._on_end()
+
+
+class Channel:
+    """Messages to and from the supervisor, kept until they are acknowledged once it asked so."""
+
+    def __init__(
+        self,
+        poller: Poller,
+        read_fd: int,
+        write_fd: int,
+        on_message: Callable[[Mapping[str, Any]], None],
+        on_end: Callable[[], None],
+        on_progress: Callable[[], None],
+    ) -> None:
+        self._on_message = on_message
+        self._on_end = on_end
+        self._on_progress = on_progress
+        self._reader = FrameReader()
+        self._sequence: int | None = None
+        self._kept: dict[int, tuple[bytes, str | None]] = {}
+        self._kept_bytes = 0
+        self._link = Link(poller, read_fd, write_fd, self._on_data, on_end, self._on_sent)
+
+    @property
+    def lag_bytes(self) -> int:
+        """What the supervisor has not acknowledged, or not taken where it does not do that."""
+        return self._link.unsent_bytes if self._sequence is None else self._kept_bytes
+
+    @property
+    def kept_results(self) -> list[str]:
+        """Ids of the executions whose results are not acknowledged."""
+        return [result for _, result in self._kept.values() if result is not None]
+
+    def begin_sequence(self, marker: bytes) -> None:
+        """Numbers frames from now on, and accepts `marker` from a new holder of the channel."""
+        self._reader.marker = marker
+        self._sequence = 0
+
+    def send(self, message: dict[str, Any]) -> None:
+        """Sends and, with a sequence, keeps a message.
+
+        Raises:
+            FrameError: it does not fit a frame.
+        """
+        if self._sequence is None:
+            self._link.send(encode_frame(message))
+        else:
+            frame = encode_frame({**message, "seq": self._sequence + 1})
+            self._sequence += 1
+            result = str(message["id"]) if message["type"] == "result" else None
+            self._kept[self._sequence] = (frame, result)
+            self._kept_bytes += len(frame)
+            self._link.send(frame)
+        if self._link.unsent_bytes > UNSENT_BYTES:
+            self._link.read_on(False)
+
+    def acknowledge(self, number: int) -> None:
+        """Forgets the frames up to `number`."""
+        for kept in list(self._kept):
+            if kept > number:
+                break
+            self._kept_bytes -= len(self._kept.pop(kept)[0])
+        self._on_progress()
+
+    def resume(self, resumed: dict[str, Any]) -> None:
+        """Answers a new holder: the marker, `resumed` without a number, and every kept frame."""
+        self._link.drop_unsent()
+        frames = [frame for frame, _ in self._kept.values()]
+        self._link.send(b"".join([self._reader.marker, encode_frame(resumed), *frames]))
+
+    def _on_sent(self) -> None:
+        self._link.read_on(True)
+        self._on_progress()
+
+    def _on_data(self, data: bytes) -> None:
+        self._reader.receive_data(data)
+        while True:
+            try:
+                message = self._reader.next_message()
+            except FrameError as error:
+                self.send({"type": "error", "message": str(error)})
+                if error.fatal:
+                    self._on_end()
+                continue
+            if message is None:
+                return
+            self._on_message(message)
 
 
 # -------------------------------------------------------------------------------- output capture
+
+
+class Limits:
+    """Bounds of a session, as `hello` sets them; None leaves what the jail has."""
+
+    def __init__(self, given: Mapping[str, Any] | None = None) -> None:
+        """
+        Raises:
+            ValueError: a limit is not a whole number above 0.
+        """
+        values: dict[str, int] = {}
+        for name in ("reply_bytes", "file_bytes", "processes", "descriptors", "data_bytes"):
+            value = (given or {}).get(name)
+            if value is None:
+                continue
+            if not _is_whole(value) or value <= 0:
+                raise ValueError(f"limit {name} is {value!r}, expected a whole number above 0")
+            values[name] = value
+        self.reply_bytes = min(values.get("reply_bytes", REPLY_BYTES), MAX_REPLY_BYTES)
+        self.file_bytes = values.get("file_bytes", FILE_BYTES)
+        self.resources: dict[str, int] = {
+            name: values[name]
+            for name in ("processes", "descriptors", "data_bytes")
+            if name in values
+        }
+
+
+def apply_limits(limits: Mapping[str, int], pid: int = 0) -> None:
+    """Sets resource limits, soft and hard, of a process; never above what it has.
+
+    Raises:
+        OSError: the kernel or a filter refuses.
+    """
+    import resource
+
+    kinds = {
+        "processes": resource.RLIMIT_NPROC,
+        "descriptors": resource.RLIMIT_NOFILE,
+        "data_bytes": resource.RLIMIT_DATA,
+    }
+    wanted = {kinds[name]: value for name, value in limits.items()}
+    for kind, value in {**wanted, resource.RLIMIT_CORE: 0}.items():
+        hard = resource.prlimit(pid, kind)[1]
+        limit = value if hard == resource.RLIM_INFINITY else min(value, hard)
+        resource.prlimit(pid, kind, (limit, limit))
+
+
+class SpillFile:
+    """A file below the workspace's ``.nsm`` for output that a reply has no room for.
+
+    The directory belongs to user code, which may have put links, other files or nothing there:
+    every step is relative to a descriptor and follows no link, and any failure just ends the file.
+    """
+
+    DIRECTORY = ".nsm"
+
+    def __init__(self, workspace: str, name: str, limit: int) -> None:
+        self.path = f"{workspace}/{self.DIRECTORY}/{name}"
+        self.bytes = 0
+        self._limit = limit
+        self._fd = -1
+        with (
+            contextlib.suppress(OSError),
+            self._open_directory(workspace, create=True) as directory,
+        ):
+            self._fd = os.open(
+                name,
+                os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC,
+                0o600,
+                dir_fd=directory,
+            )
+
+    @classmethod
+    @contextlib.contextmanager
+    def _open_directory(cls, workspace: str, *, create: bool) -> Generator[int, None, None]:
+        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+        top = os.open(workspace, flags)
+        try:
+            if create:
+                with contextlib.suppress(FileExistsError):
+                    os.mkdir(cls.DIRECTORY, 0o700, dir_fd=top)
+            directory = os.open(cls.DIRECTORY, flags, dir_fd=top)
+        finally:
+            os.close(top)
+        try:
+            yield directory
+        finally:
+            os.close(directory)
+
+    @classmethod
+    def remove(cls, workspace: str, name: str) -> None:
+        with contextlib.suppress(OSError), cls._open_directory(workspace, create=False) as top:
+            os.unlink(name, dir_fd=top)
+
+    @property
+    def full(self) -> bool:
+        return self._fd < 0 or self.bytes >= self._limit
+
+    def write(self, data: bytes | bytearray) -> None:
+        view = memoryview(data)[: max(0, self._limit - self.bytes)]
+        try:
+            while view and self._fd >= 0:
+                written = os.write(self._fd, view)
+                self.bytes += written
+                view = view[written:]
+        except OSError:
+            self.close()
+
+    def close(self) -> str | None:
+        """Ends the file; its path if there is something in it and it has not been removed."""
+        if self._fd < 0:
+            return self.path if self.bytes else None
+        there = os.fstat(self._fd).st_nlink > 0
+        os.close(self._fd)
+        self._fd = -1
+        return self.path if self.bytes and there else None
+
+
+class Spills:
+    """Makes spill files, and removes the oldest so that all together stay bounded."""
+
+    def __init__(self, workspace: str) -> None:
+        self._workspace = workspace
+        self._made = 0
+        self._files: list[tuple[str, SpillFile]] = []
+
+    def make(self, stream: str, limits: Limits) -> SpillFile:
+        self._made += 1
+        name = f"{stream}-{self._made}.txt"
+        while self._files and sum(file.bytes for _, file in self._files) > limits.file_bytes:
+            SpillFile.remove(self._workspace, self._files.pop(0)[0])
+        file = SpillFile(self._workspace, name, limits.file_bytes)
+        self._files.append((name, file))
+        return file
+
+
+class Capture:
+    """What one stream printed for one execution: the whole, or head and tail and a file."""
+
+    def __init__(self, stream: str, spills: Spills, limits: Limits) -> None:
+        self.total_bytes = 0
+        self._stream = stream
+        self._spills = spills
+        self._limits = limits
+        self._half = limits.reply_bytes // 2
+        self._head = bytearray()
+        self._tail = bytearray()
+        self._file: SpillFile | None = None
+
+    @property
+    def full(self) -> bool:
+        """Whether anything more would be kept nowhere but in the tail."""
+        return self._file is not None and self._file.full
+
+    def write(self, data: bytes) -> None:
+        self.total_bytes += len(data)
+        if self._file is None:
+            self._head += data
+            if len(self._head) > self._limits.reply_bytes:
+                self._file = self._spills.make(self._stream, self._limits)
+                self._file.write(self._head)
+                self._tail += memoryview(self._head)[self._half :]
+                del self._head[self._half :]
+        else:
+            self._file.write(data)
+            self._tail += data
+        if len(self._tail) > 2 * self._half + READ_BYTES:
+            del self._tail[: -self._half]
+
+    def result(self) -> tuple[str, dict[str, Any] | None]:
+        """The text for the reply and, if it is not the whole, what is left out and where it is."""
+        if self._file is None:
+            return self._head.decode("utf-8", "replace"), None
+        del self._tail[: max(0, len(self._tail) - self._half)]
+        _trim_to_characters(self._head, self._tail)
+        omitted = self.total_bytes - len(self._head) - len(self._tail)
+        text = (
+            self._head.decode("utf-8", "replace")
+            + f"\n[... {omitted} bytes left out ...]\n"
+            + self._tail.decode("utf-8", "replace")
+        )
+        return text, {"omitted_bytes": omitted, "file": self._file.close()}
+
+
+def _trim_to_characters(head: bytearray, tail: bytearray) -> None:
+    """Takes the torn character off the end of `head` and the beginning of `tail`."""
+    for back in range(1, min(4, len(head)) + 1):
+        byte = head[-back]
+        if byte >= 0xC0:
+            if back < (2 if byte < 0xE0 else 3 if byte < 0xF0 else 4):
+                del head[-back:]
+            break
+        if byte < 0x80:
+            break
+    count = 0
+    while count < min(3, len(tail)) and 0x80 <= tail[count] < 0xC0:
+        count += 1
+    del tail[:count]
 
 
 class OutputPipe:
@@ -177,18 +741,43 @@ class OutputPipe:
         self.read_fd, self.child_fd = os.pipe2(os.O_CLOEXEC)
         os.set_blocking(self.read_fd, False)
         # A description of its own: O_NONBLOCK on the child's would show up in user code.
-        self.mark_fd = os.open(
+        self._mark_fd = os.open(
             f"/proc/self/fd/{self.child_fd}", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC
         )
+        self.identity = _identity(os.fstat(self.read_fd))
 
     def close_child_end(self) -> None:
         os.close(self.child_fd)
 
+    def close(self) -> None:
+        os.close(self.read_fd)
+        os.close(self._mark_fd)
+
     def read(self) -> bytes:
+        """What is there, at most `READ_BYTES`; empty when there is nothing."""
         try:
             return os.read(self.read_fd, READ_BYTES)
         except BlockingIOError:
             return b""
+
+    def cut(self) -> tuple[bytes, bytes]:
+        """What was printed up to now, and what followed already.
+
+        A marker with a fresh nonce goes into the pipe behind what is there; it is the agent that
+        writes it, so no user code has seen it before. Nothing here waits: what FIONREAD counts
+        bounds the search, so code that steals the marker or floods the pipe changes only where
+        its own output is cut.
+        """
+        marker = b"\0nsm-cut:" + os.urandom(16).hex().encode() + b"\0"
+        before = b""
+        for _ in range(MARKER_ATTEMPTS):
+            try:
+                os.write(self._mark_fd, marker)
+                break
+            except BlockingIOError:
+                before += self._read_waiting()
+        rest, _, after = self._read_waiting().partition(marker)
+        return before + rest, after
 
     def _read_waiting(self) -> bytes:
         """What is in the pipe now, and not what a flood adds meanwhile."""
@@ -202,764 +791,143 @@ class OutputPipe:
             waiting -= len(piece)
         return b"".join(pieces)
 
-    def cut(self) -> tuple[bytes, bytes]:
-        """What was printed up to now, and what followed already.
 
-        A marker with a fresh nonce goes into the pipe after what is there. Nothing here waits:
-        what FIONREAD counts bounds the search, so code that steals the marker or floods the
-        pipe changes only where its own output is cut.
-        """
-        marker = b"\0nsm-cut:" + os.urandom(16).hex().encode() + b"\0"
-        before = b""
-        for _ in range(MARKER_ATTEMPTS):
-            try:
-                os.write(self.mark_fd, marker)
-                break
-            except BlockingIOError:
-                before += self._read_waiting()
-        rest, _, after = self._read_waiting().partition(marker)
-        return before + rest, after
+class Preview:
+    """Output on its way to whoever watches an execution: coalesced, bounded, never waited for.
 
-    def close(self) -> None:
-        os.close(self.read_fd)
-        os.close(self.mark_fd)
-
-
-# ---------------------------------------------------------------------------------- interpreters
-
-
-class Interpreter:
-    """An interpreter in a process tree of its own. Subclasses say how to start it and talk to it.
-
-    Attributes:
-        pid: process id and process group; 0 when not running.
+    Args:
+        send: called with stream and text.
+        may_send: False while the supervisor lags behind.
     """
 
-    name = ""
-
-    def __init__(self, agent: Agent, program: str) -> None:
-        self.agent = agent
-        self.program = program
-        self.pid = 0
-        self.pipes: dict[str, OutputPipe] = {}
-        self.captured = {"stdout": bytearray(), "stderr": bytearray()}
-        self.control: Link | None = None
-        self.has_state = False
-        self.lost_state = ""
-
-    # What a subclass provides.
-
-    def child_main(self, control_fd: int) -> NoReturn:
-        """Runs in the new process, with its descriptors 0 to 2 in place; becomes the program."""
-        raise NotImplementedError
-
-    def on_start(self) -> None:
-        """Runs in the agent after the fork."""
-
-    def send_code(self, number: int, code: str) -> None:
-        raise NotImplementedError
-
-    def interrupt(self) -> None:
-        os.killpg(self.pid, signal.SIGINT)
-
-    def on_message(self, message: Mapping[str, Any]) -> None:
-        if message.get("type") == "done":
-            self.agent.on_done(self, message)
-
-    # Life of the process.
-
-    def start(self) -> None:
-        self.pipes = {"stdout": OutputPipe(), "stderr": OutputPipe()}
-        ours, theirs = socket.socketpair()
-        pid = os.fork()
-        if pid == 0:
-            try:
-                self._become_child(theirs.detach())
-            except BaseException as error:
-                with contextlib.suppress(OSError):
-                    os.write(2, f"cannot start {self.name}: {error!r}\n".encode())
-                os._exit(127)
-        self.pid = pid
-        theirs.close()
-        for pipe in self.pipes.values():
-            pipe.close_child_end()
-        fd = ours.detach()
-        self.control = Link(fd, fd)
-        self.agent.watch(self)
-        self.on_start()
-
-    def _become_child(self, control_fd: int) -> NoReturn:
-        os.setsid()
-        signal.set_wakeup_fd(-1)
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        null = os.open("/dev/null", os.O_RDWR)
-        os.dup2(null, 0)
-        os.dup2(self.pipes["stdout"].child_fd, 1)
-        os.dup2(self.pipes["stderr"].child_fd, 2)
-        private = fcntl.fcntl(control_fd, fcntl.F_DUPFD_CLOEXEC, PRIVATE_FD)
-        keep = self.kept_fds()
-        for entry in os.listdir("/proc/self/fd"):
-            if int(entry) > 2 and int(entry) != private and int(entry) not in keep:
-                with contextlib.suppress(OSError):
-                    os.close(int(entry))
-        prctl(PR_SET_DUMPABLE, 1)
-        with contextlib.suppress(OSError):
-            os.chdir(self.agent.workspace)
-        self.child_main(private)
-
-    def kept_fds(self) -> tuple[int, ...]:
-        return ()
-
-    def on_control(self) -> None:
-        link = self.control
-        if link is None:
-            return
-        alive = link.receive()
-        try:
-            while self.control is link:
-                message = link.reader.next_message()
-                if message is None:
-                    break
-                self.on_message(message)
-        except FrameError:
-            alive = False
-        if not alive and self.control is link:
-            self.agent.unwatch_fd(link.read_fd)
-
-    def on_output(self, stream: str) -> None:
-        self.captured[stream] += self.pipes[stream].read()
-
-    def take_output(self) -> dict[str, str]:
-        """Everything printed so far, decoded; output of background processes from now on is kept."""
-        texts: dict[str, str] = {}
-        for stream, pipe in self.pipes.items():
-            before, after = pipe.cut()
-            texts[stream] = (bytes(self.captured[stream]) + before).decode("utf-8", "replace")
-            self.captured[stream] = bytearray(after)
-        return texts
-
-    def forget(self) -> None:
-        """Releases what belonged to a process that is gone."""
-        self.agent.unwatch(self)
-        for pipe in self.pipes.values():
-            pipe.close()
-        self.pipes = {}
-        if self.control is not None:
-            os.close(self.control.read_fd)
-            self.control = None
-        self.pid = 0
-
-    def kill_tree(self) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.pid, signal.SIGKILL)
-
-
-class PythonInterpreter(Interpreter):
-    name = "python"
-
-    def child_main(self, control_fd: int) -> NoReturn:
-        if os.path.realpath(self.program) == os.path.realpath(sys.executable):
-            python_worker(control_fd)
-        os.set_inheritable(control_fd, True)
-        os.execv(
-            self.program,
-            [self.program, "-I", os.path.abspath(__file__), "--worker", str(control_fd)],
-        )
-
-    def send_code(self, number: int, code: str) -> None:
-        assert self.control is not None
-        self.control.send_bytes(encode_frame({"type": "run", "id": number, "code": code}))
-
-
-class BashInterpreter(Interpreter):
-    """One long-lived shell.
-
-    It is an interactive one, so that an interrupt or a failed expansion aborts the code and not
-    the shell, reading commands from a private socket; user code is never among them: it is
-    sourced from a memory file that the agent rewrites. Descriptors 0 to 2 are the code's for the
-    duration of that `source` only, so that what bash prints about the driver's lines goes nowhere.
-    """
-
-    name = "bash"
-    CODE, NULL, OUT, ERR = 248, 249, 250, 251
-
-    def __init__(self, agent: Agent, program: str) -> None:
-        super().__init__(agent, program)
-        self.code_fd = -1
-        self.line = b""
-
-    def start(self) -> None:
-        if self.code_fd < 0:
-            self.code_fd = os.memfd_create("code", os.MFD_CLOEXEC)
-        super().start()
-
-    def kept_fds(self) -> tuple[int, ...]:
-        return (self.code_fd,)
-
-    def child_main(self, control_fd: int) -> NoReturn:
-        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
-        code = fcntl.fcntl(self.code_fd, fcntl.F_DUPFD, 10)
-        null = fcntl.fcntl(0, fcntl.F_DUPFD, 10)
-        out = fcntl.fcntl(1, fcntl.F_DUPFD, 10)
-        err = fcntl.fcntl(2, fcntl.F_DUPFD, 10)
-        for source, target in ((code, 3), (null, 4), (out, 5), (err, 6)):
-            os.dup2(source, target)
-            os.close(source)
-        os.dup2(control_fd, 0)
-        os.dup2(4, 1)
-        os.dup2(4, 2)
-        os.execv(
-            self.program,
-            ["bash", "--norc", "--noprofile", "--noediting", "+o", "history", "-i"],
-        )
-
-    def on_start(self) -> None:
-        # The inner copies are those that bash saves while 3 to 6 are closed: close-on-exec, and
-        # a copy of a close-on-exec descriptor is one too.
-        self._send(
-            f"{{ \\exec {self.CODE}<&10 {self.NULL}<&11 {self.OUT}>&12 {self.ERR}>&13; }} "
-            "3<&- 4<&- 5>&- 6>&-\n"
-            "\\exec 3<&- 4<&- 5>&- 6>&-\n"
-        )
-
-    def _send(self, text: str) -> None:
-        assert self.control is not None
-        self.control.send_bytes(text.encode())
-
-    def send_code(self, number: int, code: str) -> None:
-        data = code.encode("utf-8", "surrogateescape")
-        os.ftruncate(self.code_fd, 0)
-        os.pwrite(self.code_fd, data, 0)
-        # An arithmetic error reports the status: no function, alias or disabled builtin can
-        # stand in its way, and it is no command that `set -e` or an ERR trap reacts to.
-        self._send(
-            f"\\. /dev/fd/{self.CODE} <&{self.NULL} >&{self.OUT} 2>&{self.ERR}\n"
-            f"(( $? @ {number} )) 2>&0 || (( 1 ))\n"
-        )
-
-    def on_control(self) -> None:
-        assert self.control is not None
-        try:
-            data = os.read(self.control.read_fd, READ_BYTES)
-        except BlockingIOError:
-            return
-        except OSError:
-            data = b""
-        if not data:
-            self.agent.unwatch_fd(self.control.read_fd)
-            return
-        *lines, self.line = (self.line + data).split(b"\n")
-        self.line = self.line[-READ_BYTES:]
-        for line in lines:
-            words = line.partition(b"((: ")[2].split()
-            if len(words) > 2 and words[1] == b"@" and words[0].isdigit() and words[2].isdigit():
-                self.agent.on_done(self, {"id": int(words[2]), "exit_code": int(words[0])})
-
-
-class NodeInterpreter(Interpreter):
-    name = "node"
-
-    def child_main(self, control_fd: int) -> NoReturn:
-        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
-        os.set_inheritable(control_fd, True)
-        source = NODE_RUNNER.replace("CONTROL_FD", str(control_fd))
-        os.execv(self.program, [self.program, "-e", source])
-
-    def interrupt(self) -> None:
-        assert self.control is not None
-        self.control.send_bytes(encode_frame({"type": "interrupt"}))
-
-    def send_code(self, number: int, code: str) -> None:
-        assert self.control is not None
-        self.control.send_bytes(encode_frame({"type": "run", "id": number, "code": code}))
-
-
-INTERPRETERS = {kind.name: kind for kind in (PythonInterpreter, BashInterpreter, NodeInterpreter)}
-
-
-# ----------------------------------------------------------------------------------------- agent
-
-
-class Execution:
-    """The piece of code that runs now."""
-
-    def __init__(self, request_id: str, number: int, interpreter: Interpreter) -> None:
-        self.id = request_id
-        self.number = number
-        self.interpreter = interpreter
-        self.started = time.monotonic()
-        self.deadline: float | None = None
-        self.grace_s = 2.0
-        self.timed_out = False
-        self.interrupted = False
-        self.killed = False
-        self.restart_reason = ""
-
-
-class Agent:
-    """Frames from the supervisor on one side, interpreters on the other."""
-
-    def __init__(self, read_fd: int, write_fd: int, programs: Mapping[str, str], workspace: str):
-        self.workspace = workspace
-        self.link = Link(read_fd, write_fd)
-        self.interpreters = {
-            name: INTERPRETERS[name](self, program) for name, program in programs.items()
+    def __init__(
+        self, poller: Poller, send: Callable[[str, str], None], may_send: Callable[[], bool]
+    ) -> None:
+        self._poller = poller
+        self._send = send
+        self._may_send = may_send
+        self._sent_at = 0.0
+        self._waiting = {"stdout": bytearray(), "stderr": bytearray()}
+        self._dropped = {"stdout": 0, "stderr": 0}
+        self._decoders = {
+            stream: codecs.getincrementaldecoder("utf-8")("replace") for stream in self._waiting
         }
-        self.running: Execution | None = None
-        self.executions = 0
-        self.poll = select.poll()
-        self.handlers: dict[int, Callable[[], None]] = {}
-        self.wakeup_fd, wakeup_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-        signal.set_wakeup_fd(wakeup_write, warn_on_full_buffer=False)
-        signal.signal(signal.SIGCHLD, lambda *_: None)
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
 
-    def run(self, prestart: str | None) -> NoReturn:
-        if prestart is not None:
-            self.interpreters[prestart].start()
-        self.watch_fd(self.wakeup_fd, self.reap)
-        self.watch_fd(self.link.read_fd, self.on_channel)
-        self.send(
-            type="ready",
-            protocol=PROTOCOL,
-            agent=AGENT_VERSION,
-            python=".".join(map(str, sys.version_info[:3])),
-            pid=os.getpid(),
-            interpreters=sorted(self.interpreters),
-            capabilities=list(CAPABILITIES),
-        )
-        while True:
-            self.turn()
+    def write(self, stream: str, data: bytes) -> None:
+        waiting = self._waiting[stream]
+        waiting += data
+        excess = len(waiting) - PREVIEW_BYTES
+        if excess > 0:
+            del waiting[:excess]
+            self._dropped[stream] += excess
+        self.schedule()
 
-    def turn(self) -> None:
-        if self.link.wants_write:
-            try:
-                self.link.flush()
-            except OSError:
-                self.end()
-        same = self.link.read_fd == self.link.write_fd
-        self.poll.register(
-            self.link.read_fd,
-            select.POLLIN | (select.POLLOUT if same and self.link.wants_write else 0),
-        )
-        if not same and self.link.wants_write:
-            self.poll.register(self.link.write_fd, select.POLLOUT)
-        for interpreter in self.interpreters.values():
-            control = interpreter.control
-            if control is not None and control.read_fd in self.handlers:
-                if control.wants_write:
-                    with contextlib.suppress(OSError):
-                        control.flush()
-                self.poll.register(
-                    control.read_fd, select.POLLIN | (select.POLLOUT if control.wants_write else 0)
-                )
-        for fd, _ in self.poll.poll(self.next_timeout_ms()):
-            handler = self.handlers.get(fd)
-            if handler is not None:
-                handler()
-        self.check_deadline()
-
-    def next_timeout_ms(self) -> float | None:
-        if self.running is None or self.running.deadline is None:
-            return None
-        return max(0.0, (self.running.deadline - time.monotonic()) * 1000 + 1)
-
-    def check_deadline(self) -> None:
-        execution = self.running
-        if execution is None or execution.deadline is None:
+    def schedule(self) -> None:
+        """Sends what waits now, or as soon as the last update is old enough."""
+        if not any(self._waiting.values()) or not self._may_send():
             return
-        if time.monotonic() < execution.deadline:
-            return
-        if not execution.timed_out and not execution.interrupted:
-            execution.timed_out = True
-            self.interrupt(execution)
-        elif not execution.killed:
-            execution.killed = True
-            execution.deadline = None
-            execution.restart_reason = (
-                f"the code did not stop within {execution.grace_s:g} s of being interrupted, "
-                "so its process tree was killed"
-            )
-            execution.interpreter.kill_tree()
-
-    def interrupt(self, execution: Execution) -> None:
-        execution.deadline = time.monotonic() + execution.grace_s
-        with contextlib.suppress(OSError):
-            execution.interpreter.interrupt()
-
-    # Descriptors.
-
-    def watch_fd(self, fd: int, handler: Callable[[], None]) -> None:
-        self.handlers[fd] = handler
-        self.poll.register(fd, select.POLLIN)
-
-    def unwatch_fd(self, fd: int) -> None:
-        if self.handlers.pop(fd, None) is not None:
-            self.poll.unregister(fd)
-
-    def watch(self, interpreter: Interpreter) -> None:
-        assert interpreter.control is not None
-        self.watch_fd(interpreter.control.read_fd, interpreter.on_control)
-        for stream, pipe in interpreter.pipes.items():
-            self.watch_fd(pipe.read_fd, lambda stream=stream: interpreter.on_output(stream))
-
-    def unwatch(self, interpreter: Interpreter) -> None:
-        if interpreter.control is not None:
-            self.unwatch_fd(interpreter.control.read_fd)
-        for pipe in interpreter.pipes.values():
-            self.unwatch_fd(pipe.read_fd)
-
-    # Supervisor.
-
-    def send(self, **message: Any) -> None:
-        try:
-            self.link.send_bytes(encode_frame(message))
-        except OSError:
-            self.end()
-
-    def end(self) -> NoReturn:
-        for interpreter in self.interpreters.values():
-            if interpreter.pid:
-                interpreter.kill_tree()
-        os._exit(0)
-
-    def on_channel(self) -> None:
-        alive = self.link.receive()
-        while True:
-            try:
-                message = self.link.reader.next_message()
-            except FrameError as error:
-                self.send(type="error", message=str(error))
-                if error.fatal:
-                    self.end()
-                continue
-            if message is None:
-                break
-            self.on_request(message)
-        if not alive:
-            self.end()
-
-    def on_request(self, message: Mapping[str, Any]) -> None:
-        kind = message.get("type")
-        if kind == "execute":
-            self.execute(message)
-        elif kind == "ping":
-            self.send(type="pong")
-        elif kind == "shutdown":
-            self.end()
+        due = self._sent_at + PREVIEW_INTERVAL_S
+        if time.monotonic() >= due:
+            self._flush(final=False)
         else:
-            self.send(
-                type="error",
-                message=f"unknown type {kind!r}: expected execute, ping or shutdown",
-            )
+            self._poller.at("preview", due, self.schedule)
 
-    def execute(self, message: Mapping[str, Any]) -> None:
-        request_id, code, name = message.get("id"), message.get("code"), message.get("interpreter")
-        if not isinstance(request_id, (str, int)) or not isinstance(code, str):
-            self.send(type="error", message="execute needs id and code (text)")
-            return
-        interpreter = self.interpreters.get(name) if isinstance(name, str) else None
-        if interpreter is None:
-            have = ", ".join(sorted(self.interpreters))
-            self.send(
-                type="error",
-                id=request_id,
-                message=f"interpreter {name!r} is not available in this session: it has {have}",
-            )
-            return
-        if self.running is not None:
-            self.send(
-                type="error",
-                id=request_id,
-                message="another execution is running: wait for its result",
-            )
-            return
-        self.executions += 1
-        execution = Execution(request_id, self.executions, interpreter)
-        if not interpreter.pid:
-            interpreter.start()
-        timeout_s, grace_s = message.get("timeout_s"), message.get("grace_s")
-        if isinstance(timeout_s, (int, float)):
-            execution.deadline = execution.started + timeout_s
-        if isinstance(grace_s, (int, float)):
-            execution.grace_s = float(grace_s)
-        self.running = execution
-        interpreter.send_code(execution.number, code)
+    def finish(self) -> None:
+        """Sends the rest, if the supervisor takes it."""
+        self._poller.cancel("preview")
+        if self._may_send():
+            self._flush(final=True)
 
-    def on_done(self, interpreter: Interpreter, message: Mapping[str, Any]) -> None:
-        execution = self.running
-        if execution is None or execution.interpreter is not interpreter:
-            return
-        if message.get("id") != execution.number:
-            return
-        code = message.get("exit_code")
-        self.finish(execution, code & 255 if isinstance(code, int) else 1, message)
-
-    def finish(self, execution: Execution, exit_code: int, message: Mapping[str, Any]) -> None:
-        interpreter = execution.interpreter
-        texts = interpreter.take_output()
-        reason = interpreter.lost_state or execution.restart_reason
-        interpreter.lost_state = execution.restart_reason
-        self.running = None
-        if execution.timed_out:
-            exit_code = 124
-        elif execution.interrupted:
-            exit_code = 130
-        displays = message.get("displays")
-        self.send(
-            type="result",
-            id=execution.id,
-            stdout=texts["stdout"],
-            stderr=texts["stderr"],
-            exit_code=exit_code,
-            duration_s=time.monotonic() - execution.started,
-            displays=displays if isinstance(displays, list) else [],
-            truncated={},
-            timed_out=execution.timed_out,
-            interrupted=execution.interrupted,
-            interpreter_restarted=bool(reason),
-            restart_reason=reason,
-        )
-
-    # Processes.
-
-    def reap(self) -> None:
-        with contextlib.suppress(BlockingIOError):
-            os.read(self.wakeup_fd, READ_BYTES)
-        while True:
-            try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
-                return
-            if pid == 0:
-                return
-            for interpreter in self.interpreters.values():
-                if interpreter.pid == pid:
-                    self.on_death(interpreter, status)
-
-    def on_death(self, interpreter: Interpreter, status: int) -> None:
-        interpreter.on_control()
-        interpreter.kill_tree()
-        if os.WIFSIGNALED(status):
-            number = os.WTERMSIG(status)
-            exit_code, reason = 128 + number, f"the interpreter died of signal {number}"
-        else:
-            exit_code = os.WEXITSTATUS(status)
-            reason = f"the interpreter exited with status {exit_code}"
-        execution = self.running
-        if execution is not None and execution.interpreter is interpreter:
-            execution.restart_reason = execution.restart_reason or reason
-            self.finish(execution, exit_code, {})
-        else:
-            interpreter.lost_state = reason
-        interpreter.forget()
+    def _flush(self, *, final: bool) -> None:
+        self._poller.cancel("preview")
+        self._sent_at = time.monotonic()
+        for stream, waiting in self._waiting.items():
+            text = self._decoders[stream].decode(bytes(waiting), final)
+            waiting.clear()
+            if self._dropped[stream]:
+                text = f"\n[... {self._dropped[stream]} bytes left out ...]\n{text}"
+                self._dropped[stream] = 0
+            if text:
+                self._send(stream, text)
 
 
-# --------------------------------------------------------------------------------- Python worker
+def _identity(status: os.stat_result) -> tuple[int, int]:
+    return status.st_dev, status.st_ino
 
 
-def python_worker(control_fd: int) -> NoReturn:
-    """Runs code from `control_fd` in a `__main__` module of its own until end-of-file."""
-    worker = PythonWorker(control_fd)
-    worker.serve()
-    os._exit(0)
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
-class PythonWorker:
-    def __init__(self, control_fd: int) -> None:
-        import builtins
-        import io
-        import types
-
-        self.control_fd = control_fd
-        self.reader = FrameReader()
-        self.displays: list[dict[str, Any]] = []
-        self.builtins = builtins
-        module = types.ModuleType("__main__")
-        module.__dict__["__builtins__"] = builtins
-        module.__dict__["display"] = self.display
-        sys.modules["__main__"] = module
-        self.namespace = module.__dict__
-        sys.argv = [""]
-        sys.path.insert(0, "")
-        sys.stdin = open(0, encoding="utf-8", closefd=False)
-        sys.stdout = io.TextIOWrapper(
-            io.FileIO(1, "w", closefd=False), encoding="utf-8", write_through=True
-        )
-        sys.stderr = io.TextIOWrapper(
-            io.FileIO(2, "w", closefd=False),
-            encoding="utf-8",
-            errors="backslashreplace",
-            write_through=True,
-        )
-        sys.displayhook = self.display_value
-        self.armed = False
-        signal.signal(signal.SIGINT, self.on_interrupt)
-
-    def on_interrupt(self, *_: object) -> None:
-        if self.armed:
-            raise KeyboardInterrupt
-
-    def serve(self) -> None:
-        while True:
-            message = self.reader.next_message()
-            if message is None:
-                data = os.read(self.control_fd, READ_BYTES)
-                if not data:
-                    return
-                self.reader.receive_data(data)
-                continue
-            exit_code = self.execute(message["id"], message["code"])
-            reply = encode_frame(
-                {
-                    "type": "done",
-                    "id": message["id"],
-                    "exit_code": exit_code,
-                    "displays": self.displays,
-                }
-            )
-            self.displays = []
-            while reply:
-                reply = reply[os.write(self.control_fd, reply) :]
-
-    def display(self, value: object) -> None:
-        self.displays.append({"text/plain": repr(value)})
-
-    def display_value(self, value: object) -> None:
-        if value is not None:
-            self.display(value)
-            self.builtins.__dict__["_"] = value
-
-    def execute(self, number: int, code: str) -> int:
-        import ast
-        import linecache
-        import traceback
-
-        name = f"<exec {number}>"
-        linecache.cache[name] = (len(code), None, code.splitlines(keepends=True), name)
-        try:
-            tree = compile(code, name, "exec", ast.PyCF_ONLY_AST, dont_inherit=True)
-            last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
-            first = compile(tree, name, "exec", dont_inherit=True)
-            self.armed = True
-            exec(first, self.namespace)
-            if last is not None:
-                tail = compile(ast.Interactive([last]), name, "single", dont_inherit=True)
-                exec(tail, self.namespace)
-            self.armed = False
-        except SystemExit as leave:
-            self.armed = False
-            if leave.code is None or isinstance(leave.code, int):
-                return (leave.code or 0) & 255
-            print(leave.code, file=sys.stderr)
-            return 1
-        except BaseException as error:
-            self.armed = False
-            trace = error.__traceback__
-            while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
-                trace = trace.tb_next
-            traceback.print_exception(type(error), error, trace)
-            return 130 if isinstance(error, KeyboardInterrupt) else 1
-        return 0
+# ------------------------------------------------------------------------------------- processes
 
 
-# ----------------------------------------------------------------------------------- Node runner
+class Process:
+    """One row of /proc; `started` in clock ticks since boot."""
 
-NODE_RUNNER = r"""
-'use strict';
-const inspector = require('node:inspector');
-const util = require('node:util');
-const { Worker } = require('node:worker_threads');
-const { createRequire } = require('node:module');
-globalThis.require = createRequire(process.cwd() + '/');
-process.execArgv = [];
-const worker = new Worker(`
-  const { parentPort } = require('node:worker_threads');
-  const net = require('node:net');
-  const inspector = require('node:inspector');
-  const session = new inspector.Session();
-  session.connectToMainThread();
-  const socket = new net.Socket({ fd: CONTROL_FD, readable: true, writable: true });
-  let buffer = Buffer.alloc(0), running = null;
-  const done = (message) => {
-    running = null;
-    const body = Buffer.from(JSON.stringify(message));
-    const head = Buffer.alloc(4);
-    head.writeUInt32BE(body.length);
-    socket.write(Buffer.concat([head, body]));
-  };
-  parentPort.on('message', (message) => { if (message.id === running) done(message); });
-  socket.on('data', (data) => {
-    buffer = Buffer.concat([buffer, data]);
-    while (buffer.length >= 4 && buffer.length >= 4 + buffer.readUInt32BE(0)) {
-      const end = 4 + buffer.readUInt32BE(0);
-      const message = JSON.parse(buffer.subarray(4, end).toString());
-      buffer = buffer.subarray(end);
-      if (message.type === 'run') { running = message.id; parentPort.postMessage(message); }
-      else if (message.type === 'interrupt') {
-        const id = running;
-        session.post('Runtime.terminateExecution', () => {
-          session.post('Runtime.evaluate', { expression: '0' }, () => setTimeout(() => {
-            if (running === id && id !== null) done({ type: 'done', id, exit_code: 130, displays: [] });
-          }, 20));
-        });
-      }
-    }
-  });
-  socket.on('end', () => process.exit());
-  socket.on('error', () => process.exit());
-`, { eval: true });
-worker.on('exit', () => process.exit());
-const session = new inspector.Session();
-session.connect();
-const trim = (stack) => stack.replace(/\n    at Session\.post \(node:inspector[^]*$/, '');
-const show = (error) => {
-  if (error instanceof Error) { try { error.stack = trim(error.stack); } catch {} }
-  process.stderr.write('Uncaught ' + util.inspect(error) + '\n');
-};
-process.on('uncaughtException', show);
-const take = (remote) => {
-  if (!remote.objectId) {
-    return remote.unserializableValue ? (0, eval)(remote.unserializableValue) : remote.value;
-  }
-  let value;
-  globalThis.__nsm_take = (v) => { value = v; };
-  session.post('Runtime.callFunctionOn', {
-    functionDeclaration: 'function (v) { globalThis.__nsm_take(v); }',
-    arguments: [{ objectId: remote.objectId }], objectId: remote.objectId,
-  }, () => {});
-  delete globalThis.__nsm_take;
-  return value;
-};
-worker.on('message', ({ id, code }) => {
-  session.post('Runtime.evaluate', {
-    expression: code + '\n//# sourceURL=<exec-' + id + '>', replMode: true, awaitPromise: true,
-    objectGroup: 'exec',
-  }, (error, outcome) => {
-    let exit_code = 0, displays = [];
-    if (error) exit_code = 130;
-    else if (outcome.exceptionDetails) {
-      exit_code = 1;
-      show(take(outcome.exceptionDetails.exception));
-    } else {
-      const value = take(outcome.result);
-      if (value !== undefined) displays = [{ 'text/plain': util.inspect(value) }];
-    }
-    session.post('Runtime.releaseObjectGroup', { objectGroup: 'exec' });
-    process.stdout.write('', () => process.stderr.write('', () => {
-      worker.postMessage({ type: 'done', id, exit_code, displays });
-    }));
-  });
-});
-"""
+    __slots__ = ("group", "parent", "pid", "session", "started", "state")
+
+    def __init__(self, pid: int, stat: bytes) -> None:
+        # The name in parentheses may hold anything; what follows the last one is numbers.
+        fields = stat[stat.rindex(b")") + 2 :].split()
+        self.pid = pid
+        self.state = fields[0]
+        self.parent, self.group, self.session = (int(fields[1]), int(fields[2]), int(fields[3]))
+        self.started = int(fields[19])
+
+    @property
+    def alive(self) -> bool:
+        return self.state not in {b"Z", b"X", b"x"}
 
 
-# ------------------------------------------------------------------------------------------ main
+def read_processes() -> dict[int, Process]:
+    """Every process that /proc shows, by pid; empty where there is no /proc."""
+    table: dict[int, Process] = {}
+    with contextlib.suppress(FileNotFoundError):
+        for entry in os.listdir("/proc"):
+            if entry.isdigit():
+                with contextlib.suppress(OSError, ValueError):
+                    fd = os.open(f"/proc/{entry}/stat", os.O_RDONLY | os.O_CLOEXEC)
+                    try:
+                        table[int(entry)] = Process(int(entry), os.read(fd, 4096))
+                    finally:
+                        os.close(fd)
+    return table
 
-PR_SET_DUMPABLE = 4
+
+def tree_of(table: Mapping[int, Process], leader: int, adopted: Iterable[int]) -> set[int]:
+    """Pids of a session leader, of its session, of `adopted`, and of everyone below them."""
+    members = {pid for pid, row in table.items() if row.session == leader or pid == leader}
+    members.update(pid for pid in adopted if pid in table)
+    grown = True
+    while grown:
+        below = {pid for pid, row in table.items() if row.parent in members} - members
+        members |= below
+        grown = bool(below)
+    return members
+
+
+def read_children() -> set[int]:
+    """Our own children, orphans that we adopted included; one read, no scan of /proc."""
+    try:
+        with open(f"/proc/self/task/{os.getpid()}/children", "rb", buffering=0) as file:
+            return {int(pid) for pid in file.read(READ_BYTES).split()}
+    except OSError:
+        return set()
+
+
+def send_signal(pid: int, number: int) -> None:
+    """Signals one process that may be gone."""
+    assert pid > 1
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.kill(pid, number)
 
 
 def prctl(option: int, value: int) -> None:
+    """
+    Raises:
+        OSError: the kernel refuses.
+    """
     import ctypes
 
     libc = ctypes.CDLL(None, use_errno=True)
@@ -968,40 +936,1794 @@ def prctl(option: int, value: int) -> None:
         raise OSError(number, f"prctl({option}, {value}): {os.strerror(number)}")
 
 
+# ---------------------------------------------------------------------------------- interpreters
+
+
+class Interpreter:
+    """An interpreter in a process tree of its own. A subclass says how to start and talk to it.
+
+    Attributes:
+        pid: leader of the interpreter's session and process group; 0 when it is not running.
+        has_state: code has run in it, so that its end loses something.
+        lost: why the next execution will not find the state of the last one; empty if it will.
+    """
+
+    name = ""
+    may_miss_interrupt = False
+    """Whether an interrupt right after `send_code` can be lost."""
+
+    def __init__(self, agent: Agent, program: str) -> None:
+        self.agent = agent
+        self.program = program
+        self.pid = 0
+        self.has_state = False
+        self.lost = ""
+        self.pipes: dict[str, OutputPipe] = {}
+        self.captures: dict[str, Capture] = {}
+        self.displays: list[dict[str, Any]] = []
+        self.link: Link | None = None
+        self._display_bytes = 0
+        self._private: dict[int, tuple[int, int]] = {}
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} pid={self.pid} has_state={self.has_state}>"
+
+    # What a subclass provides.
+
+    def become_program(self, control_fd: int) -> NoReturn:
+        """Runs in the new process, 0 to 2 in place, nothing else open but `kept_fds`."""
+        raise NotImplementedError
+
+    def kept_fds(self) -> tuple[int, ...]:
+        """Descriptors besides the control socket that the new process needs."""
+        return ()
+
+    def begin(self) -> None:
+        """Runs in the agent right after the start."""
+
+    def send_code(self, number: int, code: str) -> None:
+        """Has the interpreter run `code` as execution `number`."""
+        raise NotImplementedError
+
+    def send_interrupt(self, number: int) -> None:  # noqa: ARG002 - subclasses use it
+        """Interrupts the interpreter itself; the caller signals its child processes."""
+        send_signal(self.pid, signal.SIGINT)
+
+    def on_data(self, data: bytes) -> None:
+        """Takes what came over the control socket."""
+        raise NotImplementedError
+
+    def on_control_end(self) -> None:
+        """The control socket is closed: code has closed it, or replaced the program by another.
+
+        While code runs, it may well be doing its job. Its end will be the end of the process.
+        """
+        if not self.runs:
+            self.discard(f"{self.name} closed its control socket while idle")
+
+    def limit(self, limits: Mapping[str, int]) -> None:
+        """Applies new limits to the running interpreter."""
+        try:
+            apply_limits(limits, self.pid)
+        except OSError:
+            # A filter may allow a process to change its own limits only.
+            self.start_over()
+
+    def start_over(self) -> None:
+        """Replaces an interpreter that has not been used yet."""
+        if not self.has_state:
+            self.discard("")
+            with contextlib.suppress(OSError):  # the next execution will say why
+                self.start()
+
+    # Life of the process.
+
+    def start(self) -> None:
+        """Starts a fresh interpreter.
+
+        Raises:
+            OSError: no process, descriptor or memory is left.
+        """
+        pipes = {"stdout": OutputPipe(), "stderr": OutputPipe()}
+        ours, theirs = socket.socketpair()
+        try:
+            pid = os.fork()
+        except OSError:
+            for pipe in pipes.values():
+                pipe.close_child_end()
+                pipe.close()
+            ours.close()
+            theirs.close()
+            raise
+        if pid == 0:
+            try:
+                self._become_child(theirs.detach(), pipes)
+            except ForkedWorker:
+                raise
+            except BaseException as error:
+                with contextlib.suppress(OSError):
+                    os.write(2, f"cannot start {self.program}: {error}\n".encode())
+                os._exit(127)
+        theirs.close()
+        self.pid = pid
+        self.has_state = False
+        self.pipes = pipes
+        self._private = {}
+        poller = self.agent.poller
+        for stream, pipe in pipes.items():
+            pipe.close_child_end()
+            self._watch_output(stream, pipe)
+            self.captures.setdefault(stream, self.agent.new_capture(stream))
+        fd = ours.detach()
+        self.link = Link(poller, fd, fd, self.on_data, self.on_control_end)
+        self.begin()
+
+    def _become_child(self, control_fd: int, pipes: Mapping[str, OutputPipe]) -> NoReturn:
+        os.setsid()
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
+        os.dup2(null, 0)
+        os.dup2(pipes["stdout"].child_fd, 1)
+        os.dup2(pipes["stderr"].child_fd, 2)
+        private = fcntl.fcntl(control_fd, fcntl.F_DUPFD_CLOEXEC, PRIVATE_FD)
+        kept = {0, 1, 2, private, *self.kept_fds()}
+        for entry in os.listdir("/proc/self/fd"):
+            if int(entry) not in kept:
+                with contextlib.suppress(OSError):
+                    os.close(int(entry))
+        # Only now may others look into this process: it held the channel until here.
+        prctl(PR_SET_DUMPABLE, 1)
+        if self.agent.pid != 1:
+            prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        with contextlib.suppress(OSError):
+            fd = os.open("/proc/self/oom_score_adj", os.O_WRONLY | os.O_CLOEXEC)
+            os.write(fd, b"1000")  # whoever must go when memory ends, it is not the agent
+            os.close(fd)
+        apply_limits(self.agent.limits.resources)
+        with contextlib.suppress(OSError):
+            os.chdir(self.agent.workspace)
+        self.become_program(private)
+
+    def discard(self, reason: str) -> None:
+        """Kills the process tree, if it runs, and forgets it. `reason` says why state is lost."""
+        if self.pid:
+            self.agent.kill_tree(self)
+        self.forget(reason)
+
+    def forget(self, reason: str) -> None:
+        """Releases what belonged to a process that is gone; what it printed is kept."""
+        if self.has_state:
+            self.lost = reason
+        self.pid = 0
+        self.has_state = False
+        for stream, pipe in self.pipes.items():
+            before, after = pipe.cut()
+            self._keep(stream, before + after)
+            self.agent.poller.forget(pipe.read_fd)
+            pipe.close()
+        self.pipes = {}
+        if self.link is not None:
+            self.link.close()
+            self.link = None
+
+    # Output.
+
+    def _watch_output(self, stream: str, pipe: OutputPipe) -> None:
+        def on_output(_events: int) -> None:
+            self._keep(stream, pipe.read())
+            if not self.runs and self.captures[stream].full:
+                # A background flood waits for the next execution rather than spin the agent.
+                self.agent.poller.change(pipe.read_fd, 0)
+
+        self.agent.poller.watch(pipe.read_fd, on_output)
+
+    @property
+    def runs(self) -> bool:
+        """Whether the running execution is one of this interpreter."""
+        return self.agent.running is not None and self.agent.running.interpreter is self
+
+    def _keep(self, stream: str, data: bytes) -> None:
+        self.captures[stream].write(data)
+        execution = self.agent.running
+        if data and self.runs and execution is not None and execution.preview is not None:
+            execution.preview.write(stream, data)
+
+    def resume_output(self) -> None:
+        for pipe in self.pipes.values():
+            self.agent.poller.change(pipe.read_fd, select.POLLIN)
+
+    def take_output(self) -> dict[str, Capture]:
+        """All that was printed up to now; what comes from now on is for the next execution."""
+        taken = self.captures
+        fresh = {stream: self.agent.new_capture(stream) for stream in taken}
+        for stream, pipe in self.pipes.items():
+            before, after = pipe.cut()
+            self._keep(stream, before)
+            fresh[stream].write(after)
+        self.captures = fresh
+        return taken
+
+    def add_display(self, data: Any) -> None:
+        """Keeps what the interpreter says was displayed, if it is what it ought to be."""
+        bundle = _as_object(data)
+        if bundle is None or len(self.displays) >= MAX_DISPLAYS:
+            return
+        try:
+            self._display_bytes += len(json.dumps(bundle, allow_nan=False))
+        except (ValueError, RecursionError):
+            return
+        if self._display_bytes <= DISPLAY_BYTES:
+            self.displays.append(bundle)
+
+    def take_displays(self) -> list[dict[str, Any]]:
+        taken, self.displays, self._display_bytes = self.displays, [], 0
+        return taken
+
+    # Private descriptors.
+
+    def expect_private(self, expected: Mapping[int, tuple[int, int]]) -> None:
+        """From now on `is_intact` compares these descriptors of the interpreter."""
+        self._private = dict(expected)
+
+    def is_intact(self) -> bool:
+        """Whether code has left the descriptors alone that the next execution depends on."""
+        for fd, identity in self._private.items():
+            try:
+                if _identity(os.stat(f"/proc/{self.pid}/fd/{fd}")) != identity:
+                    return False
+            except FileNotFoundError:
+                return False
+            except OSError:
+                return True  # not ours to see, e.g. a set-user-id program: no reason to judge
+        return True
+
+
+class FramedInterpreter(Interpreter):
+    """One whose control socket carries frames, as opposed to lines."""
+
+    def __init__(self, agent: Agent, program: str) -> None:
+        super().__init__(agent, program)
+        self._reader = FrameReader(WORKER_FRAME_BYTES)
+
+    def begin(self) -> None:
+        self._reader = FrameReader(WORKER_FRAME_BYTES)
+
+    def send(self, message: Mapping[str, Any]) -> None:
+        if self.link is not None:
+            self.link.send(encode_frame(message))
+
+    def send_code(self, number: int, code: str) -> None:
+        self.send({"type": "run", "id": number, "code": code})
+
+    def on_data(self, data: bytes) -> None:
+        reader = self._reader
+        reader.receive_data(data)
+        while self._reader is reader:
+            try:
+                message = reader.next_message()
+            except FrameError as error:
+                self.agent.end_interpreter(self, f"broke its control socket's protocol: {error}")
+                return
+            if message is None:
+                return
+            kind = message.get("type")
+            if kind == "started":
+                self.agent.on_started(self, message.get("id"))
+            elif kind == "display":
+                self.add_display(message.get("data"))
+            elif kind == "done":
+                self.agent.on_done(self, message.get("id"), message.get("exit_code"))
+
+
+class ForkedWorker(BaseException):
+    """Unwinds the agent's frames in a fork that is to be a Python worker.
+
+    Derives from BaseException because it is no error and nothing on its way must catch it.
+    """
+
+    def __init__(self, control_fd: int) -> None:
+        super().__init__()
+        self.control_fd = control_fd
+
+
+class PythonInterpreter(FramedInterpreter):
+    """A fork of the agent when the agent's own Python is to be used, else another program."""
+
+    name = "python"
+
+    def become_program(self, control_fd: int) -> NoReturn:
+        if self.program == sys.executable:
+            raise ForkedWorker(control_fd)
+        os.set_inheritable(control_fd, True)
+        agent_file = os.path.abspath(__file__)
+        os.execv(self.program, [self.program, "-I", agent_file, "--worker", str(control_fd)])
+
+    def send_interrupt(self, number: int) -> None:
+        # Before "started" there is nothing to interrupt: the worker ignores signals while idle.
+        execution = self.agent.running
+        if execution is not None and execution.code_started:
+            super().send_interrupt(number)
+
+    def limit(self, limits: Mapping[str, int]) -> None:
+        self.send({"type": "limits", "limits": dict(limits)})
+
+
+class BashInterpreter(Interpreter):
+    """One long-lived shell.
+
+    It is an interactive one, reading commands from its control socket: an interrupt or a failed
+    expansion then aborts the code and not the shell. User code is never among those commands: it
+    is sourced from a memory file that the agent rewrites, so an unclosed quote ends with the
+    file. Descriptors 0 to 2 are the code's for the duration of that `source` only; what bash
+    prints about the driver's own lines (`set -x`, DEBUG traps, prompts) goes to /dev/null.
+
+    The descriptors that it needs between executions are close-on-exec, and those that bash saves
+    while code runs lie above them, so that scripts have 3 to 199 for themselves.
+    """
+
+    name = "bash"
+    may_miss_interrupt = True
+    OPTIONS = ("--norc", "--noprofile", "--noediting", "+o", "history", "+o", "histexpand", "-i")
+    FIRST_FD = 230
+
+    def __init__(self, agent: Agent, program: str) -> None:
+        super().__init__(agent, program)
+        self._code_fd = -1
+        self._line = b""
+        self._fds: tuple[int, int, int, int] = (0, 0, 0, 0)
+
+    def kept_fds(self) -> tuple[int, ...]:
+        return (self._code_fd,)
+
+    def start(self) -> None:
+        first = min(self.FIRST_FD, self.agent.limits.resources.get("descriptors", 1024) - 24)
+        self._fds = (first, first + 1, first + 2, first + 3)
+        if self._code_fd >= 0:
+            os.close(self._code_fd)
+        self._code_fd = os.memfd_create("code", os.MFD_CLOEXEC)
+        super().start()
+
+    def become_program(self, control_fd: int) -> NoReturn:
+        restore_signals()
+        for target, source in enumerate((self._code_fd, 0, 1, 2), start=20):
+            os.dup2(source, target, inheritable=False)
+        for target in (3, 4, 5, 6):
+            os.dup2(target + 17, target)
+        os.dup2(control_fd, 0)
+        os.dup2(4, 1)
+        os.dup2(4, 2)
+        os.execv(self.program, ["bash", *self.OPTIONS])
+
+    def begin(self) -> None:
+        self._line = b""
+        code, null, out, err = self._fds
+        # While 3 to 6 are closed for a group of commands, bash keeps them at 10 to 13 marked
+        # close-on-exec, and duplicating a marked descriptor marks the copy.
+        self._command(
+            f"{{ \\exec {code}<&10 {null}<&11 {out}>&12 {err}>&13; }} 3<&- 4<&- 5>&- 6>&-\n"
+            "\\exec 3<&- 4<&- 5>&- 6>&-\n" + self._report(0)
+        )
+
+    @staticmethod
+    def _report(number: int) -> str:
+        """Tells the status of the last command and `number` by way of an arithmetic error.
+
+        No function, alias or disabled builtin can stand in the way of that, and for `set -e` and
+        an ERR trap it is not a command that failed.
+        """
+        return f"(( $? @ {number} )) 2>&0 || (( 1 ))\n"
+
+    def _command(self, lines: str) -> None:
+        if self.link is not None:
+            self.link.send(lines.encode())
+
+    def send_code(self, number: int, code: str) -> None:
+        source, null, out, err = self._fds
+        os.ftruncate(self._code_fd, 0)
+        view = memoryview(code.encode("utf-8", "replace"))
+        offset = 0
+        while offset < len(view):
+            offset += os.pwrite(self._code_fd, view[offset:], offset)
+        self._command(f"\\. /dev/fd/{source} <&{null} >&{out} 2>&{err}\n" + self._report(number))
+
+    def send_interrupt(self, number: int) -> None:
+        super().send_interrupt(number)
+        # Should the interrupt have discarded the pending report, here is another.
+        self._command(self._report(number))
+
+    def on_data(self, data: bytes) -> None:
+        *lines, self._line = (self._line + data).split(b"\n")
+        self._line = self._line[-READ_BYTES:]
+        for line in lines:
+            status, at, number, *_ = [*line.partition(b"((: ")[2].split(b" ", 3), b"", b"", b""]
+            if at == b"@" and status.isdigit() and number.isdigit() and len(number) < 20:
+                if int(number) == 0:
+                    self._on_begun(int(status))
+                else:
+                    self.agent.on_done(self, int(number), int(status))
+
+    def _on_begun(self, status: int) -> None:
+        if status != 0:
+            self.agent.end_interpreter(self, "cannot set up its descriptors; is it GNU bash?")
+            return
+        code, null, out, err = self._fds
+        self.expect_private(
+            {
+                code: _identity(os.fstat(self._code_fd)),
+                null: _identity(os.stat("/dev/null")),
+                out: self.pipes["stdout"].identity,
+                err: self.pipes["stderr"].identity,
+            }
+        )
+
+    def limit(self, limits: Mapping[str, int]) -> None:
+        # The shell may have to begin anew anyway: its descriptors must lie below the limit.
+        if self.has_state:
+            super().limit(limits)
+        else:
+            self.start_over()
+
+
+class NodeInterpreter(FramedInterpreter):
+    """Node with `NODE_RUNNER`. It can't put descriptors back, so 1 and 2 must stay in place."""
+
+    name = "node"
+
+    def become_program(self, control_fd: int) -> NoReturn:
+        restore_signals()
+        os.set_inheritable(control_fd, True)
+        source = NODE_RUNNER.replace("CONTROL_FD", str(control_fd))
+        os.execv(self.program, [self.program, "-e", source])
+
+    def begin(self) -> None:
+        super().begin()
+        self.expect_private({1: self.pipes["stdout"].identity, 2: self.pipes["stderr"].identity})
+
+    def send_interrupt(self, number: int) -> None:
+        self.send({"type": "interrupt", "id": number})
+
+    def on_control_end(self) -> None:
+        # The thread that owned it is gone. Either the process ends now, and will have an exit
+        # status, or nobody is left to tell when code ends.
+        pid = self.pid
+
+        def give_up() -> None:
+            if self.pid == pid:
+                self.agent.end_interpreter(self, "lost the thread that reports results")
+
+        self.agent.poller.at("control end", time.monotonic() + CONTROL_END_S, give_up)
+
+
+INTERPRETERS = {kind.name: kind for kind in (PythonInterpreter, BashInterpreter, NodeInterpreter)}
+
+
+def restore_signals() -> None:
+    """Undoes what Python ignores: a program started with SIGPIPE ignored misses broken pipes."""
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(number, signal.SIG_DFL)
+
+
+# ----------------------------------------------------------------------------------------- agent
+
+
+class Execution:
+    """The piece of code that runs now, and how far it is on the way to being stopped."""
+
+    def __init__(
+        self, request_id: str | int, number: int, interpreter: Interpreter, grace_s: float
+    ) -> None:
+        self.id = request_id
+        self.number = number
+        self.interpreter = interpreter
+        self.grace_s = grace_s
+        self.preview: Preview | None = None
+        self.started = time.monotonic()
+        self.started_ticks = int(time.clock_gettime(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK"))
+        self.code_started = False
+        self.timed_out = False
+        self.interrupted = False
+
+    @property
+    def stopping(self) -> bool:
+        return self.timed_out or self.interrupted
+
+
+class Agent:
+    """Messages from the supervisor on one side, interpreters on the other.
+
+    Args:
+        read_fd, write_fd: the channel; may be the same.
+        programs: interpreter name → path of the program.
+        workspace: working directory of interpreters and place for spilled output.
+    """
+
+    def __init__(
+        self,
+        read_fd: int,
+        write_fd: int,
+        programs: Mapping[str, str],
+        workspace: str,
+        limits: Limits | None = None,
+    ) -> None:
+        self.pid = os.getpid()
+        self.workspace = workspace
+        self.limits = limits or Limits()
+        self.running: Execution | None = None
+        self.poller = Poller()
+        self._token = ""
+        self._executions = 0
+        self._orphans: dict[int, Interpreter | None] = {}
+        self._spills = Spills(workspace)
+        self._interpreters = {
+            name: INTERPRETERS[name](self, program) for name, program in programs.items()
+        }
+        # As PID 1 this process gets no signal from inside that it has no handler for, and orphans
+        # come to it by themselves.
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_DFL)
+        if self.pid != 1:
+            prctl(PR_SET_CHILD_SUBREAPER, 1)
+        self._wakeup_fd, wakeup_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        signal.set_wakeup_fd(wakeup_write, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, _wake_up)
+        self.poller.watch(self._wakeup_fd, lambda _: self._reap())
+        self._channel = Channel(
+            self.poller, read_fd, write_fd, self._on_request, self.end, self._on_progress
+        )
+
+    def run(self, prestart: str | None = None) -> NoReturn:
+        """Serves until the channel ends.
+
+        Args:
+            prestart: name of the interpreter that is up before `ready` is sent.
+        """
+        if prestart is not None:
+            self._interpreters[prestart].start()
+        self._send(
+            {
+                "type": "ready",
+                "protocol": PROTOCOL,
+                "agent": AGENT_VERSION,
+                "python": ".".join(map(str, sys.version_info[:3])),
+                "pid": self.pid,
+                "interpreters": sorted(self._interpreters),
+                "capabilities": list(CAPABILITIES),
+            }
+        )
+        while True:
+            self.poller.turn()
+
+    def end(self) -> NoReturn:
+        """Ends the agent; as PID 1 with it everything, else what it started."""
+        if self.pid != 1:
+            for interpreter in self._interpreters.values():
+                if interpreter.pid:
+                    self.kill_tree(interpreter)
+        os._exit(0)
+
+    def new_capture(self, stream: str) -> Capture:
+        return Capture(stream, self._spills, self.limits)
+
+    # Messages.
+
+    def _send(self, message: dict[str, Any]) -> None:
+        self._channel.send(message)
+
+    def _on_progress(self) -> None:
+        if self.running is not None and self.running.preview is not None:
+            self.running.preview.schedule()
+
+    def _fail(self, text: str, request_id: object = None) -> None:
+        about = {"id": request_id} if isinstance(request_id, (str, int)) else {}
+        self._send({"type": "error", "message": text, **about})
+
+    def _on_request(self, message: Mapping[str, Any]) -> None:
+        if message is RESUMED:
+            self._on_resume()
+            return
+        kind = message.get("type")
+        if kind == "execute":
+            self._on_execute(message)
+        elif kind == "interrupt":
+            self._on_interrupt(message)
+        elif kind == "ack":
+            self._on_ack(message)
+        elif kind == "hello":
+            self._on_hello(message)
+        elif kind == "ping":
+            self._send({"type": "pong"})
+        elif kind == "status":
+            self._on_status()
+        elif kind == "shutdown":
+            self.end()
+        else:
+            self._fail(
+                f"unknown type {kind!r}: expected execute, interrupt, ack, hello, ping, status "
+                "or shutdown",
+                message.get("id"),
+            )
+
+    def _on_hello(self, message: Mapping[str, Any]) -> None:
+        try:
+            limits = Limits(_as_object(message.get("limits")))
+            token = message.get("token")
+            marker = resume_marker(token) if isinstance(token, str) else b""
+        except ValueError as error:
+            self._fail(f"hello is not valid: {error}")
+            return
+        if marker and self._token not in {"", token}:
+            self._fail("hello was said before with another token")
+            return
+        if marker and not self._token:
+            self._token = str(token)
+            self._channel.begin_sequence(marker)
+        self.limits = limits
+        for interpreter in self._interpreters.values():
+            if interpreter.pid and self.running is None:
+                interpreter.captures = {
+                    stream: capture if capture.total_bytes else self.new_capture(stream)
+                    for stream, capture in interpreter.captures.items()
+                }
+                if limits.resources:
+                    interpreter.limit(limits.resources)
+
+    def _on_ack(self, message: Mapping[str, Any]) -> None:
+        number = message.get("seq")
+        if not isinstance(number, int):
+            self._fail(f"ack has seq {number!r}, expected a number")
+            return
+        self._channel.acknowledge(number)
+
+    def _on_resume(self) -> None:
+        executions = dict.fromkeys(self._channel.kept_results, "finished")
+        if self.running is not None:
+            executions[str(self.running.id)] = "running"
+        self._channel.resume({"type": "resumed", "executions": executions})
+
+    def _on_status(self) -> None:
+        table = read_processes()
+        ours = {self.pid, *(i.pid for i in self._interpreters.values())}
+        inside = set(table) if self.pid == 1 else tree_of(table, self.pid, [self.pid])
+        count = sum(1 for pid in inside - ours if table[pid].alive)
+        running = None if self.running is None else self.running.id
+        self._send({"type": "status", "running": running, "background": count})
+
+    def _on_execute(self, message: Mapping[str, Any]) -> None:
+        request_id, code, name = (
+            message.get("id"),
+            message.get("code"),
+            message.get("interpreter"),
+        )
+        timeout_s, grace_s = message.get("timeout_s"), message.get("grace_s", GRACE_S)
+        if isinstance(request_id, bool) or not isinstance(request_id, (str, int)):
+            self._fail("execute needs an id")
+            return
+        if not isinstance(code, str):
+            self._fail("execute needs code, a text", request_id)
+            return
+        if not (timeout_s is None or _is_seconds(timeout_s)) or not _is_seconds(grace_s):
+            self._fail("timeout_s and grace_s must be numbers of seconds, 0 or more", request_id)
+            return
+        interpreter = self._interpreters.get(name) if isinstance(name, str) else None
+        if interpreter is None:
+            have = ", ".join(sorted(self._interpreters))
+            self._fail(f"interpreter {name!r} is not in this session, which has {have}", request_id)
+            return
+        if self.running is not None:
+            self._fail("another execution is running: wait for its result", request_id)
+            return
+        try:
+            if interpreter.pid and not interpreter.is_intact():
+                interpreter.discard("code had closed or replaced descriptors that belong to nsm")
+            if not interpreter.pid:
+                interpreter.start()
+        except OSError as error:
+            self._fail(f"cannot start {interpreter.program}: {error}", request_id)
+            return
+        self._executions += 1
+        execution = Execution(request_id, self._executions, interpreter, float(grace_s))
+        self.running = execution
+        if message.get("stream") is True:
+            execution.preview = Preview(
+                self.poller,
+                lambda stream, text: self._send(
+                    {"type": "output", "id": request_id, "stream": stream, "text": text}
+                ),
+                lambda: self._channel.lag_bytes <= LAG_BYTES,
+            )
+        if timeout_s is not None:
+            self.poller.at("stop", execution.started + timeout_s, self._on_timeout)
+        interpreter.resume_output()
+        try:
+            interpreter.send_code(execution.number, code)
+        except (FrameError, OSError) as error:  # too large, or no memory left for it
+            self._cancel_timers()
+            self.running = None
+            self._fail(f"cannot hand over the code: {error}", request_id)
+
+    def _on_interrupt(self, message: Mapping[str, Any]) -> None:
+        execution = self.running
+        if execution is None or execution.id != message.get("id"):
+            self._send({"type": "idle", "id": message.get("id")})
+        elif not execution.stopping:
+            execution.interrupted = True
+            self._interrupt(execution)
+
+    # The ladder: interrupt, interrupt again and wider, kill.
+
+    def _on_timeout(self) -> None:
+        execution = self.running
+        if execution is not None and not execution.stopping:
+            execution.timed_out = True
+            self._interrupt(execution)
+
+    def _interrupt(self, execution: Execution) -> None:
+        now = time.monotonic()
+        self.poller.at("stop", now + execution.grace_s, self._on_grace_over)
+        self.poller.at("repeat", now + execution.grace_s / 2, self._repeat_interrupt)
+        if execution.interpreter.may_miss_interrupt and now - execution.started < EARLY_S:
+            self.poller.at("early", now + REPEAT_S, lambda: self._signal(execution, wide=False))
+        self._signal(execution, wide=False)
+
+    def _repeat_interrupt(self) -> None:
+        if self.running is not None:
+            self._signal(self.running, wide=True)
+
+    def _signal(self, execution: Execution, *, wide: bool) -> None:
+        """Interrupts the interpreter and its foreground: what Ctrl-C reaches, but not processes
+        of earlier executions.
+
+        Args:
+            wide: processes in groups of their own too, such as a shell's jobs under `set -m`.
+        """
+        interpreter = execution.interpreter
+        table = read_processes()
+        # The interpreter first: a shell whose child is gone before would go on with the next.
+        interpreter.send_interrupt(execution.number)
+        for pid in tree_of(table, interpreter.pid, ()) - {interpreter.pid}:
+            row = table[pid]
+            foreground = wide or row.group == interpreter.pid
+            if foreground and row.alive and row.started >= execution.started_ticks:
+                send_signal(pid, signal.SIGINT)
+
+    def _on_grace_over(self) -> None:
+        if self.running is not None:
+            self.end_interpreter(
+                self.running.interpreter,
+                f"did not stop within {self.running.grace_s:g} s of an interrupt and was killed",
+            )
+
+    # Executions.
+
+    def on_started(self, interpreter: Interpreter, number: object) -> None:
+        """The worker says that it can be interrupted from now on."""
+        execution = self.running
+        if execution is None or execution.interpreter is not interpreter:
+            return
+        if execution.number == number and not execution.code_started:
+            execution.code_started = True
+            if execution.stopping:
+                self._signal(execution, wide=False)
+
+    def on_done(self, interpreter: Interpreter, number: object, exit_code: object) -> None:
+        """The interpreter says that the code's foreground has ended."""
+        execution = self.running
+        if execution is None or execution.interpreter is not interpreter:
+            return
+        if execution.number == number:
+            interpreter.has_state = True
+            code = exit_code if isinstance(exit_code, int) and 0 <= exit_code <= 255 else 1
+            self._finish(execution, code)
+
+    def end_interpreter(self, interpreter: Interpreter, reason: str, exit_code: int = 137) -> None:
+        """Kills an interpreter that can't go on, and answers for what it ran."""
+        sentence = f"{interpreter.name} {reason}; its state and its background processes are gone"
+        execution = self.running
+        runs = interpreter.runs
+        interpreter.has_state = interpreter.has_state or runs
+        interpreter.discard(sentence)
+        if execution is not None and runs:
+            self._finish(execution, exit_code)
+
+    def _on_death(self, interpreter: Interpreter, status: int) -> None:
+        if interpreter.link is not None:
+            interpreter.link.drain()
+        if os.WIFSIGNALED(status):
+            number = os.WTERMSIG(status)
+            exit_code = 128 + number
+            reason = f"was killed by {_signal_name(number)}"
+        else:
+            exit_code = os.WEXITSTATUS(status)
+            reason = f"exited with status {exit_code}"
+        if interpreter.pid:
+            self.end_interpreter(interpreter, reason, exit_code)
+
+    def _finish(self, execution: Execution, exit_code: int) -> None:
+        interpreter = execution.interpreter
+        self._cancel_timers()
+        captures = interpreter.take_output()
+        if execution.preview is not None:
+            execution.preview.finish()
+        results = {stream: capture.result() for stream, capture in captures.items()}
+        self.running = None
+        self._note_orphans(interpreter)
+        reason = interpreter.lost
+        if interpreter.pid:
+            interpreter.lost = ""
+        if execution.timed_out:
+            exit_code = 124
+        elif execution.interrupted:
+            exit_code = 130
+        message: dict[str, Any] = {
+            "type": "result",
+            "id": execution.id,
+            "stdout": results["stdout"][0],
+            "stderr": results["stderr"][0],
+            "exit_code": exit_code,
+            "duration_s": round(time.monotonic() - execution.started, 6),
+            "displays": interpreter.take_displays(),
+            "truncated": {
+                stream: left_out for stream, (_, left_out) in results.items() if left_out
+            },
+            "timed_out": execution.timed_out,
+            "interrupted": execution.interrupted,
+            "interpreter_restarted": bool(reason),
+            "restart_reason": reason,
+        }
+        try:
+            self._send(message)
+        except FrameError as error:
+            message["displays"] = []
+            message["stderr"] += f"\n[displays left out: {error}]\n"
+            self._send(message)
+
+    def _cancel_timers(self) -> None:
+        for timer in ("stop", "repeat", "early"):
+            self.poller.cancel(timer)
+
+    # Processes.
+
+    def _reap(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            os.read(self._wakeup_fd, READ_BYTES)
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            self._orphans.pop(pid, None)
+            for interpreter in self._interpreters.values():
+                if interpreter.pid == pid:
+                    self._on_death(interpreter, status)
+
+    def _note_orphans(self, interpreter: Interpreter) -> None:
+        """Remembers whose execution left a new orphan; later nothing tells it any more."""
+        leaders = {i.pid for i in self._interpreters.values()}
+        for pid in read_children() - leaders:
+            self._orphans.setdefault(pid, interpreter)
+
+    def kill_tree(self, interpreter: Interpreter) -> None:
+        """Kills everything that came from an interpreter, daemons in their own sessions included.
+
+        Processes of other interpreters live on. Where there are none, one system call reaches
+        all without a race; else rounds of looking and killing, which a fork bomb may outrun:
+        then everything is stopped for the time it takes to sort out who is to go.
+        """
+        others = [i for i in self._interpreters.values() if i.pid and i is not interpreter]
+        if self.pid == 1 and not others:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(-1, signal.SIGKILL)
+            return
+        killed: set[int] = set()
+        for attempt in range(KILL_ROUNDS):
+            freeze = self.pid == 1 and attempt == FREEZE_ROUND
+            before = read_processes() if freeze else {}
+            if freeze:
+                os.kill(-1, signal.SIGSTOP)
+            table = read_processes()
+            victims = self._belongings(table, interpreter, others)
+            fresh = {pid for pid in victims - killed if table[pid].alive}
+            for pid in fresh:
+                send_signal(pid, signal.SIGKILL)
+            killed |= fresh
+            if freeze:
+                for pid in set(table) - victims - {self.pid}:
+                    if pid not in before or before[pid].state != b"T":
+                        send_signal(pid, signal.SIGCONT)
+            if not fresh:
+                return
+
+    def _belongings(
+        self, table: Mapping[int, Process], interpreter: Interpreter, others: Sequence[Interpreter]
+    ) -> set[int]:
+        """Pids of an interpreter and all that it started, as far as can be told."""
+        spared: set[int] = {self.pid}
+        for other in others:
+            adopted = [pid for pid, owner in self._orphans.items() if owner is other]
+            spared |= tree_of(table, other.pid, adopted)
+        running = self.running.interpreter if self.running is not None else interpreter
+        adopted = [
+            pid
+            for pid, row in table.items()
+            if row.parent == self.pid
+            and pid not in spared
+            # An orphan nobody has seen yet comes from what runs now.
+            and self._orphans.get(pid, running) is interpreter
+        ]
+        return tree_of(table, interpreter.pid, adopted) - spared
+
+
+def _wake_up(_number: int, _frame: object) -> None:
+    """Handles SIGCHLD: the write to the wake-up descriptor is all that it takes."""
+
+
+def _is_seconds(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 1e9
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+# --------------------------------------------------------------------------------- Python worker
+
+
+def python_worker(control_fd: int) -> NoReturn:
+    """Runs code from `control_fd` in a `__main__` module of its own until end-of-file."""
+    try:
+        PythonWorker(control_fd).serve()
+    finally:
+        os._exit(1)
+
+
+class PythonWorker:
+    """The interpreter's side: namespace, event loop, displays, tracebacks.
+
+    Everything here shares a process with user code, so nothing is defended against it; what must
+    hold against hostile code is the agent's business.
+    """
+
+    FUTURE_FLAGS = 0xFFF0000
+    COROUTINE = 0x80
+    TOP_LEVEL_AWAIT = 0x2000
+    ONLY_AST = 0x400
+    SOURCES = 500
+    """Executions whose source text is kept for tracebacks and `inspect`."""
+
+    def __init__(self, control_fd: int) -> None:
+        import _thread
+        import builtins
+        import linecache
+        from types import ModuleType
+
+        self._pid = os.getpid()
+        self._control_fd = control_fd
+        self._out_fd, self._err_fd = _dup_high(1), _dup_high(2)
+        self._null_fd = _dup_high(0)
+        self._private = {
+            fd: _identity(os.fstat(fd))
+            for fd in (control_fd, self._out_fd, self._err_fd, self._null_fd)
+        }
+        self._reader = FrameReader()
+        self._lock = _thread.allocate_lock()
+        self._get_ident = _thread.get_ident
+        self._main_thread = _thread.get_ident()
+        self._linecache = linecache
+        self._sources: list[str] = []
+        self._flags = 0
+        self._loop: Any = None
+        self._handler: Any = signal.default_int_handler
+        self._displayed_bytes = 0
+        self._agent_module = sys.modules.get("__main__")  # its globals live as long as this does
+        module = ModuleType("__main__")
+        module.__dict__["__builtins__"] = builtins
+        sys.modules["__main__"] = module
+        self._namespace = module.__dict__
+        self._builtins = builtins.__dict__
+        self._builtins["display"] = self.display
+        sys.argv = [""]
+        sys.path.insert(0, "")
+        sys.displayhook = self._display_hook
+        self._open_streams()
+        signal.signal(signal.SIGINT, self._ignore)
+        os.register_at_fork(after_in_child=self._after_fork)
+        import faulthandler
+
+        faulthandler.enable(2)
+        random = sys.modules.get("numpy.random")
+        if random is not None:  # a fork of a template would share the stream with its siblings
+            random.seed()
+
+    # Control socket.
+
+    def serve(self) -> NoReturn:
+        """Runs what the agent sends, one piece after another."""
+        while True:
+            message = self._reader.next_message()
+            if message is None:
+                self._wait()
+            elif message["type"] == "limits":
+                apply_limits(message["limits"])
+            elif message["type"] == "run":
+                exit_code = self._run(message["id"], message["code"])
+                if os.getpid() != self._pid:
+                    os._exit(exit_code)  # code forked and its child got to the end
+                if not self._is_intact():
+                    os._exit(exit_code)  # nobody can be told: the exit status says it
+                self._send({"type": "done", "id": message["id"], "exit_code": exit_code})
+
+    def _wait(self) -> None:
+        """Takes more bytes from the agent; the event loop, if there is one, runs meanwhile."""
+        loop = self._loop
+        if loop is not None and not loop.is_closed():
+            try:
+                loop.add_reader(self._control_fd, loop.stop)
+                try:
+                    loop.run_forever()
+                finally:
+                    loop.remove_reader(self._control_fd)
+            except BaseException as error:
+                self._print_error(error)
+            if not select.select([self._control_fd], [], [], 0)[0]:
+                return
+        data = os.read(self._control_fd, READ_BYTES)
+        if not data:
+            os._exit(0)
+        self._reader.receive_data(data)
+
+    def _send(self, message: Mapping[str, Any]) -> None:
+        """Sends a frame whole: an interrupt in the middle of it waits until after it."""
+        data = encode_frame(message)
+        if self._get_ident() != self._main_thread:
+            self._write(data)
+            return
+        late: list[int] = []
+        previous = signal.signal(signal.SIGINT, lambda number, _: late.append(number))
+        try:
+            self._write(data)
+        finally:
+            signal.signal(signal.SIGINT, previous)
+        if late and callable(previous):
+            previous(signal.SIGINT, None)
+
+    def _write(self, data: bytes) -> None:
+        with self._lock:
+            while data:
+                data = data[os.write(self._control_fd, data) :]
+
+    def _is_intact(self) -> bool:
+        try:
+            return all(_identity(os.fstat(fd)) == known for fd, known in self._private.items())
+        except OSError:
+            return False
+
+    def _after_fork(self) -> None:
+        """Runs in a child that user code has forked: what is the agent's stays with the parent."""
+        for fd in self._private:
+            with contextlib.suppress(OSError):
+                os.close(fd)
+
+    # Descriptors and signals.
+
+    def _open_streams(self) -> None:
+        import io
+
+        class Writer(io.FileIO):
+            """Python's own unbuffered stream loses the rest where a signal cuts a write short or
+            a child process has made the shared pipe non-blocking; this one writes all."""
+
+            def write(self, data: Any, /) -> int:
+                view = memoryview(data).cast("B")
+                done = 0
+                while done < len(view):
+                    written = super().write(view[done:])
+                    if written is None:
+                        select.select([], [self.fileno()], [])
+                    done += written or 0
+                return done
+
+        for name, fd, errors in (
+            ("stdout", 1, "surrogateescape"),
+            ("stderr", 2, "backslashreplace"),
+        ):
+            stream = io.TextIOWrapper(
+                Writer(fd, "w", closefd=False), encoding="utf-8", errors=errors, write_through=True
+            )
+            setattr(sys, name, stream)
+            setattr(sys, f"__{name}__", stream)
+        stdin = io.TextIOWrapper(io.FileIO(0, closefd=False), encoding="utf-8")
+        sys.stdin = sys.__stdin__ = stdin  # type: ignore[misc]
+
+    def _restore_descriptors(self) -> None:
+        for fd, saved in ((0, self._null_fd), (1, self._out_fd), (2, self._err_fd)):
+            os.dup2(saved, fd)
+        for name in ("stdin", "stdout", "stderr"):
+            stream = getattr(sys, name, None)
+            if stream is None or getattr(stream, "closed", False):
+                standard = getattr(sys, f"__{name}__", None)
+                if standard is None or standard.closed:
+                    self._open_streams()
+                setattr(sys, name, getattr(sys, f"__{name}__"))
+
+    def _ignore(self, *_: object) -> None:
+        """Handles an interrupt that comes when no code runs."""
+
+    def _arm(self) -> None:
+        signal.signal(signal.SIGINT, self._handler)
+
+    def _disarm(self) -> None:
+        handler = None
+        while handler is None:
+            with contextlib.suppress(BaseException):  # the last interrupt, on the way out
+                handler = signal.signal(signal.SIGINT, self._ignore)
+        if handler != self._ignore:
+            self._handler = handler
+
+    # Running code.
+
+    def _run(self, number: int, code: str) -> int:
+        """Runs a piece of code; returns its exit code. Never raises."""
+        name = f"<exec {number}>"
+        self._remember_source(name, code)
+        self._displayed_bytes = 0
+        self._namespace.pop("__warningregistry__", None)
+        for finder in list(sys.path_importer_cache.values()):
+            # Modules written since the last look, within the time stamp's resolution.
+            invalidate = getattr(finder, "invalidate_caches", None)
+            if invalidate is not None:
+                invalidate()
+        exit_code = 1
+        try:
+            try:
+                self._restore_descriptors()
+                self._arm()
+                self._send({"type": "started", "id": number})
+                try:
+                    self._execute(name, code)
+                    exit_code = 0
+                except BaseException as error:
+                    exit_code = self._report(error)
+                self._show_figures()
+            finally:
+                self._disarm()
+        except BaseException as error:  # an interrupt during the report
+            exit_code = self._report(error)
+        self._adopt_loop()
+        return exit_code
+
+    def _execute(self, name: str, code: str) -> None:
+        from _ast import Expr, Interactive
+
+        flags = self._flags | self.TOP_LEVEL_AWAIT
+        tree: _ast.Module = compile(code, name, "exec", flags | self.ONLY_AST, dont_inherit=True)
+        last = tree.body.pop() if tree.body and isinstance(tree.body[-1], Expr) else None
+        whole = compile(tree, name, "exec", flags, dont_inherit=True)
+        self._flags |= whole.co_flags & self.FUTURE_FLAGS
+        flags |= self._flags
+        pieces = list(self._split(tree, whole, name, flags))
+        if last is not None:
+            interactive = Interactive(body=[last])
+            pieces.append(compile(interactive, name, "single", flags, dont_inherit=True))
+        for piece in pieces:
+            if piece.co_flags & self.COROUTINE:
+                self._run_in_loop(eval(piece, self._namespace))
+            else:
+                exec(piece, self._namespace)
+
+    def _split(
+        self, tree: _ast.Module, whole: CodeType, name: str, flags: int
+    ) -> Iterator[CodeType]:
+        """The code in pieces that either await or do not.
+
+        The loop must not run around synchronous code, or `asyncio.run` would fail there.
+        """
+        if not whole.co_flags & self.COROUTINE:
+            yield whole
+            return
+        body, tree.body = tree.body, list[Any]()
+        for statement in body:
+            alone = type(tree)(body=[statement], type_ignores=[])
+            code = compile(alone, name, "exec", flags, dont_inherit=True)
+            if not code.co_flags & self.COROUTINE:
+                tree.body.append(statement)
+                continue
+            if tree.body:
+                yield compile(tree, name, "exec", flags, dont_inherit=True)
+                tree.body = []
+            yield code
+        if tree.body:
+            yield compile(tree, name, "exec", flags, dont_inherit=True)
+
+    def _remember_source(self, name: str, code: str) -> None:
+        lines = code.splitlines(keepends=True)
+        self._linecache.cache[name] = (len(code), None, lines, name)
+        self._sources.append(name)
+        if len(self._sources) > self.SOURCES:
+            self._linecache.cache.pop(self._sources.pop(0), None)
+
+    # The event loop.
+
+    def _current_loop(self) -> Any:
+        import asyncio
+
+        if self._loop is None or self._loop.is_closed():
+            self._loop = asyncio.new_event_loop()
+        asyncio.set_event_loop(self._loop)
+        return self._loop
+
+    def _adopt_loop(self) -> None:
+        """Once code has imported asyncio there is a loop for it, current in the main thread.
+
+        A loop that code made by asking for the current one becomes ours, so that the tasks it
+        holds run while the session idles.
+        """
+        asyncio = sys.modules.get("asyncio")
+        if asyncio is None or not hasattr(asyncio, "set_event_loop"):
+            return
+        try:
+            if self._loop is None:
+                policy = getattr(sys.modules.get("asyncio.events"), "_event_loop_policy", None)
+                made = getattr(getattr(policy, "_local", None), "_loop", None)
+                if made is not None and not made.is_closed():
+                    self._loop = made
+            self._current_loop()
+        except Exception as error:
+            self._print_error(error)
+
+    def _run_in_loop(self, coroutine: Coroutine[Any, Any, object]) -> None:
+        import asyncio
+
+        loop = self._current_loop()
+        task = loop.create_task(coroutine)
+        try:
+            loop.run_until_complete(task)
+        except KeyboardInterrupt:
+            if task.done():
+                raise
+            # It came while the loop waited, or in another task: stop ours where it awaits.
+            task.cancel()
+            try:
+                loop.run_until_complete(task)
+            except asyncio.CancelledError as error:
+                raise KeyboardInterrupt().with_traceback(error.__traceback__) from None
+
+    # What is shown.
+
+    def _report(self, error: BaseException) -> int:
+        """Prints an exception as Python would; returns the exit code it means."""
+        try:
+            if isinstance(error, SystemExit):
+                if error.code is None:
+                    return 0
+                if isinstance(error.code, int):
+                    return error.code & 255
+                print(error.code, file=sys.stderr)
+                return 1
+            self._print_error(error)
+        except BaseException as second:
+            with contextlib.suppress(BaseException):
+                os.write(2, f"{type(error).__name__} (not printable: {second!r})\n".encode())
+        return 130 if isinstance(error, KeyboardInterrupt) else 1
+
+    def _print_error(self, error: BaseException) -> None:
+        import traceback
+
+        self._clean_traceback(error, set())
+        sys.last_type, sys.last_value = type(error), error
+        sys.last_traceback = error.__traceback__
+        if sys.excepthook is not sys.__excepthook__:
+            sys.excepthook(type(error), error, error.__traceback__)
+            return
+        lines = traceback.format_exception(type(error), error, error.__traceback__)
+        sys.stderr.write("".join(lines))
+
+    def _clean_traceback(self, error: BaseException, seen: set[int]) -> None:
+        """Takes frames of the worker, and of the loop below user code, off a traceback."""
+        if id(error) in seen:
+            return
+        seen.add(id(error))
+        frames: list[TracebackType] = []
+        entry = error.__traceback__
+        while entry is not None:
+            frames.append(entry)
+            entry = entry.tb_next
+        own = self._run.__code__.co_filename
+        if frames and frames[0].tb_frame.f_code.co_filename == own:
+            user = [
+                index
+                for index, frame in enumerate(frames)
+                if frame.tb_frame.f_code.co_filename.startswith("<exec ")
+            ]
+            if user:
+                del frames[: user[0]]
+        clean: TracebackType | None = None
+        for frame in reversed(frames):
+            if frame.tb_frame.f_code.co_filename != own:
+                kind = type(frame)
+                clean = kind(clean, frame.tb_frame, frame.tb_lasti, frame.tb_lineno)
+        error.__traceback__ = clean
+        for other in (error.__cause__, error.__context__, *getattr(error, "exceptions", ())):
+            if isinstance(other, BaseException):
+                self._clean_traceback(other, seen)
+
+    def _display_hook(self, value: object) -> None:
+        if value is not None:
+            self._builtins["_"] = None
+            self.display(value)
+            self._builtins["_"] = value
+
+    def display(self, *values: object) -> None:
+        """Shows values as rich as they can be shown."""
+        for value in values:
+            self._show(self._bundle(value))
+
+    def _show(self, bundle: dict[str, Any]) -> None:
+        if os.getpid() != self._pid:
+            print(bundle.get("text/plain", ""))
+            return
+        self._displayed_bytes += sum(len(str(data)) for data in bundle.values())
+        if self._displayed_bytes > DISPLAY_BYTES:
+            print(f"[display left out: more than {DISPLAY_BYTES} bytes]", file=sys.stderr)
+            return
+        self._send({"type": "display", "data": bundle})
+
+    REPRESENTATIONS = (
+        ("_repr_html_", "text/html"),
+        ("_repr_markdown_", "text/markdown"),
+        ("_repr_svg_", "image/svg+xml"),
+        ("_repr_png_", "image/png"),
+        ("_repr_jpeg_", "image/jpeg"),
+        ("_repr_latex_", "text/latex"),
+        ("_repr_json_", "application/json"),
+    )
+
+    def _bundle(self, value: object) -> dict[str, Any]:
+        """The value's representations by MIME type; like IPython's, but asked of the type only."""
+        found: dict[str, Any] = {"text/plain": repr(value)}
+        kind = type(value)
+        for method, mime in self.REPRESENTATIONS:
+            if callable(getattr(kind, method, None)):
+                found[mime] = self._ask(value, method)
+        if callable(getattr(kind, "_repr_mimebundle_", None)):
+            answer = self._first(self._ask(value, "_repr_mimebundle_", include=None, exclude=None))
+            found.update(_as_object(answer) or {})
+        plain = {str(mime): self._plain(self._first(data)) for mime, data in found.items()}
+        return {mime: data for mime, data in plain.items() if data is not None}
+
+    @staticmethod
+    def _first(answer: Any) -> Any:
+        """The data of an answer that may come with metadata, as a tuple."""
+        found: Any = answer
+        return found[0] if isinstance(answer, tuple) and answer else found
+
+    def _ask(self, value: object, method: str, **arguments: object) -> Any:
+        try:
+            return getattr(value, method)(**arguments)
+        except NotImplementedError:
+            return None
+        except Exception as error:
+            self._print_error(error)
+            return None
+
+    @staticmethod
+    def _plain(data: object) -> Any:
+        """`data` as it can travel in JSON; None if it can't."""
+        if isinstance(data, (bytes, bytearray)):
+            import base64
+
+            return base64.b64encode(data).decode()
+        try:
+            return json.loads(json.dumps(data, allow_nan=False))
+        except (TypeError, ValueError, RecursionError):
+            return None
+
+    def _show_figures(self) -> None:
+        """Displays and closes matplotlib's open figures, if code has imported it."""
+        pyplot = sys.modules.get("matplotlib.pyplot")
+        if pyplot is None or not hasattr(pyplot, "get_fignums"):
+            return
+        import io
+
+        try:
+            for number in pyplot.get_fignums():
+                figure = pyplot.figure(number)
+                png = io.BytesIO()
+                try:
+                    figure.savefig(png, format="png", bbox_inches="tight")
+                finally:
+                    pyplot.close(figure)
+                self._show({"text/plain": repr(figure), "image/png": self._plain(png.getvalue())})
+        except Exception as error:
+            self._print_error(error)
+
+
+def _dup_high(fd: int) -> int:
+    try:
+        return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, PRIVATE_FD)
+    except OSError:  # above the limit of descriptors
+        return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 10)
+
+
+# ----------------------------------------------------------------------------------- Node runner
+
+NODE_RUNNER = r"""
+'use strict';
+(() => {
+const fs = require('node:fs');
+const inspector = require('node:inspector');
+const util = require('node:util');
+const { Writable } = require('node:stream');
+const { Worker } = require('node:worker_threads');
+const { createRequire } = require('node:module');
+
+// Number of an execution that was interrupted and must not begin any more.
+const state = new Int32Array(new SharedArrayBuffer(4));
+
+// Owns the control socket, so that there is somebody to listen while the main thread is busy.
+const worker = new Worker(`
+  const fs = require('node:fs');
+  const net = require('node:net');
+  const inspector = require('node:inspector');
+  const { parentPort, workerData: state } = require('node:worker_threads');
+  const socket = new net.Socket({ fd: CONTROL_FD, readable: true, writable: true });
+  let buffered = [], size = 0, running = 0;
+  const send = (message) => {
+    const body = Buffer.from(JSON.stringify(message));
+    const head = Buffer.alloc(4);
+    head.writeUInt32BE(body.length);
+    socket.write(Buffer.concat([head, body]));
+  };
+  const finish = (id, exit_code) => {
+    if (id === running) {
+      running = 0;
+      send({ type: 'done', id, exit_code });
+    }
+  };
+  parentPort.on('message', (message) => {
+    if (message.type === 'display') send(message);
+    else finish(message.id, message.exit_code);
+  });
+  // Ends whatever JavaScript runs on the main thread. The session lives for that moment only:
+  // with one open, process.exit() would wait for it.
+  const interrupt = (id) => {
+    if (id !== running) return;
+    Atomics.store(state, 0, id);
+    const session = new inspector.Session();
+    session.connectToMainThread();
+    session.post('Runtime.terminateExecution', () => {
+      // The main thread answers again: it has been ended, or it was waiting in an await, which
+      // nothing can end: then the execution is over and what it waits for is left alone.
+      session.post('Runtime.evaluate', { expression: '0' }, () => {
+        session.disconnect();
+        parentPort.postMessage({ type: 'abandon', id });
+      });
+    });
+  };
+  const take = (message) => {
+    if (message.type === 'run') {
+      running = message.id;
+      parentPort.postMessage(message);
+    } else if (message.type === 'interrupt') interrupt(message.id);
+  };
+  socket.on('data', (data) => {
+    buffered.push(data);
+    size += data.length;
+    while (size >= 4) {
+      if (buffered[0].length < 4) buffered = [Buffer.concat(buffered)];
+      const end = 4 + buffered[0].readUInt32BE(0);
+      if (size < end) return;
+      const all = Buffer.concat(buffered);
+      buffered = [all.subarray(end)];
+      size -= end;
+      take(JSON.parse(all.subarray(4, end).toString()));
+    }
+  });
+  socket.on('close', () => process.exit());
+  socket.on('error', () => process.exit());
+`, { eval: true, workerData: state });
+worker.on('exit', () => process.reallyExit(1));
+const post = worker.postMessage.bind(worker);
+
+const session = new inspector.Session();
+session.connect();
+process.on('exit', () => session.disconnect());
+
+// Output is written at once and whole: Node's own streams for pipes buffer, and make the pipe
+// non-blocking for every process that shares it.
+const sleeper = new Int32Array(new SharedArrayBuffer(4));
+const writeAll = (fd, data) => {
+  for (let done = 0; done < data.length;) {
+    try {
+      done += fs.writeSync(fd, data, done);
+    } catch (error) {
+      if (error.code !== 'EAGAIN') throw error;
+      Atomics.wait(sleeper, 0, 0, 1);
+    }
+  }
+};
+for (const [name, fd] of [['stdout', 1], ['stderr', 2]]) {
+  const stream = new Writable({
+    decodeStrings: true,
+    write(chunk, encoding, callback) {
+      try {
+        writeAll(fd, chunk);
+      } catch (error) {
+        callback(error);
+        return;
+      }
+      callback();
+    },
+    destroy(error, callback) { callback(error); },
+  });
+  Object.assign(stream, { fd, _type: 'pipe', _isStdio: true, destroySoon: stream.destroy });
+  Object.defineProperty(process, name, {
+    configurable: true, enumerable: true, get: () => stream,
+  });
+}
+
+const require_ = createRequire(process.cwd() + '/');
+Object.defineProperty(globalThis, 'require', {
+  value: require_, configurable: true, writable: true, enumerable: false,
+});
+// Code evaluated by the inspector has no way to load modules by import(), but this script has.
+Object.defineProperty(globalThis, '__import__', {
+  value: (specifier, options) => import(specifier, options), enumerable: false,
+});
+process.argv.length = 1;
+process.execArgv = [];
+delete process._eval;
+
+// Replaces `import` before `(`, outside of strings, comments and regular expressions.
+const rewriteImports = (code) => {
+  if (!/\bimport\b/.test(code)) return code;
+  const word = /[\p{ID_Start}$_][\p{ID_Continue}$\u200c\u200d]*/uy;
+  const call = /(?:\s|\/\*[^]*?\*\/|\/\/[^\n]*\n)*\(/y;
+  const before = new Set(['return', 'typeof', 'case', 'in', 'of', 'do', 'else', 'void', 'delete',
+    'throw', 'new', 'instanceof', 'await', 'yield']);
+  const nesting = [];
+  let out = '', copied = 0, i = 0, value = false, dot = false;
+  const skipTemplate = () => {
+    for (; i < code.length; i++) {
+      if (code[i] === '\\') i++;
+      else if (code[i] === '`') { i++; value = true; return; }
+      else if (code[i] === '$' && code[i + 1] === '{') {
+        i += 2; nesting.push('`'); value = false; return;
+      }
+    }
+  };
+  while (i < code.length) {
+    const c = code[i];
+    if (/\s/.test(c)) { i++; continue; }
+    if (c === '/' && code[i + 1] === '/') {
+      i = code.indexOf('\n', i);
+      if (i < 0) break;
+      continue;
+    }
+    if (c === '/' && code[i + 1] === '*') {
+      i = code.indexOf('*/', i + 2);
+      if (i < 0) break;
+      i += 2;
+      continue;
+    }
+    const afterDot = dot;
+    dot = c === '.' && code[i + 1] !== '.';
+    if (c === '"' || c === "'") {
+      for (i++; i < code.length && code[i] !== c; i++) if (code[i] === '\\') i++;
+      i++;
+      value = true;
+    } else if (c === '`') { i++; skipTemplate(); }
+    else if (c === '{' || c === '(' || c === '[') { nesting.push(c); value = false; i++; }
+    else if (c === '}' || c === ')' || c === ']') {
+      i++;
+      if (nesting.pop() === '`') skipTemplate();
+      else value = c !== '}';
+    } else if (c === '/' && !value) {
+      let set = false;
+      for (i++; i < code.length && (set || code[i] !== '/') && code[i] !== '\n'; i++) {
+        if (code[i] === '\\') i++;
+        else if (code[i] === '[') set = true;
+        else if (code[i] === ']') set = false;
+      }
+      i++;
+      value = true;
+    } else if ((word.lastIndex = i, word.test(code))) {
+      const name = code.slice(i, word.lastIndex);
+      call.lastIndex = word.lastIndex;
+      if (name === 'import' && !afterDot && call.test(code)) {
+        out += code.slice(copied, i) + '__import__';
+        copied = word.lastIndex;
+      }
+      i = word.lastIndex;
+      value = !before.has(name);
+    } else {
+      value = /[0-9]/.test(c) || (value && /[.+-]/.test(c) && code[i - 1] === c);
+      i++;
+    }
+  }
+  return out + code.slice(copied);
+};
+
+const trim = (stack) => stack.replace(/\n    at Session\.post \(node:inspector[^]*$/, '');
+const describe = (error) => {
+  if (error !== null && typeof error === 'object' && util.types.isNativeError(error)) {
+    try { error.stack = trim(error.stack); } catch {}
+  }
+  return 'Uncaught ' + util.inspect(error) + '\n';
+};
+const complain = (text) => writeAll(2, Buffer.from(text));
+
+// A failure that no code waits for: of the running execution if it comes while that runs.
+let running = 0, failed = false;
+const onStray = (error) => { failed = true; complain(describe(error)); };
+process.on('uncaughtException', onStray);
+process.on('unhandledRejection', onStray);
+
+// The value behind an inspector's reference.
+const take = (remote) => {
+  if (!remote.objectId) {
+    return remote.unserializableValue ? (0, eval)(remote.unserializableValue) : remote.value;
+  }
+  let value;
+  const key = '__nsm_take_' + Math.random().toString(36).slice(2);
+  Object.defineProperty(globalThis, key, { value: (v) => { value = v; }, configurable: true });
+  session.post('Runtime.callFunctionOn', {
+    functionDeclaration: 'function (v) { globalThis["' + key + '"](v); }',
+    objectId: remote.objectId, arguments: [{ objectId: remote.objectId }],
+  });
+  delete globalThis[key];
+  return value;
+};
+
+const describeSyntax = (details, code, name) => {
+  const line = details.lineNumber, column = details.columnNumber;
+  const text = code.split('\n')[line];
+  const place = text === undefined ? name
+    : name + ':' + (line + 1) + '\n' + text + '\n' + ' '.repeat(column) + '^';
+  let message = (details.exception.description || '').split('\n')[0];
+  if (/import statement/.test(message)) {
+    message += '\n(a session takes scripts: write const { a } = await import("m") or require("m"))';
+  }
+  return place + '\n' + message + '\n';
+};
+
+const run = ({ id, code }) => {
+  if (Atomics.load(state, 0) === id) { post({ id, exit_code: 130 }); return; }
+  running = id;
+  failed = false;
+  const name = '<exec-' + id + '>';
+  session.post('Runtime.evaluate', {
+    expression: rewriteImports(code) + '\n//# sourceURL=' + name,
+    replMode: true, awaitPromise: true, objectGroup: 'exec',
+  }, (error, outcome) => {
+    if (running !== id) return;  // abandoned while it awaited
+    let exit_code = 0;
+    try {
+      if (error) exit_code = 130;
+      else if (outcome.exceptionDetails) {
+        exit_code = 1;
+        const details = outcome.exceptionDetails;
+        const thrown = take(details.exception);
+        const isSyntax = details.exception.className === 'SyntaxError'
+          && !/\n    at .*<exec-/.test(details.exception.description || '');
+        complain(isSyntax ? describeSyntax(details, code, name) : describe(thrown));
+      } else {
+        const value = take(outcome.result);
+        if (value !== undefined) {
+          const text = util.inspect(value);
+          post({ type: 'display', data: { 'text/plain': text } });
+        }
+      }
+    } catch (problem) {
+      exit_code = 1;
+      try { complain(describe(problem)); } catch {}
+    }
+    session.post('Runtime.releaseObjectGroup', { objectGroup: 'exec' });
+    // One turn of the loop later rejections that nobody handles are known.
+    setImmediate_(() => {
+      if (running !== id) return;
+      running = 0;
+      post({ id, exit_code: exit_code || (failed ? 1 : 0) });
+    });
+  });
+};
+const setImmediate_ = setImmediate;
+worker.on('message', (message) => {
+  if (message.type === 'run') run(message);
+  else if (message.type === 'abandon' && message.id === running) {
+    running = 0;
+    post({ id: message.id, exit_code: 130 });
+  }
+});
+})();
+"""
+
+
+# ------------------------------------------------------------------------------------------ main
+
+
 def claim_channel() -> tuple[int, int]:
     """Moves the channel away from descriptors 0 and 1, which become /dev/null and the log."""
-    read_fd = fcntl.fcntl(0, fcntl.F_DUPFD_CLOEXEC, PRIVATE_FD)
-    write_fd = fcntl.fcntl(1, fcntl.F_DUPFD_CLOEXEC, PRIVATE_FD)
-    null = os.open("/dev/null", os.O_RDWR)
+    read_fd, write_fd = _dup_high(0), _dup_high(1)
+    if _identity(os.fstat(read_fd)) == _identity(os.fstat(write_fd)):
+        os.close(write_fd)
+        write_fd = read_fd
+    null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
     os.dup2(null, 0)
-    os.dup2(2, 1)
+    try:
+        os.dup2(2, 1)
+    except OSError:  # started without a log
+        os.dup2(null, 1)
+        os.dup2(null, 2)
     os.close(null)
     return read_fd, write_fd
 
 
-def main(arguments: list[str]) -> NoReturn:
-    import shutil
+def which(name: str) -> str:
+    """Path of a program on PATH, or an empty string."""
+    for directory in os.environ.get("PATH", os.defpath).split(os.pathsep):
+        path = os.path.join(directory or ".", name)
+        if os.path.isfile(path) and os.access(path, os.X_OK):
+            return path
+    return ""
 
-    if arguments[:1] == ["--worker"]:
-        os.set_inheritable(int(arguments[1]), False)
-        python_worker(int(arguments[1]))
-    options = {"--prestart": "", "--python": "", "--bash": "", "--node": "", "--workspace": ""}
-    for option, value in zip(arguments[::2], arguments[1::2]):
-        if option not in options:
-            sys.exit(f"unknown option {option}: expected one of {', '.join(options)}")
-        options[option] = value
+
+def serve(
+    read_fd: int,
+    write_fd: int,
+    *,
+    prestart: str | None = None,
+    programs: Mapping[str, str] | None = None,
+    workspace: str = "",
+) -> NoReturn:
+    """Becomes an agent on this channel; also callable in a fork of a process that did nothing.
+
+    Nobody who shares the uid may look into this process from now on, so it must never `execve`,
+    which would undo that.
+
+    Args:
+        read_fd, write_fd: the channel, close-on-exec and above 2; may be the same.
+        prestart: name of the interpreter to be up before `ready`.
+        programs: interpreter name → path, for those that are not the default.
+        workspace: default `/workspace`, or the working directory where there is none.
+    """
     prctl(PR_SET_DUMPABLE, 0)
-    programs = {
-        "python": options["--python"] or sys.executable,
-        "bash": options["--bash"] or shutil.which("bash") or "",
-        "node": options["--node"] or shutil.which("node") or "",
-    }
-    workspace = options["--workspace"] or "/workspace"
+    given = programs or {}
+    defaults = {"python": sys.executable, "bash": which("bash"), "node": which("node")}
+    found = {name: given.get(name) or path for name, path in defaults.items()}
+    directory = workspace or ("/workspace" if os.path.isdir("/workspace") else os.getcwd())
+    available = {name: path for name, path in found.items() if path}
+    try:
+        Agent(read_fd, write_fd, available, os.path.realpath(directory)).run(prestart)
+    except ForkedWorker as fork:
+        control_fd = fork.control_fd
+    python_worker(control_fd)
+
+
+def main(arguments: Sequence[str]) -> NoReturn:
+    """The command line; see docs/agent-protocol.md."""
+    if len(arguments) == 2 and arguments[0] == "--worker":
+        control_fd = int(arguments[1])
+        os.set_inheritable(control_fd, False)
+        python_worker(control_fd)
+    names = ("prestart", "python", "bash", "node", "workspace")
+    options: dict[str, str] = dict.fromkeys(names, "")
+    for option, value in zip(arguments[::2], [*arguments[1::2], ""]):
+        if option[2:] not in options or not option.startswith("--") or not value:
+            known = ", ".join(f"--{name} VALUE" for name in options)
+            sys.exit(f"sandbox_agent: {option} {value}: expected {known}")
+        options[option[2:]] = value
+    prestart = options.pop("prestart") or None
+    if prestart not in {None, *INTERPRETERS}:
+        sys.exit(f"sandbox_agent: --prestart {prestart}: expected {', '.join(INTERPRETERS)}")
+    workspace = options.pop("workspace")
     read_fd, write_fd = claim_channel()
-    agent = Agent(
-        read_fd, write_fd, {name: path for name, path in programs.items() if path}, workspace
-    )
-    agent.run(options["--prestart"] or None)
+    serve(read_fd, write_fd, prestart=prestart, programs=options, workspace=workspace)
 
 
 if __name__ == "__main__":
