@@ -1,0 +1,157 @@
+"""Completion: candidates, and the bash script in a real bash."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import samples
+from fakesupervisor import Exchange, FakeSupervisor
+from nsm.cli import main as cli
+from nsm.cli.complete import candidates
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+TIMEOUT_S = 20
+
+
+@pytest.fixture(autouse=True)
+def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    path = str(tmp_path / "control.sock")
+    monkeypatch.setenv("NSM_SOCKET", path)
+    return path
+
+
+@pytest.fixture
+def supervisor(path: str) -> Iterator[FakeSupervisor]:
+    def sessions(_exchange: Exchange) -> dict[str, Any]:
+        named = [("s-1", "work"), ("s-2", None), ("t-3", "evil; rm"), ("s-4", "word")]
+        return {"sessions": [samples.session_row(id=id_, name=name) for id_, name in named]}
+
+    def envs(_exchange: Exchange) -> dict[str, Any]:
+        return {
+            "environments": [
+                samples.environment_row(name="python"),
+                samples.environment_row(name="node", available=False, problem="missing"),
+                samples.environment_row(name="bash"),
+            ]
+        }
+
+    with FakeSupervisor(path, sessions=sessions, envs=envs) as supervisor:
+        yield supervisor
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["p"], ["ps"]),
+        (["co"], ["completion", "config"]),
+        (["--v"], ["--version"]),
+        (["help", "sh"], ["shutdown"]),
+        (["nope", ""], []),
+        (["ps", "-"], ["--help", "--json", "-h"]),
+        (["ps", ""], []),
+        (["ps", "--json", "-"], ["--help", "-h"]),
+        (["config", ""], ["check", "show"]),
+        (["config", "s"], ["show"]),
+        (["config", "show", ""], []),
+        (["config", "show", "--config", ""], [":files"]),
+        (["completion", ""], ["bash", "fish", "zsh"]),
+        (["run", "--no"], ["--no-project"]),
+        (["run", "-f", ""], [":files"]),
+        (["run", "--project", "/x"], [":directories"]),
+        (["run", "-t", ""], []),
+        (["run", "-e", ""], ["bash", "python"]),
+        (["run", "-e", "py"], ["python"]),
+        (["run", "-e", "python", "-s", ""], ["word", "work"]),
+        (["run", "-e", "python", ""], []),
+        (["kill", ""], ["s-1", "s-2", "s-4", "t-3", "word", "work"]),
+        (["kill", "work", "s-"], ["s-1", "s-2", "s-4"]),
+        (["interrupt", "wor"], ["word", "work"]),
+    ],
+)
+def test_candidates(supervisor: FakeSupervisor, words: list[str], expected: list[str]) -> None:
+    assert candidates(words) == expected
+
+
+def test_without_a_supervisor_none_is_started(
+    path: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["__complete", "--", "run", "-e", ""]) == 0
+    assert cli.main(["__complete", "--", "kill", ""]) == 0
+    assert cli.main(["__complete"]) == 0
+    out, err = capsys.readouterr()
+    assert out.split() == sorted([*cli.VERBS, "--help", "--version"])
+    assert err == ""
+    assert not os.path.exists(path)
+
+
+@pytest.fixture
+def bin_path(tmp_path: Path) -> str:
+    """PATH with an `nsm` on it, whatever is installed."""
+    program = tmp_path / "bin" / "nsm"
+    program.parent.mkdir()
+    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m nsm.cli "$@"\n')
+    program.chmod(0o755)
+    return f"{program.parent}:{os.environ['PATH']}"
+
+
+ASK_BASH = """
+eval "$(nsm completion bash)"
+COMP_WORDS=({words})
+COMP_CWORD={last}
+compopt() {{ echo "compopt $*"; }}
+_nsm
+for word in "${{COMPREPLY[@]}}"; do echo "$word"; done
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("nsm p", ["ps"]),
+        ("nsm run -e ''", ["bash", "python"]),
+        ("nsm kill wor", ["word", "work"]),
+        ("nsm kill zzz", []),
+        ("nsm run -f ''", ["compopt -o default"]),
+        ("nsm run --project ''", ["compopt -o dirnames"]),
+    ],
+)
+def test_bash(supervisor: FakeSupervisor, bin_path: str, words: str, expected: list[str]) -> None:
+    bash = shutil.which("bash")
+    assert bash is not None
+    done = subprocess.run(
+        [bash, "--norc", "-c", ASK_BASH.format(words=words, last=len(words.split()) - 1)],
+        env={**os.environ, "PATH": bin_path},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=TIMEOUT_S,
+    )
+    assert (done.stdout.split("\n")[:-1], done.stderr) == (expected, "")
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_the_shell_takes_its_script(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+    program = shutil.which(shell)
+    assert cli.main(["completion", shell]) == 0
+    script = capsys.readouterr().out
+    assert "nsm" in script
+    if program is None:
+        pytest.skip(f"{shell} is not installed; nsm does not need it")
+    done = subprocess.run(
+        [program, "-n"],
+        input=script,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=TIMEOUT_S,
+    )
+    assert (done.returncode, done.stderr) == (0, "")

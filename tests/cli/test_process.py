@@ -1,0 +1,232 @@
+"""The command as a process: what it loads, signals, closed and broken pipes, odd surroundings."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import samples
+from fakesupervisor import Exchange, FakeSupervisor
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from fakesupervisor import Handler
+
+NSM = [sys.executable, "-m", "nsm.cli"]
+TIMEOUT_S = 20
+"""Of a process under test; each takes a fraction of a second."""
+
+
+@pytest.fixture
+def supervisor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeSupervisor]:
+    path = str(tmp_path / "control.sock")
+    monkeypatch.setenv("NSM_SOCKET", path)
+    with FakeSupervisor(path) as supervisor:
+        yield supervisor
+
+
+def answer(**result: Any) -> Handler:
+    def handler(_exchange: Exchange) -> dict[str, Any]:
+        return result
+
+    return handler
+
+
+def nsm(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*NSM, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        stdin=subprocess.DEVNULL,
+        check=False,
+        **options,
+    )
+
+
+HEAVY = {
+    "trio": "0.1 s",
+    "pydantic": "0.1 s",
+    "mcp": "0.8 s",
+    "prometheus_client": "50 ms",
+    "dataclasses": "10 ms",
+    "subprocess": "10 ms",
+    "shutil": "4 ms",
+    "signal": "only runs need it",
+    "json": "only --json needs it",
+    "difflib": "only a typing mistake needs it",
+    "nsm.cli.run": "of another verb",
+    "nsm.spawn": "only a start needs it",
+    "nsmd": "nothing imports the supervisor",
+}
+
+
+def test_ps_loads_little(supervisor: FakeSupervisor) -> None:
+    """`nsm ps` may take four times as long as a bare Python; each of these is too much."""
+    supervisor.handlers["sessions"] = answer(sessions=[samples.session_row()])
+    program = (
+        "import sys; before = set(sys.modules); from nsm.cli.main import main; main(['ps']); "
+        "sys.stderr.write(' '.join(set(sys.modules) - before))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=TIMEOUT_S,
+    )
+    assert "s-1" in done.stdout
+    loaded = set(done.stderr.split())
+    assert "nsm.cli.ps" in loaded
+    assert loaded.isdisjoint(HEAVY), {name: HEAVY[name] for name in loaded & set(HEAVY)}
+
+
+def test_the_console_script_and_the_module_are_the_same() -> None:
+    script = os.path.join(os.path.dirname(sys.executable), "nsm")
+    done = subprocess.run(
+        [script, "--version"], capture_output=True, text=True, check=True, timeout=TIMEOUT_S
+    )
+    assert done.stdout == nsm("--version").stdout
+
+
+def test_ctrl_c_interrupts_the_run_and_shows_what_there_is(supervisor: FakeSupervisor) -> None:
+    def run(exchange: Exchange) -> dict[str, Any]:
+        exchange.output("stdout", "before\n")
+        exchange.cancelled.wait(TIMEOUT_S)
+        return samples.run_result(stdout="before\nafter\n", interrupted=True, exit_code=130)
+
+    supervisor.handlers["run"] = run
+    with subprocess.Popen(
+        [*NSM, "run", "-e", "python", "x"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"before\n"
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=TIMEOUT_S)
+    assert (out, err, process.returncode) == (b"after\n", b"nsm: interrupted\n", 130)
+    assert supervisor.cancelled == [1]
+
+
+def test_a_second_ctrl_c_ends_at_once(supervisor: FakeSupervisor) -> None:
+    told, gone = threading.Event(), threading.Event()
+
+    def run(exchange: Exchange) -> dict[str, Any]:
+        exchange.output("stdout", "ready\n")
+        exchange.cancelled.wait(TIMEOUT_S)
+        told.set()
+        gone.wait(TIMEOUT_S)
+        return samples.run_result()
+
+    supervisor.handlers["run"] = run
+    with subprocess.Popen(
+        [*NSM, "run", "-e", "python", "x"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        assert told.wait(TIMEOUT_S)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=TIMEOUT_S)
+    gone.set()
+    assert (out, err, process.returncode) == (b"", b"", 130)
+
+
+def test_a_reader_that_goes_ends_it_quietly(supervisor: FakeSupervisor) -> None:
+    """`nsm run ... | head -1`: the code is cancelled, nobody complains."""
+
+    def run(exchange: Exchange) -> dict[str, Any]:
+        while not exchange.cancelled.is_set():
+            exchange.output("stdout", "y\n" * 1000)
+        return samples.run_result()
+
+    supervisor.handlers["run"] = run
+    with subprocess.Popen(
+        [*NSM, "run", "-e", "python", "x"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline() == b"y\n"
+        process.stdout.close()
+        assert process.stderr.read() == b""
+        assert process.wait(TIMEOUT_S) == 141
+
+
+def test_a_table_for_a_reader_that_has_gone(supervisor: FakeSupervisor) -> None:
+    supervisor.handlers["sessions"] = answer(sessions=[samples.session_row()] * 5000)
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    try:
+        done = subprocess.run(
+            [*NSM, "ps"], stdout=write_end, stderr=subprocess.PIPE, check=False, timeout=TIMEOUT_S
+        )
+    finally:
+        os.close(write_end)
+    assert (done.returncode, done.stderr) == (141, b"")
+
+
+def test_a_full_device_is_told(supervisor: FakeSupervisor) -> None:
+    supervisor.handlers |= {
+        "sessions": answer(sessions=[]),
+        "run": answer(**samples.run_result(stdout="x")),
+    }
+    for arguments, code in ((["ps"], 1), (["run", "-e", "python", "x"], 125)):
+        with open("/dev/full", "wb") as full:
+            done = subprocess.run(
+                [*NSM, *arguments],
+                stdout=full,
+                stderr=subprocess.PIPE,
+                check=False,
+                timeout=TIMEOUT_S,
+            )
+        assert done.returncode == code
+        assert b"No space left on device" in done.stderr
+        assert b"Traceback" not in done.stderr
+
+
+def test_closed_standard_streams(supervisor: FakeSupervisor) -> None:
+    supervisor.handlers["sessions"] = answer(sessions=[])
+    shell = f"'{sys.executable}' -m nsm.cli ps"
+    for closed in (">&-", "2>&-", "<&-", ">&- 2>&- <&-"):
+        done = subprocess.run(
+            ["sh", "-c", f"{shell} {closed}"], capture_output=True, check=False, timeout=TIMEOUT_S
+        )
+        assert done.returncode == 0, (closed, done.stderr)
+        assert b"Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("locale", ["C", "POSIX", "C.UTF-8", ""])
+def test_locales(supervisor: FakeSupervisor, locale: str) -> None:
+    row = samples.session_row(name="ü日")
+    supervisor.handlers |= {
+        "sessions": answer(sessions=[row]),
+        "run": answer(**samples.run_result(stdout="ü日\n")),
+    }
+    environment = {"NSM_SOCKET": os.environ["NSM_SOCKET"], "LC_ALL": locale}
+    assert nsm("ps", env=environment).returncode == 0
+    environment["PYTHONIOENCODING"] = "latin-1"
+    done = subprocess.run(
+        [*NSM, "ps"], env=environment, stdout=subprocess.PIPE, check=True, timeout=TIMEOUT_S
+    )
+    assert b"\xfc\\u65e5" in done.stdout
+    done = subprocess.run(
+        [*NSM, "run", "-e", "python", "--no-project", "x"],
+        env=environment,
+        stdout=subprocess.PIPE,
+        check=True,
+        timeout=TIMEOUT_S,
+    )
+    assert done.stdout == "ü日\n".encode()  # the code's own bytes
+
+
+def test_no_environment_at_all(supervisor: FakeSupervisor) -> None:
+    supervisor.handlers["sessions"] = answer(sessions=[])
+    environment = {"NSM_SOCKET": os.environ["NSM_SOCKET"]}
+    assert nsm("ps", env=environment).returncode == 0

@@ -1,0 +1,361 @@
+"""`nsm run`: where code comes from, what is shown when, and the exit code."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import sys
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import samples
+from fakesupervisor import Exchange, FakeSupervisor
+from nsm.cli import main as cli
+from nsm.cli.run import default_project
+from nsm.wire.errors import BadProjectError, SessionLimitError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from fakesupervisor import Handler
+
+
+@pytest.fixture
+def supervisor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeSupervisor]:
+    """A supervisor whose `run` answers with nothing special, and a project as directory."""
+    path = str(tmp_path / "control.sock")
+    monkeypatch.setenv("NSM_SOCKET", path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    project = tmp_path / "project"
+    project.mkdir()
+    monkeypatch.chdir(project)
+    with FakeSupervisor(path, run=answer()) as supervisor:
+        yield supervisor
+
+
+def answer(**changes: Any) -> Handler:
+    def handler(_exchange: Exchange) -> dict[str, Any]:
+        return samples.run_result(**changes)
+
+    return handler
+
+
+class Said:
+    """What a command said, byte by byte, and its exit code."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[bytes], *arguments: str) -> None:
+        try:
+            self.code = cli.main(["run", *arguments])
+        except SystemExit as end:  # argparse
+            self.code = end.code if isinstance(end.code, int) else -1
+        out, err = capsys.readouterr()
+        self.out, self.err = out.decode(), err.decode()
+
+
+@pytest.fixture
+def capsys(capsysbinary: pytest.CaptureFixture[bytes]) -> pytest.CaptureFixture[bytes]:
+    return capsysbinary
+
+
+def give_stdin(monkeypatch: pytest.MonkeyPatch, data: bytes, *, terminal: bool = False) -> None:
+    stdin = io.TextIOWrapper(io.BytesIO(data))
+    stdin.isatty = lambda: terminal  # type: ignore[method-assign]
+    monkeypatch.setattr(sys, "stdin", stdin)
+
+
+def sent(supervisor: FakeSupervisor) -> dict[str, Any]:
+    (request,) = supervisor.requests
+    return request.args
+
+
+def test_code_as_an_argument(
+    capsys: pytest.CaptureFixture[bytes], supervisor: FakeSupervisor
+) -> None:
+    supervisor.handlers["run"] = answer(stdout="42\n", stderr="careful\n", exit_code=3)
+    said = Said(capsys, "-e", "python", "print(42)")
+    assert (said.code, said.out, said.err) == (3, "42\n", "careful\n")
+    assert sent(supervisor) == {
+        "env": "python",
+        "code": "print(42)",
+        "project": {"path": os.getcwd()},
+        "stream": True,
+    }
+
+
+def test_every_option(capsys: pytest.CaptureFixture[bytes], supervisor: FakeSupervisor) -> None:
+    options = ["--env", "bash", "--session", "a", "--timeout", "2.5", "--project", "/usr", "--json"]
+    said = Said(capsys, *options, "--", "-1")
+    assert json.loads(said.out) == samples.run_result()
+    assert sent(supervisor) == {
+        "env": "bash",
+        "code": "-1",
+        "session": "a",
+        "timeout_s": 2.5,
+        "project": {"path": "/usr"},
+    }
+
+
+@pytest.mark.parametrize("arguments", [[], ["-"], ["-f", "-"]])
+def test_code_from_standard_input(
+    capsys: pytest.CaptureFixture[bytes],
+    supervisor: FakeSupervisor,
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: list[str],
+) -> None:
+    give_stdin(monkeypatch, "print('ü')\r\n".encode())
+    assert Said(capsys, "-e", "python", *arguments).code == 0
+    assert sent(supervisor)["code"] == "print('ü')\r\n"
+
+
+def test_code_from_a_file(
+    capsys: pytest.CaptureFixture[bytes], supervisor: FakeSupervisor, tmp_path: Path
+) -> None:
+    file = tmp_path / "x.py"
+    file.write_bytes(b"\xef\xbb\xbfprint(1)\n")
+    assert Said(capsys, "-e", "python", "-f", str(file)).code == 0
+    assert sent(supervisor)["code"] == "print(1)\n"
+
+
+@pytest.mark.parametrize(
+    ("data", "error"),
+    [
+        (b"print('\xe9')", "is not UTF-8 text: byte 7 is 0xe9\nConvert it"),
+        (b"\xed\xa0\x80", "is not UTF-8 text: byte 0 is 0xed"),
+        (b"ab\0", "is no code: character 2 is NUL"),
+        (b"x" * (16 * 1024 * 1024 + 1), "more than can be sent at once"),
+    ],
+)
+def test_files_that_hold_no_code(
+    capsys: pytest.CaptureFixture[bytes],
+    supervisor: FakeSupervisor,
+    tmp_path: Path,
+    data: bytes,
+    error: str,
+) -> None:
+    file = tmp_path / "x"
+    file.write_bytes(data)
+    said = Said(capsys, "-e", "python", "-f", str(file))
+    assert (said.code, said.out) == (125, "")
+    assert error in said.err
+    assert supervisor.requests == []
+
+
+def test_an_argument_that_is_no_text(
+    capsys: pytest.CaptureFixture[bytes], supervisor: FakeSupervisor
+) -> None:
+    said = Said(capsys, "-e", "python", os.fsdecode(b"print('\xff')"))
+    assert said.code == 125
+    assert said.err.startswith("nsm: the code is not UTF-8 text: byte 7 is 0xff\n")
+
+
+def test_a_file_that_cannot_be_read(
+    capsys: pytest.CaptureFixture[bytes], supervisor: FakeSupervisor, tmp_path: Path
+) -> None:
+    for name, why in (("nowhere\x1b", "No such file"), (str(tmp_path), "Is a directory")):
+        said = Said(capsys, "-e", "python", "-f", name)
+        assert said.code == 125
+        assert why in said.err
+        assert "\x1b" not in said.err
+
+
+def test_an_endless_file_is_too_large(
+    capsys: pytest.CaptureFixture[bytes], supervisor: FakeSupervisor
+) -> None:
+    said = Said(capsys, "-e", "python", "-f", "/dev/zero")
+    assert said.code == 125
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        (["x"], "required: -e/--env"),
+        (["-e", "python", "-f", "x", "y"], "give the code or a file, not both"),
+        (["-e", "python", "-t", "soon", "x"], "'soon' is not a number of seconds"),
+        (["-e", "python", "--project", "x", "--no-project", "y"], "not allowed with"),
+        (["-e", "python"], "no code: give it as an argument, with -f FILE, or on standard input"),
+    ],
+)
+def test_wrong_usage(
+    capsys: pytest.CaptureFixture[bytes],
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: list[str],
+    error: str,
+) -> None:
+    give_stdin(monkeypatch, b"", terminal=True)
+    said = Said(capsys, *arguments)
+    assert (said.code, said.out) == (2, "")
+    assert error in said.err
+    assert said.err.endswith("\nRun `nsm run --help`.\n")
+
+
+@pytest.mark.parametrize(
+    ("changes", "code"),
+    [
+        ({}, 0),
+        ({"exit_code": 1}, 1),
+        ({"exit_code": 255}, 255),
+        ({"exit_code": 256}, 1),
+        ({"exit_code": 300}, 44),
+        ({"exit_code": -9}, 247),
+        ({"exit_code": 137, "timed_out": True}, 124),
+        ({"exit_code": 0, "timed_out": True}, 124),
+        ({"exit_code": 1, "interrupted": True}, 130),
+    ],
+)
+def test_exit_codes(
+    capsys: pytest.CaptureFixture[bytes],
+    supervisor: FakeSupervisor,
+    changes: dict[str, Any],
+    code: int,
+) -> None:
+    supervisor.handlers["run"] = answer(**changes)
+    assert Said(capsys, "-e", "python", "x").code == code
+    assert Said(capsys, "-e", "python", "x", "--json").code == code
+
+
+def test_an_error_is_125(capsys: pytest.CaptureFixture[bytes], supervisor: FakeSupervisor) -> None:
+    def refuse(_: Exchange) -> dict[str, Any]:
+        raise SessionLimitError("Full.", hint="Kill one.")
+
+    supervisor.handlers["run"] = refuse
+    for more in ([], ["--json"]):
+        said = Said(capsys, "-e", "python", "x", *more)
+        assert (said.code, said.out, said.err) == (125, "", "nsm: Full.\nKill one.\n")
+
+
+def test_a_supervisor_that_may_not_be_started_is_125(
+    capsys: pytest.CaptureFixture[bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NSM_SOCKET", str(tmp_path / "x.sock"))
+    monkeypatch.setenv("NSM_AUTOSTART", "0")
+    said = Said(capsys, "-e", "python", "x")
+    assert said.code == 125
+    assert "NSM_AUTOSTART=0" in said.err
+
+
+def test_output_is_shown_once_though_it_comes_twice(
+    capsys: pytest.CaptureFixture[bytes], supervisor: FakeSupervisor
+) -> None:
+    def run(exchange: Exchange) -> dict[str, Any]:
+        exchange.output("stdout", "a\n")
+        exchange.output("stderr", "oops\n")
+        exchange.output("stdout", "b\n")
+        return samples.run_result(stdout="a\nb\nc\n", stderr="oops\n")
+
+    supervisor.handlers["run"] = run
+    said = Said(capsys, "-e", "python", "x")
+    assert (said.out, said.err) == ("a\nb\nc\n", "oops\n")
+
+
+def test_what_a_slow_reader_missed_comes_with_the_result(
+    capsys: pytest.CaptureFixture[bytes], supervisor: FakeSupervisor
+) -> None:
+    def run(exchange: Exchange) -> dict[str, Any]:
+        exchange.output("stdout", "a\n")
+        exchange.emit("output", {"stream": "stdout", "text": "c\n", "skipped": 2})
+        exchange.output("stdout", "d\n")
+        return samples.run_result(stdout="a\nb\nc\nd\n")
+
+    supervisor.handlers["run"] = run
+    assert Said(capsys, "-e", "python", "x").out == "a\nb\nc\nd\n"
+
+
+def test_bytes_are_written_as_they_are(
+    capsys: pytest.CaptureFixture[bytes], supervisor: FakeSupervisor
+) -> None:
+    """The output is the code's own; only what nsm says is made safe to show."""
+    text = "\x1b[31mü\r\n\0🎈\ufffd"
+    supervisor.handlers["run"] = answer(stdout=text)
+    assert Said(capsys, "-e", "python", "x").out == text
+
+
+def test_displayed_values_and_notes(
+    capsys: pytest.CaptureFixture[bytes], supervisor: FakeSupervisor
+) -> None:
+    supervisor.handlers["run"] = answer(
+        stdout="out\n",
+        displays=[{"text/plain": "42"}, {"text/plain": "end\n"}],
+        truncated={"stdout": {"omitted_bytes": 5, "file": "/workspace/f"}},
+        interpreter_restarted=True,
+        restart_reason="signal 9",
+    )
+    said = Said(capsys, "-e", "python", "-s", "a", "x")
+    assert said.out == "out\n42\nend\n"
+    assert said.err == (
+        "nsm: 5 bytes of stdout left out; all of it is in /workspace/f of the session\n"
+        "nsm: the interpreter was restarted (signal 9); its variables were lost\n"
+    )
+
+
+def test_the_name_of_a_new_session_is_told(
+    capsys: pytest.CaptureFixture[bytes], supervisor: FakeSupervisor
+) -> None:
+    session = {"id": "s", "name": "python-amber-7", "created": True, "replaced": None}
+    supervisor.handlers["run"] = answer(session=session)
+    assert Said(capsys, "-e", "python", "-s", "new", "x").err == "nsm: session: python-amber-7\n"
+    assert Said(capsys, "-e", "python", "-s", "python-amber-7", "x").err == ""
+
+
+def test_no_project(capsys: pytest.CaptureFixture[bytes], supervisor: FakeSupervisor) -> None:
+    assert Said(capsys, "-e", "python", "--no-project", "x").code == 0
+    assert "project" not in sent(supervisor)
+
+
+def test_a_refused_current_directory_is_left_out_and_a_chosen_one_is_an_error(
+    capsys: pytest.CaptureFixture[bytes], supervisor: FakeSupervisor
+) -> None:
+    def run(exchange: Exchange) -> dict[str, Any]:
+        if "project" in exchange.args:
+            raise BadProjectError("It holds secrets.", hint="Take another.")
+        return samples.run_result(stdout="ran\n")
+
+    supervisor.handlers["run"] = run
+    said = Said(capsys, "-e", "python", "x")
+    assert (said.code, said.out) == (0, "ran\n")
+    assert said.err == "nsm: no project is mounted: It holds secrets.\n"
+    said = Said(capsys, "-e", "python", "--project", ".", "x")
+    assert (said.code, said.out) == (125, "")
+    assert said.err == "nsm: It holds secrets.\nTake another.\n"
+
+
+def test_the_current_directory_as_project(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    (home / "code").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(home)
+    (tmp_path / "homework").mkdir()
+    for allowed in ("home/code", "homework"):
+        assert default_project(str(tmp_path / allowed), str(home)) == str(tmp_path / allowed)
+    for refused in (home, tmp_path, tmp_path / "link", "/"):
+        assert default_project(str(refused), str(home)) is None
+        assert default_project(str(refused), str(tmp_path / "link")) is None
+
+
+def test_a_deleted_current_directory_is_no_project(
+    capsys: pytest.CaptureFixture[bytes], supervisor: FakeSupervisor
+) -> None:
+    os.rmdir(os.getcwd())
+    assert Said(capsys, "-e", "python", "x").code == 0
+    assert "project" not in sent(supervisor)
+
+
+def test_it_streams(supervisor: FakeSupervisor, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first piece is on stdout, flushed, while the code still runs."""
+    read_end, write_end = os.pipe()
+    seen = threading.Event()
+
+    def run(exchange: Exchange) -> dict[str, Any]:
+        exchange.output("stdout", "first\n")
+        assert os.read(read_end, 100) == b"first\n"
+        seen.set()
+        return samples.run_result(stdout="first\n")
+
+    supervisor.handlers["run"] = run
+    with os.fdopen(write_end, "w", encoding="utf-8") as stdout:
+        monkeypatch.setattr(sys, "stdout", stdout)
+        assert cli.main(["run", "-e", "python", "x"]) == 0
+    os.close(read_end)
+    assert seen.is_set()

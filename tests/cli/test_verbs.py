@@ -1,0 +1,278 @@
+"""The verbs but `run`, in this process, against a fake supervisor: output, stderr, exit code."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import nsm
+import samples
+from fakesupervisor import Exchange, FakeSupervisor
+from nsm.cli import main as cli
+from nsm.wire.errors import AmbiguousSessionError, OverloadedError, UnknownSessionError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from fakesupervisor import Handler
+
+NOT_RUNNING = "nsm: no supervisor is running\n"
+
+
+@pytest.fixture(autouse=True)
+def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The socket's path, at which nothing listens yet."""
+    path = str(tmp_path / "control.sock")
+    monkeypatch.setenv("NSM_SOCKET", path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("NSM_AUTOSTART", raising=False)
+    return path
+
+
+@pytest.fixture
+def supervisor(path: str) -> Iterator[FakeSupervisor]:
+    with FakeSupervisor(path) as supervisor:
+        yield supervisor
+
+
+def answer(**result: Any) -> Handler:
+    def handler(_exchange: Exchange) -> dict[str, Any]:
+        return result
+
+    return handler
+
+
+class Said:
+    """What a command said and its exit code."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str], *arguments: str) -> None:
+        try:
+            self.code = cli.main(list(arguments))
+        except SystemExit as end:  # argparse
+            self.code = end.code if isinstance(end.code, int) else -1
+        self.out, self.err = capsys.readouterr()
+
+
+def test_help_and_version(capsys: pytest.CaptureFixture[str]) -> None:
+    said = Said(capsys, "--help")
+    assert said.code == 0
+    assert all(f"\n  {verb}" in said.out for verb in cli.VERBS)
+    assert Said(capsys, "help").out == said.out == Said(capsys, "-h").out
+    bare = Said(capsys)
+    assert (bare.code, bare.out, bare.err) == (2, "", said.out)
+    assert Said(capsys, "--version").out == f"nsm {nsm.__version__}\n"
+
+
+@pytest.mark.parametrize("verb", cli.VERBS)
+def test_every_verb_has_help(capsys: pytest.CaptureFixture[str], verb: str) -> None:
+    said = Said(capsys, verb, "--help")
+    assert said.code == 0
+    assert said.out.startswith(f"usage: nsm {verb}")
+    assert Said(capsys, "help", verb).out == said.out
+    assert all(len(line) <= 100 for line in said.out.splitlines())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        (["pss"], "nsm: unknown command 'pss'\nDid you mean `nsm ps`?"),
+        (["\x1b["], "nsm: unknown command '\\x1b['\n`nsm --help`"),
+        (["--no-such"], "nsm: unknown command '--no-such'"),
+        (["ps", "--jso"], "nsm: unrecognized arguments: --jso\nRun `nsm ps --help`."),
+        (["ps", "x"], "nsm: unrecognized arguments: x"),
+        (["kill"], "nsm: say which sessions"),
+        (["kill", "a", "--all"], "nsm: say which sessions"),
+        (["kill", "--all", "--idle", "5"], "nsm: say which sessions"),
+        (["kill", "--idle", "soon"], "nsm: argument --idle: 'soon' is not a number of seconds"),
+        (["kill", "--idle", "-5"], "nsm: argument --idle: "),
+        (["kill", "--idle", "nan"], "nsm: argument --idle: 'nan' is not"),
+        (["interrupt"], "nsm: the following arguments are required: SESSION"),
+        (["config"], "nsm: the following arguments are required: action"),
+        (["config", "edit"], "nsm: argument action: invalid choice: 'edit'"),
+        (["completion", "tcsh"], "nsm: argument shell: invalid choice: 'tcsh'"),
+    ],
+)
+def test_wrong_usage(capsys: pytest.CaptureFixture[str], arguments: list[str], error: str) -> None:
+    said = Said(capsys, *arguments)
+    assert (said.code, said.out) == (2, "")
+    assert error in said.err
+
+
+def test_ps(capsys: pytest.CaptureFixture[str], supervisor: FakeSupervisor) -> None:
+    row = samples.session_row(name="\x1b[2J")
+    supervisor.handlers["sessions"] = answer(sessions=[row])
+    said = Said(capsys, "ps")
+    assert said.code == 0
+    assert "\\x1b[2J" in said.out
+    assert "\x1b" not in said.out
+    assert said.err == ""
+    assert supervisor.hellos[0].scope == "cli"
+
+
+def test_ps_for_programs(capsys: pytest.CaptureFixture[str], supervisor: FakeSupervisor) -> None:
+    row = samples.session_row(name="\x9b2J")
+    supervisor.handlers["sessions"] = answer(sessions=[row | {"new_field": 1}])
+    said = Said(capsys, "ps", "--json")
+    assert json.loads(said.out) == [row]
+    assert said.out.isascii()
+    supervisor.handlers["sessions"] = answer(sessions=[])
+    assert Said(capsys, "ps", "--json").out == "[]\n"
+    assert Said(capsys, "ps").out == "No sessions.\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "json_out"),
+    [
+        (["ps"], 0, "[]\n"),
+        (["kill", "a"], 0, "[]\n"),
+        (["kill", "--all"], 0, "[]\n"),
+        (["shutdown"], 0, "[]\n"),
+        (["status"], 1, "null\n"),
+    ],
+)
+def test_verbs_that_start_no_supervisor(
+    capsys: pytest.CaptureFixture[str], path: str, arguments: list[str], code: int, json_out: str
+) -> None:
+    said = Said(capsys, *arguments)
+    assert (said.code, said.out, said.err) == (code, "", NOT_RUNNING)
+    said = Said(capsys, *arguments, "--json")
+    assert (said.code, said.out, said.err) == (code, json_out, NOT_RUNNING)
+    assert not os.path.exists(path)
+
+
+def test_interrupt_without_a_supervisor(capsys: pytest.CaptureFixture[str], path: str) -> None:
+    said = Said(capsys, "interrupt", "a")
+    assert (said.code, said.out) == (1, "")
+    assert said.err.startswith(f"nsm: no supervisor listens on {path}\n")
+
+
+def test_kill(capsys: pytest.CaptureFixture[str], supervisor: FakeSupervisor) -> None:
+    unknown = UnknownSessionError("No session 'b'.", hint="`nsm ps` lists the live ones.")
+    ambiguous = AmbiguousSessionError("'c' is\x1b two.", hint="Say s-5 or s-6.")
+    supervisor.handlers["kill"] = answer(
+        killed=[{"id": "s-1", "name": "a"}],
+        errors=[
+            {"target": "b", "error": unknown.to_wire()},
+            {"target": "c", "error": ambiguous.to_wire()},
+        ],
+    )
+    said = Said(capsys, "kill", "a", "b", "c")
+    assert said.code == 1
+    assert said.out == "ended s-1 (a)\n"
+    assert said.err == (
+        "nsm: No session 'b'.\n`nsm ps` lists the live ones.\n"
+        "nsm: 'c' is\\x1b two.\nSay s-5 or s-6.\n"
+    )
+    said = Said(capsys, "kill", "a", "b", "c", "--json")
+    assert (said.code, json.loads(said.out)) == (1, [{"id": "s-1", "name": "a"}])
+
+
+def test_kill_all_and_idle(capsys: pytest.CaptureFixture[str], supervisor: FakeSupervisor) -> None:
+    supervisor.handlers["kill"] = answer(killed=[], errors=[])
+    assert Said(capsys, "kill", "--all").code == 0
+    assert Said(capsys, "kill", "--idle", "1.5", "--json").out == "[]\n"
+    assert Said(capsys, "kill", "--idle", "0").code == 0
+    assert [request.args for request in supervisor.requests] == [
+        {"all": True},
+        {"idle_s": 1.5},
+        {"idle_s": 0.0},
+    ]
+
+
+def test_envs(capsys: pytest.CaptureFixture[str], supervisor: FakeSupervisor) -> None:
+    row = samples.environment_row()
+    supervisor.handlers["envs"] = answer(environments=[row])
+    assert "Python 3.11.2" in Said(capsys, "envs").out
+    assert json.loads(Said(capsys, "envs", "--json").out) == [row]
+
+
+def test_status(capsys: pytest.CaptureFixture[str], supervisor: FakeSupervisor) -> None:
+    supervisor.handlers["status"] = answer(**samples.status())
+    assert "process 4711" in Said(capsys, "status").out
+    assert json.loads(Said(capsys, "status", "--json").out) == samples.status()
+
+
+def test_interrupt(capsys: pytest.CaptureFixture[str], supervisor: FakeSupervisor) -> None:
+    supervisor.handlers["interrupt"] = answer(interrupted=True, session="s-1")
+    said = Said(capsys, "interrupt", "a")
+    assert (said.code, said.out, said.err) == (0, "", "")
+    supervisor.handlers["interrupt"] = answer(interrupted=False, session="s-1")
+    said = Said(capsys, "interrupt", "a")
+    assert (said.code, said.err) == (0, "nsm: nothing was running\n")
+
+
+def test_shutdown(capsys: pytest.CaptureFixture[str], supervisor: FakeSupervisor) -> None:
+    supervisor.handlers["shutdown"] = answer()
+    supervisor.hang_up_after = "shutdown"
+    said = Said(capsys, "shutdown")
+    assert (said.code, said.out) == (0, "ended supervisor 4711\n")
+    assert json.loads(Said(capsys, "shutdown", "--json").out) == [{"pid": 4711}]
+
+
+def test_an_error_of_the_supervisor(
+    capsys: pytest.CaptureFixture[str], supervisor: FakeSupervisor
+) -> None:
+    def refuse(_: Exchange) -> dict[str, Any]:
+        raise OverloadedError("Too much\x1b.", hint="Wait.")
+
+    supervisor.handlers["sessions"] = refuse
+    said = Said(capsys, "ps")
+    assert (said.code, said.out, said.err) == (1, "", "nsm: Too much\\x1b.\nWait.\n")
+
+
+def test_a_supervisor_that_hangs_up(
+    capsys: pytest.CaptureFixture[str], supervisor: FakeSupervisor
+) -> None:
+    def hang_up(exchange: Exchange) -> dict[str, Any]:
+        exchange.hang_up()
+        return {}
+
+    supervisor.handlers["sessions"] = hang_up
+    said = Said(capsys, "ps")
+    assert (said.code, said.out) == (1, "")
+    assert said.err.startswith("nsm: the supervisor closed the connection before it answered\n")
+
+
+@pytest.mark.parametrize(
+    ("value", "error"),
+    [("relative.sock", "is relative"), ("/" + "x" * 200, "201 bytes")],
+)
+def test_a_socket_path_that_cannot_be(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, value: str, error: str
+) -> None:
+    monkeypatch.setenv("NSM_SOCKET", value)
+    said = Said(capsys, "ps")
+    assert said.code == 1
+    assert said.err.startswith("nsm: the socket's path")
+    assert error in said.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options"),
+    [
+        (["doctor"], ["--doctor"]),
+        (["doctor", "--json"], ["--doctor", "--json"]),
+        (["config", "check"], ["--check-config"]),
+        (["config", "show", "--json"], ["--show-config", "--json"]),
+        (["config", "check", "--config", "x y"], ["--check-config", "--config", "x y"]),
+    ],
+)
+def test_verbs_of_the_supervisor_s_program(
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: list[str],
+    options: list[str],
+) -> None:
+    executed: list[list[str]] = []
+
+    def execv(_path: str, argv: list[str]) -> None:
+        executed.append(argv)
+        raise SystemExit(7)
+
+    monkeypatch.setattr(os, "execv", execv)
+    assert Said(capsys, *arguments).code == 7
+    assert [argv[1:] for argv in executed] == [["-P", "-m", "nsmd", *options]]
