@@ -12,6 +12,7 @@ from mcp.server.lowlevel import Server
 from mcp.shared.exceptions import MCPError
 from mcp.shared.jsonrpc_dispatcher import progress_token_from_params
 from mcp_types import (
+    SERVER_INFO_META_KEY,
     CallToolRequestParams,
     CallToolResult,
     ListRootsRequest,
@@ -22,10 +23,11 @@ from mcp_types import (
     Tool,
     ToolAnnotations,
 )
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import ValidationError
 
 from nsm._version import __version__
-from nsm.wire.errors import BadRequestError, InternalError, NsmError
+from nsm.wire.errors import BadProjectError, BadRequestError, InternalError, NsmError
 from nsmd.mcp import describe, wire
 from nsmd.mcp.arguments import RunArguments, parse_arguments
 from nsmd.mcp.attach import Attach
@@ -47,6 +49,7 @@ MAX_RESULT_META_KEY = "anthropic/maxResultSizeChars"
 _NOTES_CHARS = 2000
 """Room for the bracketed lines on top of the output."""
 
+_NAME = "nsm"
 _MAX_CLIENT_CHARS = 64
 
 Context = ServerRequestContext[Any, Call]
@@ -73,11 +76,13 @@ class Endpoint:
         self._runner = runner
         self._max_result_chars = max_result_chars
         self._roots = _Roots()
+        self._mount: tuple[str | None, ProjectMount] | None = None
+        self._info = {"name": _NAME, "version": __version__}
 
     def server(self) -> Server[Any]:
         """The SDK's server with these handlers."""
         server: Server[Any] = Server(
-            "nsm",
+            _NAME,
             version=__version__,
             instructions=describe.INSTRUCTIONS,
             on_list_tools=self._list_tools,
@@ -89,12 +94,13 @@ class Endpoint:
             "notifications/roots/list_changed", NotificationParams, self._roots_changed
         )
         # Replaces the SDK's tracing, which nothing here reads.
-        server.middleware = [_answer_misshapen_calls]
+        server.middleware = [self._answer_calls]
         return server
 
     async def _list_tools(
         self, ctx: Context, _params: PaginatedRequestParams | None
     ) -> ListToolsResult:
+        self._mount = None
         try:
             project, reason = await self._project(ctx)
         except NsmError as error:
@@ -109,22 +115,43 @@ class Endpoint:
         )
         return ListToolsResult(tools=[tool])
 
+    async def _answer_calls(self, ctx: Context, call_next: CallNext) -> HandlerResult:
+        """Middleware: answers a tool call before the SDK checks its shape.
+
+        The SDK would refuse arguments that are no object with an error that says nothing, and its
+        checks of both directions cost a fifth of a call that does little. What it alone can say
+        (before the handshake; no name at all) is left to it.
+        """
+        params = ctx.params or {}
+        name = params.get("name")
+        known = ctx.session.client_params is not None
+        if ctx.method != "tools/call" or not known or not isinstance(name, str):
+            return await call_next(ctx)
+        result = wire.result_map(await self._reply(ctx, name, params.get("arguments")))
+        if ctx.protocol_version in MODERN_PROTOCOL_VERSIONS:
+            result["resultType"] = "complete"
+            result["_meta"][SERVER_INFO_META_KEY] = self._info
+        return result
+
     async def _call_tool(self, ctx: Context, params: CallToolRequestParams) -> CallToolResult:
+        reply = await self._reply(ctx, params.name, params.arguments)
+        return CallToolResult.model_validate(wire.result_map(reply), by_name=False)
+
+    async def _reply(self, ctx: Context, name: str, arguments: object) -> ToolReply:
         try:
-            _check_tool(params.name)
-            reply = await self._run(ctx, parse_arguments(params.arguments))
+            _check_tool(name)
+            return await self._run(ctx, parse_arguments(arguments))
         except NsmError as error:
-            reply = render_error(error)
+            return render_error(error)
         except Exception:
             # The boundary of a call: the model learns that it is not its fault, the log why.
-            log.exception("a call of %s failed", params.name)
-            reply = render_error(
+            log.exception("a call of %s failed", name)
+            return render_error(
                 InternalError(
                     "nsm failed to carry out the call.",
                     hint="Whether the code ran is unknown. The supervisor's log has the details.",
                 )
             )
-        return wire.call_result(reply)
 
     async def _run(self, ctx: Context, arguments: RunArguments) -> ToolReply:
         request = RunRequest(
@@ -136,7 +163,11 @@ class Endpoint:
         )
         wants_progress = progress_token_from_params(ctx.params) is not None
         feed = ProgressFeed() if wants_progress else None
-        execution = await self._runner.submit(request, feed.take if feed else None)
+        try:
+            execution = await self._runner.submit(request, feed.take if feed else None)
+        except BadProjectError:
+            self._mount = None  # another directory may be there, or meant, next time
+            raise
         result = await _result_of(execution, ctx, feed)
         return render_result(
             result,
@@ -157,14 +188,24 @@ class Endpoint:
         )
 
     async def _project(self, ctx: Context) -> tuple[ProjectMount | None, str]:
-        """The project of this client, decided anew each time: directories come and go.
+        """The project of this client and, if there is none, why.
+
+        A mount is kept while the root is the same: finding it takes a dozen system calls. The
+        registry sees when the directory behind it was replaced.
 
         Raises:
             BadProjectError: one that was asked for explicitly cannot be mounted.
         """
         variables = self._attach.variables
         root = None if variables.get("PROJECT_DIR") else await self._roots.first(ctx)
-        return self._runner.resolve_project(variables=variables, root=root, cwd=self._attach.cwd)
+        if self._mount is not None and self._mount[0] == root:
+            return self._mount[1], ""
+        project, reason = self._runner.resolve_project(
+            variables=variables, root=root, cwd=self._attach.cwd
+        )
+        if project is not None:
+            self._mount = root, project
+        return project, reason
 
     async def _roots_changed(self, ctx: Context, _params: NotificationParams | None) -> None:
         self._roots.forget()
@@ -221,20 +262,12 @@ async def _result_of(execution: Execution, ctx: Context, feed: ProgressFeed | No
     Cancellation: taken back by the client, the execution is interrupted; otherwise the client is
     gone, and it is abandoned.
     """
-
-    async def report(seconds: float, text: str) -> None:
-        await ctx.session.report_progress(seconds, None, text)
-
     outcome: RunResult | NsmError | None = None
     try:
-        async with trio.open_nursery() as nursery:
-            if feed is not None:
-                nursery.start_soon(feed.run, report)
-            try:
-                outcome = await execution.wait()
-            except NsmError as error:
-                outcome = error  # raised below: out of here it would be in a group
-            nursery.cancel_scope.cancel()
+        if feed is None:
+            outcome = await _outcome_of(execution)
+        else:
+            outcome = await _outcome_reported(execution, ctx, feed)
     finally:
         if outcome is None:
             if ctx.request is not None and ctx.request.cancelled:
@@ -247,20 +280,25 @@ async def _result_of(execution: Execution, ctx: Context, feed: ProgressFeed | No
     return outcome
 
 
-async def _answer_misshapen_calls(
-    ctx: ServerRequestContext[Any, Any], call_next: CallNext
-) -> HandlerResult:
-    """Middleware: arguments that are no object get an answer that the model can act on.
+async def _outcome_reported(
+    execution: Execution, ctx: Context, feed: ProgressFeed
+) -> RunResult | NsmError:
+    async def report(seconds: float, text: str) -> None:
+        await ctx.session.report_progress(seconds, None, text)
 
-    The SDK would refuse them before any handler, with an error that says nothing.
-    """
-    arguments = (ctx.params or {}).get("arguments")
-    if ctx.method == "tools/call" and not isinstance(arguments, dict | None):
-        try:
-            parse_arguments(arguments)
-        except NsmError as error:
-            return wire.call_result(render_error(error))
-    return await call_next(ctx)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(feed.run, report)
+        outcome = await _outcome_of(execution)
+        nursery.cancel_scope.cancel()
+    return outcome
+
+
+async def _outcome_of(execution: Execution) -> RunResult | NsmError:
+    """What came of it, an error included: raised in a nursery, that would be in a group."""
+    try:
+        return await execution.wait()
+    except NsmError as error:
+        return error
 
 
 def _client_name(ctx: Context) -> str:

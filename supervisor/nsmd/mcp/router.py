@@ -1,9 +1,9 @@
 """Lines between one client and the server loops of its two eras. HEAVY: imports `mcp`.
 
-One `Server.run` of the SDK decides at its first request whether it serves the handshake revisions
-(2024-11-05 to 2025-11-25) or the handshake-free one (2026-07-28), and refuses the other from then
-on. Clients exist that send `initialize` after a successful `server/discover`. So each attachment
-runs one loop per era; requests are told apart one by one, what refers to a request follows it, and
+One server loop of the SDK serves either the handshake revisions (2024-11-05 to 2025-11-25) or the
+handshake-free one (2026-07-28), by its first request, and refuses the other from then on. Clients
+exist that send `initialize` after a successful `server/discover`. So each attachment runs one loop
+per era; requests are told apart one by one, what refers to a request follows it, and
 outputs are merged behind one writer.
 """
 
@@ -22,6 +22,7 @@ import anyio
 import trio
 from anyio.streams.memory import MemoryObjectSendStream
 from mcp.server.lowlevel import NotificationOptions, Server
+from mcp.server.runner import serve_loop
 from mcp.shared.dispatcher import coerce_request_id
 from mcp.shared.jsonrpc_dispatcher import cancelled_request_id_from_params
 from mcp.shared.message import ServerMessageMetadata, SessionMessage
@@ -145,8 +146,15 @@ class Router:
         options = self._server.create_initialization_options(
             NotificationOptions(tools_changed=True)
         )
+        output = _Output(self)
         with self._inputs[era]:
-            await self._server.run(messages, _Output(self), options)
+            if era is Era.HANDSHAKE:
+                # What `Server.run` does for this era, without its first look for the era.
+                await serve_loop(
+                    self._server, messages, output, lifespan_state=None, init_options=options
+                )
+            else:
+                await self._server.run(messages, output, options)
 
     async def _read(self, first_bytes: bytes) -> None:
         buffer = jsonlines.LineBuffer()

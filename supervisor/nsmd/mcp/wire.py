@@ -11,7 +11,6 @@ from mcp_types import (
     INVALID_PARAMS,
     INVALID_REQUEST,
     PARSE_ERROR,
-    CallToolResult,
     ErrorData,
     JSONRPCError,
     JSONRPCMessage,
@@ -19,7 +18,6 @@ from mcp_types import (
     JSONRPCRequest,
     JSONRPCResponse,
     RequestId,
-    TextContent,
 )
 from pydantic import ValidationError
 from pydantic_core import PydanticSerializationError
@@ -105,24 +103,21 @@ def too_many(request: JSONRPCRequest, limit: int) -> JSONRPCMessage:
     return _refused(request.id, request.method, error)
 
 
-def call_result(reply: ToolReply) -> CallToolResult:
-    """A reply as the SDK has it."""
-    return CallToolResult(
-        content=[TextContent(type="text", text=reply.text)],
-        is_error=reply.is_error,
-        _meta=dict(reply.meta),
-    )
+def result_map(reply: ToolReply) -> dict[str, Any]:
+    """A reply as the result of `tools/call`, the members that all revisions have."""
+    return {
+        "content": [{"type": "text", "text": reply.text}],
+        "isError": reply.is_error,
+        "_meta": dict(reply.meta),
+    }
 
 
 def _refused(known: RequestId | None, method: object, error: NsmError) -> JSONRPCMessage:
     """A tool call is answered with a result, which the model gets to read; others with an error."""
     if known is not None and method == "tools/call":
-        result = call_result(render_error(error))
-        return JSONRPCResponse(
-            jsonrpc="2.0",
-            id=known,
-            result=result.model_dump(by_alias=True, mode="json", exclude_none=True),
-        )
+        # The latest revision wants `resultType`; the others ignore it.
+        result = {**result_map(render_error(error)), "resultType": "complete"}
+        return JSONRPCResponse(jsonrpc="2.0", id=known, result=result)
     return error_message(Refusal(id=known, code=INVALID_REQUEST, message=str(error)))
 
 
