@@ -11,21 +11,18 @@ import json
 import os
 import socket
 import subprocess
-from collections.abc import AsyncGenerator, Callable, Generator, Mapping
-from contextlib import ExitStack, asynccontextmanager, contextmanager
+from collections.abc import Callable, Generator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
-import sandbox_agent
-from nsmd.jail import BwrapLauncher
+from nsmd.jail import BwrapLauncher, agentcode
 from nsmd.jail.arguments import FileData, Mount
 from nsmd.settings import DEFAULT_JAIL_UID
 from nsmd.values import Environment, Interpreter, JailSpec, ProjectMount
 from realjail import (
     BWRAP,
     SIZES,
-    LiveSession,
     jail_spec,
     launched,
     mount_of,
@@ -86,14 +83,14 @@ class Weakness:
         arguments: bwrap's arguments without it.
         environment: given to bwrap, which should get none.
         on_command_line: bwrap's arguments are passed there.
-        agent: the agent's program without it.
+        agent: makes of the agent's program one without it.
         inherits: a host path of which bwrap inherits a descriptor.
     """
 
     arguments: Callable[[Arguments, Stage], Arguments] = lambda words, _: words
     environment: Mapping[str, str] = dataclasses.field(default_factory=dict[str, str])
     on_command_line: bool = False
-    agent: Callable[[bytes], bytes] = lambda source: source
+    agent: Callable[[bytes], bytes] | None = None
     inherits: Callable[[Stage], str] | None = None
 
 
@@ -160,9 +157,8 @@ class WeakLauncher(BwrapLauncher):
     """The real launcher with one layer taken away."""
 
     def __init__(self, weakness: Weakness, stage: Stage, agent: bytes | None = None) -> None:
-        if agent is None:
-            assert sandbox_agent.__file__ is not None
-            agent = weakness.agent(Path(sandbox_agent.__file__).read_bytes())
+        if agent is None and weakness.agent is not None:
+            agent = weakness.agent(agentcode.source())
         super().__init__(BWRAP, DEFAULT_JAIL_UID, agent_source=agent)
         self._weakness = weakness
         self._stage = stage
@@ -204,43 +200,30 @@ class WeakLauncher(BwrapLauncher):
             )
 
 
-AS_IT_IS = Weakness()
-
-
 async def run_probe(
-    probe: Probe, stage: Stage, environment: Environment, weakness: Weakness = AS_IT_IS
+    probe: Probe, stage: Stage, environment: Environment, weakness: Weakness | None = None
 ) -> str:
-    """Run a probe in a jail of its own.
+    """Run a probe in a jail of its own: the real one, or one with a weakness.
 
     Returns:
         Its verdict: `HELD`, or `BROKEN: ` and what it could do.
     """
     program = program_of(probe, stage)
-    spec = jail_spec(environment, stage.project)
-    if probe.place == "agent":
-        launcher = WeakLauncher(weakness, stage, program.encode())
-        async with launched(launcher, spec) as jail:
-            output, errors = await read_all(jail), jail.stderr_text()
+    agent = program.encode() if probe.place == "agent" else None
+    if weakness is None:
+        launcher = BwrapLauncher(BWRAP, DEFAULT_JAIL_UID, agent_source=agent)
     else:
-        launcher = WeakLauncher(weakness, stage)
-        async with open_weak_session(launcher, spec) as session:
-            outcome = await session.run(program)
+        launcher = WeakLauncher(weakness, stage, agent)
+    async with launched(launcher, jail_spec(environment, stage.project)) as jail:
+        if probe.place == "agent":
+            output, errors = await read_all(jail), jail.stderr_text()
+        else:
+            async with talking_to(jail, environment.interpreter) as session:
+                outcome = await session.run(program)
             output, errors = outcome.stdout, outcome.stderr
     words = output.strip()
     assert words == "HELD" or words.startswith("BROKEN: "), f"no verdict: {output!r} {errors}"
     return words
-
-
-@asynccontextmanager
-async def open_weak_session(
-    launcher: BwrapLauncher, spec: JailSpec
-) -> AsyncGenerator[LiveSession, None]:
-    """A session in a jail of any launcher."""
-    async with (
-        launched(launcher, spec) as jail,
-        talking_to(jail, spec.environment.interpreter) as session,
-    ):
-        yield session
 
 
 @contextmanager

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import trio
 
-import sandbox_agent
 from nsm.wire.errors import BadProjectError, StartFailedError
+from nsmd.jail.agentcode import AgentCode, source
 from nsmd.jail.arguments import (
     AGENT_PATH,
     SYNTHETIC_FILES,
@@ -34,7 +34,7 @@ from nsmd.jail.process import (
     wait_for_starter,
 )
 from nsmd.jail.user import JailUser
-from nsmd.values import JailSpec, ProjectMount
+from nsmd.values import Environment, JailSpec, ProjectMount
 
 INFO_TIMEOUT_S = 10.0
 """bwrap tells the process id of its child 3 ms after its start. One that has not by now hangs on
@@ -88,7 +88,8 @@ class BwrapLauncher:
     ) -> None:
         self.user = JailUser(jail_uid, mounts)
         self.bwrap_path = bwrap_path
-        self._agent_source = agent_source or _installed_agent()
+        self._agent_source = agent_source
+        self._agent_code = AgentCode()
         self._bubblewrap: Bubblewrap | None = None
         self._host: HostSystem | None = None
 
@@ -112,8 +113,9 @@ class BwrapLauncher:
 
     async def launch(self, spec: JailSpec) -> BwrapJail:
         """See `Launcher`."""
+        agent = await self._agent(spec.environment)
         try:
-            attempt = self._start(spec)
+            attempt = self._start(spec, agent)
         except OSError as error:
             raise self._start_error(error) from error
         try:
@@ -132,7 +134,15 @@ class BwrapLauncher:
             text = f"{text}\nIts agent said nothing for {SPEAK_TIMEOUT_S:g} s."
         raise self._failure(text)
 
-    def _start(self, spec: JailSpec) -> _Attempt:
+    async def _agent(self, environment: Environment) -> bytes:
+        """The program of PID 1."""
+        if self._agent_source is not None:
+            return self._agent_source
+        if environment.interpreter == "python" and environment.program != environment.agent_python:
+            return source()  # it will be run by both
+        return await self._agent_code.for_python(environment.agent_python)
+
+    def _start(self, spec: JailSpec, agent: bytes) -> _Attempt:
         """Start bwrap; blocks for some 2 ms."""
         program = self._program()
         with ExitStack() as ours, ExitStack() as theirs:
@@ -145,7 +155,7 @@ class BwrapLauncher:
             stderr_fd = make_stderr()
             ours.callback(os.close, stderr_fd)
             mounts = self._mounts(spec, program, theirs)
-            files = self._files(theirs)
+            files = _files(agent, theirs)
             arguments = self._arguments(spec, mounts, files, info_end)
             # Not on the command line: everyone on the host and in the jail could read it there.
             arguments_fd = _memory_file(b"".join(os.fsencode(a) + b"\0" for a in arguments), theirs)
@@ -237,14 +247,6 @@ class BwrapLauncher:
                 hint="Start a new session.",
             )
         return path, fd
-
-    def _files(self, owned: ExitStack) -> list[FileData]:
-        contents = [(AGENT_PATH, self._agent_source)]
-        contents += [(path, text.encode()) for path, text in SYNTHETIC_FILES]
-        return [
-            FileData(descriptor=_memory_file(content, owned), target=path)
-            for path, content in contents
-        ]
 
     def _program(self) -> Bubblewrap:
         """bwrap, asked once what it can do; one that gets installed later is found."""
@@ -345,11 +347,12 @@ async def _speaks(channel: socket.socket) -> bool:
         return False
 
 
-def _installed_agent() -> bytes:
-    path = sandbox_agent.__file__
-    assert path is not None
-    with open(path, "rb") as file:
-        return file.read()
+def _files(agent: bytes, owned: ExitStack) -> list[FileData]:
+    contents = [(AGENT_PATH, agent)]
+    contents += [(path, text.encode()) for path, text in SYNTHETIC_FILES]
+    return [
+        FileData(descriptor=_memory_file(content, owned), target=path) for path, content in contents
+    ]
 
 
 def _memory_file(content: bytes, owned: ExitStack) -> int:
