@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from nsm.cli.live import Live, Rest
+from sandbox_agent import Capture, Limits, Spills
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 WHOLE = "".join(f"{number}\n" for number in range(100))
 HEAD, TAIL = WHOLE[:50], WHOLE[-60:]
@@ -34,13 +40,18 @@ def test_a_whole_result_brings_what_was_not_streamed(streamed: str, rest: str) -
     assert shown(streamed, pieces=3).rest(WHOLE, 0) == Rest(rest, 0)
 
 
+def mark(omitted_bytes: int) -> str:
+    """As `sandbox_agent.Capture` puts it between head and tail; tested below."""
+    return f"\n[... {omitted_bytes} bytes left out ...]\n"
+
+
 @pytest.mark.parametrize(
     ("streamed", "rest"),
     [
-        ("", Rest(HEAD + TAIL, OMITTED)),
-        (WHOLE[:20], Rest(HEAD[20:] + TAIL, OMITTED)),
-        (HEAD, Rest(TAIL, OMITTED)),
-        (WHOLE[: len(HEAD) + 10], Rest(TAIL, OMITTED - 10)),
+        ("", Rest(HEAD + mark(OMITTED) + TAIL, OMITTED)),
+        (WHOLE[:20], Rest(HEAD[20:] + mark(OMITTED) + TAIL, OMITTED)),
+        (HEAD, Rest(mark(OMITTED) + TAIL, OMITTED)),
+        (WHOLE[: len(HEAD) + 10], Rest(mark(OMITTED - 10) + TAIL, OMITTED - 10)),
         (WHOLE[: -len(TAIL)], Rest(TAIL, 0)),
         (WHOLE[:-10], Rest(WHOLE[-10:], 0)),
         (WHOLE, Rest("", 0)),
@@ -48,7 +59,12 @@ def test_a_whole_result_brings_what_was_not_streamed(streamed: str, rest: str) -
     ids=["nothing", "part of head", "head", "into the gap", "up to tail", "into tail", "all"],
 )
 def test_a_truncated_result_brings_the_rest(streamed: str, rest: Rest) -> None:
-    assert shown(streamed, pieces=4).rest(HEAD + TAIL, OMITTED) == rest
+    assert shown(streamed, pieces=4).rest(HEAD + mark(OMITTED) + TAIL, OMITTED) == rest
+
+
+def test_head_and_tail_without_a_mark_are_not_taken_apart() -> None:
+    assert shown(WHOLE[:20]).rest(HEAD + TAIL, OMITTED) == Rest(HEAD[20:] + TAIL, OMITTED)
+    assert shown(WHOLE[:200]).rest(HEAD + TAIL, OMITTED) == Rest(mark(90), 90)
 
 
 def test_from_a_gap_on_nothing_streams_and_the_result_brings_it() -> None:
@@ -63,20 +79,40 @@ def test_characters_are_counted_in_bytes() -> None:
     text = "".join(f"{number}ü€🎈" for number in range(10, 20))
     assert shown(text[:11]).rest(text, 0) == Rest(text[11:], 0)
     omitted = len(text[10:-20].encode())
-    assert shown(text[:40]).rest(text[:10] + text[-20:], omitted) == Rest(text[40:], 0)
+    final = text[:10] + mark(omitted) + text[-20:]
+    assert shown(text[:40]).rest(final, omitted) == Rest(text[40:], 0)
 
 
 def test_where_counting_fails_nothing_is_repeated() -> None:
     """Bytes that were no UTF-8 have other lengths in text than in the output."""
-    text = "head" + "x" * 100 + "tail"
-    rest = shown("head" + "y" * 300 + "z" * 90).rest(text, 300)
-    assert rest.text == ""
-    assert rest.left_out_bytes > 0
+    final = "head" + mark(300) + "x" * 100 + "tail"
+    rest = shown("head" + "y" * 300 + "z" * 90).rest(final, 300)
+    assert rest == Rest("", 14)
 
 
 def test_a_result_that_contradicts_what_was_shown_repeats_nothing() -> None:
     assert shown("abc").rest("xyz", 0) == Rest("", 0)
+    assert shown("abc").rest("vwxyz", 0) == Rest("", 2)
     assert shown("abc").rest("", 0) == Rest("", 0)
+
+
+@pytest.mark.parametrize("streamed", [0, 15, 40, 155, 200])
+def test_with_what_the_agent_makes_of_it(tmp_path: Path, streamed: int) -> None:
+    """The agent's own capture, with room for 60 bytes and characters torn at both edges."""
+    whole = "".join(f"{number}ü€🎈" for number in range(10, 40))
+    capture = Capture("stdout", Spills(str(tmp_path)), Limits({"reply_bytes": 60}))
+    capture.write(whole.encode())
+    final, truncated = capture.result()
+    assert truncated is not None
+    rest = shown(whole[:streamed]).rest(final, truncated["omitted_bytes"])
+    printed = whole[:streamed] + rest.text
+    if rest.left_out_bytes:
+        begin, _, end = printed.partition(mark(rest.left_out_bytes))
+        assert whole.startswith(begin)
+        assert whole.endswith(end)
+        assert len((begin + end).encode()) + rest.left_out_bytes == len(whole.encode())
+    else:
+        assert printed == whole
 
 
 @given(st.data())
@@ -93,10 +129,10 @@ def test_every_byte_is_shown_once_but_for_one_counted_gap(data: st.DataObject) -
     for number, end in enumerate(edges):
         printed += live.take(whole[start:end], skipped=number == behind)
         start = end
-    rest = live.rest(whole[:head] + whole[tail:], tail - head)
+    between = mark(tail - head) if tail > head else ""
+    rest = live.rest(whole[:head] + between + whole[tail:], tail - head)
     printed += rest.text
     gap = rest.left_out_bytes
-    assert len(printed) + gap == len(whole)
-    assert any(
-        whole[:place] + whole[place + gap :] == printed for place in range(len(whole) - gap + 1)
-    )
+    place = len(printed.partition("\n")[0])
+    between = mark(gap) if gap else ""
+    assert printed == whole[:place] + between + whole[place + gap :]

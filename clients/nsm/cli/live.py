@@ -1,8 +1,8 @@
 """Streamed output and the final text put together: every byte once, in order.
 
 What streams is a preview of the bytes that the result holds again, whole or as head and tail. A
-preview has no gaps until it says `skipped` (this reader was too slow): from there on nothing more
-of it is shown, and the result brings the rest. Pure.
+preview has no gaps until it says `skipped` (it came faster than it was read): from there on
+nothing more of it is shown, and the result brings the rest. Pure.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ _KEPT_BYTES = 16 * 1024 * 1024
 """How much of what was shown is kept to compare: no result is larger (`MAX_FRAME_BYTES`)."""
 
 _CHECKED_BYTES = 64
-"""How many bytes before a cut must agree with what was shown."""
+"""How many bytes before a place in the tail must agree with what was shown last."""
 
 
 class Rest(NamedTuple):
@@ -51,33 +51,33 @@ class Live:
         """What is left to show.
 
         Args:
-            final: the result's text; with `omitted_bytes` left out, head and tail of the output.
+            final: the result's text; where bytes were omitted, head and tail of the output and
+                the agent's mark between them.
+            omitted_bytes: how many.
         """
-        text = final.encode()
-        common = _common_prefix(text, self._begin)
-        if common == self._shown_bytes:
-            return Rest(_decode(text[common:]), omitted_bytes)
-        left = len(text) + omitted_bytes - self._shown_bytes
-        if left <= 0:
-            return Rest("", 0)
-        cut = len(text) - left
-        if cut <= common:  # shown: the head and some of what the result leaves out
-            return Rest(_decode(text[common:]), left - (len(text) - common))
-        # Shown: all up to some place in the tail. Bytes that were no UTF-8 are counted
-        # differently in text and output; then the cut is elsewhere, and nothing is repeated.
-        before = text[max(common, cut - _CHECKED_BYTES) : cut]
-        return Rest(_decode(text[cut:]), 0) if self._end.endswith(before) else Rest("", left)
+        mark = _mark(omitted_bytes) if omitted_bytes else ""
+        head, found, tail = final.partition(mark) if mark else (final, "", "")
+        head_bytes, tail_bytes = head.encode(), tail.encode()
+        shown = self._shown_bytes
+        if shown <= len(head_bytes):
+            if not head_bytes.startswith(self._begin):
+                return Rest("", len(head_bytes) - shown + omitted_bytes + len(tail_bytes))
+            return Rest(_decode(head_bytes[shown:]) + found + tail, omitted_bytes)
+        missing = len(head_bytes) + omitted_bytes - shown
+        if missing > 0:
+            return Rest(_mark(missing) + tail, missing)
+        # Bytes that were no UTF-8 have another length in the output than as U+FFFD. Then this
+        # place is not where showing ended; rather than repeat something, nothing more is shown.
+        place = -missing
+        seen, unseen = tail_bytes[:place], tail_bytes[place:]
+        if not self._end.endswith(seen[-_CHECKED_BYTES:]):
+            return Rest("", len(unseen))
+        return Rest(_decode(unseen), 0)
 
 
-def _common_prefix(one: bytes, other: bytes | bytearray) -> int:
-    low, high = 0, min(len(one), len(other))
-    while low < high:
-        middle = (low + high + 1) // 2
-        if one[:middle] == other[:middle]:
-            low = middle
-        else:
-            high = middle - 1
-    return low
+def _mark(omitted_bytes: int) -> str:
+    """What the agent puts between head and tail."""
+    return f"\n[... {omitted_bytes} bytes left out ...]\n"
 
 
 def _decode(data: bytes) -> str:
