@@ -9,11 +9,14 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
@@ -90,10 +93,30 @@ def show_configuration(style: Style) -> None:
 # The demonstration
 
 
-async def demonstrate(style: Style, variables: Mapping[str, str], log: Path) -> None:
+@contextmanager
+def shown_project() -> Generator[Path]:
+    """The repository; a copy of its files where root's jails, which are not root's, can't read it.
+
+    That is a clone made by root with umask 077.
+    """
+    if os.geteuid() != 0 or all((ROOT / name).stat().st_mode & 0o004 for name in ("", "README.md")):
+        yield ROOT
+        return
+    with tempfile.TemporaryDirectory(prefix="nsm-demo-") as directory:
+        copy = Path(directory, ROOT.name)
+        ignored = shutil.ignore_patterns(".*", "__pycache__", "build", "dist")
+        shutil.copytree(ROOT, copy, ignore=ignored, copy_function=shutil.copyfile)
+        Path(directory).chmod(0o755)
+        for path in (copy, *copy.rglob("*")):
+            path.chmod(0o755 if path.is_dir() else 0o644)
+        print("(a copy: the user that jails of root run as can't read the original)")
+        yield copy
+
+
+async def demonstrate(style: Style, variables: Mapping[str, str], project: Path, log: Path) -> None:
     """Attach like an editor, and run every part that this machine has an interpreter for."""
     command = StdioServerParameters(
-        command=str(BIN / "nsm-mcp"), env={**variables, "PROJECT_DIR": str(ROOT)}, cwd=ROOT
+        command=str(BIN / "nsm-mcp"), env={**variables, "PROJECT_DIR": str(project)}, cwd=project
     )
     problems = unavailable(variables)
     client_info = Implementation(name="demo", version=nsm.__version__)
@@ -166,9 +189,9 @@ def main() -> int:
     print(f"{style.bold}nsm {nsm.__version__}{style.off}, used through nsm-mcp as an editor would")
     print(f"{ROOT} is at /project in every jail, read-only")
     try:
-        with private_supervisor("nsm-demo-") as variables:
+        with shown_project() as project, private_supervisor("nsm-demo-") as variables:
             log = Path(variables["NSM_SOCKET"]).with_name("nsm-mcp.log")
-            trio.run(demonstrate, style, variables, log)
+            trio.run(demonstrate, style, variables, project, log)
         show_configuration(style)
         print(f"\nDone in {time.perf_counter() - started_s:.1f} s; nothing is left running.")
         sys.stdout.flush()
