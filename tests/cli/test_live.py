@@ -75,6 +75,23 @@ def test_from_a_gap_on_nothing_streams_and_the_result_brings_it() -> None:
     assert live.rest("abcdefgh", 0) == Rest("cdefgh", 0)
 
 
+def test_a_mark_in_the_preview_is_a_gap() -> None:
+    live = Live()
+    assert live.take("ab", skipped=False) == "ab"
+    assert live.take("c" + mark(2) + "fg", skipped=False) == "c"
+    assert live.take("h", skipped=False) == ""
+    assert live.rest("abcdefghi", 0) == Rest("defghi", 0)
+
+
+def test_code_that_prints_a_mark_loses_nothing() -> None:
+    live = Live()
+    whole = "a" + mark(7) + "b" + mark(8)
+    printed = live.take(whole, skipped=False)
+    assert printed == "a"
+    assert printed + live.rest(whole, 0).text == whole
+    assert live.rest(whole, 8).left_out_bytes == 8
+
+
 def test_characters_are_counted_in_bytes() -> None:
     text = "".join(f"{number}ü€🎈" for number in range(10, 20))
     assert shown(text[:11]).rest(text, 0) == Rest(text[11:], 0)

@@ -1,12 +1,15 @@
 """Streamed output and the final text put together: every byte once, in order.
 
 What streams is a preview of the bytes that the result holds again, whole or as head and tail. A
-preview has no gaps until it says `skipped` (it came faster than it was read): from there on
-nothing more of it is shown, and the result brings the rest. Pure.
+preview has no gaps until something was printed faster than it could be sent on: then the agent
+puts a mark into its text, or the supervisor says `skipped`. From there on nothing more of it is
+shown, and the result brings the rest. (Code that prints such a mark itself is shown later, no
+more.) Pure.
 """
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple
 
 _KEPT_BYTES = 16 * 1024 * 1024
@@ -14,6 +17,8 @@ _KEPT_BYTES = 16 * 1024 * 1024
 
 _CHECKED_BYTES = 64
 """How many bytes before a place in the tail must agree with what was shown last."""
+
+_ANY_MARK = re.compile(r"\n\[\.\.\. \d+ bytes left out \.\.\.]\n")
 
 
 class Rest(NamedTuple):
@@ -33,7 +38,7 @@ class Live:
         self._behind = False
 
     def take(self, text: str, *, skipped: bool) -> str:
-        """The part of a streamed piece that is to be shown now: all, or nothing.
+        """The part of a streamed piece that is to be shown now: all, until there is a gap.
 
         Args:
             skipped: something before this piece was left out.
@@ -41,6 +46,9 @@ class Live:
         self._behind = self._behind or skipped
         if self._behind:
             return ""
+        if (gap := _ANY_MARK.search(text)) is not None:
+            self._behind = True
+            text = text[: gap.start()]
         data = text.encode()
         self._begin += data[: _KEPT_BYTES - len(self._begin)]
         self._end = (self._end + data)[-_CHECKED_BYTES:]
@@ -76,7 +84,7 @@ class Live:
 
 
 def _mark(omitted_bytes: int) -> str:
-    """What the agent puts between head and tail."""
+    """What the agent puts where it leaves bytes out."""
     return f"\n[... {omitted_bytes} bytes left out ...]\n"
 
 
