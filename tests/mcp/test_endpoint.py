@@ -9,8 +9,9 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from fake_runner import FakeRunner, a_project, echo
-from json_peer import Message, Peer, call_params
+from json_peer import Message, Peer, call_params, text_of
 from mcp_peer import attachment
+from nsm.wire.errors import BadProjectError
 from nsmd.mcp.endpoint import ROOTS_TIMEOUT_S
 
 CODE = {"code": "1", "env": "python"}
@@ -241,3 +242,25 @@ async def test_ids_of_our_questions_are_our_own() -> None:
             assert isinstance(question["id"], str)
             ids.add(question["id"])
     assert len(ids) == 2
+
+
+async def test_a_mount_is_kept_until_there_is_reason_to_doubt_it() -> None:
+    runner = FakeRunner(echo)
+    runner.project = a_project("/old")
+    async with attachment(runner) as peer:
+        await peer.attach()
+        await peer.initialize()
+        for _ in range(2):
+            await peer.call(CODE)
+        assert len(runner.asked_projects) == 1
+        runner.project = a_project("/new")
+        runner.refusal = BadProjectError("/old is gone.")
+        assert "/old is gone." in text_of(await peer.call(CODE))
+        runner.refusal = None
+        await peer.call(CODE)
+        assert len(runner.asked_projects) == 2
+        runner.project = a_project("/newer")
+        (tool,) = (await peer.request("tools/list"))["result"]["tools"]
+        assert "/newer is at /project" in tool["description"]
+        for path in ("/old", "/old", "/new"):
+            assert (await runner.next()).request.client.project == a_project(path)
