@@ -57,6 +57,9 @@ class Interrupts:
         os.close(self._wakeup[0])
         os.close(self._wakeup[1])
         self._wakeup = None
+        if self._count and not self._told and error is None:
+            # It came when there was nothing left to stop: the caller should hear of it.
+            signal.raise_signal(signal.SIGINT)
 
     def wait(self, descriptor: int) -> bool:
         """Wait until a descriptor is readable or SIGINT comes.

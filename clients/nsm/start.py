@@ -19,9 +19,12 @@ TYPE_CHECKING = False  # `typing` itself takes 8 ms to import; checkers know thi
 if TYPE_CHECKING:
     from typing import NoReturn
 
-CONNECT_TIMEOUT_S = 10
+CONNECT_TIMEOUT_S = 10.0
 """How long a connection may wait in the supervisor's backlog. It accepts at once unless it is
 stopped or overloaded."""
+
+_TIMEVAL = struct.Struct("@ll")
+"""Seconds and microseconds; socket(7)."""
 
 _UCRED = struct.Struct("3i")
 """pid, uid, gid; unix(7)."""
@@ -69,7 +72,7 @@ def _try_connect(path: str) -> socket.socket | None:
     except BlockingIOError:
         connection.close()
         _not_running(
-            f"the supervisor on {path} has not taken a connection for {CONNECT_TIMEOUT_S} s",
+            f"the supervisor on {path} has not taken a connection for {CONNECT_TIMEOUT_S:g} s",
             "It is stopped or overloaded: see `systemctl --user status nsm` or its process.",
         )
     except paths.PathError:
@@ -87,8 +90,9 @@ def _try_connect(path: str) -> socket.socket | None:
     return connection
 
 
-def _set_send_timeout(connection: socket.socket, seconds: int) -> None:
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("@ll", seconds, 0))
+def _set_send_timeout(connection: socket.socket, seconds: float) -> None:
+    value = _TIMEVAL.pack(int(seconds), int(seconds % 1 * 1_000_000))
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, value)
 
 
 def _check_peer(connection: socket.socket, path: str) -> None:

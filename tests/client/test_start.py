@@ -299,6 +299,18 @@ def test_a_path_that_leads_through_a_file(tmp_path: Path) -> None:
         start.connect("x.sock")
 
 
+def test_one_that_takes_no_connections_is_waited_for_a_bounded_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = str(tmp_path / "x.sock")
+    monkeypatch.setattr(start, "CONNECT_TIMEOUT_S", 0.02)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(path)
+        listener.listen(0)
+        with start.connect(path), pytest.raises(NotRunningError, match=r"for 0\.02 s"):
+            start.connect(path)
+
+
 def test_a_listener_of_another_user_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
