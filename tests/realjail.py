@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import os
-import shutil
 import tempfile
 from collections.abc import AsyncGenerator, Generator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 
 import pytest
 import trio
 
 from nsmd.agentframes import ErrorFrame, ResultFrame
-from nsmd.agentlink import AgentLink
+from nsmd.agentlink import AgentLink, AgentLinkError
 from nsmd.environments import find_environments
 from nsmd.jail import BwrapLauncher, Jail, Launcher, find_bwrap
 from nsmd.settings import DEFAULT_JAIL_UID, Settings
@@ -95,13 +94,18 @@ class LiveSession:
                 assert not isinstance(frame, ErrorFrame), frame
 
 
+async def _write(link: AgentLink) -> None:
+    # A jail that was ended takes no acknowledgements.
+    with suppress(AgentLinkError):
+        await link.run_writer()
+
+
 @asynccontextmanager
 async def talking_to(jail: Jail, interpreter: Interpreter) -> AsyncGenerator[LiveSession, None]:
     """Shake hands with the agent of a jail; the jail itself is the caller's."""
-    stream = trio.SocketStream(trio.socket.from_stdlib_socket(jail.socket.dup()))
-    async with stream, trio.open_nursery() as nursery:
-        link = AgentLink(stream)
-        nursery.start_soon(link.run_writer)
+    async with trio.open_nursery() as nursery:
+        link = AgentLink(jail.socket)
+        nursery.start_soon(_write, link)
         with trio.fail_after(ANSWER_TIMEOUT_S):
             await link.handshake({})
         yield LiveSession(jail, link, interpreter)
@@ -150,8 +154,3 @@ async def read_all(jail: Jail) -> str:
             if not piece:
                 return text.decode(errors="replace")
             text += piece
-
-
-def has_program(name: str) -> bool:
-    """Whether a program is on `SYSTEM_PATH`."""
-    return shutil.which(name, path=SYSTEM_PATH) is not None

@@ -1,0 +1,68 @@
+"""Finding 7: the kernel counts pipes, inotify instances and more by user, across jails.
+
+Bounding them needs cgroups and filters. Until then a jail that takes them all must not keep another
+one from starting and answering.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from nsmd.values import Environment
+from realjail import environments, needs_bwrap, open_session
+
+pytestmark = [pytest.mark.jail, needs_bwrap]
+
+HOG = """
+import ctypes, fcntl, os
+F_SETPIPE_SZ = 1031
+held = []
+for _ in range(200):
+    pipe = os.pipe()
+    held.append(pipe)
+    try:
+        fcntl.fcntl(pipe[0], F_SETPIPE_SZ, 1 << 20)
+    except OSError:
+        pass
+libc = ctypes.CDLL(None, use_errno=True)
+watches = 0
+while libc.inotify_init() >= 0:
+    watches += 1
+print(len(held), watches)
+"""
+
+SMALL_PIPES = """
+import ctypes, fcntl, os
+F_GETPIPE_SZ = 1032
+print(fcntl.fcntl(os.pipe()[0], F_GETPIPE_SZ), ctypes.CDLL(None).inotify_init())
+"""
+
+BIG_OUTPUT = {
+    "python": "print('x' * 300_000)",
+    "bash": "head -c 300000 /dev/zero | tr '\\0' x; echo",
+    "node": "console.log('x'.repeat(300000))",
+}
+
+
+@pytest.fixture(scope="module")
+def known() -> dict[str, Environment]:
+    return environments()
+
+
+async def test_a_hog_does_not_keep_others_from_working(known: dict[str, Environment]) -> None:
+    async with open_session(known["python"]) as hog:
+        pipes, watches = map(int, (await hog.run(HOG)).stdout.split())
+        assert pipes > 8
+        assert watches > 0
+        async with open_session(known["python"]) as victim:
+            size, watch = map(int, (await victim.run(SMALL_PIPES)).stdout.split())
+            # The hog is felt, or this test shows nothing.
+            assert size <= 8192
+            assert watch == -1
+        for environment in known.values():
+            if environment.problem is None:
+                async with open_session(environment) as session:
+                    outcome = await session.run(BIG_OUTPUT[environment.interpreter])
+                    assert outcome.exit_code == 0
+                    assert len(outcome.stdout) == 300_001
+        assert (await hog.run("print(len(held))")).stdout == f"{pipes}\n"
