@@ -1,4 +1,4 @@
-"""In CI, skipping what the set-up installs is a failure.
+"""What holds for every test: the umask, and in CI that what the set-up installs is not skipped.
 
 A test that cannot run on this machine skips with a reason that begins with ``not here:`` (no
 cgroup delegation, no such kernel, ...). Any other skip says that something is missing which
@@ -56,5 +56,8 @@ class SkipGate:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # Jails of root run as another user: what a test lays out for them has to be readable, also
+    # where the person who runs the tests prefers otherwise.
+    os.umask(0o022)
     if os.environ.get("CI"):
         config.pluginmanager.register(SkipGate(), "nsm-skip-gate")
