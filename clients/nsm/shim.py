@@ -196,7 +196,7 @@ class Relay:
             if failure:
                 _say(failure)
                 for known, method in requests:
-                    self._answer_failure(known, method, f"{failure}\nThe code was not run.")
+                    self._answer_failure(known, method, f"nsm: {failure}\nThe code was not run.")
                 return
         if self._link is None:
             return  # nobody is left whom a notification or an answer could concern
@@ -235,7 +235,7 @@ class Relay:
         for message in messages:
             known, method = jsonlines.request_id(message), message.get("method")
             if known is not None and isinstance(method, str):
-                self._answer_failure(known, method, failure)
+                self._answer_failure(known, method, f"nsm: {failure}")
                 if method != "server/discover":
                     self._exit_code = 1
 
@@ -270,8 +270,7 @@ class Relay:
             link = attach(self._connect())
         except Exception as error:  # noqa: BLE001  # whatever it is, the client is told
             hint = getattr(error, "hint", "")
-            message = f"nsm: {getattr(error, 'message', None) or error}"
-            return f"{message} {hint}".rstrip()
+            return f"{getattr(error, 'message', None) or error} {hint}".rstrip()
         self._link = link
         if replay and self._initialize is not None:
             self._replayed, line = self._initialize

@@ -8,20 +8,18 @@ import pytest
 import trio
 from trio.testing import MockClock, memory_stream_pair, wait_all_tasks_blocked
 
-from fake_runner import FakeRunner, a_result, echo
-from json_peer import MODERN_META, Message, Peer, call_params, text_of
+from fake_runner import FakeRunner, echo
+from json_peer import MODERN_META, Peer, call_params, text_of
 from mcp_peer import attachment
 from nsm import jsonlines
 from nsm.wire.errors import (
     BadProjectError,
     OverloadedError,
-    SessionEndedError,
     UnknownEnvironmentError,
 )
 from nsmd.mcp.attachment import MAX_ATTACH_BYTES, serve_attachment
 from nsmd.mcp.endpoint import serve
 from nsmd.mcp.load import EndpointLoader
-from nsmd.mcp.router import MAX_CALLS
 
 CODE = {"code": "print(1)", "env": "python"}
 
@@ -253,7 +251,7 @@ async def test_a_project_that_cannot_be_mounted_is_told_with_each_call() -> None
         await peer.attach({"PROJECT_DIR": "/x"})
         await peer.initialize()
         (tool,) = (await peer.request("tools/list"))["result"]["tools"]
-        assert "No project is mounted: PROJECT_DIR '/x' does not exist." in tool["description"]
+        assert "mounted: PROJECT_DIR '/x' does not exist. Correct it.\n" in tool["description"]
         result = await peer.call(CODE)
         assert result["isError"] is True
         assert text_of(result) == "PROJECT_DIR '/x' does not exist.\nCorrect it."
@@ -278,163 +276,6 @@ async def test_output_that_is_no_unicode_leaves_the_line_json() -> None:
         await peer.attach()
         await peer.initialize()
         assert text_of(await peer.call(CODE)) == "a\ufffd\x00\x1b\u2028b"
-
-
-# Calls.
-
-
-async def test_calls_run_in_parallel_and_answers_come_as_they_are_ready() -> None:
-    runner = FakeRunner()
-    async with attachment(runner) as peer:
-        await peer.attach()
-        await peer.initialize()
-        first = await peer.start("tools/call", call_params({**CODE, "session": "a"}))
-        second = await peer.start("tools/call", call_params({**CODE, "session": "b"}))
-        one, two = await runner.next(), await runner.next()
-        two.finish("2")
-        assert (await peer.receive())["id"] == second
-        one.finish("1")
-        assert (await peer.receive())["id"] == first
-
-
-async def test_a_session_that_ends_under_a_call() -> None:
-    runner = FakeRunner()
-    async with attachment(runner) as peer:
-        await peer.attach()
-        await peer.initialize()
-        await peer.start("tools/call", call_params({**CODE, "session": "a"}))
-        execution = await runner.next()
-        execution.answer(SessionEndedError("Session 'a' was killed.", hint="Call again."))
-        answer = await peer.receive()
-        assert text_of(answer["result"]) == "Session 'a' was killed.\nCall again."
-        assert not execution.abandoned.is_set()
-
-
-@pytest.mark.parametrize("modern", [False, True])
-async def test_cancellation_interrupts_and_is_not_answered(modern: bool) -> None:
-    runner = FakeRunner()
-    async with attachment(runner) as peer:
-        await peer.attach()
-        await peer.initialize()
-        call = await peer.start("tools/call", call_params(CODE, modern=modern))
-        execution = await runner.next()
-        await peer.notify("notifications/cancelled", {"requestId": call, "reason": "Esc"})
-        await execution.interrupted.wait()
-        assert not execution.abandoned.is_set()
-        assert (await peer.request("ping"))["result"] == {}  # and not the cancelled call's answer
-
-
-async def test_cancelling_twice_or_too_late_does_nothing() -> None:
-    runner = FakeRunner(echo)
-    async with attachment(runner) as peer:
-        await peer.attach()
-        await peer.initialize()
-        await peer.call(CODE)
-        execution = await runner.next()
-        for _ in range(2):
-            await peer.notify("notifications/cancelled", {"requestId": 2})
-        assert (await peer.request("ping"))["result"] == {}
-        assert not execution.interrupted.is_set()
-
-
-async def test_an_id_of_a_cancelled_call_can_be_used_again() -> None:
-    runner = FakeRunner()
-    async with attachment(runner) as peer:
-        await peer.attach()
-        await peer.initialize()
-        call = {"jsonrpc": "2.0", "id": 50, "method": "tools/call", "params": call_params(CODE)}
-        await peer.send(call)
-        first = await runner.next()
-        await peer.notify("notifications/cancelled", {"requestId": 50})
-        await first.interrupted.wait()
-        await wait_all_tasks_blocked()
-        await peer.send(call)
-        (await runner.next()).finish("again")
-        assert text_of((await peer.receive())["result"]) == "again"
-
-
-async def test_an_id_in_use_is_refused_without_answering_the_first() -> None:
-    runner = FakeRunner()
-    async with attachment(runner) as peer:
-        await peer.attach()
-        await peer.initialize()
-        call = {"jsonrpc": "2.0", "id": 50, "method": "tools/call", "params": call_params(CODE)}
-        await peer.send(call)
-        await peer.send(call)
-        refusal = await peer.receive()
-        assert (refusal["id"], refusal["error"]["code"]) == (None, -32600)
-        (await runner.next()).finish("first")
-        assert text_of((await peer.receive())["result"]) == "first"
-
-
-async def test_too_many_calls_at_once_are_refused() -> None:
-    runner = FakeRunner()
-    async with attachment(runner) as peer:
-        await peer.attach()
-        await peer.initialize()
-        for _ in range(MAX_CALLS + 2):
-            await peer.start("tools/call", call_params(CODE))
-        for _ in range(2):
-            refused = (await peer.receive())["result"]
-            assert refused["isError"] is True
-            assert "128 requests" in text_of(refused)
-        assert "error" in await peer.request("ping")
-        for _ in range(MAX_CALLS):
-            (await runner.next()).finish("done")
-        for _ in range(MAX_CALLS):
-            assert text_of((await peer.receive())["result"]) == "done"
-        assert (await peer.request("ping"))["result"] == {}
-
-
-@pytest.mark.parametrize("modern", [False, True])
-async def test_progress_where_it_was_asked_for(autojump_clock: MockClock, modern: bool) -> None:
-    runner = FakeRunner()
-    async with attachment(runner) as peer:
-        await peer.attach()
-        await peer.initialize()
-        params = call_params(CODE, modern=modern)
-        params["_meta"] = {**params.get("_meta", {}), "progressToken": "t"}
-        call = await peer.start("tools/call", params)
-        execution = await runner.next()
-        execution.print("one\n")
-        expected: list[Message] = [{"progressToken": "t", "progress": 0.0, "message": "one\n"}]
-        await trio.sleep(0.05)
-        execution.print("two\n")
-        execution.print("three\n")
-        expected.append({"progressToken": "t", "progress": 0.1, "message": "two\nthree\n"})
-        expected.append({"progressToken": "t", "progress": 15.1, "message": "running for 15 s"})
-        for params in expected:
-            notification = await peer.receive()
-            assert notification["method"] == "notifications/progress"
-            assert notification["params"] == params
-        execution.finish("one\ntwo\nthree\n")
-        answer = await peer.receive()
-        assert (answer["id"], text_of(answer["result"])) == (call, "one\ntwo\nthree\n")
-
-
-async def test_without_a_token_nobody_listens_to_output() -> None:
-    runner = FakeRunner()
-    async with attachment(runner) as peer:
-        await peer.attach()
-        await peer.initialize()
-        await peer.start("tools/call", call_params(CODE))
-        execution = await runner.next()
-        assert execution.on_output is None
-        execution.finish()
-        await peer.receive()
-
-
-async def test_a_chosen_session_name_is_told() -> None:
-    runner = FakeRunner()
-    async with attachment(runner) as peer:
-        await peer.attach()
-        await peer.initialize()
-        await peer.start("tools/call", call_params({**CODE, "session": "new"}))
-        execution = await runner.next()
-        assert execution.request.session == "new"
-        execution.answer(a_result(session="python-amber-7", created=True))
-        text = text_of((await peer.receive())["result"])
-        assert text == "(no output)\n[session: python-amber-7]"
 
 
 # Clients that go away, and ones that do not listen.

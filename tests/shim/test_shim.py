@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
@@ -15,7 +14,7 @@ import trio
 from json_peer import Message, Peer, call_params, text_of
 from nsm import jsonlines
 from nsm._version import __version__
-from shim_process import PATIENCE_S, FakeSupervisor, Shim, fake_supervisor, shim
+from shim_process import PATIENCE_S, Shim, fake_supervisor, shim
 
 CODE = {"code": "print(1)", "env": "python"}
 INITIALIZE: Message = {
@@ -288,7 +287,7 @@ async def test_the_client_sees_why_there_is_none(tmp_path: Path, discover_first:
         assert "no supervisor listens on" in answer["error"]["message"]
         assert "NSM_AUTOSTART" in answer["error"]["message"]
         assert await running.ended() == 1
-        assert "nsm-mcp: nsm: no supervisor listens" in await running.stderr()
+        assert "nsm-mcp: no supervisor listens" in await running.stderr()
 
 
 async def test_a_bad_socket_path_is_told_too(tmp_path: Path) -> None:
@@ -423,97 +422,3 @@ async def test_signals_end_it_without_a_word(tmp_path: Path, number: signal.Sign
         assert await running.stderr() == ""
         with pytest.raises(EOFError):
             await peer.receive()
-
-
-# The program.
-
-
-def test_it_loads_next_to_nothing() -> None:
-    """30 ms and 1.5 times the memory of an empty Python; see the architecture's budgets."""
-    code = "import nsm.shim, sys; print(*sys.modules)"
-    loaded = set(
-        subprocess.run(
-            [sys.executable, "-I", "-S", "-c", f"import sys; sys.path[:0] = {PATHS!r}; {code}"],
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout.split()
-    )
-    heavy = {"json", "re", "typing", "dataclasses", "subprocess", "pathlib", "logging", "asyncio"}
-    assert not loaded & (heavy | {"cbor2", "trio", "pydantic", "mcp", "argparse"})
-
-
-PATHS = [str(Path(jsonlines.__file__).parents[1])]
-
-
-def test_nothing_else_can_write_to_the_client() -> None:
-    code = (
-        "import os, nsm.shim as s\n"
-        "stdin, stdout = s._claim_stdio()\n"
-        "print('stray', flush=True); os.system('echo stray child')\n"
-        "assert os.read(0, 1) == b''\n"
-        "os.write(stdout, os.read(stdin, 5))"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], input=b"wire!", capture_output=True, check=True
-    )
-    assert done.stdout == b"wire!"
-    assert done.stderr == b"stray\nstray child\n"
-
-
-@pytest.mark.parametrize("closed", [0, 1])
-def test_closed_standard_descriptors_are_told(closed: int) -> None:
-    done = subprocess.run(
-        ["sh", "-c", f'exec "$0" -m nsm.shim {closed}>&-', sys.executable],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        check=False,
-    )
-    assert done.returncode == 2
-    assert b"stdin and stdout must be open" in done.stderr
-
-
-@pytest.mark.parametrize(
-    ("arguments", "code", "out", "err"),
-    [
-        (["--version"], 0, f"nsm-mcp {__version__}\n", ""),
-        (["--help"], 0, "usage: nsm-mcp", ""),
-        (["serve"], 2, "", "usage: nsm-mcp"),
-    ],
-)
-def test_its_command_line(arguments: list[str], code: int, out: str, err: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "nsm.shim", *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == code
-    assert done.stdout.startswith(out)
-    assert done.stderr.startswith(err)
-    assert bool(done.stdout) == bool(out)
-
-
-def test_a_file_for_stdin(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "nsm.shim"],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        env={"NSM_SOCKET": str(tmp_path / "nobody"), "NSM_AUTOSTART": "0"},
-        check=False,
-        timeout=PATIENCE_S,
-    )
-    assert done.returncode == 1
-    assert b"no supervisor listens" in done.stderr
-
-
-def test_the_helper_is_what_it_says(tmp_path: Path) -> None:
-    """`FakeSupervisor.close` leaves nothing behind."""
-    supervisor = FakeSupervisor(tmp_path / "s")
-
-    async def live() -> None:
-        await supervisor.listen()
-        await supervisor.close()
-
-    trio.run(live)
-    assert list(tmp_path.iterdir()) == []

@@ -85,5 +85,6 @@ def _entry(name: str, text: str) -> str:
 
 def _project_line(project: ProjectMount | None, reason: str) -> str:
     if project is None:
-        return f"No project is mounted: {one_line(reason, _MAX_LINE_CHARS) or 'none was found'}."
+        why = one_line(reason, _MAX_LINE_CHARS).rstrip(".")
+        return f"No project is mounted: {why or 'none was found'}."
     return f"Project {one_line(project.path, 200)} is at {project.mount_point}, read-only."
