@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import socket
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,8 +16,9 @@ from sandbox_agent import FrameError, FrameReader, encode_frame
 PROTOCOL = 1
 CHUNK_BYTES = 64 * 1024
 
-MAX_OUTGOING = 256
-"""Frames that wait for the agent. It reads at once unless it was stopped or taken over."""
+MAX_BACKLOG_BYTES = 32 * 1024 * 1024
+"""What may wait for an agent. It reads at once unless it was stopped or taken over; the largest
+piece of code takes 16 MiB."""
 
 ACK_FRAMES = 32
 ACK_CHARS = 128 * 1024
@@ -31,20 +33,27 @@ class AgentLinkError(Exception):
 class AgentLink:
     """The supervisor's end of an agent's channel.
 
-    One task receives, one writes (`run_writer`), anyone posts. The stream belongs to the caller.
+    One task receives, one writes what could not be written at once (`run_writer`), anyone posts.
+    It works on the socket itself: a call goes through here twice, and trio's streams would add a
+    turn of the scheduler each time.
+
+    Args:
+        channel: non-blocking; belongs to the caller, who keeps it open as long as this is used.
 
     Attributes:
         capabilities: what `ready` offered; empty before the handshake.
+        token: for taking the session up again after a restart.
     """
 
-    def __init__(self, stream: trio.abc.Stream) -> None:
+    def __init__(self, channel: socket.socket) -> None:
         self.capabilities: frozenset[str] = frozenset()
         self.token = secrets.token_bytes(16)
-        self._stream = stream
+        self._channel = channel
         self._reader = FrameReader()
         self._unacked_frames = 0
         self._unacked_chars = 0
-        self._to_write, self._written = trio.open_memory_channel[bytes](MAX_OUTGOING)
+        self._backlog = bytearray()
+        self._writable = trio.Event()
 
     async def handshake(self, limits: Mapping[str, int]) -> ReadyFrame:
         """Wait for `ready` and introduce ourselves.
@@ -72,17 +81,26 @@ class AgentLink:
         return ready
 
     def post(self, frame: Mapping[str, Any]) -> None:
-        """Queue a frame for the agent.
+        """Send a frame to the agent; what its socket does not take at once waits here.
 
         Raises:
-            AgentLinkError: too many wait, because the agent does not read.
+            AgentLinkError: too much waits, because the agent does not read.
         """
+        data = encode_frame(frame)
+        if self._backlog:
+            if len(self._backlog) > MAX_BACKLOG_BYTES:
+                raise AgentLinkError("does not read what it is sent")
+            self._backlog += data
+            return
         try:
-            self._to_write.send_nowait(encode_frame(frame))
-        except trio.WouldBlock:
-            raise AgentLinkError("its agent does not read what it is sent") from None
-        except trio.BrokenResourceError:
-            pass  # the writer saw the end of the channel; the reader reports it
+            sent = self._channel.send(data)
+        except BlockingIOError:
+            sent = 0
+        except OSError:
+            return  # the channel's end is reported by `receive`
+        if sent < len(data):
+            self._backlog += data[sent:]
+            self._writable.set()
 
     async def receive(self) -> AgentFrame:
         """The next frame.
@@ -92,29 +110,34 @@ class AgentLink:
             AgentLinkError: the channel ended.
         """
         while (frame := self._next_frame()) is None:
+            # Waiting even where data is there already keeps a flood from starving other sessions.
+            await trio.lowlevel.wait_readable(self._channel)
             try:
-                data = await self._stream.receive_some(CHUNK_BYTES)
-            except (trio.BrokenResourceError, trio.ClosedResourceError):
+                data = self._channel.recv(CHUNK_BYTES)
+            except BlockingIOError:
+                continue
+            except OSError:
                 data = b""
             if not data:
                 raise AgentLinkError("ended its channel")
-            self._reader.receive_data(bytes(data))
+            self._reader.receive_data(data)
         parsed = agentframes.parse(frame)
         self._acknowledge(frame, parsed)
         return parsed
 
     async def run_writer(self) -> None:
-        """Write what was posted until the channel ends.
-
-        Raises:
-            AgentLinkError: the channel ended.
-        """
-        async with self._written:
-            try:
-                async for data in self._written:
-                    await self._stream.send_all(data)
-            except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
-                raise AgentLinkError("ended its channel") from error
+        """Write what had to wait, until cancelled or the channel ends."""
+        while True:
+            await self._writable.wait()
+            while self._backlog:
+                await trio.lowlevel.wait_writable(self._channel)
+                try:
+                    del self._backlog[: self._channel.send(self._backlog)]
+                except BlockingIOError:
+                    continue
+                except OSError:
+                    return  # `receive` reports it
+            self._writable = trio.Event()
 
     def _next_frame(self) -> Mapping[str, Any] | None:
         try:

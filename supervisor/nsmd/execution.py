@@ -89,12 +89,16 @@ class Execution:
         Raises:
             NsmError: there is no outcome, for example because the session ended.
         """
-        await self._finished.wait()
+        await self.wait_done()
         if isinstance(self._answer, RunResult):
             return self._answer
         assert self._answer is not None
         # A fresh traceback for each waiter: several may raise the same answer.
         raise self._answer.with_traceback(None)
+
+    async def wait_done(self) -> None:
+        """Return once the answer is there, whatever it is."""
+        await self._finished.wait()
 
     def interrupt(self) -> None:
         """Ask for an interrupt; the answer then says `interrupted`."""

@@ -36,6 +36,7 @@ from nsmd.agentlink import AgentLink, AgentLinkError
 from nsmd.execution import Execution
 from nsmd.jail import Jail, Launcher
 from nsmd.lifecycle import Effect, Event, State, advance
+from nsmd.timer import Timer
 from nsmd.values import JailSpec, Outcome, Output
 
 log = logging.getLogger(__name__)
@@ -128,9 +129,10 @@ class Session:
         self._link: AgentLink | None = None
         self._nursery: trio.Nursery | None = None
         self._start_scope = trio.CancelScope()
-        self._idle_scope: trio.CancelScope | None = None
-        self._watch_scope: trio.CancelScope | None = None
+        # One for both: a session is idle, or something runs in it.
+        self._timer = Timer()
         self._agent_id = ""
+        self._activity_asked = False
         self._over = trio.Event()
         self._effects: Mapping[Effect, Callable[[], None]] = {
             Effect.SEND_NEXT: self._send_next,
@@ -202,7 +204,7 @@ class Session:
         if self._link is None or "interrupt" not in self._link.capabilities:
             self.end("its execution was interrupted, and its agent can only be stopped as a whole")
             return True
-        self._link.post({"type": "interrupt", "id": self._agent_id})
+        self._post({"type": "interrupt", "id": self._agent_id})
         self._watch(self._limits.grace_s + ANSWER_MARGIN_S)
         return True
 
@@ -249,6 +251,7 @@ class Session:
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
                 nursery.start_soon(self._converse, jail)
+                nursery.start_soon(self._timer.run)
                 if self.tenancy is not None:
                     nursery.start_soon(self._expire)
                 await jail.wait()
@@ -266,10 +269,9 @@ class Session:
 
     async def _converse(self, jail: Jail) -> None:
         """Talk to the agent until either side is gone."""
-        stream = trio.SocketStream(trio.socket.from_stdlib_socket(jail.socket.dup()))
-        async with stream, trio.open_nursery() as nursery:
-            link = AgentLink(stream)
-            nursery.start_soon(self._write, link)
+        async with trio.open_nursery() as nursery:
+            link = AgentLink(jail.socket)
+            nursery.start_soon(link.run_writer)
             try:
                 with trio.fail_after(START_TIMEOUT_S):
                     await link.handshake(
@@ -303,11 +305,12 @@ class Session:
         else:
             self._lose(f"its jail died{_quote(jail.stderr_text())}")
 
-    async def _write(self, link: AgentLink) -> None:
+    def _post(self, frame: Mapping[str, object]) -> None:
+        assert self._link is not None, "only a ready session talks to its agent"
         try:
-            await link.run_writer()
+            self._link.post(frame)
         except AgentLinkError as error:
-            log.debug("session %s: %s", self.id, error)  # the reader sees the end too
+            self._lose(f"its agent {error}")
 
     def _start_failed(self, jail: Jail, what: str) -> None:
         words = jail.stderr_text().strip()
@@ -333,20 +336,24 @@ class Session:
                 else:
                     log.warning("session %s: agent says %.200r", self.id, frame.message)
             case StatusFrame():
-                if frame.background > 0 or frame.running is not None:
-                    self._feed(Event.STILL_ACTIVE)
-                elif self.state is State.IDLE and self._idle_scope is not None:
-                    self.end("idle timeout")
+                self._activity_told(frame)
             case ReadyFrame() | OtherFrame():
                 pass
             case _:
                 assert_never(frame)
 
+    def _activity_told(self, frame: StatusFrame) -> None:
+        asked, self._activity_asked = self._activity_asked, False
+        if not asked or self.state is not State.IDLE:
+            return  # work came meanwhile, or nobody asked
+        if frame.background > 0 or frame.running is not None:
+            self._feed(Event.STILL_ACTIVE)
+        else:
+            self.end("idle timeout")
+
     def _answered(self, answer: Outcome | NsmError) -> None:
         execution, self._running, self._agent_id = self._running, None, ""
-        if self._watch_scope is not None:
-            self._watch_scope.cancel()
-            self._watch_scope = None
+        self._timer.disarm()
         self.active_s = trio.current_time()
         if execution is not None:
             execution.finish(answer)
@@ -363,14 +370,13 @@ class Session:
             self._effects[effect]()
 
     def _send_next(self) -> None:
-        assert self._link is not None, "only a ready session runs code"
         execution = self._running = self._queue.popleft()
         self.executions += 1
         self.active_s = trio.current_time()
         self._agent_id = f"{self.id}.{self.executions}"
         limit_s = execution.origin.timeout_s
         execution.note_sent()
-        self._link.post(
+        self._post(
             {
                 "type": "execute",
                 "id": self._agent_id,
@@ -389,42 +395,23 @@ class Session:
         The agent keeps the time limit itself. This is for an agent that was stopped, starved or
         taken over, and for older ones that know no limit.
         """
-        assert self._nursery is not None
-        if self._watch_scope is not None:
-            self._watch_scope.cancel()
-        scope = self._watch_scope = trio.CancelScope()
-        self._nursery.start_soon(self._give_up_after, seconds, scope)
-
-    async def _give_up_after(self, seconds: float, scope: trio.CancelScope) -> None:
-        with scope:
-            await trio.sleep(seconds)
-            self.end("its agent did not answer in time")
+        self._timer.arm(seconds, lambda: self.end("its agent did not answer in time"))
 
     def _arm_idle(self) -> None:
-        if self.tenancy is None or self._nursery is None:
-            return  # a spare's time is the pool's business
-        self._disarm_idle()
-        self._idle_scope = trio.CancelScope()
-        self._nursery.start_soon(self._idle_away, self.tenancy.idle_timeout_s, self._idle_scope)
-
-    async def _idle_away(self, seconds: float, scope: trio.CancelScope) -> None:
-        with scope:
-            await trio.sleep(seconds)
-            self._feed(Event.IDLE_EXPIRED)
-            # No answer about background processes: the agent is no longer there to ask.
-            await trio.sleep(ANSWER_MARGIN_S)
-            self.end("idle timeout")
+        if self.tenancy is not None:  # a spare's time is the pool's business
+            self._timer.arm(self.tenancy.idle_timeout_s, lambda: self._feed(Event.IDLE_EXPIRED))
 
     def _disarm_idle(self) -> None:
-        if self._idle_scope is not None:
-            self._idle_scope.cancel()
-            self._idle_scope = None
+        self._timer.disarm()
 
     def _ask_activity(self) -> None:
-        if self._link is not None and "status" in self._link.capabilities:
-            self._link.post({"type": "status"})
-        else:
+        if self._link is None or "status" not in self._link.capabilities:
             self.end("idle timeout")
+            return
+        self._activity_asked = True
+        self._post({"type": "status"})
+        # No answer: the agent is no longer there to be asked.
+        self._timer.arm(ANSWER_MARGIN_S, lambda: self.end("idle timeout"))
 
     async def _expire(self) -> None:
         assert self.tenancy is not None

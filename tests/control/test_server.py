@@ -14,7 +14,7 @@ import trio.testing
 
 from fakes import BASH, BROKEN, PYTHON, FakeAgent, FakeJail, FakeLauncher, echo, launching, no_usage
 from nsm.wire.connection import ClientConnection
-from nsm.wire.errors import NsmError
+from nsm.wire.errors import NsmError, SessionEndedError
 from nsm.wire.messages import CONNECTION_ID, Cancel, Event, Failure, Hello, Request, Result
 from nsmd.control.operations import ALL_RIGHTS, Right, Services
 from nsmd.control.server import HELLO_TIMEOUT_S, Access, ControlServer
@@ -204,6 +204,18 @@ async def test_output_comes_as_events_before_the_answer(autojump_clock: trio.abc
         assert all(event.event == "output" for event in peer.events)
 
 
+async def test_a_session_that_ends_while_its_output_streams_is_told(
+    autojump_clock: trio.abc.Clock,
+) -> None:
+    async with bench() as it:
+        peer = await it.connect()
+        id_ = await peer.start("run", env="python", code="wait", session="a", stream=True)
+        await trio.testing.wait_all_tasks_blocked()
+        it.registry.find("a").end("test")
+        with pytest.raises(SessionEndedError, match="test"):
+            await peer.answer(id_)
+
+
 async def test_cancel_interrupts_and_the_answer_still_comes(
     autojump_clock: trio.abc.Clock,
 ) -> None:
@@ -223,6 +235,7 @@ async def test_a_client_that_vanishes_takes_its_one_shot_with_it(
     async with bench() as it:
         peer = await it.connect()
         await peer.start("run", env="python", code="wait")
+        await peer.start("run", env="python", code="wait", stream=True)
         await peer.start("run", env="python", code="wait", session="kept", execution_id="k")
         await trio.testing.wait_all_tasks_blocked()
         await peer.stream.aclose()

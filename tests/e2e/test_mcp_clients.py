@@ -24,7 +24,8 @@ ERAS = ["legacy", "2026-07-28", "auto"]
 
 
 def server(variables: Mapping[str, str]) -> StdioServerParameters:
-    return StdioServerParameters(command=program("nsm-mcp"), env=dict(variables))
+    # The working directory is the clone, which under root may be closed to the jails' user.
+    return StdioServerParameters(command=program("nsm-mcp"), env=dict(variables), cwd="/usr")
 
 
 def text_of(result: CallToolResult) -> str:
@@ -147,14 +148,22 @@ async def test_a_supervisor_that_is_killed_is_told_and_replaced(short_dir: Path)
         await call({"code": "x = 1", "env": "python", "session": "a"})
         first = _supervisor_pid(short_dir)
         answers: list[CallToolResult] = []
+        running = trio.Event()
+
+        async def on_progress(progress: float, total: float | None, message: str | None) -> None:
+            del progress, total, message
+            running.set()
 
         async def long() -> None:
-            code = "import time; time.sleep(25)"
-            answers.append(await call({"code": code, "env": "python", "session": "a"}))
+            code = "print('running', flush=True); import time; time.sleep(25)"
+            arguments = {"code": code, "env": "python", "session": "a"}
+            answers.append(await call(arguments, progress_callback=on_progress))
+            running.set()
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(long)
-            await _until_running(short_dir)
+            await running.wait()
+            assert not answers, text_of(answers[0])
             fd = os.pidfd_open(first)
             os.kill(first, 9)
             wait_gone([fd])
@@ -204,9 +213,3 @@ def test_claude_code_sees_the_server_connected(short_dir: Path) -> None:
 def _supervisor_pid(directory: Path) -> int:
     with nsm.Client(socket_path=str(directory / "control.sock"), autostart=False) as control:
         return control.status().pid
-
-
-async def _until_running(directory: Path) -> None:
-    with nsm.Client(socket_path=str(directory / "control.sock"), autostart=False) as control:
-        while not any(row.state == "running" for row in control.sessions()):
-            await trio.lowlevel.checkpoint()

@@ -143,18 +143,22 @@ def test_a_jail_that_dies_is_told_and_replaced(shared: Supervisor, victim: str) 
         (row,) = client.sessions()
         pid = row.pid if victim == "agent" else _parent(row.pid)
         answer: list[NsmError] = []
+        running = threading.Event()
 
         def run() -> None:
+            code = "print('running', flush=True); import time; time.sleep(25)"
             with shared.client() as other:
                 try:
-                    other.run("import time; time.sleep(25)", env="python", session="d")
+                    other.run(code, env="python", session="d", on_output=lambda *_: running.set())
                 except NsmError as error:
                     answer.append(error)
+                finally:
+                    running.set()
 
         thread = threading.Thread(target=run)
         thread.start()
-        while client.sessions()[0].state != "running":
-            pass
+        assert running.wait(20)
+        assert not answer
         fds = [os.pidfd_open(p) for p in descendants(row.pid) | {row.pid}]
         os.kill(pid, signal.SIGKILL)
         if victim == "outer":  # the jail lives on without it; ending the session still ends it

@@ -17,7 +17,7 @@ SOURCES = {
 }
 
 FLOORS = (
-    ("values", "settings"),
+    ("values", "settings", "timer"),
     ("config", "names", "hostpaths", "packages"),
     ("interpreters", "environments", "project"),
     ("procstats", "jail"),

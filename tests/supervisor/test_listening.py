@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 def test_the_lock_is_held_by_one(tmp_path: Path) -> None:
     path = str(tmp_path / "lock")
     with (
-        hold_lock(path), pytest.raises(PlaceError, match=rf"running already \(pid {os.getpid()}\)"),
+        hold_lock(path),
+        pytest.raises(PlaceError, match=rf"running already \(pid {os.getpid()}\)"),
         hold_lock(path),
     ):
         pass

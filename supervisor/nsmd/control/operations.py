@@ -97,26 +97,24 @@ async def _run(call: Call) -> dict[str, Any]:
         timeout_s=arguments.optional_number(args, "timeout_s"),
         execution_id=arguments.optional_text(args, "execution_id"),
     )
-    if not arguments.flag(args, "stream"):
-        execution = await call.services.registry.submit(request)
-        return await _answer(call, execution)
-    stream = OutputStream()
-    execution = await call.services.registry.submit(request, stream.put)
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(_send_output, call, stream)
-        try:
-            return await _answer(call, execution)
-        finally:
-            stream.close()
-
-
-async def _answer(call: Call, execution: Execution) -> dict[str, Any]:
+    stream = OutputStream() if arguments.flag(args, "stream") else None
+    execution = await call.services.registry.submit(request, stream.put if stream else None)
     call.on_cancel(execution.interrupt)
     try:
+        if stream is not None:
+            await _send_output_until_done(call, stream, execution)
         return _result(await execution.wait())
-    except trio.Cancelled:
-        execution.abandon()
-        raise
+    finally:
+        if not execution.done:  # cancelled: the client is gone
+            execution.abandon()
+
+
+async def _send_output_until_done(call: Call, stream: OutputStream, execution: Execution) -> None:
+    """All output is sent before the answer, whatever the answer is."""
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(_send_output, call, stream)
+        await execution.wait_done()
+        stream.close()
 
 
 async def _send_output(call: Call, stream: OutputStream) -> None:
