@@ -1,0 +1,99 @@
+"""What may be executed, what may be shown, what can be reached."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from nsmd.hostpaths import is_within, trusted_owners, why_private, why_unreachable, why_untrusted
+from realjail import open_directory
+
+ME = os.geteuid()
+
+
+@pytest.mark.parametrize(
+    ("path", "directory", "inside"),
+    [
+        ("/a/b", "/a", True),
+        ("/a", "/a", True),
+        ("/ab", "/a", False),
+        ("/a", "/a/b", False),
+        ("/a", "/", True),
+    ],
+)
+def test_within_is_by_components(path: str, directory: str, inside: bool) -> None:
+    assert is_within(path, directory) is inside
+
+
+def program(folder: Path, mode: int = 0o755) -> str:
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / "tool"
+    file.touch()
+    file.chmod(mode)
+    return str(file)
+
+
+def test_what_only_we_can_change_is_trusted(tmp_path: Path) -> None:
+    # pytest's directory lies in /tmp, which everyone may write to but not take ours from.
+    assert why_untrusted(program(tmp_path / "bin"), trusted_owners()) is None
+
+
+def test_a_file_or_directory_that_everyone_can_change_is_not(tmp_path: Path) -> None:
+    path = program(tmp_path / "bin", 0o777)
+    assert why_untrusted(path, {0, ME}) == f"{path} is writable by everyone"
+    path = program(tmp_path / "a/b/bin")
+    (tmp_path / "a").chmod(0o777)
+    assert why_untrusted(path, {0, ME}) == f"{tmp_path / 'a'} is writable by everyone"
+
+
+def test_the_programs_own_directory_must_not_be_shared_even_if_sticky(tmp_path: Path) -> None:
+    path = program(tmp_path / "shared")
+    (tmp_path / "shared").chmod(0o1777)
+    assert why_untrusted(path, {0, ME}) is not None
+
+
+def test_another_owner_is_not_trusted(tmp_path: Path) -> None:
+    assert why_untrusted(program(tmp_path / "bin"), {ME + 1, 0} - {ME}) is not None
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="not here: needs root to give files away")
+def test_another_group_that_can_write_is_not_trusted(tmp_path: Path) -> None:
+    path = program(tmp_path / "bin", 0o775)
+    os.chown(path, -1, 4242)
+    assert why_untrusted(path, {0}) == f"{path} is writable by group 4242"
+
+
+def test_in_a_user_namespace_the_hosts_root_is_the_overflow_user(tmp_path: Path) -> None:
+    (tmp_path / "self").mkdir()
+    (tmp_path / "sys/kernel").mkdir(parents=True)
+    (tmp_path / "sys/kernel/overflowuid").write_text("65534\n")
+    (tmp_path / "self/uid_map").write_text("      1000       1000          1\n")
+    assert trusted_owners(str(tmp_path)) == {0, ME, 65534}
+    (tmp_path / "self/uid_map").write_text("         0          0 4294967295\n")
+    assert trusted_owners(str(tmp_path)) == {0, ME}
+
+
+def test_a_home_of_slash_makes_only_the_root_private() -> None:
+    assert why_private("/", "/") is not None
+    assert why_private("/srv/app", "/") is None
+
+
+def test_who_can_reach_what() -> None:
+    stranger = ME + 4242
+    with open_directory() as base:
+        inner = base / "way" / "inner"
+        inner.mkdir(parents=True)
+        (base / "way").chmod(0o711)
+        inner.chmod(0o755)
+        assert why_unreachable(str(inner), stranger, stranger) is None
+        (base / "way").chmod(0o700)
+        reason = f"{base / 'way'} (mode 0700, owner {ME}) is closed to user {stranger}"
+        assert why_unreachable(str(inner), stranger, stranger) == reason
+        assert why_unreachable(str(inner), ME, stranger) is None
+        (base / "way").chmod(0o711)
+        inner.chmod(0o711)  # may be passed through, not listed
+        assert "inner (mode 0711" in (why_unreachable(str(inner), stranger, stranger) or "")
+        (base / "file").touch(mode=0o600)
+        assert "file (mode 0600" in (why_unreachable(str(base / "file"), stranger, stranger) or "")

@@ -1,0 +1,113 @@
+"""Memory and CPU time of a tree of processes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from nsmd.procstats import usage_of
+
+PAGE = os.sysconf("SC_PAGE_SIZE")
+TICKS = os.sysconf("SC_CLK_TCK")
+
+
+def process(
+    proc: Path,
+    pid: int,
+    *,
+    resident: int = 0,
+    shared: int = 0,
+    ticks: Sequence[int] = (0, 0, 0, 0),
+    children: Sequence[Sequence[int]] = ((),),
+    name: str = "python3",
+) -> None:
+    """Put a process into a made-up /proc; `children` by thread, memory in pages."""
+    base = proc / str(pid)
+    base.mkdir()
+    fields = ["S", "1", *["0"] * 9, *map(str, ticks), "20", "0", str(len(children)), *["0"] * 30]
+    (base / "stat").write_text(f"{pid} ({name}) {' '.join(fields)}\n")
+    (base / "statm").write_text(f"999 {resident} {shared} 0 0 0 0\n")
+    for thread, pids in enumerate(children):
+        task = base / "task" / str(pid + thread)
+        task.mkdir(parents=True)
+        (task / "children").write_text(" ".join(map(str, pids)))
+
+
+def test_a_tree_is_summed(tmp_path: Path) -> None:
+    process(tmp_path, 10, resident=30, shared=10, ticks=(1, 2, 3, 4), children=[[11], [12]])
+    process(tmp_path, 11, resident=5, shared=5, ticks=(100, 0, 0, 0), children=[[13]])
+    process(tmp_path, 12, resident=7, shared=0)
+    process(tmp_path, 13, resident=1, shared=0, ticks=(0, 50, 0, 0))
+    process(tmp_path, 99, resident=1000, ticks=(9, 9, 9, 9))
+    usage = usage_of([10], str(tmp_path))[10]
+    assert usage.memory_bytes == (20 + 0 + 7 + 1) * PAGE
+    assert usage.cpu_s == pytest.approx((10 + 100 + 50) / TICKS)
+    assert usage.processes == 4
+
+
+def test_each_root_has_its_own(tmp_path: Path) -> None:
+    process(tmp_path, 10, resident=1)
+    process(tmp_path, 20, resident=2)
+    usage = usage_of([10, 20, 30], str(tmp_path))
+    assert {pid: u.memory_bytes // PAGE for pid, u in usage.items()} == {10: 1, 20: 2}
+
+
+def test_what_vanishes_meanwhile_is_left_out(tmp_path: Path) -> None:
+    process(tmp_path, 10, resident=1, children=[[11, 12, 13]])
+    process(tmp_path, 12, resident=2)
+    (tmp_path / "13").mkdir()
+    (tmp_path / "13/stat").write_text("")
+    assert usage_of([10], str(tmp_path))[10].processes == 2
+
+
+def test_a_name_may_hold_anything(tmp_path: Path) -> None:
+    process(tmp_path, 10, resident=1, ticks=(7, 0, 0, 0), name="a) S 1 (b) 9")
+    assert usage_of([10], str(tmp_path))[10].cpu_s == pytest.approx(7 / TICKS)
+
+
+def test_a_tree_that_changes_into_a_circle_ends(tmp_path: Path) -> None:
+    process(tmp_path, 10, children=[[11]])
+    process(tmp_path, 11, children=[[10, 11]])
+    assert usage_of([10], str(tmp_path))[10].processes == 2
+
+
+def test_shared_memory_never_makes_it_negative(tmp_path: Path) -> None:
+    process(tmp_path, 10, resident=1, shared=5)
+    assert usage_of([10], str(tmp_path))[10].memory_bytes == 0
+
+
+@pytest.mark.parametrize("pid", [0, -1, 2**22 + 1])
+def test_what_is_no_process_has_no_entry(pid: int) -> None:
+    assert usage_of([pid]) == {}
+
+
+def test_a_kernel_that_does_not_tell_children(tmp_path: Path) -> None:
+    process(tmp_path, 10, resident=3)
+    (tmp_path / "10/task/10/children").unlink()
+    assert usage_of([10], str(tmp_path))[10].processes == 1
+
+
+def test_real_processes() -> None:
+    program = (
+        "import os, subprocess, sys\n"
+        "held = bytearray(os.urandom(1 << 16) * 512)\n"
+        "child = subprocess.Popen([sys.executable, '-c', 'import sys; sys.stdin.read()'],"
+        " stdin=subprocess.PIPE)\n"
+        "print('up', flush=True)\nsys.stdin.read()\nchild.stdin.close()\nchild.wait()\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as parent:
+        assert parent.stdout is not None
+        parent.stdout.readline()
+        usage = usage_of([parent.pid])[parent.pid]
+        parent.communicate()
+    assert usage.processes == 2
+    assert 32 << 20 < usage.memory_bytes < 200 << 20
+    assert usage.cpu_s > 0
+    assert usage_of([parent.pid]) == {}

@@ -1,0 +1,239 @@
+"""Which directory may be mounted, where, and which one is taken."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from nsm.wire.errors import BadProjectError
+from nsmd.project import check_mount_point, check_project, choose_project
+from nsmd.values import ProjectMount
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """A home directory with things in it."""
+    home = tmp_path / "home" / "user"
+    for name in ("code/app", ".ssh", ".aws", ".config/gcloud", ".config/app", ".local/share"):
+        (home / name).mkdir(parents=True)
+    (home / "code/file").touch()
+    return home
+
+
+def check(path: Path | str, home: Path, mount_point: str = "/project") -> ProjectMount:
+    return check_project(str(path), mount_point, str(home))
+
+
+def test_a_directory_in_home_is_a_project(home: Path) -> None:
+    mount = check(home / "code/app", home)
+    found = (home / "code/app").stat()
+    assert mount == ProjectMount(
+        path=str(home / "code/app"),
+        mount_point="/project",
+        device=found.st_dev,
+        inode=found.st_ino,
+    )
+    assert check("~/code/app", home) == mount
+    assert check(f"{home}/code/../code//app/", home) == mount
+
+
+def test_symlinks_are_resolved_before_anything_is_judged(home: Path) -> None:
+    (home / "code/link").symlink_to(home / "code/app")
+    assert check(home / "code/link", home).path == str(home / "code/app")
+    (home / "code/evil").symlink_to(home / ".ssh")
+    with pytest.raises(BadProjectError, match="ssh, which may hold secrets"):
+        check(home / "code/evil", home)
+    (home / "code/self").symlink_to("/proc/self/root")
+    with pytest.raises(BadProjectError, match="root of the file system"):
+        check(home / "code/self", home)
+
+
+@pytest.mark.parametrize(
+    ("path", "why"),
+    [
+        ("/", "root of the file system"),
+        ("~", "is your home directory"),
+        ("~/.ssh", "may hold secrets"),
+        ("~/.aws/sub", "does not exist"),
+        ("~/.config", "holds"),
+        ("~/.config/gcloud", "may hold secrets"),
+        ("~/.local/share", "keyrings, which may hold secrets"),
+        ("~/code/file", "is not a directory"),
+        ("~/code/missing", "does not exist"),
+        ("~/code/file/below", "Not a directory"),
+        ("code/app", "not an absolute path"),
+        ("", "not an absolute path"),
+        ("~other/code", "not an absolute path"),
+        ("/etc", "belongs to the system"),
+        ("/proc/self", "belongs to the system"),
+        ("/sys/kernel", "belongs to the system"),
+        ("/dev/shm", "belongs to the system"),
+        ("/run", "sockets and secrets"),
+        ("/x\0y", "null"),
+    ],
+)
+def test_what_is_no_project(path: str, why: str, home: Path) -> None:
+    with pytest.raises(BadProjectError, match=why):
+        check(path, home)
+
+
+def test_a_directory_of_everyones_sockets_is_none() -> None:
+    with pytest.raises(BadProjectError, match="sockets and secrets"):
+        check("/tmp", Path("/home/user"))
+
+
+def test_ancestors_of_home_are_none(home: Path) -> None:
+    for ancestor in (home.parent, home.parent.parent):
+        with pytest.raises(BadProjectError, match="holds your home directory"):
+            check(ancestor, home)
+
+
+def test_a_name_that_begins_alike_is_another_directory(home: Path) -> None:
+    """CVE-2025-53110: `/work` and `/work-evil`."""
+    (home / ".ssh-notes").mkdir()
+    assert check(home / ".ssh-notes", home).path == str(home / ".ssh-notes")
+    sibling = home.parent / "user-two"
+    sibling.mkdir()
+    assert check(sibling, home).path == str(sibling)
+
+
+def test_somebody_elses_home_is_recognised(home: Path) -> None:
+    other = home.parent / "other"
+    (other / ".gnupg").mkdir(parents=True)
+    with pytest.raises(BadProjectError, match="seems to be a home directory"):
+        check(other, home)
+
+
+def test_our_own_directories_are_none(home: Path) -> None:
+    (home / "code/app/run").mkdir()
+    private = [str(home / "code/app/run")]
+    for path in ("code/app", "code/app/run"):
+        with pytest.raises(BadProjectError, match="may hold secrets"):
+            check_project(str(home / path), "/project", str(home), private=private)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="not here: root reads everything")
+def test_a_directory_that_cannot_be_read_is_none(home: Path) -> None:
+    (home / "code/app").chmod(0o300)
+    with pytest.raises(BadProjectError, match="not readable") as error:
+        check(home / "code/app", home)
+    assert "chmod u+rx" in error.value.hint
+
+
+def test_every_refusal_says_what_to_do(home: Path) -> None:
+    for path in ("/", "~", "~/code/missing", "code", "~/code/file"):
+        with pytest.raises(BadProjectError) as error:
+            check(path, home)
+        assert error.value.hint
+
+
+@pytest.mark.parametrize("mount_point", ["/project", "/srv/work", "/home/user/code", "/mnt"])
+def test_mount_points(mount_point: str) -> None:
+    check_mount_point(mount_point)
+
+
+@pytest.mark.parametrize(
+    "mount_point",
+    [
+        *("", "project", "//project", "/a/../b", "/a/", "/./a", "/a//b", "/a\nb", "/a\0"),
+        *("/", "/usr", "/usr/share/x", "/proc/1", "/dev/shm", "/etc/x", "/tmp", "/tmp/project"),
+        *("/workspace", "/workspace/project", "/run/nsm", "/lib64/x", "/bin", "/sys"),
+    ],
+)
+def test_places_that_are_no_mount_points(mount_point: str, home: Path) -> None:
+    with pytest.raises(BadProjectError) as error:
+        check(home / "code/app", home, mount_point)
+    assert "/project" in error.value.hint
+
+
+def choose(
+    home: Path,
+    *,
+    root: str | None = None,
+    configured: str | None = None,
+    cwd: str | None = None,
+    **variables: str,
+) -> tuple[str | None, str]:
+    mount, reason = choose_project(
+        variables=variables,
+        root=root,
+        configured=configured,
+        cwd=cwd,
+        mount_point="/project",
+        home=str(home),
+    )
+    return mount.path if mount else None, reason
+
+
+def test_the_order_of_candidates(home: Path) -> None:
+    places: dict[str, str] = {}
+    for name in ("one", "two", "three", "four", "five"):
+        (home / name).mkdir()
+        places[name] = str(home / name)
+    one, two, three, four, five = places.values()
+    everything = {"root": two, "configured": four, "cwd": five}
+    everything |= {"PROJECT_DIR": one, "CLAUDE_PROJECT_DIR": three}
+    for key, expected in (
+        ("PROJECT_DIR", one),
+        ("root", two),
+        ("CLAUDE_PROJECT_DIR", three),
+        ("configured", four),
+        ("cwd", five),
+    ):
+        assert choose(home, **everything) == (expected, "")
+        everything[key] = ""
+    assert choose(home, **everything) == (None, "no project directory was named")
+
+
+def test_one_that_was_named_for_nsm_must_be_usable(home: Path) -> None:
+    good = str(home / "code/app")
+    with pytest.raises(BadProjectError, match=r"PROJECT_DIR: .*does not exist"):
+        choose(home, PROJECT_DIR=str(home / "missing"), root=good)
+    with pytest.raises(BadProjectError, match=r"\[project\] path: .*home directory"):
+        choose(home, configured="~", cwd=good)
+
+
+@pytest.mark.parametrize("source", ["root", "CLAUDE_PROJECT_DIR", "cwd"])
+def test_one_that_was_only_around_means_none(source: str, home: Path) -> None:
+    path, reason = choose(home, **{source: str(home)})
+    assert path is None
+    assert "is your home directory" in reason
+
+
+def test_an_unusable_candidate_does_not_let_another_slip_in(home: Path) -> None:
+    path, reason = choose(home, root=str(home), cwd=str(home / "code/app"))
+    assert path is None
+    assert reason.startswith("the client's root: ")
+
+
+def test_a_bad_mount_point_is_an_error_even_without_a_project(home: Path) -> None:
+    with pytest.raises(BadProjectError, match="/usr"):
+        choose_project(
+            variables={}, root=None, configured=None, cwd=None, mount_point="/usr", home=str(home)
+        )
+
+
+def test_what_the_jails_user_cannot_read_is_no_project(tmp_path: Path) -> None:
+    """Under root, jails are another user's: said before a session is started for it."""
+
+    def closed(path: str) -> str | None:
+        return f"{path} is closed to user 7"
+
+    def choose(variables: dict[str, str], cwd: str | None) -> tuple[ProjectMount | None, str]:
+        return choose_project(
+            variables=variables,
+            root=None,
+            configured=None,
+            cwd=cwd,
+            mount_point="/project",
+            home="/home/user",
+            unreadable=closed,
+        )
+
+    mount, reason = choose({}, str(tmp_path))
+    assert mount is None
+    assert "is closed to user 7, as whom jails run" in reason
+    with pytest.raises(BadProjectError, match=r"PROJECT_DIR: .* is closed to user 7"):
+        choose({"PROJECT_DIR": str(tmp_path)}, None)
