@@ -23,6 +23,7 @@ from nsmd.control.server import Access, ControlServer
 from nsmd.jail import Launcher
 from nsmd.mcp.attachment import serve_attachment
 from nsmd.mcp.load import EndpointLoader
+from nsmd.project import Unreadable
 from nsmd.registry import Registry
 from nsmd.settings import Settings
 from nsmd.values import Environment
@@ -43,6 +44,7 @@ class Setup:
         home: the user's home directory.
         private: directories of our own that no jail ever shows.
         launcher: starts jails.
+        unreadable: why the jails' user cannot be shown a directory; None if it can.
         jail: facts about jails here, for `nsm status`.
         find_environments: looks at the host; blocks, so it is called in a thread.
         announce: called once the socket answers.
@@ -54,6 +56,7 @@ class Setup:
     home: str
     private: Sequence[str]
     launcher: Launcher
+    unreadable: Unreadable
     jail: Mapping[str, Any]
     find_environments: Callable[[], Sequence[Environment]]
     announce: Callable[[], None]
@@ -72,6 +75,7 @@ async def serve(setup: Setup) -> None:
                 setup.launcher,
                 home=setup.home,
                 private=setup.private,
+                unreadable=setup.unreadable,
                 sessions=sessions,
                 upkeep=upkeep,
             )

@@ -132,6 +132,7 @@ class _Starter:
             home=paths.home(),
             private=(paths.runtime_dir(), paths.state_dir(), paths.config_dir()),
             launcher=launcher,
+            unreadable=launcher.user.why_unreadable,
             jail={"kind": "bubblewrap", "uid": launcher.user.uid},
             find_environments=partial(
                 find_environments,

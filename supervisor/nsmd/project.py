@@ -8,11 +8,14 @@ from __future__ import annotations
 import os
 import posixpath
 import stat
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from nsm.wire.errors import BadProjectError
 from nsmd.hostpaths import is_within, why_private
 from nsmd.values import ProjectMount
+
+Unreadable = Callable[[str], str | None]
+"""Why some user cannot be shown a path; None if it can."""
 
 _RESERVED = (
     *("/bin", "/dev", "/etc", "/lib", "/lib32", "/lib64", "/libx32", "/proc", "/run", "/sbin"),
@@ -30,6 +33,7 @@ def choose_project(
     mount_point: str,
     home: str,
     private: Collection[str] = (),
+    unreadable: Unreadable = lambda _: None,
 ) -> tuple[ProjectMount | None, str]:
     """Take the first directory that is given.
 
@@ -42,7 +46,7 @@ def choose_project(
         root: path of the client's first root.
         configured: `[project] path`.
         cwd: working directory of the client.
-        mount_point, home, private: as for `check_project`.
+        mount_point, home, private, unreadable: as for `check_project`.
 
     Returns:
         The mount, or None and the reason.
@@ -61,17 +65,23 @@ def choose_project(
         if not path:
             continue
         try:
-            return check_project(path, mount_point, home, private=private), ""
+            mount = check_project(path, mount_point, home, private=private, unreadable=unreadable)
         except BadProjectError as error:
             message = f"{source}: {error.message}"
             if explicit:
                 raise BadProjectError(message, hint=error.hint) from error
             return None, message
+        return mount, ""
     return None, "no project directory was named"
 
 
 def check_project(
-    path: str, mount_point: str, home: str, *, private: Collection[str] = ()
+    path: str,
+    mount_point: str,
+    home: str,
+    *,
+    private: Collection[str] = (),
+    unreadable: Unreadable = lambda _: None,
 ) -> ProjectMount:
     """Make sure that a directory may be shown in a jail.
 
@@ -81,6 +91,7 @@ def check_project(
         home: the user's HOME.
         private: further directories that must not be shown: the supervisor's own, with whose socket
             code could start sessions that see everything.
+        unreadable: why the user as whom jails run cannot be shown a path; None if it can.
 
     Raises:
         BadProjectError: it may not, or cannot; the message says why.
@@ -100,6 +111,12 @@ def check_project(
         raise BadProjectError(
             f"{real} is not readable by the supervisor's user.",
             hint=f"Allow it, e.g. chmod u+rx {real}",
+        )
+    if reason := unreadable(real):
+        raise BadProjectError(
+            f"{real} cannot be shown: {reason}, as whom jails run.",
+            hint="Open it to that user, start nsm as the project's owner, or set [defaults] "
+            "jail_uid in config.toml.",
         )
     return ProjectMount(path=real, mount_point=mount_point, device=found.st_dev, inode=found.st_ino)
 

@@ -77,6 +77,7 @@ class Registry:
         launcher: how jails are started.
         home: the user's home directory, never mounted as a project.
         private: further directories that are never mounted: the supervisor's own.
+        unreadable: why the jails' user cannot be shown a directory; None if it can.
         sessions: owns the sessions' tasks; cancelling it ends every session.
         upkeep: owns the pool's timers and refills.
         measure: what the processes below some PID 1s use.
@@ -90,6 +91,7 @@ class Registry:
         *,
         home: str,
         private: Sequence[str] = (),
+        unreadable: project.Unreadable = lambda _: None,
         sessions: trio.Nursery,
         upkeep: trio.Nursery,
         measure: Measure = measure_in_thread,
@@ -100,6 +102,7 @@ class Registry:
         self._nursery = sessions
         self._home = home
         self._private = tuple(private)
+        self._unreadable = unreadable
         self._limits = SessionLimits(
             grace_s=settings.defaults.interrupt_grace_seconds,
             max_queued=settings.session.max_queued,
@@ -155,6 +158,7 @@ class Registry:
             mount_point=variables.get("PROJECT_MOUNT") or configured.mount_point,
             home=self._home,
             private=self._private,
+            unreadable=self._unreadable,
         )
 
     def check_project(self, path: str, mount_point: str | None = None) -> ProjectMount:
@@ -168,6 +172,7 @@ class Registry:
             mount_point or self._settings.project.mount_point,
             self._home,
             private=self._private,
+            unreadable=self._unreadable,
         )
 
     # Running code.
