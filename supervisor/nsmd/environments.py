@@ -106,7 +106,7 @@ def find_environments(
     with ThreadPoolExecutor(max_workers=len(distinct)) as pool:
         answers = {key: pool.submit(finder.find, *key) for key in distinct}
     found = {key: answer.result() for key, answer in answers.items()}
-    agent = _agent_python(finder, found["python", None])
+    agent = _agent_python(finder, [found[key] for key in distinct if key[0] == "python"])
     return tuple(
         _environment(name, entry, settings, keys[name][0], found[keys[name]], agent)
         for name, entry in wanted.items()
@@ -210,14 +210,16 @@ def _why_not_run(program: str, *, configured: bool) -> str | None:
         return f"{error.strerror}"
 
 
-def _agent_python(finder: _Finder, preset: Found | str) -> Found | None:
+def _agent_python(finder: _Finder, pythons: Sequence[Found | str]) -> Found | None:
     """The Python that runs the agent where an environment has none of its own.
 
-    Best one that every jail shows anyway, then the preset's, then the supervisor's.
+    Best one that every jail shows anyway, then another environment's, then the supervisor's.
     """
-    if isinstance(preset, Found) and not preset.prefixes:
-        return preset
-    for candidate in (finder.find("python", SYSTEM_PYTHON), preset, own_python()):
+    usable = [python for python in pythons if isinstance(python, Found)]
+    for python in usable:
+        if not python.prefixes:
+            return python
+    for candidate in (finder.find("python", SYSTEM_PYTHON), *usable, own_python()):
         if isinstance(candidate, Found) and finder.acceptable(candidate) is None:
             return candidate
     return None

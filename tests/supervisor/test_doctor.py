@@ -1,0 +1,269 @@
+"""What the doctor finds, how it says it, and what it exits with."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from nsm.paths import PathError
+from nsm.wire.errors import StartFailedError
+from nsmd.doctor import (
+    Check,
+    Trial,
+    check_bubblewrap,
+    check_directory,
+    check_environment,
+    check_jails,
+    check_lockdown,
+    render_json,
+    render_text,
+)
+from nsmd.values import Environment
+from realjail import SYSTEM_PATH, needs_bwrap
+
+PYTHON = Environment(
+    name="python", interpreter="python", description="Python 3.12.1", program="/opt/bin/python3"
+)
+GOOD: Mapping[str, object] = {
+    "version": "Python 3.12.1",
+    "works": True,
+    "uid": 1000,
+    "capabilities": 0,
+    "no_new_privs": True,
+    "nested": False,
+}
+
+
+def trial(**changes: object) -> Trial:
+    return Trial(environment=PYTHON, facts={**GOOD, **changes})
+
+
+REFUSED = Trial(
+    environment=PYTHON,
+    facts=None,
+    error=StartFailedError("user.max_user_namespaces is 0.", hint="sudo sysctl ..."),
+)
+
+
+def bwrap(tmp_path: Path, version: str, options: str) -> str:
+    program = tmp_path / "bwrap"
+    program.write_text(
+        f'#!/bin/sh\n[ "$1" = --version ] && echo "bubblewrap {version}" || echo "{options}"\n'
+    )
+    program.chmod(0o755)
+    return str(program)
+
+
+ALL_OPTIONS = "".join(
+    f"    --{name} X\n"
+    for name in (
+        *("args", "as-pid-1", "cap-drop", "disable-userns", "file", "info-fd", "new-session"),
+        *("perms", "remount-ro", "size", "unshare-cgroup-try"),
+    )
+)
+
+
+def test_no_bubblewrap() -> None:
+    check = check_bubblewrap(None)
+    assert check.status == "fail"
+    assert "install" in check.fix
+
+
+@pytest.mark.parametrize(
+    ("version", "options", "status", "said"),
+    [
+        ("0.12.0", ALL_OPTIONS, "ok", "0.12.0, "),
+        ("0.13", ALL_OPTIONS, "ok", "0.13, "),
+        ("1.0.1", ALL_OPTIONS, "ok", "1.0.1"),
+        ("0.8.0", ALL_OPTIONS, "warn", "CVE-2026-87766"),
+        ("0.11.1", ALL_OPTIONS, "warn", "CVE-2026-87766"),
+        ("0.5.0", "    --args FD", "fail", "--disable-userns"),
+    ],
+)
+def test_versions_of_bubblewrap(
+    version: str, options: str, status: str, said: str, tmp_path: Path
+) -> None:
+    check = check_bubblewrap(bwrap(tmp_path, version, options))
+    assert check.status == status
+    assert said in check.detail
+    assert (check.fix == "") is (status == "ok")
+
+
+def test_a_jail_that_starts_is_enough() -> None:
+    assert check_jails([REFUSED, trial()]).status == "ok"
+
+
+def test_no_jail_starts() -> None:
+    check = check_jails([REFUSED])
+    assert (check.status, check.detail) == ("fail", "user.max_user_namespaces is 0.")
+    assert check.fix == "sudo sysctl ..."
+    assert check_jails([]).status == "fail"
+
+
+def test_code_without_power() -> None:
+    assert [check.status for check in check_lockdown([trial()])] == ["ok"]
+    assert check_lockdown([REFUSED]) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"nested": True}, "user namespaces of its own"),
+        ({"capabilities": 1}, "capabilities"),
+        ({"no_new_privs": False}, "gain privileges"),
+        ({"uid": 0}, "user 0"),
+    ],
+)
+def test_code_with_power(change: Mapping[str, object], said: str) -> None:
+    check = check_lockdown([trial(**change)])[0]
+    assert check.status == "fail"
+    assert said in check.detail
+
+
+def test_environments() -> None:
+    assert check_environment(PYTHON, [trial()]).status == "ok"
+    broken = check_environment(PYTHON, [trial(works=False, version="libfoo.so not found")])
+    assert broken.status == "warn"
+    assert "libfoo.so" in broken.detail
+    assert "[environments.python]" in broken.fix
+    assert check_environment(PYTHON, [REFUSED]).status == "warn"
+    silent = Trial(environment=PYTHON, facts=None)
+    assert "said nothing" in check_environment(PYTHON, [silent]).detail
+    missing = Environment(
+        name="node",
+        interpreter="node",
+        problem="no node on PATH (/bin). To get one: sudo apt-get install nodejs",
+    )
+    check = check_environment(missing, [])
+    assert (check.status, check.fix) == ("warn", "sudo apt-get install nodejs")
+    assert check.detail == "no node on PATH (/bin)."
+
+
+def test_directories() -> None:
+    assert check_directory("state directory", lambda: "/x").detail == "/x"
+
+    def refuse() -> str:
+        raise PathError("the directory '/x' is open to others. Run `chmod 700 /x`.")
+
+    check = check_directory("state directory", refuse)
+    assert check.status == "fail"
+    assert "chmod 700" in check.detail
+
+
+CHECKS = [
+    Check(name="bubblewrap", status="ok", detail="0.12.0"),
+    Check(name="jails", status="fail", detail="one line\nand another", fix="mend it"),
+]
+
+
+def test_text_is_aligned_and_a_fix_stands_below() -> None:
+    assert render_text(CHECKS) == (
+        "ok    bubblewrap  0.12.0\n"
+        "fail  jails       one line\n"
+        "                  and another\n"
+        "                  -> mend it\n"
+    )
+
+
+def test_json_is_for_programs() -> None:
+    told = json.loads(render_json(CHECKS))
+    assert told["ok"] is False
+    assert told["checks"][1] == {
+        "name": "jails",
+        "status": "fail",
+        "detail": "one line\nand another",
+        "fix": "mend it",
+    }
+    assert json.loads(render_json(CHECKS[:1]))["ok"] is True
+
+
+def doctor(
+    tmp_path: Path, path: str = SYSTEM_PATH, settings: str = "Settings()"
+) -> subprocess.CompletedProcess[str]:
+    """Run it as the supervisor does: in a process that nothing else happens in."""
+    program = (
+        "import sys\nfrom nsmd import doctor\nfrom nsmd.settings import *\n"
+        f"sys.exit(doctor.report({settings}, {path!r}, as_json=True))\n"
+    )
+    environment = {"HOME": str(tmp_path), "XDG_RUNTIME_DIR": str(tmp_path), "PATH": path}
+    return subprocess.run(
+        [sys.executable, "-c", program],
+        env={**environment, "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+
+
+@pytest.mark.jail
+@needs_bwrap
+def test_this_host_is_well(tmp_path: Path) -> None:
+    told = doctor(tmp_path)
+    report = json.loads(told.stdout)
+    assert told.returncode == 0, told.stderr
+    assert report["ok"] is True
+    found = {check["name"]: check for check in report["checks"]}
+    assert found["jails"]["status"] == found["lock-down"]["status"] == "ok"
+    assert found["environment bash"]["status"] == "ok"
+    assert found["runtime directory"]["detail"] == str(tmp_path / "nsm")
+    assert ("jail user" in found) is (os.geteuid() == 0)
+
+
+@pytest.mark.jail
+@needs_bwrap
+def test_an_interpreter_that_lacks_its_libraries_in_a_jail_is_found_out(tmp_path: Path) -> None:
+    """It works on the host and says so; what it needs is not in its prefix."""
+    prefix = Path(f"/tmp/nsm-test-{os.getpid()}-node")
+    (prefix / "bin").mkdir(parents=True)
+    try:
+        library = tmp_path / "library"
+        library.write_text("")
+        node = prefix / "bin" / "node"
+        node.write_text(
+            f"#!/bin/sh\n. {library} || exit 3\n"
+            f"""printf '%s\\n' '["{node}", "20.1.0"]'\n"""
+        )
+        node.chmod(0o755)
+        prefix.chmod(0o755)
+        settings = f"Settings(environments={{'node': EnvironmentSettings(interpreter='{node}')}})"
+        report = json.loads(doctor(tmp_path, settings=settings).stdout)
+    finally:
+        for part in (prefix / "bin/node", prefix / "bin", prefix):
+            part.rmdir() if part.is_dir() else part.unlink()
+    found = {check["name"]: check for check in report["checks"]}
+    assert found["environment node"]["status"] == "warn"
+    assert "does not work in a jail" in found["environment node"]["detail"]
+    assert report["ok"] is True
+
+
+def test_without_bubblewrap_it_exits_with_1(tmp_path: Path) -> None:
+    (tmp_path / "bin").mkdir()
+    for name in ("python3", "bash"):
+        for folder in SYSTEM_PATH.split(":"):
+            if (Path(folder) / name).exists():
+                (tmp_path / "bin" / name).symlink_to(Path(folder) / name)
+                break
+    told = doctor(tmp_path, str(tmp_path / "bin"))
+    report = json.loads(told.stdout)
+    assert told.returncode == 1
+    assert report["ok"] is False
+    assert {check["name"] for check in report["checks"] if check["status"] == "fail"} == {
+        "bubblewrap",
+        "jails",
+    }
+
+
+def test_without_any_interpreter_it_says_which_are_missing(tmp_path: Path) -> None:
+    settings = "Settings(environments={'x': EnvironmentSettings(preset='bash')})"
+    report = json.loads(doctor(tmp_path, str(tmp_path), settings).stdout)
+    found = [c for c in report["checks"] if c["name"].startswith("environment ")]
+    assert len(found) == 4
+    assert {check["status"] for check in found} == {"warn"}
+    assert all("install" in check["fix"] for check in found)

@@ -1,0 +1,384 @@
+"""Presets made of the interpreters that a host has, here mostly made-up ones."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from nsmd import interpreters
+from nsmd.environments import find_environments
+from nsmd.settings import Defaults, EnvironmentSettings, Settings
+from nsmd.values import Environment, ReadOnlyBind
+
+SYSTEM = "/usr/local/bin:/usr/bin:/bin"
+
+
+class Host:
+    """A directory of programs that answer like interpreters."""
+
+    def __init__(self, base: Path) -> None:
+        self.home = base / "home"
+        self.home.mkdir()
+        self.base = base
+
+    def program(self, path: str, script: str) -> Path:
+        """An executable shell script; marks that it was run."""
+        file = self.base / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(f'#!/bin/sh\necho "$0 $*" >> {self.base}/ran\n{script}\n')
+        file.chmod(0o755)
+        return file
+
+    def answering(self, path: str, answer: object) -> Path:
+        """One that prints a value as JSON, whatever it is asked."""
+        return self.program(path, f"printf '%s\\n' '{json.dumps(answer)}'")
+
+    def python(
+        self, prefix: str, version: tuple[int, int, int] = (3, 12, 1), venv_of: str | None = None
+    ) -> Path:
+        """A Python that lives in a prefix."""
+        base = self.base / (venv_of or prefix)
+        path = f"{prefix}/bin/python3"
+        return self.answering(
+            path,
+            {
+                "version": version,
+                "prefix": str(self.base / prefix),
+                "base_prefix": str(base),
+                "executable": str(self.base / path),
+                "base_executable": str(base / "bin/python3"),
+            },
+        )
+
+    def node(self, prefix: str, version: str = "20.11.0") -> Path:
+        """A Node that lives in a prefix."""
+        path = f"{prefix}/bin/node"
+        return self.answering(path, [str(self.base / path), version])
+
+    def ran(self) -> str:
+        """Which programs were run, with their arguments."""
+        file = self.base / "ran"
+        return file.read_text() if file.exists() else ""
+
+    def find(
+        self,
+        *folders: str,
+        settings: Settings | None = None,
+        system: bool = False,
+        unreadable: Callable[[str], str | None] = lambda _: None,
+    ) -> dict[str, Environment]:
+        """Environments by name, searched for in those directories."""
+        search_path = ":".join([str(self.base / f) for f in folders] + [SYSTEM] * system)
+        found = find_environments(
+            settings or Settings(), search_path, home=str(self.home), unreadable=unreadable
+        )
+        return {environment.name: environment for environment in found}
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Host:
+    return Host(tmp_path)
+
+
+def binds(environment: Environment) -> list[str]:
+    assert all(bind.source == bind.target for bind in environment.binds)
+    return [bind.target for bind in environment.binds]
+
+
+def configured(name: str, path: Path) -> Settings:
+    entry = EnvironmentSettings(preset="python", interpreter=str(path))
+    return Settings(environments={name: entry})
+
+
+def test_this_host() -> None:
+    """The interpreters in /usr need nothing bound."""
+    found = {e.name: e for e in find_environments(Settings(), SYSTEM, home="/nonexistent")}
+    assert list(found) == ["python", "bash", "node"]
+    bash = found["bash"]
+    assert bash.problem is None
+    assert bash.description.startswith("Bash ")
+    assert bash.program.startswith(("/usr/", "/bin/"))
+    assert bash.binds == ()
+    assert bash.path == "/usr/local/bin:/usr/bin:/bin"
+    assert os.access(bash.agent_python, os.X_OK)
+
+
+def test_a_python_outside_usr_brings_its_prefix_and_nothing_else(host: Host) -> None:
+    host.python("home/.pyenv/versions/3.12.1")
+    python = host.find("home/.pyenv/versions/3.12.1/bin")["python"]
+    prefix = host.home / ".pyenv/versions/3.12.1"
+    assert python.problem is None
+    assert python.program == python.agent_python == str(prefix / "bin/python3")
+    assert python.binds == (ReadOnlyBind(source=str(prefix), target=str(prefix)),)
+    assert python.path == f"{prefix}/bin:/usr/local/bin:/usr/bin:/bin"
+    assert python.description == "Python 3.12.1"
+    assert python.source == "preset"
+
+
+def test_a_shim_is_asked_where_it_leads(host: Host) -> None:
+    real = host.python("home/.pyenv/versions/3.12.1")
+    host.program("home/.pyenv/shims/python3", f'echo "pyenv: hello"; exec {real} "$@"')
+    python = host.find("home/.pyenv/shims")["python"]
+    assert python.program == str(real)
+    assert binds(python) == [str(host.home / ".pyenv/versions/3.12.1")]
+
+
+def test_a_virtual_environment_on_path_is_not_taken_but_its_base(host: Host) -> None:
+    base = host.python("opt/python")
+    host.python("home/nsm/.venv", venv_of="opt/python")
+    python = host.find("home/nsm/.venv/bin")["python"]
+    assert python.program == str(base)
+    assert binds(python) == [str(host.base / "opt/python")]
+
+
+def test_our_own_virtual_environment_is_not_taken() -> None:
+    folder = os.path.dirname(sys.executable)
+    found = {e.name: e for e in find_environments(Settings(), folder, home="/nonexistent")}
+    if found["python"].problem is None:
+        assert not found["python"].program.startswith(sys.prefix + "/") or (
+            sys.prefix == sys.base_prefix
+        )
+
+
+def test_a_virtual_environment_that_was_configured_is_taken_with_its_base(host: Host) -> None:
+    host.python("opt/python")
+    venv = host.python("home/science/.venv", venv_of="opt/python")
+    environment = host.find(settings=configured("science", venv))["science"]
+    assert environment.program == str(venv)
+    assert binds(environment) == [
+        str(host.home / "science/.venv"),
+        str(host.base / "opt/python"),
+    ]
+    assert environment.source == "config.toml"
+
+
+def test_nested_prefixes_are_bound_once(host: Host) -> None:
+    host.python("home/conda")
+    venv = host.python("home/conda/envs/a", venv_of="home/conda")
+    environment = host.find(settings=configured("a", venv))["a"]
+    assert binds(environment) == [str(host.home / "conda")]
+
+
+def test_a_node_of_nvm(host: Host) -> None:
+    host.node("home/.nvm/versions/node/v20.11.0")
+    node = host.find("home/.nvm/versions/node/v20.11.0/bin", system=True)["node"]
+    assert node.problem is None
+    assert node.description == "Node.js 20.11.0"
+    assert str(host.home / ".nvm/versions/node/v20.11.0") in binds(node)
+    assert node.path.startswith(f"{host.home}/.nvm/versions/node/v20.11.0/bin:")
+
+
+def test_programs_of_a_store_bring_the_store(host: Host) -> None:
+    store = "/nix/store/abc-python3/bin/python3.12"
+    answer = {
+        "version": (3, 12, 1),
+        "prefix": "/nix/store/abc-python3",
+        "base_prefix": "/nix/store/abc-python3",
+        "executable": store,
+        "base_executable": store,
+    }
+    program = host.answering("bin/python3", answer)
+    found = interpreters.ask_python(str(program), {}, keep_venv=False)
+    assert found.prefixes == ("/nix/store",)
+    assert found.program == store
+
+
+@pytest.mark.parametrize("name", ["python", "bash", "node"])
+def test_one_that_is_missing_says_how_to_get_it(name: str, host: Host) -> None:
+    environment = host.find("nothing")[name]
+    assert environment.problem is not None
+    assert "on PATH" in environment.problem
+    assert "install" in environment.problem
+    assert environment.program == environment.agent_python == ""
+
+
+def test_the_rest_works_when_one_is_missing(host: Host) -> None:
+    host.node("opt/node")
+    found = host.find("opt/node/bin")
+    assert found["bash"].problem is not None
+    assert found["node"].problem is None
+
+
+def test_what_others_could_have_put_there_is_not_run(host: Host) -> None:
+    evil = host.python("evil")
+    good = host.python("good")
+    evil.parent.chmod(0o777)
+    assert host.find("evil/bin", "good/bin")["python"].program == str(good)
+    assert "evil" not in host.ran()
+    problem = host.find("evil/bin")["python"].problem
+    assert problem is not None
+    assert f"{evil} is not run: {evil.parent} is writable by everyone" in problem
+
+
+def test_a_shim_that_leads_to_what_others_can_change_is_refused(host: Host) -> None:
+    real = host.python("shared")
+    real.parent.chmod(0o777)
+    host.program("shims/python3", f'exec {real} "$@"')
+    problem = host.find("shims")["python"].problem
+    assert problem is not None
+    assert "is writable by everyone" in problem
+
+
+def test_a_prefix_that_would_show_the_home_directory_is_refused(host: Host) -> None:
+    host.python("home/.local")
+    problem = host.find("home/.local/bin")["python"].problem
+    assert problem is not None
+    assert ".local/share/keyrings" in problem
+    host.python("home")
+    assert "is your home directory" in (host.find("home/bin")["python"].problem or "")
+
+
+def test_one_that_is_too_old_is_passed_over(host: Host) -> None:
+    host.python("old", version=(3, 8, 18))
+    new = host.python("new", version=(3, 9, 0))
+    assert host.find("old/bin", "new/bin")["python"].program == str(new)
+    assert "is Python 3.8.18, 3.9 is needed" in (host.find("old/bin")["python"].problem or "")
+    host.node("oldnode", "16.20.0")
+    assert "Node.js 16.20.0, 18 is needed" in (host.find("oldnode/bin")["node"].problem or "")
+
+
+@pytest.mark.parametrize(
+    ("script", "why"),
+    [
+        ("echo no such version >&2; exit 1", "does not work: no such version"),
+        ("echo '[1, 2]'", "answered"),
+        ("echo nonsense", "answered"),
+        ("exit 0", "answered"),
+        ("kill -9 $$", "does not work: exit code -9"),
+    ],
+)
+def test_one_that_answers_wrong_is_passed_over(script: str, why: str, host: Host) -> None:
+    bad = host.program("bad/python3", script)
+    good = host.python("good")
+    assert host.find("bad", "good/bin")["python"].program == str(good)
+    problem = host.find("bad")["python"].problem
+    assert problem is not None
+    assert f"{bad} {why}" in problem
+
+
+def test_one_that_hangs_is_ended_with_its_children(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(interpreters, "ASK_TIMEOUT_S", 0.3)
+    fifo = host.base / "fifo"
+    os.mkfifo(fifo)
+    host.program("bad/python3", f"(exec 3<>{fifo}; read x <&3) & wait")
+    began = time.monotonic()
+    problem = host.find("bad")["python"].problem
+    assert problem is not None
+    assert "did not answer in 0.3 s" in problem
+    assert time.monotonic() - began < 5
+    # Nobody holds the FIFO open any more: opening it for writing finds no reader.
+    with pytest.raises(OSError, match="No such device"):
+        os.open(fifo, os.O_WRONLY | os.O_NONBLOCK)
+
+
+def test_relative_entries_of_path_are_never_searched(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host.python("here")
+    monkeypatch.chdir(host.base / "here/bin")
+    found = find_environments(Settings(), ".::bin", home=str(host.home))
+    assert found[0].problem is not None
+    assert host.ran() == ""
+
+
+def test_programs_see_nothing_of_our_environment(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NSM_SECRET", "canary")
+    real = host.python("real")
+    host.program("shims/python3", f'/usr/bin/env > {host.base}/seen; exec {real} "$@"')
+    assert host.find("shims")["python"].problem is None
+    seen = (host.base / "seen").read_text()
+    assert "canary" not in seen
+    assert f"HOME={host.home}" in seen
+
+
+def test_settings_of_an_environment(host: Host) -> None:
+    host.python("opt/python")
+    settings = Settings(
+        defaults=Defaults(timeout_seconds=7.0, memory_mb=100),
+        environments={
+            "python": EnvironmentSettings(timeout_seconds=60.0),
+            "science": EnvironmentSettings(
+                preset="python", memory_mb=4096, description="numpy and friends"
+            ),
+        },
+    )
+    found = host.find("opt/python/bin", settings=settings)
+    assert list(found) == ["python", "bash", "node", "science"]
+    assert (found["python"].timeout_s, found["python"].memory_mb) == (60.0, 100)
+    assert (found["science"].timeout_s, found["science"].memory_mb) == (7.0, 4096)
+    assert found["science"].description == "numpy and friends"
+    assert found["python"].source == found["science"].source == "config.toml"
+    # Asked once, although two environments use it.
+    assert host.ran().count("opt/python/bin/python3") == 1
+
+
+def test_a_configured_interpreter_overrides_path(host: Host) -> None:
+    host.python("on-path")
+    chosen = host.python("chosen")
+    settings = configured("python", chosen)
+    assert host.find("on-path/bin", settings=settings)["python"].program == str(chosen)
+
+
+def test_a_configured_interpreter_that_does_not_work_is_not_replaced(host: Host) -> None:
+    host.python("on-path")
+    settings = configured("python", host.base / "missing/python3")
+    problem = host.find("on-path/bin", settings=settings)["python"].problem
+    assert problem is not None
+    assert problem.startswith("the configured interpreter ")
+    assert "No such file" in problem
+
+
+def test_what_the_jails_user_cannot_read_is_passed_over(host: Host) -> None:
+    closed = host.python("closed")
+    opened = host.python("open")
+
+    def unreadable(path: str) -> str | None:
+        return "is closed" if path.startswith(str(closed.parent.parent)) else None
+
+    found = host.find("closed/bin", "open/bin", unreadable=unreadable)
+    assert found["python"].program == str(opened)
+
+
+def test_without_any_python_nothing_can_run(host: Host) -> None:
+    host.node("opt/node")
+    node = str(host.base / "opt/node")
+    found = host.find("opt/node/bin", unreadable=lambda p: None if p.startswith(node) else "no")
+    assert "no Python 3.9 or newer" in (found["node"].problem or "")
+
+
+def test_they_are_asked_at_the_same_time(host: Host) -> None:
+    """Each waits for the other: one after the other they would never answer."""
+    for name in ("one", "two"):
+        os.mkfifo(host.base / name)
+    host.python("py")
+    host.node("js")
+    meet = 'echo x > {base}/{mine} & read x < {base}/{other}; wait; exec {real} "$@"'
+    for name, mine, other, real in (
+        ("python3", "one", "two", "py/bin/python3"),
+        ("node", "two", "one", "js/bin/node"),
+    ):
+        script = meet.format(base=host.base, mine=mine, other=other, real=host.base / real)
+        host.program(f"bin/{name}", script)
+    found = host.find("bin")
+    assert found["python"].problem is None
+    assert found["node"].problem is None
+
+
+def test_it_can_be_called_in_a_thread(host: Host) -> None:
+    host.python("opt/python")
+    results: list[dict[str, Environment]] = []
+    thread = threading.Thread(target=lambda: results.append(host.find("opt/python/bin")))
+    thread.start()
+    thread.join()
+    assert results[0]["python"].problem is None
