@@ -81,6 +81,12 @@ NO_UID_MAP = "bwrap: setting up uid map: Permission denied"
         ),
         ("bwrap: Unknown option --disable-userns", FREE, "--disable-userns", "0.8 or newer"),
         (
+            "bwrap: The --size option is not permitted in setuid mode",
+            FREE,
+            "installed setuid root",
+            "chmod u-s /opt/bin/bwrap",
+        ),
+        (
             "bwrap: Can't fork for pid 1: Resource temporarily unavailable",
             FREE,
             "has run out of something",

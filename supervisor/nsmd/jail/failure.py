@@ -188,6 +188,13 @@ _CAUSES: tuple[tuple[str, Advice], ...] = (
         Advice(why="{bwrap} does not know {0}.", fix="nsm needs bubblewrap 0.8 or newer."),
     ),
     (
+        r"setuid (?:mode|installation)",
+        Advice(
+            why="{bwrap} is installed setuid root, in which mode it cannot do what jails need.",
+            fix="Use it with user namespaces: sudo chmod u-s {bwrap}",
+        ),
+    ),
+    (
         r"(Cannot allocate memory|Resource temporarily unavailable|No space left on device)",
         Advice(
             why="The system has run out of something: {0}.",

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
+import re
 import socket
 import subprocess
 from contextlib import ExitStack
@@ -328,14 +328,15 @@ async def _read_child_pid(info_fd: int) -> int | None:
     """The process id that bwrap tells; None if it does not."""
     text = b""
     with trio.move_on_after(INFO_TIMEOUT_S):
-        while not text.rstrip().endswith(b"}") and len(text) < INFO_LIMIT_BYTES:
+        while len(text) < INFO_LIMIT_BYTES:
             await trio.lowlevel.wait_readable(info_fd)
             piece = os.read(info_fd, INFO_LIMIT_BYTES)
-            if not piece:
-                return None
             text += piece
-        return int(json.loads(text)["child-pid"])
-    return None
+            if not piece or text.rstrip().endswith(b"}"):
+                break
+    # The key is the same in all versions; what stands around it is not.
+    told = re.search(rb'"child-pid": *(\d+)', text)
+    return int(told[1]) if told else None
 
 
 async def _speaks(channel: socket.socket) -> bool:
