@@ -946,6 +946,7 @@ class Interpreter:
         pid: leader of the interpreter's session and process group; 0 when it is not running.
         has_state: code has run in it, so that its end loses something.
         lost: why the next execution will not find the state of the last one; empty if it will.
+        takes_signals: an interrupt now would hit the code. Before, it would be lost or worse.
     """
 
     name = ""
@@ -962,6 +963,7 @@ class Interpreter:
         self.captures: dict[str, Capture] = {}
         self.displays: list[dict[str, Any]] = []
         self.link: Link | None = None
+        self.takes_signals = False
         self._display_bytes = 0
         self._private: dict[int, tuple[int, int]] = {}
 
@@ -987,7 +989,8 @@ class Interpreter:
 
     def send_interrupt(self, number: int) -> None:  # noqa: ARG002 - subclasses use it
         """Interrupts the interpreter itself; the caller signals its child processes."""
-        send_signal(self.pid, signal.SIGINT)
+        if self.takes_signals:
+            send_signal(self.pid, signal.SIGINT)
 
     def on_data(self, data: bytes) -> None:
         """Takes what came over the control socket."""
@@ -1209,7 +1212,8 @@ class FramedInterpreter(Interpreter):
                 return
             kind = message.get("type")
             if kind == "started":
-                self.agent.on_started(self, message.get("id"))
+                self.takes_signals = True
+                self.agent.on_interruptible(self)
             elif kind == "display":
                 self.add_display(message.get("data"))
             elif kind == "done":
@@ -1239,11 +1243,9 @@ class PythonInterpreter(FramedInterpreter):
         agent_file = os.path.abspath(__file__)
         os.execv(self.program, [self.program, "-I", agent_file, "--worker", str(control_fd)])
 
-    def send_interrupt(self, number: int) -> None:
-        # Before "started" there is nothing to interrupt: the worker ignores signals while idle.
-        execution = self.agent.running
-        if execution is not None and execution.code_started:
-            super().send_interrupt(number)
+    def send_code(self, number: int, code: str) -> None:
+        self.takes_signals = False  # until it says "started"
+        super().send_code(number, code)
 
     def limit(self, limits: Mapping[str, int]) -> None:
         self.send({"type": "limits", "limits": dict(limits)})
@@ -1297,6 +1299,7 @@ class BashInterpreter(Interpreter):
 
     def begin(self) -> None:
         self._line = b""
+        self.takes_signals = False  # until it has its handlers
         code, null, out, err = self._fds
         # While 3 to 6 are closed for a group of commands, bash keeps them at 10 to 13 marked
         # close-on-exec, and duplicating a marked descriptor marks the copy.
@@ -1356,6 +1359,8 @@ class BashInterpreter(Interpreter):
                 err: self.pipes["stderr"].identity,
             }
         )
+        self.takes_signals = True
+        self.agent.on_interruptible(self)
 
     def limit(self, limits: Mapping[str, int]) -> None:
         # The shell may have to begin anew anyway: its descriptors must lie below the limit.
@@ -1369,12 +1374,16 @@ class NodeInterpreter(FramedInterpreter):
     """Node with `NODE_RUNNER`. It can't put descriptors back, so 1 and 2 must stay in place."""
 
     name = "node"
+    CONTROL_FD = 3
+    # Code that is interrupted in a timer or immediate leaves Node's book-keeping of asynchronous
+    # contexts a level too deep; with the checks on, Node would abort over that.
+    OPTIONS = ("--no-force-async-hooks-checks",)
 
     def become_program(self, control_fd: int) -> NoReturn:
         restore_signals()
-        os.set_inheritable(control_fd, True)
-        source = NODE_RUNNER.replace("CONTROL_FD", str(control_fd))
-        os.execv(self.program, [self.program, "-e", source])
+        # Node marks what it inherits as close-on-exec, as far as descriptors are contiguous.
+        os.dup2(control_fd, self.CONTROL_FD)
+        os.execv(self.program, [self.program, *self.OPTIONS, "-e", NODE_RUNNER])
 
     def begin(self) -> None:
         super().begin()
@@ -1420,7 +1429,6 @@ class Execution:
         self.preview: Preview | None = None
         self.started = time.monotonic()
         self.started_ticks = int(time.clock_gettime(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK"))
-        self.code_started = False
         self.timed_out = False
         self.interrupted = False
 
@@ -1453,7 +1461,7 @@ class Agent:
         self.poller = Poller()
         self._token = ""
         self._executions = 0
-        self._orphans: dict[int, Interpreter | None] = {}
+        self._orphans: dict[int, Interpreter] = {}
         self._spills = Spills(workspace)
         self._interpreters = {
             name: INTERPRETERS[name](self, program) for name, program in programs.items()
@@ -1681,7 +1689,9 @@ class Agent:
         table = read_processes()
         # The interpreter first: a shell whose child is gone before would go on with the next.
         interpreter.send_interrupt(execution.number)
-        for pid in tree_of(table, interpreter.pid, ()) - {interpreter.pid}:
+        # Then the newest: the last of a pipeline, by whose end the shell judges, must not see its
+        # input end and exit normally.
+        for pid in sorted(tree_of(table, interpreter.pid, ()) - {interpreter.pid}, reverse=True):
             row = table[pid]
             foreground = wide or row.group == interpreter.pid
             if foreground and row.alive and row.started >= execution.started_ticks:
@@ -1696,15 +1706,11 @@ class Agent:
 
     # Executions.
 
-    def on_started(self, interpreter: Interpreter, number: object) -> None:
-        """The worker says that it can be interrupted from now on."""
+    def on_interruptible(self, interpreter: Interpreter) -> None:
+        """The interpreter takes signals from now on: here is the one that came too early."""
         execution = self.running
-        if execution is None or execution.interpreter is not interpreter:
-            return
-        if execution.number == number and not execution.code_started:
-            execution.code_started = True
-            if execution.stopping:
-                self._signal(execution, wide=False)
+        if execution is not None and execution.interpreter is interpreter and execution.stopping:
+            self._signal(execution, wide=False)
 
     def on_done(self, interpreter: Interpreter, number: object, exit_code: object) -> None:
         """The interpreter says that the code's foreground has ended."""
@@ -1800,10 +1806,25 @@ class Agent:
                     self._on_death(interpreter, status)
 
     def _note_orphans(self, interpreter: Interpreter) -> None:
-        """Remembers whose execution left a new orphan; later nothing tells it any more."""
+        """Remembers whose a new orphan is: of the interpreter whose pipes it has, else of the one
+        that was running. Later nothing tells it any more.
+        """
         leaders = {i.pid for i in self._interpreters.values()}
-        for pid in read_children() - leaders:
-            self._orphans.setdefault(pid, interpreter)
+        for pid in read_children() - leaders - set(self._orphans):
+            self._orphans[pid] = self._owner_by_pipes(pid) or interpreter
+
+    def _owner_by_pipes(self, pid: int) -> Interpreter | None:
+        pipes = {
+            pipe.identity: interpreter
+            for interpreter in self._interpreters.values()
+            for pipe in interpreter.pipes.values()
+        }
+        for fd in (1, 2):
+            with contextlib.suppress(OSError):
+                owner = pipes.get(_identity(os.stat(f"/proc/{pid}/fd/{fd}")))
+                if owner is not None:
+                    return owner
+        return None
 
     def kill_tree(self, interpreter: Interpreter) -> None:
         """Kills everything that came from an interpreter, daemons in their own sessions included.
@@ -1817,6 +1838,7 @@ class Agent:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(-1, signal.SIGKILL)
             return
+        self._note_orphans(self.running.interpreter if self.running else interpreter)
         killed: set[int] = set()
         for attempt in range(KILL_ROUNDS):
             freeze = self.pid == 1 and attempt == FREEZE_ROUND
@@ -1844,14 +1866,12 @@ class Agent:
         for other in others:
             adopted = [pid for pid, owner in self._orphans.items() if owner is other]
             spared |= tree_of(table, other.pid, adopted)
-        running = self.running.interpreter if self.running is not None else interpreter
         adopted = [
             pid
             for pid, row in table.items()
             if row.parent == self.pid
-            and pid not in spared
-            # An orphan nobody has seen yet comes from what runs now.
-            and self._orphans.get(pid, running) is interpreter
+            # An orphan that has not been noted was made by the killing.
+            and self._orphans.get(pid, interpreter) is interpreter
         ]
         return tree_of(table, interpreter.pid, adopted) - spared
 
@@ -2044,12 +2064,17 @@ class PythonWorker:
         for fd, saved in ((0, self._null_fd), (1, self._out_fd), (2, self._err_fd)):
             os.dup2(saved, fd)
         for name in ("stdin", "stdout", "stderr"):
-            stream = getattr(sys, name, None)
-            if stream is None or getattr(stream, "closed", False):
-                standard = getattr(sys, f"__{name}__", None)
-                if standard is None or standard.closed:
+            if not self._is_open(getattr(sys, name, None)):
+                if not self._is_open(getattr(sys, f"__{name}__", None)):
                     self._open_streams()
                 setattr(sys, name, getattr(sys, f"__{name}__"))
+
+    @staticmethod
+    def _is_open(stream: Any) -> bool:
+        try:
+            return stream is not None and not getattr(stream, "closed", False)
+        except ValueError:  # its buffer has been detached
+            return False
 
     def _ignore(self, *_: object) -> None:
         """Handles an interrupt that comes when no code runs."""
@@ -2106,10 +2131,11 @@ class PythonWorker:
         whole = compile(tree, name, "exec", flags, dont_inherit=True)
         self._flags |= whole.co_flags & self.FUTURE_FLAGS
         flags |= self._flags
-        pieces = list(self._split(tree, whole, name, flags))
+        pieces: list[CodeType] = list(self._split(tree, whole, name, flags))
         if last is not None:
-            interactive = Interactive(body=[last])
-            pieces.append(compile(interactive, name, "single", flags, dont_inherit=True))
+            shown = Interactive(body=[last])
+            tail: CodeType = compile(shown, name, "single", flags, dont_inherit=True)
+            pieces.append(tail)
         for piece in pieces:
             if piece.co_flags & self.COROUTINE:
                 self._run_in_loop(eval(piece, self._namespace))
@@ -2126,19 +2152,26 @@ class PythonWorker:
         if not whole.co_flags & self.COROUTINE:
             yield whole
             return
-        body, tree.body = tree.body, list[Any]()
-        for statement in body:
-            alone = type(tree)(body=[statement], type_ignores=[])
-            code = compile(alone, name, "exec", flags, dont_inherit=True)
+        waiting: list[_ast.stmt] = []
+        for statement in tree.body:
+            code = self._compile([statement], name, flags)
             if not code.co_flags & self.COROUTINE:
-                tree.body.append(statement)
+                waiting.append(statement)
                 continue
-            if tree.body:
-                yield compile(tree, name, "exec", flags, dont_inherit=True)
-                tree.body = []
+            if waiting:
+                yield self._compile(waiting, name, flags)
+                waiting = []
             yield code
-        if tree.body:
-            yield compile(tree, name, "exec", flags, dont_inherit=True)
+        if waiting:
+            yield self._compile(waiting, name, flags)
+
+    @staticmethod
+    def _compile(statements: list[_ast.stmt], name: str, flags: int) -> CodeType:
+        from _ast import Module
+
+        module = Module(body=statements, type_ignores=[])
+        code: CodeType = compile(module, name, "exec", flags, dont_inherit=True)
+        return code
 
     def _remember_source(self, name: str, code: str) -> None:
         lines = code.splitlines(keepends=True)
@@ -2358,6 +2391,7 @@ NODE_RUNNER = r"""
 const fs = require('node:fs');
 const inspector = require('node:inspector');
 const util = require('node:util');
+const vm = require('node:vm');
 const { Writable } = require('node:stream');
 const { Worker } = require('node:worker_threads');
 const { createRequire } = require('node:module');
@@ -2371,8 +2405,8 @@ const worker = new Worker(`
   const net = require('node:net');
   const inspector = require('node:inspector');
   const { parentPort, workerData: state } = require('node:worker_threads');
-  const socket = new net.Socket({ fd: CONTROL_FD, readable: true, writable: true });
-  let buffered = [], size = 0, running = 0;
+  const socket = new net.Socket({ fd: 3, readable: true, writable: true });
+  let buffered = [], size = 0, running = 0, interrupting = false, ended = null;
   const send = (message) => {
     const body = Buffer.from(JSON.stringify(message));
     const head = Buffer.alloc(4);
@@ -2380,30 +2414,35 @@ const worker = new Worker(`
     socket.write(Buffer.concat([head, body]));
   };
   const finish = (id, exit_code) => {
-    if (id === running) {
-      running = 0;
-      send({ type: 'done', id, exit_code });
-    }
+    if (id !== running) return;
+    if (interrupting) { ended = exit_code; return; }
+    running = 0;
+    send({ type: 'done', id, exit_code });
   };
   parentPort.on('message', (message) => {
     if (message.type === 'display') send(message);
     else finish(message.id, message.exit_code);
   });
   // Ends whatever JavaScript runs on the main thread. The session lives for that moment only:
-  // with one open, process.exit() would wait for it.
+  // with one open, process.exit() would wait for it. The execution's end is told after it, so
+  // that a late termination can't hit the next.
   const interrupt = (id) => {
-    if (id !== running) return;
+    if (id !== running || interrupting) return;
     Atomics.store(state, 0, id);
+    interrupting = true;
+    ended = null;
     const session = new inspector.Session();
     session.connectToMainThread();
-    session.post('Runtime.terminateExecution', () => {
-      // The main thread answers again: it has been ended, or it was waiting in an await, which
-      // nothing can end: then the execution is over and what it waits for is left alone.
-      session.post('Runtime.evaluate', { expression: '0' }, () => {
-        session.disconnect();
-        parentPort.postMessage({ type: 'abandon', id });
-      });
+    const settle = (tries) => session.post('Runtime.evaluate', { expression: '0' }, (error) => {
+      if (error && tries > 0) { settle(tries - 1); return; }
+      session.disconnect();
+      interrupting = false;
+      // The main thread answers again: it has been ended, or it waits in an await, which nothing
+      // can end: then the execution is over and what it waits for is left alone.
+      if (ended !== null) finish(id, ended);
+      else parentPort.postMessage({ type: 'abandon', id });
     });
+    session.post('Runtime.terminateExecution', () => settle(10));
   };
   const take = (message) => {
     if (message.type === 'run') {
@@ -2447,21 +2486,33 @@ const writeAll = (fd, data) => {
     }
   }
 };
+// It has no state that an interrupt in the middle of a write could leave behind.
+class Output extends Writable {
+  constructor(fd) {
+    super({ decodeStrings: false });
+    Object.assign(this, { fd, _type: 'pipe', _isStdio: true, destroySoon: this.destroy });
+  }
+  write(chunk, encoding, callback) {
+    if (typeof encoding === 'function') [encoding, callback] = [undefined, encoding];
+    if (typeof chunk !== 'string' && !ArrayBuffer.isView(chunk)) {
+      throw Object.assign(new TypeError('The "chunk" argument must be of type string or an ' +
+        'instance of Buffer, TypedArray, or DataView'), { code: 'ERR_INVALID_ARG_TYPE' });
+    }
+    writeAll(this.fd, typeof chunk === 'string' ? Buffer.from(chunk, encoding)
+      : Buffer.from(chunk.buffer, chunk.byteOffset, chunk.byteLength));
+    if (typeof callback === 'function') process.nextTick(callback);
+    return true;
+  }
+  end(chunk, encoding, callback) {
+    if (typeof chunk === 'string' || ArrayBuffer.isView(chunk)) this.write(chunk, encoding);
+    const last = [chunk, encoding, callback].find((given) => typeof given === 'function');
+    if (last) process.nextTick(last);
+    return this;
+  }
+  destroy() { return this; }
+}
 for (const [name, fd] of [['stdout', 1], ['stderr', 2]]) {
-  const stream = new Writable({
-    decodeStrings: true,
-    write(chunk, encoding, callback) {
-      try {
-        writeAll(fd, chunk);
-      } catch (error) {
-        callback(error);
-        return;
-      }
-      callback();
-    },
-    destroy(error, callback) { callback(error); },
-  });
-  Object.assign(stream, { fd, _type: 'pipe', _isStdio: true, destroySoon: stream.destroy });
+  const stream = new Output(fd);
   Object.defineProperty(process, name, {
     configurable: true, enumerable: true, get: () => stream,
   });
@@ -2486,8 +2537,8 @@ const rewriteImports = (code) => {
   const call = /(?:\s|\/\*[^]*?\*\/|\/\/[^\n]*\n)*\(/y;
   const before = new Set(['return', 'typeof', 'case', 'in', 'of', 'do', 'else', 'void', 'delete',
     'throw', 'new', 'instanceof', 'await', 'yield']);
-  const nesting = [];
-  let out = '', copied = 0, i = 0, value = false, dot = false;
+  const nesting = [], places = new Set();
+  let i = 0, value = false, dot = false, called = -1;
   const skipTemplate = () => {
     for (; i < code.length; i++) {
       if (code[i] === '\\') i++;
@@ -2518,11 +2569,18 @@ const rewriteImports = (code) => {
       i++;
       value = true;
     } else if (c === '`') { i++; skipTemplate(); }
-    else if (c === '{' || c === '(' || c === '[') { nesting.push(c); value = false; i++; }
-    else if (c === '}' || c === ')' || c === ']') {
+    else if (c === '{' || c === '(' || c === '[') {
+      nesting.push(c === '(' && called >= 0 ? called : c);
+      called = -1;
+      value = false;
       i++;
-      if (nesting.pop() === '`') skipTemplate();
+    } else if (c === '}' || c === ')' || c === ']') {
+      i++;
+      const opened = nesting.pop();
+      if (opened === '`') skipTemplate();
       else value = c !== '}';
+      // Followed by a body: a method of that name, not a call.
+      if (typeof opened === 'number' && /^\s*\{/.test(code.slice(i))) places.delete(opened);
     } else if (c === '/' && !value) {
       let set = false;
       for (i++; i < code.length && (set || code[i] !== '/') && code[i] !== '\n'; i++) {
@@ -2536,8 +2594,8 @@ const rewriteImports = (code) => {
       const name = code.slice(i, word.lastIndex);
       call.lastIndex = word.lastIndex;
       if (name === 'import' && !afterDot && call.test(code)) {
-        out += code.slice(copied, i) + '__import__';
-        copied = word.lastIndex;
+        places.add(i);
+        called = i;
       }
       i = word.lastIndex;
       value = !before.has(name);
@@ -2546,23 +2604,46 @@ const rewriteImports = (code) => {
       i++;
     }
   }
+  let out = '', copied = 0;
+  for (const place of places) {
+    out += code.slice(copied, place) + '__import__';
+    copied = place + 'import'.length;
+  }
   return out + code.slice(copied);
 };
 
-const trim = (stack) => stack.replace(/\n    at Session\.post \(node:inspector[^]*$/, '');
-const describe = (error) => {
-  if (error !== null && typeof error === 'object' && util.types.isNativeError(error)) {
-    try { error.stack = trim(error.stack); } catch {}
+// An object literal looks like a block: taken for what it must be meant as, as in a console.
+const asExpression = (code) => {
+  if (!/^\s*\{/.test(code) || /;\s*$/.test(code)) return code;
+  try {
+    new vm.Script('(' + code + '\n)');
+    return '(' + code + '\n)';
+  } catch {
+    return code;
   }
+};
+
+// Takes the runner's frames, and the inspector's above them, off the stacks of an error.
+const RUNNER = /(\n    at [^\n]*\(node:inspector:[^\n]*)*\n    at ([^\n]*\()?\[eval\]:\d[^]*$/;
+const DEEP = /\n    at Session\.post \(node:inspector:.*$/;
+const trim = (error, depth) => {
+  if (depth > 10 || !util.types.isNativeError(error)) return;
+  try {
+    error.stack = error.stack.replace(RUNNER, '').replace(DEEP, '');
+    trim(error.cause, depth + 1);
+    for (const other of error.errors ?? []) trim(other, depth + 1);
+  } catch {}
+};
+const describe = (error) => {
+  trim(error, 0);
   return 'Uncaught ' + util.inspect(error) + '\n';
 };
 const complain = (text) => writeAll(2, Buffer.from(text));
 
-// A failure that no code waits for: of the running execution if it comes while that runs.
+// Failures that no code waits for. A rejection while an execution runs counts as its own.
 let running = 0, failed = false;
-const onStray = (error) => { failed = true; complain(describe(error)); };
-process.on('uncaughtException', onStray);
-process.on('unhandledRejection', onStray);
+process.on('uncaughtException', (error) => complain(describe(error)));
+process.on('unhandledRejection', (error) => { failed = true; complain(describe(error)); });
 
 // The value behind an inspector's reference.
 const take = (remote) => {
@@ -2598,7 +2679,7 @@ const run = ({ id, code }) => {
   failed = false;
   const name = '<exec-' + id + '>';
   session.post('Runtime.evaluate', {
-    expression: rewriteImports(code) + '\n//# sourceURL=' + name,
+    expression: rewriteImports(asExpression(code)) + '\n//# sourceURL=' + name,
     replMode: true, awaitPromise: true, objectGroup: 'exec',
   }, (error, outcome) => {
     if (running !== id) return;  // abandoned while it awaited
@@ -2627,17 +2708,17 @@ const run = ({ id, code }) => {
     // One turn of the loop later rejections that nobody handles are known.
     setImmediate_(() => {
       if (running !== id) return;
-      running = 0;
       post({ id, exit_code: exit_code || (failed ? 1 : 0) });
+      running = 0;
     });
   });
 };
 const setImmediate_ = setImmediate;
 worker.on('message', (message) => {
   if (message.type === 'run') run(message);
-  else if (message.type === 'abandon' && message.id === running) {
-    running = 0;
+  else if (message.type === 'abandon') {
     post({ id: message.id, exit_code: 130 });
+    if (running === message.id) running = 0;
   }
 });
 })();

@@ -1,0 +1,272 @@
+"""What holds for Bash, a case for each promise."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from agent_process import AgentProcess
+
+CASES: dict[str, list[tuple[str, str, int]]] = {
+    # name: [(code, stdout, exit code), ...], stderr aside
+    "variables": [("x=1", "", 0), ("echo $x", "1\n", 0)],
+    "exported variables": [("export K=v", "", 0), ("env | grep ^K=", "K=v\n", 0)],
+    "arrays": [("a=(1 2 3); declare -A m=([k]=v)", "", 0), ("echo ${a[1]} ${m[k]}", "2 v\n", 0)],
+    "functions": [("f() { echo f $1; return 4; }", "", 0), ("f x", "f x\n", 4)],
+    "aliases": [("alias hi='echo hello'", "", 0), ("hi you", "hello you\n", 0)],
+    "directory": [("mkdir -p d; cd d", "", 0), ("basename $PWD; cd ..", "d\n", 0)],
+    "set options": [
+        ("set -o pipefail", "", 0),
+        ("false | true", "", 1),
+        ("set +o pipefail", "", 0),
+    ],
+    "shopt options": [
+        ("shopt -s nullglob", "", 0),
+        ("echo no*such*file", "\n", 0),
+        ("shopt -u nullglob", "", 0),
+        ("echo no*such*file", "no*such*file\n", 0),
+    ],
+    "positional parameters": [("set -- a b", "", 0), ("echo $2 $#", "b 2\n", 0)],
+    "background jobs": [
+        ("sleep 0.01 & pid=$!", "", 0),
+        ("wait $pid; echo $?", "0\n", 0),
+        ("coproc cat; echo hi >&${COPROC[1]}; read -u ${COPROC[0]} l; echo $l", "hi\n", 0),
+    ],
+    "descriptors of its own": [
+        ("exec 3>log 10>log10 200>log200; echo three >&3; echo ten >&10; echo last >&200", "", 0),
+        ("echo again >&10; cat log log10 log200", "three\nten\nagain\nlast\n", 0),
+        ("exec 3>&- 10>&- 200>&-; echo x >&10", "", 1),
+        ("exec {fd}>log; echo x >&$fd; exec {fd}>&-; cat log", "x\n", 0),
+    ],
+    "traps": [("trap 'echo got' USR1", "", 0), ("kill -USR1 $$; :", "got\n", 0)],
+    "status of the last command": [
+        ("true", "", 0),
+        ("false", "", 1),
+        ("(exit 77)", "", 77),
+        ("sh -c 'kill -9 $$'", "", 137),
+        ("no-such-command", "", 127),
+        ("/", "", 126),
+        ("[[ a == b ]]", "", 1),
+        ("(( 0 ))", "", 1),
+        ("return 5", "", 5),
+        ("! true", "", 1),
+        ("", "", 0),
+        ("# nothing", "", 0),
+    ],
+    "status is not inherited": [("false", "", 1), ("echo $?", "0\n", 0)],
+    "unclosed things end at once": [
+        ("kept=1", "", 0),
+        ("echo 'unclosed", "", 2),
+        ('echo "unclosed', "", 2),
+        ("echo $(", "", 2),
+        ("if true; then", "", 2),
+        ("{ echo x", "", 2),
+        ("f() {", "", 2),
+        ("case x in", "", 2),
+        ("echo `", "", 2),
+        ("done", "", 2),
+        ("echo $kept", "1\n", 0),
+    ],
+    "an unterminated here-document": [("cat <<EOF\ninside", "inside\n", 0), ("echo ok", "ok\n", 0)],
+    "a here-document": [("cat <<'EOF'\n$x\nEOF\necho after", "$x\nafter\n", 0)],
+    "standard input is empty": [
+        ("cat", "", 0),
+        ("read x; echo $?", "1\n", 0),
+        ("while read l; do echo $l; done; echo end", "end\n", 0),
+        ("read -t 5 x < /dev/stdin; echo $?", "1\n", 0),
+        ("bash", "", 0),
+        (
+            "python3 -c 'print(repr(input()))' 2>&1 | tail -1",
+            "EOFError: EOF when reading a line\n",
+            0,
+        ),
+    ],
+    "descriptors are restored": [
+        ("exec 1>&- 2>&-; echo lost", "", 1),
+        ("echo back; echo err >&2", "back\n", 0),
+        ("exec >file 2>&1 </etc/passwd; echo into", "", 0),
+        ("cat file; cat", "into\n", 0),
+    ],
+    "errors of expansion keep the shell": [
+        ("kept=1; set -u", "", 0),
+        ("echo $unset; echo after", "", 1),
+        ("set +u; echo $kept", "1\n", 0),
+        ("echo ${nothing:?is missing}; echo after", "", 1),
+        ("readonly r=1; r=2; echo after", "", 1),
+        ("echo $((1/0)); echo after", "", 1),
+        ("echo $kept", "1\n", 0),
+    ],
+    "tracing shows the code and nothing of the driver": [
+        ("set -x", "", 0),
+        ("echo traced", "traced\n", 0),
+        ("set +x", "", 0),
+    ],
+    "a DEBUG trap does not print for the driver": [
+        ("trap 'echo debug' DEBUG", "", 0),
+        ("echo one", "one\n", 0),
+        ("trap - DEBUG", "", 0),
+    ],
+    "an ERR trap": [
+        ("trap 'echo failed' ERR", "", 0),
+        ("false; true", "failed\n", 0),
+        ("trap - ERR", "", 0),
+    ],
+    "shadowed builtins": [
+        (
+            "printf() { :; }; builtin() { :; }; command() { :; }; echo() { :; }; read() { :; }",
+            "",
+            0,
+        ),
+        ("trap() { :; }; set() { :; }; exec() { :; }; return() { :; }; eval() { :; }", "", 0),
+        ("/bin/echo still here; /bin/false", "still here\n", 1),
+        ("unset -f printf builtin command echo read trap set exec return eval", "", 0),
+        ("echo unshadowed", "unshadowed\n", 0),
+    ],
+    "aliases of keywords and of the driver's words": [
+        ("alias if='echo alias' .='echo dot' exec='echo exec' [['=:' {=:", "", 0),
+        ("echo works; false", "works\n", 1),
+        ("unalias -a", "", 0),
+    ],
+    "disabled builtins": [
+        ("enable -n echo printf exec read", "", 0),
+        ("/bin/echo works; false", "works\n", 1),
+        ("enable echo printf exec read", "", 0),
+    ],
+    "odd separators": [
+        ("IFS=0123456789", "", 0),
+        ("x=a1b; set -- $x; echo $1-$2; false", "a-b\n", 1),
+        ("IFS=$' \\t\\n'", "", 0),
+    ],
+    "options that change parsing": [
+        ("set -f; set -C; set -o posix", "", 0),
+        ("echo *; (exit 3)", "*\n", 3),
+        ("set +f; set +C; set +o posix", "", 0),
+        ("set -n", "", 0),
+        ("echo noexec is for scripts", "noexec is for scripts\n", 0),
+        ("set -v; echo verbose; set +v", "verbose\n", 0),
+        ("set -k; set -a; echo ok; set +k; set +a", "ok\n", 0),
+    ],
+    "set -e that does not fire": [
+        ("set -e", "", 0),
+        ("false || echo caught; if false; then :; fi; echo on", "caught\non\n", 0),
+        ("set +e", "", 0),
+    ],
+    "what looks like the driver's report is only output": [
+        ("echo 'bash: ((: 0 @ 1 : syntax error'; false", "bash: ((: 0 @ 1 : syntax error\n", 1),
+        ("echo '((: 7 @ 99 :' >&2; false", "", 1),
+    ],
+    "arithmetic errors": [
+        ("(( 1 @ 2 ))", "", 1),
+        ("(( 5 @ 1 )) 2>&0", "", 1),
+        ("echo ok", "ok\n", 0),
+    ],
+    "history and bang": [('echo "hi!" !x', "hi! !x\n", 0), ("set -o | grep ^hist.*on", "", 1)],
+    "text": [("echo \u00e4\u20ac\U0001f600", "\u00e4\u20ac\U0001f600\n", 0)],
+    "carriage returns are bash's business": [("echo x\r", "x\r\n", 0)],
+    "the name of the shell": [("echo $0", "bash\n", 0)],
+    "kill of the group": [("trap '' TERM; kill 0; trap - TERM; echo here", "here\n", 0)],
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_cases(shared: AgentProcess, name: str) -> None:
+    for number, (code, stdout, exit_code) in enumerate(CASES[name]):
+        reply = shared.bash(code)
+        where = f"step {number} of {name}: {code!r}: {reply}"
+        assert reply.stdout == stdout, where
+        assert reply.exit_code == exit_code, where
+        assert not reply.interpreter_restarted, where
+
+
+STDERR = {
+    "command not found": ("no-such-command", "bash: no-such-command: command not found\n"),
+    "tracing": ("set -x; echo a >/dev/null; { set +x; } 2>/dev/null", "++ echo a\n"),
+    "order within stderr": ("echo 1 >&2; sh -c 'echo 2 >&2'; echo 3 >&2", "1\n2\n3\n"),
+    "nothing": ("true", ""),
+}
+
+
+@pytest.mark.parametrize("name", STDERR)
+def test_stderr(shared: AgentProcess, name: str) -> None:
+    code, stderr = STDERR[name]
+    assert shared.bash(code).stderr == stderr
+
+
+def test_a_syntax_error_tells_the_line(shared: AgentProcess) -> None:
+    reply = shared.bash("echo a\necho b\nif ; then\n")
+    assert reply.stdout == "a\nb\n"
+    assert re.search(r"line 3: syntax error near unexpected token `;'", reply.stderr)
+    assert reply.exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("code", "stdout", "exit_code"),
+    [
+        ("echo bye; exit 3", "bye\n", 3),
+        ("exit", "", 0),
+        ("set -e; echo a; false; echo b", "a\n", 1),
+        ("set -euo pipefail; false | true; echo b", "", 1),
+        ("trap 'echo trapped' EXIT; exit 4", "trapped\n", 4),
+        ("trap 'echo trapped' EXIT; set -e; (exit 9)", "trapped\n", 9),
+        ("exec echo other", "other\n", 0),
+        ("exec sh -c 'echo sh; exit 6'", "sh\n", 6),
+        ("kill -9 $$", "", 137),
+        ("kill -SEGV $$; sleep 1", "", 139),
+        ('for fd in 0 1 2 {229..260}; do eval "exec $fd>&-"; done; echo x', "", 0),
+    ],
+)
+def test_the_end_of_the_shell_is_answered(
+    agent: AgentProcess, code: str, stdout: str, exit_code: int
+) -> None:
+    agent.bash("kept=1")
+    reply = agent.bash(code)
+    assert (reply.stdout, reply.exit_code) == (stdout, exit_code)
+    assert reply.interpreter_restarted
+    later = agent.bash("echo $kept fresh")
+    assert later.stdout == "fresh\n"
+    assert later.interpreter_restarted
+    assert not agent.bash("true").interpreter_restarted
+
+
+def test_descriptors_of_the_driver_that_code_closed_mean_a_fresh_shell(agent: AgentProcess) -> None:
+    agent.bash("kept=1")
+    reply = agent.bash("exec 230>&- 231>&- 232>file 233>&-; echo still fine")
+    assert reply.stdout == "still fine\n"
+    later = agent.bash("echo $kept fresh")
+    assert later.stdout == "fresh\n"
+    assert later.interpreter_restarted
+    assert "descriptors that belong to nsm" in later.restart_reason
+
+
+def test_sigterm_to_the_shell_is_ignored_as_an_interactive_shell_does(agent: AgentProcess) -> None:
+    assert agent.bash("kill $$; echo alive").stdout == "alive\n"
+
+
+def test_children_inherit_nothing_private(shared: AgentProcess) -> None:
+    shared.bash("true")
+    assert shared.bash("ls /proc/self/fd").stdout.split() == ["0", "1", "2", "3"]
+    assert shared.bash("(ls /proc/self/fd) & wait").stdout.split() == ["0", "1", "2", "3"]
+
+
+def test_a_pipe_that_breaks_ends_its_writer(shared: AgentProcess) -> None:
+    reply = shared.bash("yes | head -1; echo ${PIPESTATUS[0]}")
+    assert reply.stdout == "y\n141\n"
+
+
+def test_a_large_script(shared: AgentProcess) -> None:
+    lines = "".join(f"x{i}={i}\n" for i in range(50_000))
+    assert shared.bash(lines + "echo $x49999").stdout == "49999\n"
+    assert shared.bash("echo $x7").stdout == "7\n"
+
+
+def test_background_output_belongs_to_the_next_execution(agent: AgentProcess) -> None:
+    agent.bash("mkfifo go done; { read < go; echo late; echo late >&2; echo > done; } & true")
+    reply = agent.bash("echo now > go; read < done; echo now")
+    assert sorted(reply.stdout.split()) == ["late", "now"]
+    assert reply.stderr == "late\n"
+
+
+def test_no_history_file_is_left(agent: AgentProcess) -> None:
+    agent.bash("echo x; exit")
+    assert not list(agent.workspace.glob(".bash*"))

@@ -1,0 +1,299 @@
+"""What holds for Node, a case for each promise."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from agent_process import AgentProcess
+
+STATE: dict[str, list[tuple[str, str, list[str]]]] = {
+    # name: [(code, stdout, displays), ...]; each step succeeds
+    "let, const, class and function persist": [
+        (
+            "let a = 1; const b = 2; class C { m() { return 'm'; } } function f() { return 'f'; }",
+            "",
+            [],
+        ),
+        ("[a, b, new C().m(), f()]", "", ["[ 1, 2, 'm', 'f' ]"]),
+    ],
+    "and may be declared again": [
+        ("let a = 1; const b = 1; class C {} function f() {}", "", []),
+        ("let a = 2; const b = 3; class C { x = 1 } function f() { return 4; }", "", []),
+        ("[a, b, new C().x, f()]", "", ["[ 2, 3, 1, 4 ]"]),
+    ],
+    "await": [
+        ("const v = await Promise.resolve(5);", "", []),
+        ("v + await 1", "", ["6"]),
+        (
+            "for await (const x of (async function* () { yield 1; yield 2; })()) console.log(x)",
+            "1\n2\n",
+            [],
+        ),
+    ],
+    "trailing expressions": [
+        ("1 + 1", "", ["2"]),
+        ("'text'", "", ["'text'"]),
+        ("undefined", "", []),
+        ("null", "", ["null"]),
+        ("({ a: [1, { b: new Map([[1, 2]]) }] })", "", ["{ a: [ 1, { b: [Map] } ] }"]),
+        ("{ a: 1 }", "", ["{ a: 1 }"]),
+        ("-0", "", ["-0"]),
+        ("NaN", "", ["NaN"]),
+        ("10n ** 20n", "", ["100000000000000000000n"]),
+        ("Symbol('s')", "", ["Symbol(s)"]),
+        ("(function named() {})", "", ["[Function: named]"]),
+        ("class K {}; K", "", ["[class K]"]),
+        ("Promise.resolve(5)", "", ["Promise { 5 }"]),
+        ("new Error('a value').message", "", ["'a value'"]),
+        ("var x = 5", "", []),
+        ("if (true) 7", "", ["7"]),
+        ("''", "", ["''"]),
+        ("false", "", ["false"]),
+        ("Object.create(null)", "", ["[Object: null prototype] {}"]),
+        ("new Proxy({}, {})", "", ["{}"]),
+    ],
+    "console and streams": [
+        ("console.log('a', { b: 1 })", "a { b: 1 }\n", []),
+        ("process.stdout.write('x'); process.stdout.write('y\\n')", "xy\n", ["true"]),
+        ("console.error('to stderr')", "", []),
+        ("console.log('%d%%', 5)", "5%\n", []),
+        ("process.stdout.write('cb\\n', () => {}); process.stdout.isTTY", "cb\n", []),
+    ],
+    "child processes": [
+        (
+            "const cp = require('child_process'); cp.execSync('echo sync', { stdio: 'inherit' });",
+            "sync\n",
+            ["null"],
+        ),
+        ("cp.spawnSync('sh', ['-c', 'echo x; exit 3'], { stdio: 'inherit' }).status", "x\n", ["3"]),
+        (
+            "(await events.once(cp.spawn('echo', ['async'], { stdio: [0, 1] }), 'exit'))[0]",
+            "async\n",
+            ["0"],
+        ),
+        (
+            "cp.execSync('cat; ls /proc/self/fd').toString().trim().split('\\n')",
+            "",
+            ["[ '0', '1', '2', '3' ]"],
+        ),
+        ("cp.execSync('cat', { stdio: 'inherit' })", "", ["null"]),
+    ],
+    "require and import": [
+        (
+            "let fs = require('fs'); fs.writeFileSync('m.js', 'exports.x = 1'); require('./m').x",
+            "",
+            ["1"],
+        ),
+        (
+            "fs.writeFileSync('e.mjs', 'export const y = 2'); (await import('./e.mjs')).y",
+            "",
+            ["2"],
+        ),
+        ("const { join } = await import('node:path'); join('a', 'b')", "", ["'a/b'"]),
+        ("await import ( /* c */ 'node:os' ).then(m => typeof m.EOL)", "", ["'string'"]),
+        (
+            "'import(' + \"import('x')\" + `import('y') ${typeof import('node:fs')}`",
+            "",
+            ["\"import(import('x')import('y') object\""],
+        ),
+        ("/import('x')/.test('import(x)') // import('z')", "", ["false"]),
+        ("const o = { import(x) { return x + 1; } }; o.import(1)", "", ["2"]),
+        ("let n = 8; n / 2 / 2", "", ["2"]),
+        ("`a${`b${1}import(`}`", "", ["'ab1import('"]),
+    ],
+    "globals": [
+        ("typeof process, typeof require, typeof Buffer, typeof fetch", "", ["'function'"]),
+        ("process.argv.length", "", ["1"]),
+        ("process.execArgv", "", ["[]"]),
+        (
+            "Object.keys(globalThis).some((k) => k.includes('nsm') || k === 'require')",
+            "",
+            ["false"],
+        ),
+        ("globalThis.kept = 1; kept", "", ["1"]),
+        ("process.chdir('/'); process.cwd()", "", ["'/'"]),
+    ],
+    "standard input is empty": [
+        ("require('fs').readFileSync(0).length", "", ["0"]),
+        (
+            "await new Promise((r) => process.stdin.resume().on('end', () => r('end')))",
+            "",
+            ["'end'"],
+        ),
+    ],
+    "text": [("console.log('\u00e4\u20ac\U0001f600')", "\u00e4\u20ac\U0001f600\n", [])],
+    "comments and endings": [
+        ("5 // comment", "", ["5"]),
+        ("/* only */", "", []),
+        ("", "", []),
+        ("let s = `a\nb`\n\n;s", "", ["'a\\nb'"]),
+    ],
+    "timers do not hold an execution up": [
+        ("let ticks = 0; const t = setInterval(() => ticks++, 1); 'now'", "", ["'now'"]),
+        ("await new Promise((r) => setTimeout(r, 30)); ticks > 1", "", ["true"]),
+        ("clearInterval(t)", "", []),
+    ],
+}
+
+
+@pytest.mark.parametrize("name", STATE)
+def test_state(shared: AgentProcess, name: str) -> None:
+    for number, (code, stdout, shown) in enumerate(STATE[name]):
+        reply = shared.node(code)
+        where = f"step {number} of {name}: {code!r}: {reply}"
+        assert reply.exit_code == 0, where
+        assert reply.stdout == stdout, where
+        assert reply.shown == shown, where
+        assert not reply.interpreter_restarted, where
+
+
+FAILURES = {
+    "thrown error": (
+        "function f() { throw new TypeError('bad'); }\nf()",
+        r"Uncaught TypeError: bad\n    at f \(<exec-\d+>:1:22\)\n    at <exec-\d+>:2:1\n",
+    ),
+    "thrown value": ("throw 5", r"Uncaught 5\n"),
+    "thrown undefined": ("throw undefined", r"Uncaught undefined\n"),
+    "rejected await": (
+        "await Promise.reject(new Error('rej'))",
+        r"Uncaught Error: rej\n    at <exec-\d+>:1:22\n",
+    ),
+    "rejected promise": (
+        "Promise.reject(new Error('rej')); 1",
+        r"Uncaught Error: rej\n    at <exec-\d+>:1:16\n",
+    ),
+    "rejected async function": (
+        "(async () => { throw new Error('a'); })()",
+        r"Uncaught Error: a\n    at <exec-\d+>:1:22\n(.*\n)*",
+    ),
+    "reference error": (
+        "nothing_here",
+        r"Uncaught ReferenceError: nothing_here is not defined\n    at <exec-\d+>:1:1\n",
+    ),
+    "cause": (
+        "throw new Error('a', { cause: new Error('b') })",
+        r"(?s)Uncaught Error: a\n.*\[cause\]: Error: b.*",
+    ),
+    "stack overflow": (
+        "function r() { r(); } r()",
+        r"(?s)Uncaught RangeError: Maximum call stack.*",
+    ),
+    "syntax error": (
+        "let ok = 1;\nlet q = ) 5",
+        r"<exec-\d+>:2\nlet q = \) 5\n        \^\nSyntaxError: Unexpected token '\)'\n",
+    ),
+    "unclosed bracket": ("let q = {", r"(?s).*SyntaxError: .*"),
+    "unclosed template": ("let q = `abc", r"(?s).*SyntaxError: .*"),
+    "unclosed comment": ("/* abc", r"(?s).*SyntaxError: .*"),
+    "static import": (
+        "import fs from 'fs'",
+        r"(?s).*SyntaxError: Cannot use import statement.*await import.*",
+    ),
+    "runtime syntax error": ("JSON.parse('{')", r"(?s)Uncaught SyntaxError: .*at JSON.parse.*"),
+    "missing module": (
+        "require('no-such-module')",
+        r"(?s)Uncaught Error: Cannot find module 'no-such-module'.*",
+    ),
+    "missing import": (
+        "await import('no-such-module')",
+        r"(?s)Uncaught Error.*: Cannot find package.*",
+    ),
+    "failing inspect": (
+        "({ [require('util').inspect.custom]() { throw new Error('insp'); } })",
+        r"(?s)Uncaught Error: insp.*",
+    ),
+    "failed command": (
+        "require('child_process').execSync('exit 3')",
+        r"(?s)Uncaught Error: Command failed.*",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FAILURES)
+def test_failures(shared: AgentProcess, name: str) -> None:
+    code, stderr = FAILURES[name]
+    reply = shared.node(code)
+    assert reply.exit_code == 1, reply
+    assert re.fullmatch(stderr, reply.stderr), reply.stderr
+    assert "node:inspector" not in reply.stderr
+    assert "[eval]:" not in reply.stderr
+    assert not reply.interpreter_restarted
+    assert shared.node("console.log('on')").stdout == "on\n"
+
+
+def test_text_on_stderr_is_no_failure(shared: AgentProcess) -> None:
+    reply = shared.node("console.error('Uncaught Error: not really'); console.warn('w')")
+    assert (reply.stderr, reply.exit_code) == ("Uncaught Error: not really\nw\n", 0)
+
+
+def test_an_error_in_a_timer_ends_nothing(agent: AgentProcess) -> None:
+    code = "let kept = 1, go; const wait = new Promise((r) => { go = r; });"
+    first = agent.node(code + "setTimeout(() => { go(); throw new Error('late'); }, 1);")
+    reply = agent.node("await wait; await new Promise(setImmediate); kept")
+    assert reply.shown == ["1"]
+    assert "Uncaught Error: late" in first.stderr + reply.stderr
+    assert (first.exit_code, reply.exit_code) == (0, 0)
+    assert not agent.node("1").interpreter_restarted
+
+
+def test_a_big_write_is_whole_before_the_result(shared: AgentProcess) -> None:
+    reply = shared.node("process.stdout.write('x'.repeat(900_000)); console.log('end')")
+    assert len(reply.stdout) == 900_004
+    assert reply.stdout.endswith("end\n")
+
+
+@pytest.mark.parametrize(
+    ("code", "exit_code"),
+    [
+        ("console.log('bye'); process.exit(3)", 3),
+        ("console.log('bye'); process.exit()", 0),
+        (
+            "console.log('bye'); setTimeout(() => process.exit(5), 1); await new Promise(() => {})",
+            5,
+        ),
+        ("console.log('bye'); process.kill(process.pid, 'SIGKILL'); for (;;);", 137),
+        ("console.log('bye'); process.abort()", 134),
+        ("console.log('bye'); process.reallyExit(4)", 4),
+        ("process.on('exit', () => console.log('bye')); process.exit(6)", 6),
+    ],
+)
+def test_the_end_of_the_process_is_answered(agent: AgentProcess, code: str, exit_code: int) -> None:
+    agent.node("let kept = 1")
+    reply = agent.node(code)
+    assert (reply.stdout, reply.exit_code) == ("bye\n", exit_code)
+    assert reply.interpreter_restarted
+    assert "debugger" not in reply.stderr
+    later = agent.node("typeof kept")
+    assert later.shown == ["'undefined'"]
+    assert later.interpreter_restarted
+    assert not agent.node("1").interpreter_restarted
+
+
+def test_closed_descriptors_mean_a_fresh_interpreter(agent: AgentProcess) -> None:
+    reply = agent.node("require('fs').closeSync(1)")
+    assert reply.exit_code == 0
+    later = agent.node("console.log('fresh')")
+    assert later.stdout == "fresh\n"
+    assert later.interpreter_restarted
+
+
+def test_closing_every_descriptor_is_answered(agent: AgentProcess) -> None:
+    code = (
+        "const fs = require('fs'); for (let i = 3; i < 300; i++) try { fs.closeSync(i) } catch {}"
+    )
+    reply = agent.node(code, timeout_s=5, grace_s=0.2)
+    assert reply.interpreter_restarted
+    assert agent.node("console.log('fresh')").stdout == "fresh\n"
+
+
+def test_workers_and_forks_of_the_users_own(agent: AgentProcess) -> None:
+    code = """
+const { Worker } = require('worker_threads');
+await new Promise((r) => new Worker('console.log("in a worker")', { eval: true }).on('exit', r));
+require('fs').writeFileSync('child.js', 'process.send(process.argv[2])');
+await new Promise((r) => require('child_process').fork('./child.js', ['sent']).on('message', r));
+"""
+    reply = agent.node(code)
+    assert (reply.stdout, reply.shown, reply.stderr) == ("in a worker\n", ["'sent'"], "")

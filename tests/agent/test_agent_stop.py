@@ -1,0 +1,312 @@
+"""Interrupt, timeout and what dies with an interpreter: the ladder of `docs/agent-protocol.md`."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from agent_process import AgentProcess, Interpreter, becomes_true
+
+GRACE_S = 6.0
+"""Long enough for a loaded machine; half of it passes where an interrupt hits the moment between
+two steps of the code, as Ctrl-C may too."""
+
+ENDLESS: dict[str, tuple[Interpreter, str]] = {
+    "python busy": ("python", "print('up')\nwhile True: pass"),
+    "python sleep": ("python", "print('up')\nimport time\ntime.sleep(60)"),
+    "python socket": (
+        "python",
+        "import socket\na, b = socket.socketpair()\nprint('up')\na.recv(1)",
+    ),
+    "python lock": ("python", "import threading\nprint('up')\nthreading.Event().wait()"),
+    "python await": ("python", "import asyncio\nprint('up')\nawait asyncio.sleep(60)"),
+    "python busy coroutine": (
+        "python",
+        "async def busy():\n    while True: pass\nprint('up')\nawait busy()",
+    ),
+    "python busy task beside an await": (
+        "python",
+        """
+import asyncio
+async def busy():
+    while True: pass
+print('up')
+await asyncio.gather(asyncio.sleep(60), busy())
+""",
+    ),
+    "python asyncio.run": ("python", "import asyncio\nprint('up')\nasyncio.run(asyncio.sleep(60))"),
+    "python subprocess": (
+        "python",
+        "import subprocess\nprint('up')\nsubprocess.run(['sleep', '60'])",
+    ),
+    "python system": ("python", "import os\nprint('up')\nos.system('sleep 60')"),
+    "python output": ("python", "print('up')\nwhile True: print('x' * 1000)"),
+    "python pool": (
+        "python",
+        """
+import multiprocessing, time
+print('up')
+with multiprocessing.get_context('fork').Pool(2) as pool: pool.map(time.sleep, [60, 60])
+""",
+    ),
+    "bash sleep": ("bash", "echo up; sleep 60; echo not reached"),
+    "bash busy": ("bash", "echo up; while :; do :; done"),
+    "bash nested": ("bash", "f() { while true; do sleep 60; done; }; echo up; f; echo not reached"),
+    "bash substitution": ("bash", "echo up; x=$(sleep 60); echo not reached"),
+    "bash pipeline": ("bash", "echo up; sleep 60 | cat; echo not reached"),
+    "bash subshell": ("bash", "echo up; (while :; do :; done); echo not reached"),
+    "bash wait": ("bash", "sleep 60 & echo up; wait; echo not reached"),
+    "bash python": ("bash", "python3 -c 'print(\"up\", flush=True); import time; time.sleep(60)'"),
+    "bash output": ("bash", "echo up; yes"),
+    "bash job control": ("bash", "set -m; echo up; sleep 60; echo not reached"),
+    "node busy": ("node", "console.log('up'); while (true) {}"),
+    "node await": ("node", "console.log('up'); await new Promise(() => {})"),
+    "node microtasks": ("node", "console.log('up'); for (;;) await 0"),
+    "node timer": ("node", "console.log('up'); await new Promise((r) => setTimeout(r, 60000))"),
+    "node finally": ("node", "console.log('up'); try { for (;;); } finally { globalThis.z = 1 }"),
+    "node command": (
+        "node",
+        "console.log('up'); require('child_process').execSync('sleep 60', {stdio: 'inherit'})",
+    ),
+    "node Atomics": (
+        "node",
+        "console.log('up'); Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0)",
+    ),
+    "node output": ("node", "console.log('up'); for (;;) console.log('x'.repeat(1000))"),
+    "node inspect": (
+        "node",
+        "({ [require('util').inspect.custom]() { console.log('up'); for (;;); } })",
+    ),
+}
+
+SET: dict[Interpreter, str] = {"python": "kept = 5", "bash": "kept=5", "node": "let kept = 5"}
+GET: dict[Interpreter, str] = {
+    "python": "print(kept)",
+    "bash": "echo $kept",
+    "node": "console.log(kept)",
+}
+
+
+@pytest.mark.parametrize("name", ENDLESS)
+def test_an_interrupt_stops_the_code_and_keeps_state(shared: AgentProcess, name: str) -> None:
+    interpreter, code = ENDLESS[name]
+    shared.seen.clear()
+    assert shared.run(SET[interpreter], interpreter).exit_code == 0
+    request = shared.begin(code, interpreter, stream=True, timeout_s=60, grace_s=GRACE_S)
+    shared.running("up\n")
+    shared.send(type="interrupt", id=request)
+    reply = shared.result(request)
+    assert reply.interrupted
+    assert not reply.timed_out
+    assert reply.exit_code == 130
+    assert reply.stdout.startswith("up\n")
+    assert "not reached" not in reply.stdout
+    assert not reply.interpreter_restarted
+    after = shared.run(GET[interpreter], interpreter)
+    assert (after.stdout, after.exit_code, after.interrupted) == ("5\n", 0, False)
+
+
+@pytest.mark.parametrize("interpreter", ["python", "bash", "node"])
+def test_a_timeout_is_an_interrupt(shared: AgentProcess, interpreter: Interpreter) -> None:
+    _, code = ENDLESS[f"{interpreter} busy"]
+    shared.run(SET[interpreter], interpreter)
+    reply = shared.run(code, interpreter, timeout_s=0.2, grace_s=GRACE_S)
+    assert reply.timed_out
+    assert not reply.interrupted
+    assert reply.exit_code == 124
+    assert reply.stdout == "up\n"
+    assert not reply.interpreter_restarted
+    assert 0.2 <= reply.duration_s < 10
+    assert shared.run(GET[interpreter], interpreter).stdout == "5\n"
+
+
+STUBBORN: dict[Interpreter, str] = {
+    "python": """
+import signal
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+print('up')
+while True: pass
+""",
+    "bash": "trap '' INT; echo up; while :; do :; done",
+    "node": """
+console.log('up');
+require('child_process').execSync("trap '' INT; sleep 60 & wait");
+""",
+}
+
+
+@pytest.mark.parametrize("interpreter", STUBBORN)
+def test_what_does_not_stop_is_killed(agent: AgentProcess, interpreter: Interpreter) -> None:
+    agent.run(SET[interpreter], interpreter)
+    reply = agent.run(STUBBORN[interpreter], interpreter, timeout_s=0.3, grace_s=0.3)
+    assert (reply.timed_out, reply.interrupted, reply.exit_code) == (True, False, 124)
+    assert reply.stdout == "up\n"
+    assert reply.interpreter_restarted
+    assert "did not stop within 0.3 s of an interrupt and was killed" in reply.restart_reason
+    later = agent.run({"python": "1", "bash": "true", "node": "1"}[interpreter], interpreter)
+    assert later.interpreter_restarted
+    assert later.exit_code == 0
+    assert agent.run(GET[interpreter], interpreter).stdout in {"", "\n"}
+
+
+def test_an_interrupt_of_stubborn_code_says_interrupted(agent: AgentProcess) -> None:
+    request = agent.begin(STUBBORN["python"], stream=True, grace_s=0.2)
+    agent.running("up\n")
+    agent.send(type="interrupt", id=request)
+    agent.send(type="interrupt", id=request)  # once more changes nothing
+    reply = agent.result(request)
+    assert (reply.interrupted, reply.timed_out, reply.exit_code) == (True, False, 130)
+    assert reply.interpreter_restarted
+
+
+def test_code_that_survives_one_interrupt_gets_a_second(agent: AgentProcess) -> None:
+    code = (
+        "print('up')\ntry:\n    while True: pass\nexcept KeyboardInterrupt:\n    while True: pass"
+    )
+    reply = agent.python(code, timeout_s=0.1, grace_s=2)
+    assert (reply.exit_code, reply.interpreter_restarted) == (124, False)
+
+
+def test_code_may_clean_up_when_interrupted(agent: AgentProcess) -> None:
+    code = "import time\ntry:\n    time.sleep(60)\nfinally:\n    time.sleep(0.1); print('clean')"
+    assert agent.python(code, timeout_s=0.2, grace_s=10).stdout == "clean\n"
+    shell = "trap 'echo clean' INT; sleep 60; echo after; trap - INT"
+    reply = agent.bash(shell, timeout_s=0.2, grace_s=10)
+    assert reply.stdout == "clean\nafter\n"
+
+
+@pytest.mark.parametrize("interpreter", ["python", "bash", "node"])
+def test_an_idle_session_cannot_be_interrupted(
+    shared: AgentProcess, interpreter: Interpreter
+) -> None:
+    shared.run(SET[interpreter], interpreter)
+    shared.send(type="interrupt", id="e1")
+    assert shared.receive() == {"type": "idle", "id": "e1"}
+    assert shared.run(GET[interpreter], interpreter).stdout == "5\n"
+
+
+def test_another_executions_interrupt_is_not_taken(agent: AgentProcess) -> None:
+    request = agent.begin("print('up'); import time; time.sleep(60)", stream=True, grace_s=GRACE_S)
+    agent.running("up\n")
+    agent.send(type="interrupt", id="other")
+    assert agent.expect("idle")["id"] == "other"
+    agent.send(type="interrupt", id=request)
+    assert agent.result(request).interrupted
+
+
+@pytest.mark.parametrize("interpreter", ["python", "bash", "node"])
+def test_an_interrupt_at_once_is_not_lost(agent: AgentProcess, interpreter: Interpreter) -> None:
+    """Sent before the interpreter has begun, or even exists."""
+    _, code = ENDLESS[f"{interpreter} busy"]
+    for _ in range(5):
+        request = agent.begin(code, interpreter, grace_s=GRACE_S)
+        agent.send(type="interrupt", id=request)
+        reply = agent.result(request)
+        assert (reply.exit_code, reply.interrupted) == (130, True)
+        assert not reply.interpreter_restarted
+
+
+@pytest.mark.parametrize("interpreter", ["python", "bash", "node"])
+def test_interrupts_racing_with_the_end_never_hit_the_next(
+    agent: AgentProcess, interpreter: Interpreter
+) -> None:
+    code = {"python": "pass", "bash": ":", "node": "0"}[interpreter]
+    agent.run(SET[interpreter], interpreter)
+    for _ in range(100):
+        request = agent.begin(code, interpreter, grace_s=GRACE_S)
+        agent.send(type="interrupt", id=request)
+        agent.result(request)
+        if agent.seen[-1]["type"] != "idle" and not agent.seen[-1]["interrupted"]:
+            agent.expect("idle")
+        after = agent.run(GET[interpreter], interpreter)
+        assert (after.stdout, after.exit_code, after.interrupted) == ("5\n", 0, False)
+
+
+def test_a_zero_timeout_answers(agent: AgentProcess) -> None:
+    reply = agent.python("while True: pass", timeout_s=0, grace_s=GRACE_S)
+    assert reply.exit_code == 124
+
+
+# Whose processes die.
+
+
+def pids_of(marker: str) -> list[int]:
+    """Processes that have this in their environment."""
+    found: list[int] = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                if f"MARK={marker}".encode() in (entry / "environ").read_bytes().split(b"\0"):
+                    found.append(int(entry.name))
+            except OSError:
+                pass
+    return found
+
+
+DAEMONS = {
+    "child": "MARK={mark} sleep 600 &",
+    "own session": "MARK={mark} setsid sleep 600 &",
+    "orphan": "(MARK={mark} sleep 600 &)",
+    "orphan in a session of its own": "(MARK={mark} setsid sh -c 'sleep 600 & sleep 600 & wait' &)",
+    "deep": "sh -c 'sh -c \"MARK={mark} setsid sleep 600 &\" &' &",
+}
+
+
+@pytest.mark.parametrize("kind", DAEMONS)
+def test_background_processes_live_on_until_their_interpreter_ends(
+    agent: AgentProcess, kind: str
+) -> None:
+    mark = f"{os.getpid()}-{kind.replace(' ', '-')}"
+    other = mark + "-python"
+    agent.bash(DAEMONS[kind].format(mark=mark))
+    agent.python(f"import os\n_ = os.system({DAEMONS[kind].format(mark=other)!r})")
+    becomes_true(lambda: pids_of(mark) and pids_of(other), "both run")
+    assert not agent.bash("sleep 60", timeout_s=0.2, grace_s=GRACE_S).interpreter_restarted
+    assert agent.python("1").exit_code == 0
+    assert pids_of(mark)
+    assert agent.bash("exit").interpreter_restarted
+    becomes_true(lambda: not pids_of(mark), "bash's processes are gone")
+    assert pids_of(other)
+    agent.python("import os; os._exit(0)")
+    becomes_true(lambda: not pids_of(other), "python's processes are gone")
+
+
+def test_an_interrupt_spares_what_runs_in_the_background(agent: AgentProcess) -> None:
+    mark = f"{os.getpid()}-spared"
+    agent.python(
+        f"import os, subprocess\nos.environ['MARK'] = '{mark}'\n"
+        "p = subprocess.Popen(['sleep', '600'])"
+    )
+    time.sleep(0.02)  # the kernel's start times have a resolution of 10 ms
+    reply = agent.python("os.system('sleep 60')", timeout_s=0.3, grace_s=GRACE_S)
+    assert reply.exit_code == 124
+    assert agent.python("p.poll() is None").shown == ["True"]
+    assert pids_of(mark)
+
+
+def test_everything_ends_with_the_agent(agent: AgentProcess) -> None:
+    mark = f"{os.getpid()}-ends"
+    for command in DAEMONS.values():
+        agent.bash(command.format(mark=mark))
+    becomes_true(lambda: len(pids_of(mark)) >= len(DAEMONS), "all run")
+    agent.send(type="shutdown")
+    assert agent.wait() == 0
+    becomes_true(lambda: not pids_of(mark), "all are gone")
+
+
+def test_status_counts_background_processes(agent: AgentProcess) -> None:
+    agent.send(type="status")
+    assert agent.receive() == {"type": "status", "running": None, "background": 0}
+    agent.bash("sleep 600 & setsid sleep 600 & (sleep 600 &)")
+    agent.python("1")
+    agent.send(type="status")
+    assert agent.receive() == {"type": "status", "running": None, "background": 3}
+    request = agent.begin("print('up'); import time; time.sleep(60)", stream=True, grace_s=GRACE_S)
+    agent.running("up\n")
+    agent.send(type="status")
+    assert agent.expect("status") == {"type": "status", "running": request, "background": 3}
+    agent.send(type="interrupt", id=request)
+    agent.result(request)
