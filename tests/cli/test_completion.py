@@ -145,7 +145,7 @@ def test_the_shell_takes_its_script(shell: str, capsys: pytest.CaptureFixture[st
     script = capsys.readouterr().out
     assert "nsm" in script
     if program is None:
-        pytest.skip(f"{shell} is not installed; nsm does not need it")
+        pytest.skip(f"not here: {shell} is not installed, and nsm does not need it")
     done = subprocess.run(
         [program, "-n"],
         input=script,

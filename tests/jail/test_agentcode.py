@@ -46,7 +46,7 @@ async def test_that_python_runs_it(python: str, tmp_path: Path) -> None:
 async def test_another_python_is_asked_once(tmp_path: Path) -> None:
     count = tmp_path / "count"
     python = tmp_path / "python"
-    python.write_text(f'#!/bin/sh\necho >> {count}\nexec {sys.executable} "$@"\n')
+    python.write_text(f'#!/bin/sh\necho >> "{count}"\nexec "{sys.executable}" "$@"\n')
     python.chmod(0o755)
     code = AgentCode()
     results: list[bytes] = []
