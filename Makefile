@@ -9,7 +9,7 @@ CODE := agent benchmarks clients supervisor tests tools
 unexport PYTHONPATH PYTHONHOME PYTHONSTARTUP
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test check lint types bench format pin clean
+.PHONY: help setup run test soak check lint types bench format pin clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' Makefile
@@ -22,6 +22,9 @@ run: setup ## show the main job on this repository
 
 test: setup ## run the tests (ARGS='-k name' for some)
 	@$(BIN)/python -m pytest $(ARGS)
+
+soak: setup ## run the tests that take a minute and more of real time
+	@$(BIN)/python -m pytest -m slow $(ARGS)
 
 check: setup lint types test ## the gate: format, lint, types, tests
 
