@@ -77,6 +77,8 @@ def why_private(path: str, home: str, private: Collection[str] = ()) -> str | No
     if is_within(home, path):
         return f"holds your home directory, {home}"
     for directory in _SYSTEM:
+        if path == directory:
+            return "belongs to the system"
         if is_within(path, directory):
             return f"lies in {directory}, which belongs to the system"
     for directory in (*_SYSTEM, *_SHARED):

@@ -231,7 +231,7 @@ class BwrapLauncher:
         except PermissionError as error:
             raise BadProjectError(
                 f"The project directory {project.path} cannot be shown: {error}.",
-                hint="Open it to that user, start nsm as the project's owner, or set "
+                hint="Open it to that user (chmod o+rx), start nsm as the project's owner, or set "
                 "[defaults] jail_uid in config.toml.",
             ) from error
         except OSError as error:
