@@ -198,7 +198,7 @@ def ensure_environment(*, bench: bool) -> None:
 def make_venv() -> None:
     """Create an empty `.venv` with pip in it, by whatever this machine has for that."""
     shutil.rmtree(VENV, ignore_errors=True)
-    if importable("ensurepip"):
+    if has_ensurepip():
         run([base_python(), "-m", "venv", str(VENV)])
         return
     if (uv := shutil.which("uv")) is not None:
@@ -240,9 +240,9 @@ def base_python() -> str:
     return os.path.realpath(getattr(sys, "_base_executable", sys.executable))
 
 
-def importable(module: str) -> bool:
-    """Whether a fresh interpreter can import `module`."""
-    command = [base_python(), "-I", "-c", f"import {module}"]
+def has_ensurepip() -> bool:
+    """Whether `python -m venv` will work: Debian leaves out the module, others only its wheels."""
+    command = [base_python(), "-I", "-c", "import ensurepip; ensurepip.version()"]
     return subprocess.run(command, capture_output=True, check=False).returncode == 0
 
 
