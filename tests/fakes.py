@@ -75,6 +75,7 @@ class FakeAgent:
                 if not data:
                     raise EOFError
                 self._reader.receive_data(bytes(data))
+            self.acknowledged = frame.get("ack", self.acknowledged)
             if frame["type"] != "ack":
                 return frame
             self.acknowledged = frame["seq"]

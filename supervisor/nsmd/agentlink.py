@@ -10,7 +10,13 @@ from typing import Any
 import trio
 
 from nsmd import agentframes
-from nsmd.agentframes import AgentFrame, AgentProtocolError, OutputFrame, ReadyFrame
+from nsmd.agentframes import (
+    AgentFrame,
+    AgentProtocolError,
+    OutputFrame,
+    ReadyFrame,
+    ResultFrame,
+)
 from sandbox_agent import FrameError, FrameReader, encode_frame
 
 PROTOCOL = 1
@@ -22,7 +28,7 @@ piece of code takes 16 MiB."""
 
 ACK_FRAMES = 32
 ACK_CHARS = 128 * 1024
-"""Streamed output is acknowledged at the latest after that much; the agent keeps it until then and
+"""What the agent sent is acknowledged at the latest after that much; it keeps it until then, and
 holds streaming back at 1 MiB."""
 
 
@@ -50,6 +56,7 @@ class AgentLink:
         self.token = secrets.token_bytes(16)
         self._channel = channel
         self._reader = FrameReader()
+        self._last = 0
         self._unacked_frames = 0
         self._unacked_chars = 0
         self._backlog = bytearray()
@@ -86,6 +93,10 @@ class AgentLink:
         Raises:
             AgentLinkError: too much waits, because the agent does not read.
         """
+        if frame["type"] == "execute" and self._unacked_frames:
+            # Carries what would else be a frame of its own.
+            frame = {**frame, "ack": self._last}
+            self._unacked_frames = self._unacked_chars = 0
         data = encode_frame(frame)
         if self._backlog:
             if len(self._backlog) > MAX_BACKLOG_BYTES:
@@ -146,14 +157,24 @@ class AgentLink:
             raise AgentProtocolError(str(error)) from error
 
     def _acknowledge(self, frame: Mapping[str, Any], parsed: AgentFrame) -> None:
-        """Tell the agent what it need not keep; output in batches, everything else at once."""
+        """Tell the agent what it need not keep, in batches or with the next execution."""
         number = agentframes.sequence(frame)
         if number is None:
             return
-        if isinstance(parsed, OutputFrame):
-            self._unacked_frames += 1
-            self._unacked_chars += len(parsed.text)
-            if self._unacked_frames < ACK_FRAMES and self._unacked_chars < ACK_CHARS:
-                return
-        self._unacked_frames = self._unacked_chars = 0
-        self.post({"type": "ack", "seq": number})
+        self._last = number
+        self._unacked_frames += 1
+        self._unacked_chars += _size(parsed)
+        if self._unacked_frames >= ACK_FRAMES or self._unacked_chars >= ACK_CHARS:
+            self._unacked_frames = self._unacked_chars = 0
+            self.post({"type": "ack", "seq": number})
+
+
+def _size(frame: AgentFrame) -> int:
+    """About how much the agent keeps of a frame."""
+    match frame:
+        case OutputFrame(text=text):
+            return len(text)
+        case ResultFrame(outcome=outcome):
+            return len(outcome.stdout) + len(outcome.stderr) + ACK_CHARS * bool(outcome.displays)
+        case _:
+            return 0

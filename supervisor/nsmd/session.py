@@ -376,17 +376,18 @@ class Session:
         self._agent_id = f"{self.id}.{self.executions}"
         limit_s = execution.origin.timeout_s
         execution.note_sent()
-        self._post(
-            {
-                "type": "execute",
-                "id": self._agent_id,
-                "interpreter": self.spec.environment.interpreter,
-                "code": execution.request.code,
-                "timeout_s": limit_s,
-                "grace_s": self._limits.grace_s,
-                "stream": execution.streams,
-            }
-        )
+        frame: dict[str, object] = {
+            "type": "execute",
+            "id": self._agent_id,
+            "interpreter": self.spec.environment.interpreter,
+            "code": execution.request.code,
+            "timeout_s": limit_s,
+            "grace_s": self._limits.grace_s,
+            "stream": execution.streams,
+        }
+        if execution.request.reply_bytes is not None:
+            frame["reply_bytes"] = execution.request.reply_bytes
+        self._post(frame)
         self._watch(limit_s + self._limits.grace_s + ANSWER_MARGIN_S)
 
     def _watch(self, seconds: float) -> None:

@@ -118,6 +118,8 @@ class RunRequest:
         timeout_s: seconds; None for the environment's limit, larger values are clamped.
         execution_id: chosen by the caller so that it can be asked for later; None to have one
             made.
+        reply_bytes: what the caller has room for, for each stream; of a longer one it gets head
+            and tail, and a file in the session has the whole. None for the agent's own bound.
     """
 
     client: Client
@@ -126,6 +128,7 @@ class RunRequest:
     session: str | None = None
     timeout_s: float | None = None
     execution_id: str | None = None
+    reply_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

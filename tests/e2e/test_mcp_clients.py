@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 from functools import partial
@@ -84,6 +85,28 @@ async def test_the_same_client_finds_its_sessions_again(short_dir: Path) -> None
                 "run", {"code": "print(x)", "env": "python", "session": "mine"}
             )
             assert other.is_error
+
+
+async def test_what_a_result_has_no_room_for_is_in_a_file_of_the_session(
+    short_dir: Path,
+) -> None:
+    with supervisor(short_dir) as it:
+        async with Client(server(it.variables), mode="legacy") as client:
+            call = partial(client.call_tool, "run")
+            code = "for n in range(20_000): print(f'line {n}')"
+            result = await call({"code": code, "env": "python", "session": "long"})
+            text = text_of(result)
+            assert len(text) < 42_000
+            assert text.startswith("line 0\n")
+            assert "line 19999\n" in text
+            found = re.search(r"all of it is in (/workspace/\.nsm/\S+?)\]", text)
+            assert found is not None, text[-300:]
+            counted = await call(
+                {"code": f"len(open('{found[1]}').readlines())", "env": "python", "session": "long"}
+            )
+            assert text_of(counted) == "20000\n"
+            once = text_of(await call({"code": code, "env": "python"}))
+            assert "repeat with a session" in once
 
 
 async def test_progress_and_cancellation(short_dir: Path) -> None:

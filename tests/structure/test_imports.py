@@ -96,7 +96,7 @@ def test_the_wire_does_no_io() -> None:
         assert all(within(n, ("nsm.wire",)) for n in own), path
 
 
-@pytest.mark.parametrize("module", ["paths", "start", "spawn", "shim", "jsonlines"])
+@pytest.mark.parametrize("module", ["paths", "start", "spawn", "shim", "link", "jsonlines"])
 def test_the_shim_is_standard_library_only(module: str) -> None:
     """An editor starts it for each window: 30 ms and 6 MB, not 1 s and 60 MB."""
     names = imports_of(ROOT / "clients" / "nsm" / f"{module}.py", only_at_start=True)

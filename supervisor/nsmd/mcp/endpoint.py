@@ -46,6 +46,9 @@ ROOTS_TIMEOUT_S = 2.0
 MAX_RESULT_META_KEY = "anthropic/maxResultSizeChars"
 """On the tool: lifts the cap that some clients put on results without it."""
 
+_LEFT_OUT_CHARS = 100
+"""For the agent's line between head and tail, so that the renderer need not cut again."""
+
 _NOTES_CHARS = 2000
 """Room for the bracketed lines on top of the output."""
 
@@ -160,6 +163,7 @@ class Endpoint:
             code=arguments.code,
             session=arguments.session,
             timeout_s=arguments.timeout_s,
+            reply_bytes=self._max_result_chars - _LEFT_OUT_CHARS,
         )
         wants_progress = progress_token_from_params(ctx.params) is not None
         feed = ProgressFeed() if wants_progress else None
