@@ -188,9 +188,11 @@ def _is_integer(value: object) -> TypeGuard[int]:
 
 def _seconds(frame: Mapping[str, Any], key: str) -> float:
     value = frame.get(key, 0.0)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise AgentProtocolError(f"field {key!r} is not a finite number")
-    return float(value)
+    if isinstance(value, float) and math.isfinite(value):
+        return value
+    if _is_integer(value):  # bounded: a larger one is no float
+        return float(value)
+    raise AgentProtocolError(f"field {key!r} is not a finite number")
 
 
 def _flag(frame: Mapping[str, Any], key: str) -> bool:

@@ -197,6 +197,8 @@ class Session:
         if execution is not None and execution in self._queue:
             self._queue.remove(execution)
             execution.finish(_never_ran())
+            if execution.origin.one_shot:
+                self.end("one-shot interrupted before it began")
             return True
         running = self._running
         if running is None or (execution is not None and execution is not running):
@@ -328,10 +330,10 @@ class Session:
                 if self._running is not None and frame.id == self._agent_id:
                     self._running.emit(Output(stream=frame.stream, text=frame.text))
             case ResultFrame():
-                if frame.id == self._agent_id:
+                if self._running is not None and frame.id == self._agent_id:
                     self._answered(frame.outcome)
             case ErrorFrame():
-                if frame.id is not None and frame.id == self._agent_id:
+                if self._running is not None and frame.id == self._agent_id:
                     self._answered(InternalError(f"The agent refused the code: {frame.message}"))
                 else:
                     log.warning("session %s: agent says %.200r", self.id, frame.message)

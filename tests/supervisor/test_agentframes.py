@@ -87,6 +87,8 @@ BAD: list[dict[str, Any]] = [
     {"type": "result", "id": "1", "exit_code": 0, "stdout": b"x"},
     {"type": "result", "id": "1", "exit_code": 0, "duration_s": float("inf")},
     {"type": "result", "id": "1", "exit_code": 0, "duration_s": "1"},
+    {"type": "result", "id": "1", "exit_code": 0, "duration_s": 10**400},
+    {"type": "result", "id": "1", "exit_code": 0, "duration_s": True},
     {"type": "result", "id": "1", "exit_code": 0, "displays": {}},
     {"type": "result", "id": "1", "exit_code": 0, "displays": ["x"]},
     {"type": "result", "id": "1", "exit_code": 0, "displays": [{}] * 1001},

@@ -167,6 +167,32 @@ async def test_a_late_or_foreign_result_is_never_taken_for_an_answer(
         assert (await it.submit("y").wait()).outcome.stdout == "right"
 
 
+@pytest.mark.parametrize("kind", ["result", "error", "output"])
+async def test_an_answer_to_nothing_is_ignored(kind: str, autojump_clock: trio.abc.Clock) -> None:
+    unasked = {
+        "type": kind,
+        "id": "",
+        "exit_code": 0,
+        "stream": "stdout",
+        "text": "",
+        "message": "",
+    }
+
+    async def eager(agent: FakeAgent, jail: FakeJail) -> None:
+        await agent.be_ready()
+        await agent.send(unasked)
+        while True:
+            frame = await agent.receive()
+            await agent.answer(frame, stdout="right")
+            await agent.send(unasked)
+
+    async with bench(eager) as it:
+        await trio.testing.wait_all_tasks_blocked()
+        assert (await it.submit("x").wait()).outcome.stdout == "right"
+        await trio.testing.wait_all_tasks_blocked()
+        assert it.session.state is State.IDLE
+
+
 async def test_output_streams_to_whoever_asked(autojump_clock: trio.abc.Clock) -> None:
     async def chatty(agent: FakeAgent, jail: FakeJail) -> None:
         await agent.be_ready()
@@ -380,6 +406,19 @@ async def test_a_one_shot_ends_with_its_answer(autojump_clock: trio.abc.Clock) -
         assert (await it.submit("x", one_shot=True).wait()).outcome.stdout == "x"
         await it.session.wait_ended()
         assert it.jail.killed
+
+
+async def test_a_one_shot_that_is_interrupted_while_it_starts_is_ended(
+    autojump_clock: trio.abc.Clock,
+) -> None:
+    async with bench() as it:
+        execution = it.submit("x", one_shot=True)
+        assert it.session.state is State.STARTING
+        execution.interrupt()
+        assert (await execution.wait()).outcome.interrupted
+        start = trio.current_time()
+        await it.session.wait_ended()
+        assert trio.current_time() == start
 
 
 async def test_an_abandoned_one_shot_is_ended_and_a_named_one_goes_on(
