@@ -149,7 +149,12 @@ def test_a_jail_that_dies_is_told_and_replaced(shared: Supervisor, victim: str) 
             code = "print('running', flush=True); import time; time.sleep(25)"
             with shared.client() as other:
                 try:
-                    other.run(code, env="python", session="d", on_output=lambda *_: running.set())
+                    other.run(
+                        code,
+                        env="python",
+                        session="d",
+                        on_output=lambda _stream, _text: running.set(),
+                    )
                 except NsmError as error:
                     answer.append(error)
                 finally:
