@@ -272,12 +272,11 @@ async def idle_and_answer(seconds: float) -> None:
     assert "python" in started
 
 
-async def test_idle_for_15_s() -> None:
-    """Real time on purpose: finding 1 showed itself after 10 s, to no short test."""
-    await idle_and_answer(15)
-
-
 @pytest.mark.slow
-async def test_idle_for_70_s() -> None:
-    """Longer than a minute's timers."""
-    await idle_and_answer(70)
+@pytest.mark.parametrize("seconds", [15, 70])
+async def test_idle(seconds: float) -> None:
+    """Real time on purpose: finding 1 showed itself after 10 s, to no short test.
+
+    `tests/e2e/test_idle.py` has it through the supervisor, in every run.
+    """
+    await idle_and_answer(seconds)
