@@ -168,7 +168,10 @@ def wanted_stamp(*, bench: bool) -> Stamp:
     parts["hatch"] = project["tool"]["hatch"]
     version_file = ROOT / project["tool"]["hatch"]["version"]["path"]
     return Stamp(
-        base=digest(file_bytes("constraints.txt"), sys.version, base_python(), str(ROOT)),
+        # Not the whole version: a virtual environment outlives security updates of its Python.
+        base=digest(
+            file_bytes("constraints.txt"), str(sys.version_info[:2]), base_python(), str(ROOT)
+        ),
         project=digest(json.dumps(parts, sort_keys=True), version_file.read_bytes()),
         bench=digest(file_bytes("benchmarks/constraints.txt")) if bench else "",
     )
