@@ -229,6 +229,19 @@ async def test_cancel_interrupts_and_the_answer_still_comes(
         assert (await peer.call("run", env="python", code="next", session="a"))["stdout"] == "next"
 
 
+async def test_a_cancel_right_behind_its_request_is_not_lost(
+    autojump_clock: trio.abc.Clock,
+) -> None:
+    async with bench() as it:
+        peer = await it.connect()
+        await peer.call("run", env="python", code="1", session="a")
+        id_ = peer.connection.new_id()
+        args = {"env": "python", "code": "wait", "session": "a"}
+        request = peer.connection.send(Request(id_, "run", args))
+        await peer.stream.send_all(request + peer.connection.send(Cancel(id_)))
+        assert (await peer.answer(id_))["interrupted"] is True
+
+
 async def test_a_client_that_vanishes_takes_its_one_shot_with_it(
     autojump_clock: trio.abc.Clock,
 ) -> None:
@@ -412,6 +425,29 @@ async def test_a_client_that_never_reads_slows_nobody(autojump_clock: trio.abc.C
         for _ in range(5):
             assert (await good.call("run", env="python", code="ok"))["stdout"] == "ok"
         await good.call("kill", targets=["f"])
+
+
+async def test_a_client_that_vanishes_while_it_is_sent_output_is_no_fault(
+    caplog: pytest.LogCaptureFixture, autojump_clock: trio.abc.Clock
+) -> None:
+    async def flood(agent: FakeAgent, jail: FakeJail) -> None:
+        await agent.be_ready()
+        frame = await agent.receive()
+        while True:
+            await agent.send(
+                {"type": "output", "id": frame["id"], "stream": "stdout", "text": "x" * 65536}
+            )
+            await trio.sleep(0.01)
+
+    async with bench(flood) as it:
+        for _ in range(20):  # who notices first is up to the scheduler
+            peer = await it.connect()
+            await peer.start("run", env="python", code="x", stream=True)
+            await trio.sleep(1)
+            await peer.stream.aclose()
+            await trio.sleep(1)
+            assert it.registry.live_sessions() == []
+    assert [record.getMessage() for record in caplog.records] == []
 
 
 async def test_an_attachment_is_handed_over_with_its_first_bytes(

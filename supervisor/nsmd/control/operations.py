@@ -123,7 +123,10 @@ async def _send_output(call: Call, stream: OutputStream) -> None:
         data: dict[str, Any] = {"stream": output.stream, "text": output.text}
         if skipped:
             data["skipped"] = skipped
-        await call.emit("output", data)
+        try:
+            await call.emit("output", data)
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            return  # the client is gone: its connection sees that too, and ends this request
 
 
 async def _result_of(call: Call) -> dict[str, Any]:

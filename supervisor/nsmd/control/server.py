@@ -136,7 +136,8 @@ class _Connection:
         self._services = services
         self._protocol = ServerConnection()
         self._sending = trio.Lock()
-        self._cancels: dict[int, Callable[[], None]] = {}
+        # By request that is being carried out: what cancels it.
+        self._cancels: dict[int, _Cancellation] = {}
         self._hello: Hello | None = None
 
     async def serve(self, first: bytes) -> None:
@@ -181,10 +182,12 @@ class _Connection:
                     )
                 )
             case Request():
+                # Before the request's task begins: a cancel may be right behind.
+                self._cancels[message.id] = _Cancellation()
                 nursery.start_soon(self._answer, message)
             case Cancel(id=request_id):
-                if (cancel := self._cancels.get(request_id)) is not None:
-                    cancel()
+                if (cancellation := self._cancels.get(request_id)) is not None:
+                    cancellation.cancel()
             case Invalid(id=request_id, error=error):
                 await self._send(Failure(request_id, error))
 
@@ -234,9 +237,6 @@ class _Connection:
         async def emit(event: str, data: dict[str, Any]) -> None:
             await self._send(Event(request.id, event, data))
 
-        def on_cancel(cancel: Callable[[], None]) -> None:
-            self._cancels[request.id] = cancel
-
         assert self._hello is not None, "the protocol lets no request pass before hello"
         return await row.function(
             Call(
@@ -245,7 +245,7 @@ class _Connection:
                 client=self._hello.name or "unknown",
                 scope=self._hello.scope or "cli",
                 emit=emit,
-                on_cancel=on_cancel,
+                on_cancel=self._cancels[request.id].on_cancel,
                 afterwards=afterwards,
             )
         )
@@ -269,6 +269,26 @@ class _Connection:
             return 0
         except OSError as error:
             raise trio.BrokenResourceError from error
+
+
+class _Cancellation:
+    """A request's wish to be cancelled, and what to do about it: in either order."""
+
+    def __init__(self) -> None:
+        self._wanted = False
+        self._function: Callable[[], None] | None = None
+
+    def cancel(self) -> None:
+        """The client no longer wants the request to go on."""
+        self._wanted = True
+        if self._function is not None:
+            self._function()
+
+    def on_cancel(self, function: Callable[[], None]) -> None:
+        """From now on there is something to do."""
+        self._function = function
+        if self._wanted:
+            function()
 
 
 def _peer_uid(stream: trio.SocketStream) -> int:
