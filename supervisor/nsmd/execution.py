@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import trio
@@ -71,7 +71,7 @@ class Execution:
 
     @property
     def answer_bytes(self) -> int:
-        """About how much memory the answer takes; the code is dropped with it."""
+        """About how much memory the answer takes; the code is dropped when it comes."""
         if not isinstance(self._answer, RunResult):
             return 1000
         outcome = self._answer.outcome
@@ -131,6 +131,8 @@ class Execution:
             return
         self._answer = self._result(answer) if isinstance(answer, Outcome) else answer
         self._on_output = None
+        # Results are remembered by the thousand, and code may have megabytes.
+        self.request = replace(self.request, code="")
         self._finished.set()
         self._on_finished(self)
 

@@ -99,6 +99,18 @@ async def test_a_name_is_made_once_and_found_again(autojump_clock: trio.abc.Cloc
         assert first.replaced is None
 
 
+async def test_a_remembered_result_keeps_no_code(autojump_clock: trio.abc.Clock) -> None:
+    async def brief(agent: FakeAgent, jail: FakeJail) -> None:
+        await agent.be_ready()
+        await agent.answer(await agent.receive(), stdout="done")
+
+    async with bench(behave=brief) as it:
+        await it.run("x" * 1_000_000, execution_id="k")
+        kept = it.registry.execution("k")
+        assert (await kept.wait()).outcome.stdout == "done"
+        assert len(kept.request.code) <= kept.answer_bytes < 10_000
+
+
 async def test_scopes_keep_names_apart(autojump_clock: trio.abc.Clock) -> None:
     async with bench() as it:
         alice, bob = await it.run(client=ALICE), await it.run(client=BOB)
