@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from typing import TYPE_CHECKING, Any, cast
@@ -52,12 +53,14 @@ def report(error: NsmError | OSError, code: int = EXIT_FAILED) -> int:
     if isinstance(error, NsmError):
         note(render.error(error.message, error.hint))
     else:
+        if error.errno == errno.ENOSPC:
+            drop_stdout()  # what is buffered for a full device would fail once more at exit
         note(render.error(str(error), ""))
     return code
 
 
 def drop_stdout() -> None:
-    """Let what is buffered for a closed pipe go nowhere, else Python complains at exit."""
+    """Let what is buffered for who cannot take it go nowhere, else Python complains at exit."""
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, sys.stdout.fileno())
     os.close(null)
