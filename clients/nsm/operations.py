@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from nsm._version import __version__
-from nsm.wire.errors import BadRequestError, CodeTooLargeError
+from nsm.wire.errors import BadProjectError, BadRequestError, CodeTooLargeError
 from nsm.wire.frames import MAX_FRAME_BYTES
 from nsm.wire.messages import Hello
 
@@ -44,6 +44,7 @@ def run_arguments(
 
     Raises:
         BadRequestError: the code has characters that no UTF-8 text can have.
+        BadProjectError: so has the project's path.
         CodeTooLargeError: the code does not fit into a frame. (The supervisor's limit is lower.)
     """
     _check_code(code)
@@ -53,7 +54,7 @@ def run_arguments(
     optional = {"session": session, "timeout_s": timeout_s, "execution_id": execution_id}
     arguments |= {key: value for key, value in optional.items() if value is not None}
     if project is not None:
-        arguments["project"] = {"path": os.path.abspath(project)}
+        arguments["project"] = {"path": _project_path(project)}
         if mount_point is not None:
             arguments["project"]["mount_point"] = mount_point
     return arguments
@@ -83,6 +84,18 @@ def output_to(on_output: OnOutput) -> Callable[[Event], None]:
             on_output(*output)
 
     return on_event
+
+
+def _project_path(project: str | os.PathLike[str]) -> str:
+    path = os.path.abspath(project)
+    try:
+        path.encode()
+    except UnicodeEncodeError:  # frames hold text; sent as it is, it would be another path
+        raise BadProjectError(
+            f"the path of the project directory is not UTF-8 text: {path!a}",
+            hint="Rename it, or name it by a symbolic link.",
+        ) from None
+    return path
 
 
 def _check_code(code: str) -> None:

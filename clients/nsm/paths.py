@@ -21,7 +21,7 @@ def socket_path() -> str:
     """The control socket: ``NSM_SOCKET``, else ``control.sock`` in `runtime_dir`.
 
     Raises:
-        PathError: the path is relative or too long for a socket.
+        PathError: the path is relative, a directory's, or too long for a socket.
     """
     path = os.environ.get("NSM_SOCKET") or os.path.join(runtime_dir(), "control.sock")
     check_socket_path(path)
@@ -32,11 +32,15 @@ def check_socket_path(path: str) -> None:
     """Refuse a path that no socket can have.
 
     Raises:
-        PathError: the path is relative or too long.
+        PathError: the path is relative, a directory's, or too long.
     """
     if not os.path.isabs(path):
         raise PathError(
             f"the socket's path {path!r} is relative. Set NSM_SOCKET to an absolute one."
+        )
+    if path.endswith("/"):
+        raise PathError(
+            f"the socket's path {path!r} is that of a directory. Set NSM_SOCKET to that of a file."
         )
     length = len(os.fsencode(path))
     if length > _MAX_SOCKET_PATH_BYTES:

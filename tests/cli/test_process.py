@@ -202,6 +202,23 @@ def test_closed_standard_streams(supervisor: FakeSupervisor) -> None:
         assert b"Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("arguments", "code", "told"),
+    [("", 2, b"no code"), ("-", 125, b"is closed"), ("-f -", 125, b"is closed"), ("x", 0, b"")],
+)
+def test_code_from_a_closed_standard_input(
+    supervisor: FakeSupervisor, arguments: str, code: int, told: bytes
+) -> None:
+    supervisor.handlers["run"] = answer(**samples.run_result())
+    command = f"'{sys.executable}' -m nsm.cli run -e python {arguments} <&-"
+    done = subprocess.run(
+        ["sh", "-c", command], capture_output=True, check=False, timeout=TIMEOUT_S
+    )
+    assert done.returncode == code
+    assert told in done.stderr
+    assert b"Traceback" not in done.stderr
+
+
 @pytest.mark.parametrize("locale", ["C", "POSIX", "C.UTF-8", ""])
 def test_locales(supervisor: FakeSupervisor, locale: str) -> None:
     row = samples.session_row(name="ü日")

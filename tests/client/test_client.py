@@ -15,6 +15,7 @@ import samples
 from fakesupervisor import Exchange, FakeSupervisor
 from nsm import client as client_module
 from nsm.wire.errors import (
+    BadProjectError,
     BadRequestError,
     CodeTooLargeError,
     DisconnectedError,
@@ -251,6 +252,11 @@ def test_an_answer_of_the_wrong_shape(supervisor: FakeSupervisor, client: nsm.Cl
     with pytest.raises(RemoteProtocolError, match="`id`"):
         client.sessions()
     client.ping()  # the frames themselves were fine
+
+
+def test_a_project_whose_path_cannot_be_sent(client: nsm.Client) -> None:
+    with pytest.raises(BadProjectError, match=r"not UTF-8 text: '/caf\\udce9'"):
+        client.run("1", env="python", project="/caf\udce9")
 
 
 def test_code_that_cannot_be_sent(client: nsm.Client) -> None:

@@ -61,6 +61,7 @@ def test_run_user_must_be_ours(environment: pytest.MonkeyPatch, tmp_path: Path) 
     ("path", "why"),
     [
         ("relative/x.sock", "relative"),
+        ("/run/nsm/", "a directory"),
         ("/" + "x" * 107, "108 bytes"),
         ("/" + "ü" * 54, "109 bytes"),
     ],

@@ -79,7 +79,8 @@ def main(arguments: list[str]) -> int:
     options = verb.parse_args(arguments)
     if options.file is not None and options.code is not None:
         verb.error("give the code or a file, not both")
-    if options.file is None and options.code is None and sys.stdin.isatty():
+    # There is no `sys.stdin` where whoever started us has closed it.
+    if options.file is None and options.code is None and (not sys.stdin or sys.stdin.isatty()):
         verb.error("no code: give it as an argument, with -f FILE, or on standard input")
     try:
         return _run(options)

@@ -31,6 +31,8 @@ def read_code(argument: str | None, file: str | None) -> str:
             raise BadRequestError(message, hint="Check its name and mode.") from error
         return _decode(data, f"the file {file!r}")
     if argument is None or argument == "-" or file == "-":
+        if not sys.stdin:  # see there
+            raise BadRequestError("standard input is closed", hint="Give the code another way.")
         return _decode(sys.stdin.buffer.read(MAX_FRAME_BYTES + 1), "standard input")
     return _decode(os.fsencode(argument), "the code")
 
