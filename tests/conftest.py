@@ -1,4 +1,7 @@
-"""What holds for every test: the umask, and in CI that what the set-up installs is not skipped.
+"""What holds for every test: its surroundings, and what may be skipped.
+
+Node is optional, so tests that need it are skipped where it is missing: those marked `node`, and
+those in files and of parameters that are named after it.
 
 A test that cannot run on this machine skips with a reason that begins with ``not here:`` (no
 cgroup delegation, no such kernel, ...). Any other skip says that something is missing which
@@ -8,10 +11,12 @@ cgroup delegation, no such kernel, ...). Any other skip says that something is m
 from __future__ import annotations
 
 import os
+import shutil
 
 import pytest
 
 ALLOWED_REASON = "not here:"
+OTHERS_SETTINGS = ("NSM_", "PROJECT_", "SESSION_", "NIX_SANDBOX_", "CLAUDE_", "PYTHONUNBUFFERED")
 
 
 def skip_reason(report: pytest.TestReport | pytest.CollectReport) -> str | None:
@@ -55,9 +60,30 @@ class SkipGate:
             )
 
 
+def needs_node(item: pytest.Item) -> bool:
+    """Whether a test runs Node; marked, or by its name."""
+    if item.get_closest_marker("node") or "node" in item.path.stem.split("_"):
+        return True
+    parameters = item.name.partition("[")[2]
+    return parameters.startswith("node") or "-node" in parameters
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if shutil.which("node") is None:
+        skip = pytest.mark.skip(reason="node is missing")
+        for item in items:
+            if needs_node(item):
+                item.add_marker(skip)
+
+
 def pytest_configure(config: pytest.Config) -> None:
     # Jails of root run as another user: what a test lays out for them has to be readable, also
     # where the person who runs the tests prefers otherwise.
     os.umask(0o022)
+    # Programs under test see an ordinary user's environment: nothing that leads to this user's own
+    # supervisor, and no setting under which Python behaves better than it does for most people.
+    for name in list(os.environ):
+        if name.startswith(OTHERS_SETTINGS):
+            del os.environ[name]
     if os.environ.get("CI"):
         config.pluginmanager.register(SkipGate(), "nsm-skip-gate")

@@ -15,6 +15,7 @@ import sandbox_agent
 from agent_process import ANSWER_TIMEOUT_S, PYTHON, AgentProcess, direct_agent
 
 
+@pytest.mark.node
 def test_ready_comes_first_and_says_what_the_agent_can(agent: AgentProcess) -> None:
     assert agent.ready["protocol"] == 1
     assert agent.ready["interpreters"] == ["bash", "node", "python"]

@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -136,7 +137,10 @@ def without_numbers(text: str) -> str:
 
 def test_examples_do_what_the_page_says(page: str, place: Place) -> None:
     ran = 0
+    node = shutil.which("node") is not None
     for block in (block for block in ALL if block.page == page):
+        if "node" in block.text and not node:
+            continue  # optional; in CI its own tests tell that it is missing
         if block.language == "console":
             for command, expected in examples(block.text):
                 printed = place.run("bash", "-c", command)

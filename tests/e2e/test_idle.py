@@ -17,6 +17,8 @@ import trio
 
 from e2e_support import Supervisor, supervisor
 
+pytestmark = pytest.mark.node
+
 if TYPE_CHECKING:
     from collections.abc import Generator
 

@@ -40,6 +40,7 @@ def project(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.node
 @pytest.mark.parametrize("era", ERAS)
 async def test_the_main_job_in_both_eras(short_dir: Path, project: Path, era: Any) -> None:
     with supervisor(short_dir) as it:
