@@ -88,9 +88,20 @@ class Trial:
     error: NsmError | None = None
 
 
-def report(settings: Settings, search_path: str, *, as_json: bool) -> int:
-    """Check everything and print it. Returns the exit code: 1 if something needed is missing."""
-    checks = examine(settings, search_path)
+def report(
+    settings: Settings, search_path: str, *, mistakes: Sequence[str] = (), as_json: bool
+) -> int:
+    """Check everything and print it.
+
+    Args:
+        settings: the configured ones, or the defaults where there are mistakes.
+        search_path: value of PATH to find programs on.
+        mistakes: in `config.toml`.
+
+    Returns:
+        The exit code: 1 if something needed is missing.
+    """
+    checks = [*check_configuration(mistakes), *examine(settings, search_path)]
     sys.stdout.write(render_json(checks) if as_json else render_text(checks))
     return 1 if any(check.status == "fail" for check in checks) else 0
 
@@ -112,6 +123,20 @@ def examine(settings: Settings, search_path: str) -> list[Check]:
         *(check_environment(environment, trials) for environment in environments),
         check_directory("runtime directory", paths.ensure_runtime_dir),
         check_directory("state directory", _ensure_state_dir),
+    ]
+
+
+def check_configuration(mistakes: Sequence[str]) -> list[Check]:
+    """The mistakes in `config.toml`, if there are any: no supervisor starts with them."""
+    if not mistakes:
+        return []
+    return [
+        Check(
+            name="configuration",
+            status="fail",
+            detail="\n".join(mistakes),
+            fix="Correct it; `nsm config check` looks again. What follows holds for the defaults.",
+        )
     ]
 
 

@@ -43,8 +43,11 @@ def hold_lock(path: str) -> Generator[None]:
                 f"A supervisor is running already (pid {pid or 'unknown'}). "
                 "`nsm status` shows it, `nsm shutdown` ends it."
             ) from None
-        os.ftruncate(fd, 0)
-        os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
+        try:
+            os.ftruncate(fd, 0)
+            os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
+        except OSError as error:
+            raise PlaceError(f"{path} cannot be written ({error.strerror}).") from error
         yield
     finally:
         # The file stays: removing it would let two supervisors lock two files of one name.

@@ -32,8 +32,10 @@ def main(arguments: list[str] | None = None) -> int:
     if options.doctor:
         from nsmd import doctor  # noqa: PLC0415 (not needed to serve)
 
-        settings = _load(config_path)[0] or Settings()
-        return doctor.report(settings, _search_path(), as_json=options.json)
+        settings, problems = _load(config_path)
+        return doctor.report(
+            settings or Settings(), _search_path(), mistakes=problems, as_json=options.json
+        )
     return _Starter(options.ready_fd).run(config_path)
 
 

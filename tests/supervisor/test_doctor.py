@@ -260,6 +260,22 @@ def test_without_bubblewrap_it_exits_with_1(tmp_path: Path) -> None:
     }
 
 
+def test_mistakes_in_the_configuration_are_among_what_it_finds(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text("[defaults]\nmemory = 3\n")
+    told = subprocess.run(
+        [sys.executable, "-m", "nsmd", "--doctor", "--config", str(tmp_path / "config.toml")],
+        env={"HOME": str(tmp_path), "XDG_RUNTIME_DIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert told.returncode == 1
+    first, *_ = told.stdout.splitlines()
+    assert first.startswith("fail  configuration")
+    assert "config.toml: defaults.memory: unknown key" in first
+
+
 def test_without_any_interpreter_it_says_which_are_missing(tmp_path: Path) -> None:
     settings = "Settings(environments={'x': EnvironmentSettings(preset='bash')})"
     report = json.loads(doctor(tmp_path, str(tmp_path), settings).stdout)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import stat
@@ -35,6 +36,16 @@ def test_a_lock_that_is_a_link_is_refused(tmp_path: Path) -> None:
     ):
         pass
     assert not (tmp_path / "elsewhere").exists()
+
+
+def test_a_lock_on_a_full_disk_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_space(fd: int, data: bytes, offset: int) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "pwrite", no_space)
+    path = str(tmp_path / "lock")
+    with pytest.raises(PlaceError, match=rf"{path} .*No space left"), hold_lock(path):
+        pass
 
 
 def test_the_socket_is_private_and_goes_with_the_supervisor(tmp_path: Path) -> None:
