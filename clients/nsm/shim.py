@@ -269,8 +269,7 @@ class Relay:
         try:
             link = attach(self._connect())
         except Exception as error:  # noqa: BLE001  # whatever it is, the client is told
-            hint = getattr(error, "hint", "")
-            return f"{getattr(error, 'message', None) or error} {hint}".rstrip()
+            return str(error) or type(error).__name__  # empty would mean that all is well
         self._link = link
         if replay and self._initialize is not None:
             self._replayed, line = self._initialize

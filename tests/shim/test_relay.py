@@ -55,6 +55,20 @@ def relay(drain_s: float) -> Generator[Bench]:
                 os.close(descriptor)
 
 
+def test_a_failure_without_words_is_told_by_its_type() -> None:
+    def connect() -> socket.socket:
+        raise MemoryError
+
+    (stdin_read, stdin), (stdout, stdout_write) = os.pipe(), os.pipe()
+    try:
+        os.write(stdin, b'{"jsonrpc":"2.0","id":1,"method":"initialize"}\n')
+        assert Relay(stdin_read, stdout_write, connect).run() == 1
+        assert b'"nsm: MemoryError"' in os.read(stdout, 65536)
+    finally:
+        for descriptor in (stdin_read, stdin, stdout, stdout_write):
+            os.close(descriptor)
+
+
 def test_a_call_that_is_never_answered_is_waited_for_only_so_long() -> None:
     with relay(drain_s=0.05) as bench:
         os.write(bench.stdin, b'{"jsonrpc":"2.0","id":1,"method":"tools/call"}\n')

@@ -285,7 +285,7 @@ async def test_the_client_sees_why_there_is_none(tmp_path: Path, discover_first:
             assert "no supervisor listens" in answer["error"]["message"]
         answer = await running.request("initialize", INITIALIZE)
         assert "no supervisor listens on" in answer["error"]["message"]
-        assert "NSM_AUTOSTART" in answer["error"]["message"]
+        assert "forbids to start one. Start `nsm-supervisor`" in answer["error"]["message"]
         assert await running.ended() == 1
         assert "nsm-mcp: no supervisor listens" in await running.stderr()
 

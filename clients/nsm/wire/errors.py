@@ -32,7 +32,10 @@ class NsmError(Exception):
         self.data: dict[str, Any] = dict(data or {})
 
     def __str__(self) -> str:
-        return f"{self.message} {self.hint}".rstrip()
+        if not self.hint:
+            return self.message
+        end = "" if self.message.endswith((".", "!", "?")) else "."
+        return f"{self.message}{end} {self.hint}"
 
     def to_wire(self) -> dict[str, Any]:
         """The error as the map that travels in an answer's `error` field."""
