@@ -216,49 +216,53 @@ class FrameReader:
             FrameError: the next frame is invalid. It is skipped unless the error is `fatal`.
         """
         buffer = self._buffer
-        if self.marker and self._cut_at_marker():
-            return RESUMED
         if self._skipping:
-            del buffer[: max(0, len(buffer) - len(self.marker))]
-            self._searched = 0
-            return None
+            return RESUMED if self._cut_at_marker() else None
         if len(buffer) < 4:
             return None
         length = int.from_bytes(buffer[:4], "big")
-        if length > self._limit:
-            if self._may_begin_marker(0, 4):
+        end = 4 + length
+        fits, whole = length <= self._limit, len(buffer) >= end
+        if self.marker and not (fits and whole and b"\xff" not in buffer[4:end]):
+            if self._cut_at_marker():
+                return RESUMED
+            if self._may_begin_marker(end if fits else 4):
                 return None
+        if not fits:
             raise FrameError(
                 f"frame length {length} exceeds the limit of {self._limit} bytes", fatal=True
             )
-        if len(buffer) < 4 + length or self._may_begin_marker(4, 4 + length):
+        if not whole:
             return None
-        body = bytes(buffer[4 : 4 + length])
-        del buffer[: 4 + length]
-        self._searched = max(0, self._searched - 4 - length)
+        body = bytes(buffer[4:end])
+        del buffer[:end]
+        self._searched = 0
         return _decode_body(body)
 
     def _cut_at_marker(self) -> bool:
-        place = self._buffer.find(self.marker, self._searched)
-        if place < 0:
-            # Every byte is searched once: a frame of many megabytes comes in many pieces.
-            self._searched = max(0, len(self._buffer) - len(self.marker) + 1)
-            return False
-        del self._buffer[: place + len(self.marker)]
-        self._searched = 0
-        self._skipping = False
-        return True
+        """Drops all up to the marker, if it is there: a frame that its writer left unfinished."""
+        buffer = self._buffer
+        place = buffer.find(self.marker, self._searched)
+        if place >= 0:
+            del buffer[: place + len(self.marker)]
+            self._searched = 0
+            self._skipping = False
+            return True
+        # Every byte is searched once: a frame of many megabytes comes in many pieces.
+        self._searched = max(0, len(buffer) - len(self.marker) + 1)
+        if self._skipping:
+            del buffer[: self._searched]
+            self._searched = 0
+        return False
 
-    def _may_begin_marker(self, start: int, end: int) -> bool:
-        """Whether a torn frame ends in `start:end` and a marker, not all of it here, begins.
+    def _may_begin_marker(self, end: int) -> bool:
+        """Whether a marker, not all of it here yet, may begin before `end`.
 
-        A writer that died left a length or a body incomplete; what its successor sent then
-        completes it by chance. The marker's first byte gives it away.
+        A writer that died left a length or a body incomplete, and the beginning of what its
+        successor sends completes it by chance. A 0xFF gives it away.
         """
-        if not self.marker:
-            return False
-        place = self._buffer.find(b"\xff", start, end)
-        while 0 <= place < end:
+        place = self._buffer.find(b"\xff", 0, end)
+        while place >= 0:
             if self.marker.startswith(self._buffer[place : place + len(self.marker)]):
                 return True
             place = self._buffer.find(b"\xff", place + 1, end)
@@ -678,6 +682,7 @@ class Capture:
         self._stream = stream
         self._spills = spills
         self._limits = limits
+        self._reply_bytes = limits.reply_bytes
         self._half = limits.reply_bytes // 2
         self._head = bytearray()
         self._tail = bytearray()
@@ -688,11 +693,18 @@ class Capture:
         """Whether anything more would be kept nowhere but in the tail."""
         return self._file is not None and self._file.full
 
+    def bound_reply(self, reply_bytes: int) -> None:
+        """Another bound for this reply, unless output has gone to a file already."""
+        if self._file is None:
+            self._reply_bytes = min(reply_bytes, MAX_REPLY_BYTES)
+            self._half = self._reply_bytes // 2
+            self.write(b"")
+
     def write(self, data: bytes) -> None:
         self.total_bytes += len(data)
         if self._file is None:
             self._head += data
-            if len(self._head) > self._limits.reply_bytes:
+            if len(self._head) > self._reply_bytes:
                 self._file = self._spills.make(self._stream, self._limits)
                 self._file.write(self._head)
                 self._tail += memoryview(self._head)[self._half :]
@@ -1069,7 +1081,7 @@ class Interpreter:
         os.dup2(null, 0)
         os.dup2(pipes["stdout"].child_fd, 1)
         os.dup2(pipes["stderr"].child_fd, 2)
-        private = fcntl.fcntl(control_fd, fcntl.F_DUPFD_CLOEXEC, PRIVATE_FD)
+        private = _dup_high(control_fd)
         kept = {0, 1, 2, private, *self.kept_fds()}
         for entry in os.listdir("/proc/self/fd"):
             if int(entry) not in kept:
@@ -1613,6 +1625,12 @@ class Agent:
         if not (timeout_s is None or _is_seconds(timeout_s)) or not _is_seconds(grace_s):
             self._fail("timeout_s and grace_s must be numbers of seconds, 0 or more", request_id)
             return
+        reply_bytes = message.get("reply_bytes")
+        if not (reply_bytes is None or (_is_whole(reply_bytes) and reply_bytes > 0)):
+            self._fail("reply_bytes must be a whole number above 0", request_id)
+            return
+        if _is_whole(message.get("ack")):
+            self._channel.acknowledge(message["ack"])
         interpreter = self._interpreters.get(name) if isinstance(name, str) else None
         if interpreter is None:
             have = ", ".join(sorted(self._interpreters))
@@ -1642,6 +1660,9 @@ class Agent:
             )
         if timeout_s is not None:
             self.poller.at("stop", execution.started + timeout_s, self._on_timeout)
+        if reply_bytes is not None:
+            for capture in interpreter.captures.values():
+                capture.bound_reply(reply_bytes)
         interpreter.resume_output()
         try:
             interpreter.send_code(execution.number, code)
@@ -1936,7 +1957,7 @@ class PythonWorker:
         self._main_thread = _thread.get_ident()
         self._linecache = linecache
         self._sources: list[str] = []
-        self._flags = 0
+        self._flags: int = 0
         self._loop: Any = None
         self._handler: Any = signal.default_int_handler
         self._displayed_bytes = 0
@@ -2125,17 +2146,15 @@ class PythonWorker:
     def _execute(self, name: str, code: str) -> None:
         from _ast import Expr, Interactive
 
-        flags = self._flags | self.TOP_LEVEL_AWAIT
+        flags: int = self._flags | self.TOP_LEVEL_AWAIT
         tree: _ast.Module = compile(code, name, "exec", flags | self.ONLY_AST, dont_inherit=True)
         last = tree.body.pop() if tree.body and isinstance(tree.body[-1], Expr) else None
-        whole = compile(tree, name, "exec", flags, dont_inherit=True)
+        whole: CodeType = compile(tree, name, "exec", flags, dont_inherit=True)
         self._flags |= whole.co_flags & self.FUTURE_FLAGS
         flags |= self._flags
         pieces: list[CodeType] = list(self._split(tree, whole, name, flags))
         if last is not None:
-            shown = Interactive(body=[last])
-            tail: CodeType = compile(shown, name, "single", flags, dont_inherit=True)
-            pieces.append(tail)
+            pieces.append(compile(Interactive([last]), name, "single", flags, dont_inherit=True))
         for piece in pieces:
             if piece.co_flags & self.COROUTINE:
                 self._run_in_loop(eval(piece, self._namespace))
@@ -2379,7 +2398,7 @@ class PythonWorker:
 def _dup_high(fd: int) -> int:
     try:
         return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, PRIVATE_FD)
-    except OSError:  # above the limit of descriptors
+    except OSError:  # above the limit of descriptors, which may be set from outside at any moment
         return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 10)
 
 
@@ -2685,8 +2704,11 @@ const run = ({ id, code }) => {
     if (running !== id) return;  // abandoned while it awaited
     let exit_code = 0;
     try {
-      if (error) exit_code = 130;
-      else if (outcome.exceptionDetails) {
+      if (error && /terminated/.test(error.message)) exit_code = 130;
+      else if (error) {  // e.g. Node believed that process.kill(-1) would end it, and tore down
+        complain('the interpreter cannot go on: ' + error.message + '\n');
+        process.reallyExit(1);
+      } else if (outcome.exceptionDetails) {
         exit_code = 1;
         const details = outcome.exceptionDetails;
         const thrown = take(details.exception);

@@ -56,7 +56,7 @@ with multiprocessing.get_context('fork').Pool(2) as pool: pool.map(time.sleep, [
     "bash busy": ("bash", "echo up; while :; do :; done"),
     "bash nested": ("bash", "f() { while true; do sleep 60; done; }; echo up; f; echo not reached"),
     "bash substitution": ("bash", "echo up; x=$(sleep 60); echo not reached"),
-    "bash pipeline": ("bash", "echo up; sleep 60 | cat; echo not reached"),
+    "bash pipeline": ("bash", "{ echo up; sleep 60; } | cat; echo not reached"),
     "bash subshell": ("bash", "echo up; (while :; do :; done); echo not reached"),
     "bash wait": ("bash", "sleep 60 & echo up; wait; echo not reached"),
     "bash python": ("bash", "python3 -c 'print(\"up\", flush=True); import time; time.sleep(60)'"),

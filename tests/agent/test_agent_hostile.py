@@ -1,0 +1,353 @@
+"""Code that attacks the agent, in throw-away jails with the agent as PID 1, unprivileged.
+
+The jail here has no system call filter, so that what holds is the agent's own doing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+
+import pytest
+
+from agent_process import AgentProcess, Interpreter, Reply, becomes_true, jailed_agent
+from realjail import BWRAP, needs_bwrap
+from sandbox_agent import encode_frame
+
+pytestmark = [pytest.mark.jail, needs_bwrap]
+
+SET: dict[Interpreter, str] = {"python": "kept = 5", "bash": "kept=5", "node": "let kept = 5"}
+GET: dict[Interpreter, str] = {
+    "python": "print(kept)",
+    "bash": "echo $kept",
+    "node": "console.log(kept)",
+}
+
+
+def works(agent: AgentProcess, interpreter: Interpreter = "python") -> bool:
+    """Whether the session still answers rightly, with a fresh interpreter if need be."""
+    code = {"python": "print(6 * 7)", "bash": "echo $((6 * 7))", "node": "console.log(6 * 7)"}
+    agent.run({"python": "0", "bash": ":", "node": "0"}[interpreter], interpreter)
+    reply = agent.run(code[interpreter], interpreter)
+    return (reply.stdout, reply.exit_code, reply.interpreter_restarted) == ("42\n", 0, False)
+
+
+def background(agent: AgentProcess) -> int:
+    agent.send(type="status")
+    count: int = agent.expect("status")["background"]
+    return count
+
+
+@pytest.fixture
+def limited() -> Generator[AgentProcess]:
+    """An agent with limits and a small workspace."""
+    assert BWRAP is not None
+    with jailed_agent(weak=("--size", "4000000", "--tmpfs", "/workspace")) as agent:
+        agent.send(type="hello", limits={"processes": 80, "descriptors": 300})
+        yield agent
+
+
+@pytest.mark.parametrize(
+    ("interpreter", "code"),
+    [
+        ("bash", "kill -9 -1"),
+        ("bash", "/bin/kill -9 -1"),
+        ("python", "import os; os.kill(-1, 9)"),
+        ("node", "process.kill(-1, 'SIGKILL')"),
+        ("bash", "kill -STOP -1; /bin/kill -9 -- -1"),
+    ],
+)
+def test_killing_everybody(jailed: AgentProcess, interpreter: Interpreter, code: str) -> None:
+    for name, setting in SET.items():
+        assert jailed.run(setting, name).exit_code == 0
+    reply = jailed.run(f"{code}", interpreter)
+    assert isinstance(reply, Reply)
+    for name in SET:
+        if name != interpreter:
+            assert jailed.run("", name).interpreter_restarted
+        assert works(jailed, name)
+
+
+@pytest.mark.parametrize("number", [1, 2, 3, 9, 10, 11, 12, 13, 15, 17, 18, 19, 34, 64])
+def test_signals_to_the_agent_do_nothing(jailed: AgentProcess, number: int) -> None:
+    reply = jailed.bash(f"for i in 1 2 3 4 5; do /bin/kill -{number} 1; done; echo sent")
+    assert reply.stdout == "sent\n"
+    assert works(jailed, "bash")
+
+
+LOOK = {
+    "memory": "open('/proc/1/mem', 'rb').read(1)",
+    "descriptors": "os.listdir('/proc/1/fd')",
+    "channel": "open('/proc/1/fd/200', 'rb')",
+    "environment": "open('/proc/1/environ').read()",
+    "maps": "open('/proc/1/maps').read()",
+    "root": "os.listdir('/proc/1/root')",
+    "ptrace": "check(libc.ptrace(16, 1, 0, 0))",
+    "pidfd_getfd": "check(libc.syscall(438, os.pidfd_open(1), 200, 0))",
+    "process_vm_readv": "check(libc.syscall(310, 1, iov, 1, iov, 1, zero))",
+    "kcmp": "check(libc.syscall(312, 1, os.getpid(), 2, 0, 0))",
+}
+
+PRELUDE = """
+import os, ctypes, errno
+libc = ctypes.CDLL(None, use_errno=True)
+data = ctypes.create_string_buffer(16)
+iov = (ctypes.c_void_p * 2)(ctypes.addressof(data), 16)
+zero = ctypes.c_long(0)
+def check(result):
+    if result < 0: raise OSError(ctypes.get_errno(), 'refused')
+"""
+
+
+@pytest.mark.parametrize("name", LOOK)
+def test_the_agent_cannot_be_looked_into(jailed: AgentProcess, name: str) -> None:
+    jailed.python(PRELUDE)
+    reply = jailed.python(LOOK[name])
+    assert reply.stderr.splitlines()[-1].startswith(("PermissionError", "ProcessLookupError"))
+    # The same on a process of the code's own succeeds: the probe does find out.
+    jailed.python("import subprocess; child = subprocess.Popen(['sleep', '600'])")
+    own = LOOK[name].replace("/proc/1/", "/proc/self/").replace("200", "0")
+    own = own.replace("ptrace(16, 1,", "ptrace(16, child.pid,").replace(
+        "open(1)", "open(child.pid)"
+    )
+    own = own.replace("(310, 1,", "(310, os.getpid(),").replace("312, 1", "312, child.pid")
+    own = own.replace("mem', 'rb').read(1)", "mem', 'rb').seek(0)")
+    assert jailed.python(own).exit_code == 0
+    assert works(jailed)
+
+
+BOMBS: dict[str, tuple[Interpreter, str]] = {
+    "bash": ("bash", "b() { b | b & }; b; sleep 60"),
+    "bash in sessions of their own": (
+        "bash",
+        "b() { setsid bash -c 'sleep 0.01' & b | b & }; b; wait",
+    ),
+    "python": ("python", "import os\nwhile True:\n    try: os.fork()\n    except OSError: pass"),
+    "python daemons": (
+        "python",
+        """
+import os
+while True:
+    try:
+        if os.fork() == 0: os.setsid()
+    except OSError: pass
+""",
+    ),
+}
+
+
+@pytest.mark.parametrize("others", [False, True], ids=["alone", "beside others"])
+@pytest.mark.parametrize("name", BOMBS)
+def test_fork_bombs(limited: AgentProcess, name: str, others: bool) -> None:
+    interpreter, code = BOMBS[name]
+    other: Interpreter = "bash" if interpreter == "python" else "python"
+    if others:
+        limited.run(SET[other], other)
+        limited.bash("sleep 600 &") if other == "bash" else limited.python(
+            "import subprocess; p = subprocess.Popen(['sleep', '600'])"
+        )
+    reply = limited.run(code, interpreter, timeout_s=0.5, grace_s=0.3)
+    assert reply.exit_code in {124, 0, 1, 254}  # a bomb may fail to fork and end by itself
+    if not reply.interpreter_restarted:
+        interpreter_pid = {"bash": "kill -9 $$", "python": "os._exit(1)", "node": ""}[interpreter]
+        limited.run(interpreter_pid, interpreter)
+    becomes_true(lambda: background(limited) == (1 if others else 0), "only the other's are left")
+    assert works(limited, interpreter)
+    if others:
+        reply = limited.run(GET[other], other)
+        assert (reply.stdout, reply.interpreter_restarted) == ("5\n", False)
+
+
+def test_the_agent_can_start_interpreters_while_code_uses_up_all_processes(
+    limited: AgentProcess,
+) -> None:
+    code = "import subprocess\nfor _ in range(200): subprocess.Popen(['sleep', '600'])"
+    assert "BlockingIOError" in limited.python(code).stderr
+    assert background(limited) > 40
+    assert works(limited, "bash")
+    assert limited.bash("(true)", timeout_s=1, grace_s=0.5).exit_code != 0  # it cannot fork
+
+
+def test_daemons_of_a_dead_interpreter_are_found(jailed: AgentProcess) -> None:
+    """Double fork, session of its own, empty environment, no descriptor of ours."""
+    daemon = "(setsid env -i sh -c 'sleep 600 & exec sleep 600' </dev/null >/dev/null 2>&1 &)"
+    jailed.bash("sleep 600 &")
+    jailed.python(f"import os; os.system({daemon!r}); os.system('sleep 0.1')")
+    becomes_true(lambda: background(jailed) == 3, "all three run")
+    jailed.python("os._exit(0)")
+    becomes_true(lambda: background(jailed) == 1, "bash's process is left")
+    jailed.bash("exit")
+    becomes_true(lambda: background(jailed) == 0, "none is left")
+
+
+def test_orphans_are_reaped(jailed: AgentProcess) -> None:
+    jailed.bash("for i in {1..300}; do (true &); done")
+    count = "grep -lE '^State:.Z' /proc/[0-9]*/status 2>/dev/null | wc -l"
+    becomes_true(lambda: jailed.bash(count).stdout == "0\n", "no zombie is left")
+
+
+FORGERIES = {
+    "an end with another number": encode_frame({"type": "done", "id": 99, "exit_code": 0}),
+    "wrong types": encode_frame({"type": "done", "id": [1], "exit_code": "x"}),
+    "a display that is none": encode_frame({"type": "display", "data": [1, 2]}),
+    "unknown": encode_frame({"type": "result", "id": "e1", "stdout": "forged"}),
+    "not JSON": b"\0\0\0\4nope",
+    "deep": (100_000).to_bytes(4, "big") + b"[" * 100_000,
+    "too long": b"\xff\xff\xff\xff",
+    "half a frame": b"\0\1\0\0half",
+    "many": encode_frame({"type": "started", "id": 1}) * 1000,
+}
+
+
+@pytest.mark.parametrize("name", FORGERIES)
+@pytest.mark.parametrize("interpreter", ["python", "node", "bash"])
+def test_forged_messages_harm_only_the_forger(
+    jailed: AgentProcess, interpreter: Interpreter, name: str
+) -> None:
+    data = FORGERIES[name]
+    other: Interpreter = "python" if interpreter != "python" else "bash"
+    jailed.run(SET[other], other)
+    codes = {
+        "python": f"""
+import os, stat
+for fd in range(3, 300):
+    try:
+        if stat.S_ISSOCK(os.fstat(fd).st_mode): os.write(fd, {data!r})
+    except OSError: pass
+""",
+        "node": f"require('fs').writeSync(3, Buffer.from('{data.hex()}', 'hex')); 0",
+        "bash": "for fd in {229..254}; do printf '"
+        + "".join(f"\\{byte:03o}" for byte in data[:5000])
+        + "((: 0 @ 99 : x\\n' 2>/dev/null >&$fd; done; true",
+    }
+    reply = jailed.run(codes[interpreter], interpreter, timeout_s=2, grace_s=0.3)
+    if interpreter != "bash":  # whose loop writes to every descriptor, its stdout included
+        assert "forged" not in reply.stdout
+    assert works(jailed, interpreter)
+    assert jailed.run(GET[other], other).stdout == "5\n"
+
+
+def test_a_forged_end_cannot_reach_the_next_execution(jailed: AgentProcess) -> None:
+    """Code that says it is done, and goes on: the next execution has its own answer."""
+    forge = encode_frame({"type": "done", "id": 1, "exit_code": 0})
+    code = f"""
+import os, stat, time
+for fd in range(3, 300):
+    try:
+        if stat.S_ISSOCK(os.fstat(fd).st_mode): os.write(fd, {forge!r})
+    except OSError: pass
+time.sleep(0.3)
+"""
+    assert jailed.python(code).exit_code == 0
+    reply = jailed.python("print('own answer')")
+    assert reply.stdout == "own answer\n"
+
+
+def test_messages_while_idle_cost_nothing(jailed: AgentProcess) -> None:
+    jailed.python(
+        "import threading, time\ndef flood():\n    for i in range(3000): display('x' * 10_000)\n"
+        "thread = threading.Thread(target=flood); thread.start()"
+    )
+    reply = jailed.python("thread.join()")
+    assert len(reply.displays) <= 1000
+    assert works(jailed)
+
+
+@pytest.mark.parametrize(
+    ("interpreter", "code"),
+    [
+        ("python", "import os, signal; os.kill(os.getpid(), signal.SIGSTOP)"),
+        ("bash", "kill -STOP $$"),
+        ("node", "process.kill(process.pid, 'SIGSTOP')"),
+    ],
+)
+def test_an_interpreter_that_stops_itself(
+    jailed: AgentProcess, interpreter: Interpreter, code: str
+) -> None:
+    jailed.run("", interpreter)
+    reply = jailed.run(code, interpreter, timeout_s=0.3, grace_s=0.3)
+    assert reply.exit_code == 124
+    assert reply.interpreter_restarted
+    assert works(jailed, interpreter)
+
+
+def test_the_jail_ends_with_the_channel_whatever_code_does(jailed: AgentProcess) -> None:
+    jailed.bash("(trap '' TERM INT HUP; setsid sleep 600 &) ; kill -STOP $(pgrep sleep); true")
+    jailed.begin(
+        """
+import signal
+for number in set(range(1, 32)) - {9, 19}: signal.signal(number, signal.SIG_IGN)
+while True: pass
+"""
+    )
+    jailed.socket.close()
+    assert jailed.wait() == 0
+
+
+def test_a_full_disk(limited: AgentProcess) -> None:
+    limited.bash("head -c 10000000 /dev/zero > fill")
+    reply = limited.python("print('a' * 3_000_000); print('end')")
+    assert reply.stdout.endswith("end\n")
+    assert reply.truncated["stdout"]["omitted_bytes"] > 0
+    limited.bash("rm fill")
+    reply = limited.python("print('a' * 3_000_000)")
+    assert reply.truncated["stdout"]["file"] is not None
+    again = limited.python("print('b' * 3_000_000)")  # the disk cannot hold both
+    assert again.exit_code == 0
+    assert works(limited)
+
+
+def test_a_thief_of_the_output(jailed: AgentProcess) -> None:
+    jailed.bash("cat /proc/self/fd/1 > stolen & disown")
+    for number in range(20):
+        assert jailed.bash(f"echo {number}").exit_code == 0
+    jailed.bash("kill %1 $! 2>/dev/null; pkill cat; true")
+    assert works(jailed, "bash")
+
+
+def test_a_directory_that_is_gone(jailed: AgentProcess) -> None:
+    jailed.bash("mkdir d; cd d; rmdir ../d")
+    jailed.python("import os; os.mkdir('e'); os.chdir('e'); os.rmdir('../e')")
+    assert works(jailed, "bash")
+    assert works(jailed)
+
+
+# Limits.
+
+
+def test_limits_hold_for_every_interpreter(limited: AgentProcess) -> None:
+    shell = "ulimit -u; ulimit -n; ulimit -c; ulimit -Hn"
+    assert limited.bash(shell).stdout.split() == ["80", "300", "0", "300"]
+    code = f"import subprocess; _ = subprocess.run(['bash', '-c', {shell!r}])"
+    assert limited.python(code).stdout.split() == ["80", "300", "0", "300"]
+    node = f"require('child_process').spawnSync('bash', ['-c', '{shell}'], {{stdio: [0, 1]}}); 0"
+    assert limited.node(node).stdout.split() == ["80", "300", "0", "300"]
+
+
+@pytest.mark.parametrize("interpreter", ["python", "bash", "node"])
+def test_limits_reach_an_interpreter_that_runs_already(interpreter: Interpreter) -> None:
+    shell = "ulimit -u; ulimit -n"
+    codes = {
+        "bash": shell,
+        "python": f"import subprocess; _ = subprocess.run(['bash', '-c', '{shell}'])",
+        "node": f"require('child_process').spawnSync('bash', ['-c', '{shell}'], {{stdio: [0, 1]}})",
+    }
+    with jailed_agent("--prestart", interpreter) as agent:
+        agent.send(type="hello", limits={"processes": 70, "descriptors": 128, "data_bytes": 10**10})
+        reply = agent.run(codes[interpreter], interpreter)
+        assert reply.stdout.split() == ["70", "128"]
+        assert not reply.interpreter_restarted
+
+
+def test_the_memory_limit_is_a_memory_error_and_keeps_state(jailed: AgentProcess) -> None:
+    jailed.send(type="hello", limits={"data_bytes": 200_000_000})
+    jailed.python("kept = 5")
+    reply = jailed.python("x = bytearray(300_000_000)")
+    assert "MemoryError" in reply.stderr
+    assert jailed.python("print(kept)").stdout == "5\n"
+
+
+def test_code_dies_of_memory_before_the_agent(jailed: AgentProcess) -> None:
+    score = "cat /proc/self/oom_score_adj"
+    assert jailed.bash(score).stdout == "1000\n"
+    assert jailed.python("print(open('/proc/self/oom_score_adj').read())").stdout == "1000\n\n"
+    assert jailed.bash("cat /proc/1/oom_score_adj").stdout != "1000\n"

@@ -1,0 +1,211 @@
+"""Streamed output, acknowledgements and resuming a channel."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Any
+
+from agent_process import AgentProcess, becomes_true
+from sandbox_agent import RESUMED, FrameReader, encode_frame, resume_marker
+
+TOKEN = "ab" * 16
+
+
+def hello(agent: AgentProcess, **limits: int) -> None:
+    agent.send(type="hello", protocol=1, token=TOKEN, limits=limits)
+
+
+def texts(outputs: list[tuple[str, str]]) -> dict[str, str]:
+    joined = {"stdout": "", "stderr": ""}
+    for stream, text in outputs:
+        joined[stream] += text
+    return joined
+
+
+def test_output_arrives_while_the_code_runs(agent: AgentProcess) -> None:
+    os.mkfifo(agent.workspace / "go")
+    request = agent.begin("print('first')\nopen('go').read()\nprint('second')", stream=True)
+    # The first bytes come at once: nothing else is going to happen until we act.
+    first = agent.expect("output")
+    assert (first["id"], first["stream"]) == (request, "stdout")
+    assert first["text"] in {"first", "first\n"}
+    (agent.workspace / "go").write_text("")
+    assert agent.result(request).stdout == "first\nsecond\n"
+
+
+def test_the_stream_is_the_result(agent: AgentProcess) -> None:
+    code = """
+import sys
+for i in range(200):
+    print('\u00e4', i)
+    print('\u20ac', i, file=sys.stderr)
+"""
+    for _ in range(3):
+        reply = agent.python(code, stream=True)
+        assert texts(reply.outputs) == {"stdout": reply.stdout, "stderr": reply.stderr}
+
+
+def test_nothing_is_streamed_unless_asked(agent: AgentProcess) -> None:
+    assert agent.python("print(1)").outputs == []
+
+
+def test_at_most_twenty_updates_a_second(agent: AgentProcess) -> None:
+    code = "import time\nend = time.monotonic() + 1\nwhile time.monotonic() < end: print('x')"
+    reply = agent.python(code, stream=True)
+    assert 2 <= len(reply.outputs) <= 23
+    assert reply.duration_s > 0.9
+
+
+def test_characters_are_not_torn_between_updates(agent: AgentProcess) -> None:
+    code = """
+import os, time
+for byte in '\u20ac\U0001f600'.encode():
+    os.write(1, bytes([byte]))
+    time.sleep(0.06)
+"""
+    reply = agent.python(code, stream=True)
+    assert texts(reply.outputs)["stdout"] == "\u20ac\U0001f600"
+    assert all("\ufffd" not in text for _, text in reply.outputs)
+
+
+def test_a_flood_is_streamed_in_parts_that_say_so(agent: AgentProcess) -> None:
+    reply = agent.bash("yes | head -c 50000000; echo end", stream=True, timeout_s=20)
+    streamed = texts(reply.outputs)["stdout"]
+    assert "bytes left out" in streamed
+    assert streamed.endswith("end\n")
+    assert len(streamed) < 5_000_000
+
+
+def test_output_of_background_processes_is_streamed_with_the_next(agent: AgentProcess) -> None:
+    agent.bash("mkfifo go done; { read < go; echo late; echo > done; } & true")
+    reply = agent.bash("echo > go; read < done; echo now", stream=True)
+    assert texts(reply.outputs)["stdout"] == reply.stdout
+
+
+# Sequence numbers and acknowledgements.
+
+
+def test_frames_are_numbered_from_hello_on(agent: AgentProcess) -> None:
+    assert "seq" not in agent.ready
+    hello(agent)
+    agent.python("print(1)")
+    agent.send(type="ping")
+    agent.expect("pong")
+    assert [frame["seq"] for frame in agent.seen[1:]] == [1, 2]
+
+
+def test_streaming_stops_while_acknowledgements_lag(agent: AgentProcess) -> None:
+    hello(agent)
+    request = agent.begin(
+        "import time\nend = time.monotonic() + 3\nwhile time.monotonic() < end: print('x' * 5000)",
+        stream=True,
+        timeout_s=20,
+    )
+    total = 0
+    last: dict[str, Any] = {}
+    while total <= 1024 * 1024:
+        last = agent.expect("output")
+        total += len(last["text"])
+    agent.send(type="ping")
+    frame = agent.receive()
+    while frame["type"] == "output":  # at most what was under way
+        total += len(frame["text"])
+        frame = agent.receive()
+    assert total < 1024 * 1024 + 4 * 65536
+    agent.send(type="ack", seq=frame["seq"])
+    again = agent.expect("output")
+    assert "bytes left out" in again["text"]
+    agent.send(type="ack", seq=again["seq"])
+    assert agent.result(request).exit_code == 0
+
+
+# Resume.
+
+
+def new_holder(agent: AgentProcess) -> list[dict[str, Any]]:
+    """Take the channel over as a supervisor that starts anew; the frames that are repeated."""
+    agent.socket.sendall(resume_marker(TOKEN))
+    agent.reader = FrameReader()
+    agent.reader.marker = resume_marker(TOKEN)
+    agent.reader.skip_to_marker()
+    assert agent.receive() is RESUMED
+    probe = f"probe {len(agent.seen)}"
+    agent.send(type="interrupt", id=probe)
+    frames: list[dict[str, Any]] = []
+    while not frames or frames[-1].get("id") != probe:
+        frames.append(agent.receive())
+    return frames[:-1]
+
+
+def test_resume_repeats_what_was_not_acknowledged(agent: AgentProcess) -> None:
+    hello(agent)
+    agent.python("print(1)")
+    second = agent.python("print(2)")
+    third = agent.python("print(3)")
+    agent.send(type="ack", seq=1)
+    frames = new_holder(agent)
+    assert frames[0] == {"type": "resumed", "executions": {"e2": "finished", "e3": "finished"}}
+    assert frames[1:] == [second.frame, third.frame]
+    agent.send(type="ack", seq=third.frame["seq"])
+    assert [frame["type"] for frame in new_holder(agent)[1:]] == ["idle"]  # to the first probe
+
+
+def test_resume_in_the_middle_of_an_execution(agent: AgentProcess) -> None:
+    hello(agent)
+    agent.python("kept = 1")
+    request = agent.begin(
+        "print('up')\nwhile not __import__('os').path.exists('go'): pass", stream=True
+    )
+    agent.running("up")
+    frames = new_holder(agent)
+    assert frames[0]["executions"] == {"e1": "finished", request: "running"}
+    assert [frame["type"] for frame in frames[1:]].count("result") == 1
+    (agent.workspace / "go").touch()
+    reply = agent.result(request)
+    assert (reply.stdout, reply.exit_code) == ("up\n", 0)
+    assert agent.python("kept").shown == ["1"]
+
+
+def test_a_torn_request_is_dropped(agent: AgentProcess) -> None:
+    hello(agent)
+    frame = encode_frame(
+        {"type": "execute", "id": "torn", "interpreter": "python", "code": "open('torn', 'w')"}
+    )
+    for cut in (1, 3, 4, 5, 20, len(frame) - 21, len(frame) - 3, len(frame) - 1):
+        agent.socket.sendall(frame[:cut])
+        frames = new_holder(agent)
+        assert frames[0] == {"type": "resumed", "executions": {}}
+        agent.send(type="ack", seq=10**9)
+    assert agent.python("import os; os.path.exists('torn')").shown == ["False"]
+
+
+def test_an_answer_torn_by_a_reader_that_died_comes_again(agent: AgentProcess) -> None:
+    hello(agent)
+    request = agent.begin("print('x' * 900_000)")
+    assert agent.socket.recv(1000)  # and no more: the rest is lost with the reader
+    becomes_true(lambda: len(agent.socket.recv(1 << 20, 0)) < (1 << 20), "some is taken")
+    frames = new_holder(agent)
+    results = [frame for frame in frames if frame["type"] == "result"]
+    assert [frame["id"] for frame in results] == [request]
+    assert len(results[0]["stdout"]) == 900_001
+
+
+def test_resume_without_hello_is_an_oversized_length(agent: AgentProcess) -> None:
+    agent.socket.sendall(resume_marker(TOKEN))
+    assert "exceeds the limit" in agent.receive()["message"]
+    assert agent.wait() == 0
+
+
+def test_hello_again_changes_limits_but_not_the_token(agent: AgentProcess) -> None:
+    hello(agent)
+    hello(agent, reply_bytes=100)
+    assert "stdout" in agent.python("print('x' * 200)").truncated
+    agent.send(type="hello", token="cd" * 16)
+    assert "another token" in agent.expect("error")["message"]
+
+
+def test_timing_of_an_execution_is_the_agents(agent: AgentProcess) -> None:
+    begun = time.monotonic()
+    reply = agent.python("import time; time.sleep(0.2)")
+    assert 0.2 <= reply.duration_s <= time.monotonic() - begun
