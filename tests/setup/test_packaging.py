@@ -1,0 +1,72 @@
+"""What is built for people who install nsm without a clone."""
+
+from __future__ import annotations
+
+import configparser
+import os
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with the wheel and the source distribution; nothing is fetched."""
+    pytest.importorskip("hatchling")
+    directory = tmp_path_factory.mktemp("dist")
+    command = [sys.executable, "-m", "hatchling", "build", "--directory", str(directory)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return directory
+
+
+def test_wheel_has_the_three_parts_and_nothing_else(built: Path) -> None:
+    (wheel,) = built.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+        tops = {name.split("/")[0] for name in names if ".dist-info/" not in name}
+        (entry_points,) = (name for name in names if name.endswith("entry_points.txt"))
+        scripts = configparser.ConfigParser()
+        scripts.read_string(archive.read(entry_points).decode())
+    assert tops == {"nsm", "nsmd", "sandbox_agent.py"}
+    assert set(scripts["console_scripts"]) == {"nsm", "nsm-mcp", "nsm-supervisor"}
+    assert {"nsm/py.typed", "nsmd/py.typed"} <= set(names)
+    assert not [name for name in names if "__pycache__" in name]
+
+
+def test_wheel_works_without_the_clone(built: Path, tmp_path: Path) -> None:
+    (wheel,) = built.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(tmp_path)
+    code = "import nsmd.main, sandbox_agent, nsm.shim; print(sandbox_agent.__file__)"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.strip() == str(tmp_path / "sandbox_agent.py")
+
+
+def test_source_distribution_can_be_built_and_tested(built: Path) -> None:
+    (archive,) = built.glob("*.tar.gz")
+    with tarfile.open(archive) as file:
+        names = {name.partition("/")[2] for name in file.getnames()}
+    assert {
+        "Makefile",
+        "constraints.txt",
+        "benchmarks/constraints.txt",
+        "tools/setup.sh",
+        "tests/conftest.py",
+        "docs/interfaces.md",
+        "agent/sandbox_agent.py",
+        "LICENSE",
+    } <= names
