@@ -16,6 +16,8 @@ from nsmd.values import Outcome, StreamName, Truncation
 
 MAX_DISPLAYS = 1000
 MAX_TEXT = 64 * 1024 * 1024
+MAX_WORDS = 16 * 1024
+"""Of a text that is no output: a reason, a path. Ours have a few hundred characters."""
 
 
 class AgentProtocolError(Exception):
@@ -102,7 +104,7 @@ def parse(frame: Mapping[str, Any]) -> AgentFrame:
         case "error":
             return ErrorFrame(
                 id=_optional_text(frame, "id"),
-                message=_text(frame, "message", default="the agent reported an error"),
+                message=_words(frame, "message", default="the agent reported an error"),
             )
         case _:
             return OtherFrame(type=kind)
@@ -125,7 +127,7 @@ def _outcome(frame: Mapping[str, Any]) -> Outcome:
         timed_out=_flag(frame, "timed_out"),
         interrupted=_flag(frame, "interrupted"),
         interpreter_restarted=_flag(frame, "interpreter_restarted"),
-        restart_reason=_text(frame, "restart_reason", default=""),
+        restart_reason=_words(frame, "restart_reason", default=""),
     )
 
 
@@ -144,7 +146,7 @@ def _truncated(frame: Mapping[str, Any]) -> dict[str, Truncation]:
             entry = _map(streams[name], f"truncated.{name}")
             result[name] = Truncation(
                 omitted_bytes=_integer(entry, "omitted_bytes"),
-                file=_optional_text(entry, "file"),
+                file=None if entry.get("file") is None else _words(entry, "file"),
             )
     return result
 
@@ -163,6 +165,13 @@ def _text(frame: Mapping[str, Any], key: str, *, default: str | None = None) -> 
     value = frame.get(key, default)
     if not isinstance(value, str) or len(value) > MAX_TEXT:
         raise AgentProtocolError(f"field {key!r} is not a text")
+    return value
+
+
+def _words(frame: Mapping[str, Any], key: str, *, default: str | None = None) -> str:
+    value = _text(frame, key, default=default)
+    if len(value) > MAX_WORDS:
+        raise AgentProtocolError(f"field {key!r} has more than {MAX_WORDS} characters")
     return value
 
 

@@ -75,7 +75,9 @@ class Execution:
         if not isinstance(self._answer, RunResult):
             return 1000
         outcome = self._answer.outcome
-        displayed = sum(len(str(data)) for shown in outcome.displays for data in shown.values())
+        displayed = sum(
+            len(kind) + len(str(data)) for shown in outcome.displays for kind, data in shown.items()
+        )
         return 1000 + len(outcome.stdout) + len(outcome.stderr) + displayed
 
     @property

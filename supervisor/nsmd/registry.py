@@ -228,7 +228,7 @@ class Registry:
         execution = self._executions.get(execution_id)
         if execution is None:
             raise UnknownExecutionError(
-                f"No execution {execution_id!r} is running or remembered.",
+                f"No execution {execution_id[:200]!r} is running or remembered.",
                 hint="Results are kept for a while only, and not across supervisors.",
             )
         return execution

@@ -94,6 +94,14 @@ BAD: list[dict[str, Any]] = [
     {"type": "result", "id": "1", "exit_code": 0, "displays": [{}] * 1001},
     {"type": "result", "id": "1", "exit_code": 0, "truncated": {"stdout": 3}},
     {"type": "result", "id": "1", "exit_code": 0, "timed_out": 1},
+    {"type": "result", "id": "1", "exit_code": 0, "restart_reason": "x" * 20_000},
+    {
+        "type": "result",
+        "id": "1",
+        "exit_code": 0,
+        "truncated": {"stdout": {"omitted_bytes": 1, "file": "x" * 20_000}},
+    },
+    {"type": "error", "id": "1", "message": "x" * 20_000},
     {"type": "status", "background": "many"},
     {"type": "ready", "capabilities": "all"},
 ]

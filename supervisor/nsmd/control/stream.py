@@ -6,30 +6,37 @@ from collections import deque
 
 import trio
 
-from nsmd.values import Output
+from nsmd.values import Output, StreamName
 
 MAX_PENDING_CHARS = 1024 * 1024
 """Text that waits for one client. What comes beyond is left out of the stream (not of the result),
-and the next piece says how much."""
+and the next piece of the same standard stream says how much."""
+
+_PIECE_CHARS = 200
+"""What a waiting piece takes beside its text: a flood of tiny ones must not add up either."""
 
 
 class OutputStream:
     """A sink for an execution and a source for the task that sends it on."""
 
     def __init__(self) -> None:
-        self._pending: deque[Output] = deque()
+        self._pending: deque[tuple[Output, int]] = deque()
         self._chars = 0
-        self._skipped = 0
+        self._skipped: dict[StreamName, int] = {}
         self._wake = trio.Event()
         self._closed = False
 
     def put(self, output: Output) -> None:
         """Take a piece of output; never blocks."""
-        if self._chars + len(output.text) > MAX_PENDING_CHARS:
-            self._skipped += len(output.text)
+        if not output.text:
             return
-        self._chars += len(output.text)
-        self._pending.append(output)
+        size = len(output.text) + _PIECE_CHARS
+        if self._chars + size > MAX_PENDING_CHARS:
+            skipped = self._skipped.get(output.stream, 0)
+            self._skipped[output.stream] = skipped + len(output.text)
+            return
+        self._chars += size
+        self._pending.append((output, self._skipped.pop(output.stream, 0)))
         self._wake.set()
 
     def close(self) -> None:
@@ -38,13 +45,13 @@ class OutputStream:
         self._wake.set()
 
     async def get(self) -> tuple[Output, int] | None:
-        """The next piece and the characters left out before it; None at the end."""
+        """The next piece, and how many characters of its stream were left out before it; None at
+        the end, where nothing tells of a gap: the result's text is longer than what was sent."""
         while not self._pending:
             if self._closed:
                 return None
             self._wake = trio.Event()
             await self._wake.wait()
-        output = self._pending.popleft()
-        self._chars -= len(output.text)
-        skipped, self._skipped = self._skipped, 0
+        output, skipped = self._pending.popleft()
+        self._chars -= len(output.text) + _PIECE_CHARS
         return output, skipped
