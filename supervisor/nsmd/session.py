@@ -297,8 +297,11 @@ class Session:
                 # A jail that could not be made closes the channel first and explains itself after:
                 # `_live_in` has the whole message once it has exited.
                 await trio.sleep(EXIT_GRACE_S)
-                log.warning("session %s: %s but its jail is alive", self.id, error)
-                self._jail_gone(jail)
+                log.warning("session %s: its agent %s, but its jail is alive", self.id, error)
+                if self._link is None:
+                    self._jail_gone(jail)
+                else:
+                    self._lose(f"its agent {error}")
             nursery.cancel_scope.cancel()
 
     def _jail_gone(self, jail: Jail) -> None:

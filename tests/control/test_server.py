@@ -341,6 +341,18 @@ async def test_a_fault_of_ours_is_one_answer(
         assert await peer.call("ping") == {}
 
 
+async def test_an_answer_that_cannot_be_sent_is_told(autojump_clock: trio.abc.Clock) -> None:
+    async def odd(agent: FakeAgent, jail: FakeJail) -> None:
+        await agent.be_ready()
+        await agent.answer(await agent.receive(), displays=[{"application/json": 10**30}])
+
+    async with bench(odd) as it:
+        peer = await it.connect()
+        with pytest.raises(NsmError, match="cannot be sent: an integer does not fit"):
+            await peer.call("run", env="python", code="1")
+        assert await peer.call("ping") == {}
+
+
 async def test_rights_are_checked_for_each_operation(autojump_clock: trio.abc.Clock) -> None:
     async with bench() as it:
         server = it.make_server(frozenset({"run"}), os.getuid())

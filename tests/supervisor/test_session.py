@@ -458,6 +458,22 @@ async def test_a_dead_jail_ends_its_session(autojump_clock: trio.abc.Clock) -> N
         await it.session.wait_ended()
 
 
+async def test_an_agent_that_lets_go_of_its_channel_and_lives(
+    autojump_clock: trio.abc.Clock,
+) -> None:
+    async def leaving(agent: FakeAgent, jail: FakeJail) -> None:
+        await agent.be_ready()
+        await agent.receive()
+        await agent.aclose()
+        await trio.sleep_forever()
+
+    async with bench(leaving) as it:
+        with pytest.raises(SessionEndedError, match="its agent ended its channel"):
+            await it.submit("x").wait()
+        await it.session.wait_ended()
+        assert it.jail.killed
+
+
 async def test_shutdown_answers_everybody(autojump_clock: trio.abc.Clock) -> None:
     async with bench() as it:
         execution = it.submit("wait")

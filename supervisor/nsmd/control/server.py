@@ -213,7 +213,7 @@ class _Connection:
             await self._send(answer)
         except LocalProtocolError as error:
             await self._send(
-                Failure(request.id, InternalError(f"The answer is too large: {error}"))
+                Failure(request.id, InternalError(f"The answer cannot be sent: {error}"))
             )
         finally:
             for function in afterwards:
