@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import pytest
 import trio
 
-from e2e_support import Supervisor, supervisor
+import nsm
+from e2e_support import run, variables_for
 
 pytestmark = pytest.mark.node
 
@@ -28,26 +29,36 @@ CODE = {"python": ("x = 42", "print(x)"), "bash": ("x=42", "echo $x"), "node": (
 class Idle(NamedTuple):
     """A supervisor whose sessions, named like environments, were last used at `since_s`."""
 
-    supervisor: Supervisor
+    socket_path: str
     since_s: float
+
+    def client(self) -> nsm.Client:
+        return nsm.Client(socket_path=self.socket_path, autostart=False)
 
 
 @pytest.fixture(scope="session")
 def idle() -> Generator[Idle]:
-    with (
-        tempfile.TemporaryDirectory(prefix="nsm-") as path,
-        supervisor(Path(path)) as it,
-        it.client() as client,
-    ):
-        for env, (first, _) in CODE.items():
-            for seconds in (15, 70):
-                client.run(first, env=env, session=f"{env}-{seconds}")
-        yield Idle(it, time.monotonic())
+    with tempfile.TemporaryDirectory(prefix="nsm-") as path:
+        variables = variables_for(Path(path))
+        # Started by a program that ends, as it is for most people: it must not be a child of the
+        # test run, whose other tests see to it that they leave no child.
+        started = run("nsm", "envs", variables=variables)
+        assert started.returncode == 0, started.stderr
+        it = Idle(variables["NSM_SOCKET"], time.monotonic())
+        try:
+            with it.client() as client:
+                for env, (first, _) in CODE.items():
+                    for seconds in (15, 70):
+                        client.run(first, env=env, session=f"{env}-{seconds}")
+            yield it._replace(since_s=time.monotonic())
+        finally:
+            ended = run("nsm", "shutdown", variables=variables)
+            assert ended.returncode == 0, ended.stderr
 
 
 @pytest.mark.run_first
 def test_sessions_are_made_and_left_alone(idle: Idle) -> None:
-    with idle.supervisor.client() as client:
+    with idle.client() as client:
         assert {row.state for row in client.sessions()} == {"idle"}
 
 
@@ -55,7 +66,7 @@ def test_sessions_are_made_and_left_alone(idle: Idle) -> None:
 @pytest.mark.parametrize("seconds", [15, 70])
 def test_they_answer(idle: Idle, seconds: float) -> None:
     trio.run(trio.sleep, max(0.0, idle.since_s + seconds - time.monotonic()))
-    with idle.supervisor.client() as client:
+    with idle.client() as client:
         for env, (_, second) in CODE.items():
             result = client.run(second, env=env, session=f"{env}-{seconds}")
             assert not result.session.created
