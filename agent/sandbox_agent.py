@@ -135,7 +135,7 @@ def encode_frame(message: Mapping[str, Any]) -> bytes:
         FrameError: it holds NaN or an infinity, or is larger than `MAX_FRAME_BYTES`.
     """
     try:
-        text = json.dumps(message, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        text = _to_json(message)
     except ValueError as error:
         raise FrameError(f"message is not plain JSON: {error}") from None
     body = text.encode("utf-8", "replace")
@@ -166,9 +166,14 @@ def _refuse_constant(text: str) -> NoReturn:
     raise ValueError(f"{text} is not JSON")
 
 
+# Made once: json.dumps and json.loads with these arguments make one for each call.
+_to_json = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
+_from_json = json.JSONDecoder(parse_constant=_refuse_constant).decode
+
+
 def _decode_body(body: bytes) -> dict[str, Any]:
     try:
-        value = json.loads(body.decode(), parse_constant=_refuse_constant)
+        value = _from_json(body.decode())
     except (ValueError, RecursionError) as error:
         raise FrameError(f"frame is not valid JSON: {error}") from None
     message = _as_object(value)
@@ -958,7 +963,7 @@ class Interpreter:
         pid: leader of the interpreter's session and process group; 0 when it is not running.
         has_state: code has run in it, so that its end loses something.
         lost: why the next execution will not find the state of the last one; empty if it will.
-        takes_signals: an interrupt now would hit the code. Before, it would be lost or worse.
+        takes_signals: SIGINT would interrupt the code now. Before, it would be lost or worse.
     """
 
     name = ""
@@ -999,10 +1004,8 @@ class Interpreter:
         """Has the interpreter run `code` as execution `number`."""
         raise NotImplementedError
 
-    def send_interrupt(self, number: int) -> None:  # noqa: ARG002 - subclasses use it
-        """Interrupts the interpreter itself; the caller signals its child processes."""
-        if self.takes_signals:
-            send_signal(self.pid, signal.SIGINT)
+    def send_interrupt(self, number: int) -> None:
+        """Does what it takes besides a signal to interrupt execution `number`."""
 
     def on_data(self, data: bytes) -> None:
         """Takes what came over the control socket."""
@@ -1211,6 +1214,9 @@ class FramedInterpreter(Interpreter):
     def send_code(self, number: int, code: str) -> None:
         self.send({"type": "run", "id": number, "code": code})
 
+    def on_started(self) -> None:
+        """The interpreter says that the code can be interrupted from now on."""
+
     def on_data(self, data: bytes) -> None:
         reader = self._reader
         reader.receive_data(data)
@@ -1224,8 +1230,7 @@ class FramedInterpreter(Interpreter):
                 return
             kind = message.get("type")
             if kind == "started":
-                self.takes_signals = True
-                self.agent.on_interruptible(self)
+                self.on_started()
             elif kind == "display":
                 self.add_display(message.get("data"))
             elif kind == "done":
@@ -1258,6 +1263,10 @@ class PythonInterpreter(FramedInterpreter):
     def send_code(self, number: int, code: str) -> None:
         self.takes_signals = False  # until it says "started"
         super().send_code(number, code)
+
+    def on_started(self) -> None:
+        self.takes_signals = True
+        self.agent.on_interruptible(self)
 
     def limit(self, limits: Mapping[str, int]) -> None:
         self.send({"type": "limits", "limits": dict(limits)})
@@ -1343,8 +1352,7 @@ class BashInterpreter(Interpreter):
         self._command(f"\\. /dev/fd/{source} <&{null} >&{out} 2>&{err}\n" + self._report(number))
 
     def send_interrupt(self, number: int) -> None:
-        super().send_interrupt(number)
-        # Should the interrupt have discarded the pending report, here is another.
+        # Should the signal discard the pending report, here is another.
         self._command(self._report(number))
 
     def on_data(self, data: bytes) -> None:
@@ -1643,6 +1651,9 @@ class Agent:
             if interpreter.pid and not interpreter.is_intact():
                 interpreter.discard("code had closed or replaced descriptors that belong to nsm")
             if not interpreter.pid:
+                # As long as there was one, every orphan was its own, and nobody had to look.
+                if len(others := self._live_interpreters()) == 1:
+                    self._note_orphans(others[0])
                 interpreter.start()
         except OSError as error:
             self._fail(f"cannot start {interpreter.program}: {error}", request_id)
@@ -1707,16 +1718,23 @@ class Agent:
             wide: processes in groups of their own too, such as a shell's jobs under `set -m`.
         """
         interpreter = execution.interpreter
+        leader = interpreter.pid
         table = read_processes()
-        # The interpreter first: a shell whose child is gone before would go on with the next.
+        below = [table[pid] for pid in tree_of(table, leader, ()) - {leader} if table[pid].alive]
+        group = {row.pid for row in below if row.group == leader}
+        new = {row.pid for row in below if row.started >= execution.started_ticks}
         interpreter.send_interrupt(execution.number)
-        # Then the newest: the last of a pipeline, by whose end the shell judges, must not see its
-        # input end and exit normally.
-        for pid in sorted(tree_of(table, interpreter.pid, ()) - {interpreter.pid}, reverse=True):
-            row = table[pid]
-            foreground = wide or row.group == interpreter.pid
-            if foreground and row.alive and row.started >= execution.started_ticks:
-                send_signal(pid, signal.SIGINT)
+        if interpreter.takes_signals and group <= new:
+            # All at the same moment, as a terminal does it: a shell goes on with the next command
+            # if the last of a pipeline sees its input end before it sees the signal.
+            if interpreter.may_miss_interrupt:
+                send_signal(leader, signal.SIGINT)
+            os.killpg(leader, signal.SIGINT)
+            new -= group
+        elif interpreter.takes_signals:
+            send_signal(leader, signal.SIGINT)
+        for pid in sorted(new if wide else new & group, reverse=True):
+            send_signal(pid, signal.SIGINT)
 
     def _on_grace_over(self) -> None:
         if self.running is not None:
@@ -1774,7 +1792,8 @@ class Agent:
             execution.preview.finish()
         results = {stream: capture.result() for stream, capture in captures.items()}
         self.running = None
-        self._note_orphans(interpreter)
+        if self._live_interpreters() != [interpreter]:
+            self._note_orphans(interpreter)
         reason = interpreter.lost
         if interpreter.pid:
             interpreter.lost = ""
@@ -1825,6 +1844,9 @@ class Agent:
             for interpreter in self._interpreters.values():
                 if interpreter.pid == pid:
                     self._on_death(interpreter, status)
+
+    def _live_interpreters(self) -> list[Interpreter]:
+        return [i for i in self._interpreters.values() if i.pid]
 
     def _note_orphans(self, interpreter: Interpreter) -> None:
         """Remembers whose a new orphan is: of the interpreter whose pipes it has, else of the one
@@ -2490,7 +2512,11 @@ const post = worker.postMessage.bind(worker);
 
 const session = new inspector.Session();
 session.connect();
-process.on('exit', () => session.disconnect());
+let exiting = false;
+process.on('exit', () => {
+  exiting = true;
+  session.disconnect();
+});
 
 // Output is written at once and whole: Node's own streams for pipes buffer, and make the pipe
 // non-blocking for every process that shares it.
@@ -2701,7 +2727,7 @@ const run = ({ id, code }) => {
     expression: rewriteImports(asExpression(code)) + '\n//# sourceURL=' + name,
     replMode: true, awaitPromise: true, objectGroup: 'exec',
   }, (error, outcome) => {
-    if (running !== id) return;  // abandoned while it awaited
+    if (running !== id || exiting) return;  // abandoned while it awaited, or overtaken
     let exit_code = 0;
     try {
       if (error && /terminated/.test(error.message)) exit_code = 130;
