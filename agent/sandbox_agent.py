@@ -1983,6 +1983,7 @@ class PythonWorker:
         self._loop: Any = None
         self._handler: Any = signal.default_int_handler
         self._displayed_bytes = 0
+        self._held = b""
         self._agent_module = sys.modules.get("__main__")  # its globals live as long as this does
         module = ModuleType("__main__")
         module.__dict__["__builtins__"] = builtins
@@ -2046,6 +2047,7 @@ class PythonWorker:
         if self._get_ident() != self._main_thread:
             self._write(data)
             return
+        data, self._held = self._held + data, b""
         late: list[int] = []
         previous = signal.signal(signal.SIGINT, lambda number, _: late.append(number))
         try:
@@ -2329,7 +2331,7 @@ class PythonWorker:
     def _display_hook(self, value: object) -> None:
         if value is not None:
             self._builtins["_"] = None
-            self.display(value)
+            self._show(self._bundle(value), hold=True)
             self._builtins["_"] = value
 
     def display(self, *values: object) -> None:
@@ -2337,7 +2339,11 @@ class PythonWorker:
         for value in values:
             self._show(self._bundle(value))
 
-    def _show(self, bundle: dict[str, Any]) -> None:
+    def _show(self, bundle: dict[str, Any], *, hold: bool = False) -> None:
+        """
+        Args:
+            hold: send it with what comes next, which after a trailing expression is the end.
+        """
         if os.getpid() != self._pid:
             print(bundle.get("text/plain", ""))
             return
@@ -2345,7 +2351,11 @@ class PythonWorker:
         if self._displayed_bytes > DISPLAY_BYTES:
             print(f"[display left out: more than {DISPLAY_BYTES} bytes]", file=sys.stderr)
             return
-        self._send({"type": "display", "data": bundle})
+        message = {"type": "display", "data": bundle}
+        if hold and self._get_ident() == self._main_thread:
+            self._held += encode_frame(message)
+        else:
+            self._send(message)
 
     REPRESENTATIONS = (
         ("_repr_html_", "text/html"),
