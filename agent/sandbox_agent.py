@@ -1720,21 +1720,21 @@ class Agent:
         interpreter = execution.interpreter
         leader = interpreter.pid
         table = read_processes()
-        below = [table[pid] for pid in tree_of(table, leader, ()) - {leader} if table[pid].alive]
-        group = {row.pid for row in below if row.group == leader}
-        new = {row.pid for row in below if row.started >= execution.started_ticks}
+        below = [table[pid] for pid in tree_of(table, leader, ()) - {leader}]
+        new = [row for row in below if row.alive and row.started >= execution.started_ticks]
+        foreground = [row.pid for row in new if row.group == leader]
         interpreter.send_interrupt(execution.number)
-        if interpreter.takes_signals and group <= new:
-            # All at the same moment, as a terminal does it: a shell goes on with the next command
-            # if the last of a pipeline sees its input end before it sees the signal.
-            if interpreter.may_miss_interrupt:
-                send_signal(leader, signal.SIGINT)
-            os.killpg(leader, signal.SIGINT)
-            new -= group
-        elif interpreter.takes_signals:
+        # The interpreter first: a shell whose child is gone before would go on with the next.
+        if interpreter.takes_signals:
             send_signal(leader, signal.SIGINT)
-        for pid in sorted(new if wide else new & group, reverse=True):
-            send_signal(pid, signal.SIGINT)
+        # The rest all at once, as a terminal does it: else the last of a pipeline sees its input
+        # end before it sees the signal, and its normal exit has the shell go on.
+        for number in (signal.SIGSTOP, signal.SIGINT, signal.SIGCONT):
+            for pid in foreground:
+                send_signal(pid, number)
+        if wide:
+            for pid in {row.pid for row in new} - set(foreground):
+                send_signal(pid, signal.SIGINT)
 
     def _on_grace_over(self) -> None:
         if self.running is not None:
