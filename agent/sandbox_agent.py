@@ -718,7 +718,7 @@ class Capture:
             self._file.write(data)
             self._tail += data
         if len(self._tail) > 2 * self._half + READ_BYTES:
-            del self._tail[: -self._half]
+            del self._tail[: len(self._tail) - self._half]
 
     def result(self) -> tuple[str, dict[str, Any] | None]:
         """The text for the reply and, if it is not the whole, what is left out and where it is."""
@@ -2000,9 +2000,22 @@ class PythonWorker:
         import faulthandler
 
         faulthandler.enable(2)
+        self._silence_show()
         random = sys.modules.get("numpy.random")
         if random is not None:  # a fork of a template would share the stream with its siblings
             random.seed()
+
+    @staticmethod
+    def _silence_show() -> None:
+        """Figures are displayed anyway, so matplotlib's warning that it can't show them is wrong.
+
+        The list is that of the `warnings` module, which is not imported for this.
+        """
+        import _warnings
+        import re
+
+        message = re.compile("FigureCanvas.* is non-interactive")
+        _warnings.filters.insert(0, ("ignore", message, UserWarning, None, 0))
 
     # Control socket.
 

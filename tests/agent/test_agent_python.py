@@ -296,6 +296,10 @@ class Figure:
         if self.number == 13: raise RuntimeError('cannot draw')
         file.write(b'png of %d' % self.number)
 def get_fignums(): return list(figures)
+def show():
+    import warnings
+    warnings.warn('FigureCanvasAgg is non-interactive, and thus cannot be shown', stacklevel=2)
+    warnings.warn('Another warning', stacklevel=2)
 def figure(number): return Figure(number)
 def close(figure): figures.remove(figure.number)
 """
@@ -314,6 +318,10 @@ def test_open_figures_are_displayed_and_closed(agent: AgentProcess) -> None:
     ]
     assert reply.shown == ["Figure(1)", "Figure(2)"]
     assert agent.python("1").shown == ["1"]
+    shown = agent.python("matplotlib.pyplot.figures = [3]; matplotlib.pyplot.show()")
+    assert shown.shown == ["Figure(3)"]
+    assert "Another warning" in shown.stderr
+    assert "non-interactive" not in shown.stderr
     broken = agent.python("matplotlib.pyplot.figures = [13]; 1/0")
     assert "cannot draw" in broken.stderr
     assert broken.exit_code == 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from pathlib import Path
 from typing import Any
 
 from agent_process import AgentProcess, becomes_true
@@ -118,6 +119,26 @@ def test_streaming_stops_while_acknowledgements_lag(agent: AgentProcess) -> None
     assert "bytes left out" in again["text"]
     agent.send(type="ack", seq=again["seq"])
     assert agent.result(request).exit_code == 0
+
+
+def test_an_execution_carries_an_acknowledgement(agent: AgentProcess) -> None:
+    hello(agent)
+    first = agent.python("1")
+    agent.python("2", ack=first.frame["seq"])
+    assert new_holder(agent)[0]["executions"] == {"e2": "finished"}
+
+
+def test_a_caller_says_what_room_it_has(agent: AgentProcess) -> None:
+    code = "import sys; print('x' * 5000); print('y' * 50, file=sys.stderr)"
+    reply = agent.python(code, reply_bytes=1000)
+    assert reply.truncated["stdout"]["omitted_bytes"] == 4001
+    assert len(Path(reply.truncated["stdout"]["file"]).read_text()) == 5001
+    assert reply.stderr == "y" * 50 + "\n"
+    assert agent.python(code).truncated == {}
+    tiny = agent.python(code, reply_bytes=1)
+    assert tiny.truncated["stdout"]["omitted_bytes"] == 5001
+    agent.send(type="execute", id="x", interpreter="python", code="", reply_bytes=0)
+    assert "reply_bytes" in agent.expect("error")["message"]
 
 
 # Resume.
