@@ -19,7 +19,7 @@ Pair = tuple[float, float]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """What the ratio has to be, from the budget table in `docs/architecture.md`."""
+    """What the ratio has to be, a budget that the design has to keep."""
 
     bound: Literal["≤", "≥"]
     value: float
