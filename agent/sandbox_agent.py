@@ -94,6 +94,9 @@ REPEAT_S = 0.1
 CONTROL_END_S = 1.0
 """From the end of Node's control socket to that of its process, which normally follows at once."""
 
+MAX_POLL_MS = 24 * 3600 * 1000
+"""poll(2) takes an int; a timer that is further away is looked at again after that."""
+
 MARKER_ATTEMPTS = 16
 """Tries to get a marker into a pipe that a background process keeps full."""
 
@@ -136,7 +139,7 @@ def encode_frame(message: Mapping[str, Any]) -> bytes:
     """
     try:
         text = _to_json(message)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise FrameError(f"message is not plain JSON: {error}") from None
     body = text.encode("utf-8", "replace")
     if len(body) > MAX_FRAME_BYTES:
@@ -312,6 +315,7 @@ class Poller:
             first = min(when for when, _ in self._timers.values())
             # Rounded up: waking a fraction early would spin until the moment has come.
             timeout_ms = max(0, int((first - time.monotonic()) * 1000) + 1)
+            timeout_ms = min(timeout_ms, MAX_POLL_MS)
         for fd, events in self._poll.poll(timeout_ms):
             handler = self._handlers.get(fd)
             if handler is not None:
@@ -969,6 +973,8 @@ class Interpreter:
     name = ""
     may_miss_interrupt = False
     """Whether an interrupt right after `send_code` can be lost."""
+    exit_note = ""
+    """What usually makes it exit, for people who wonder where their state is."""
 
     def __init__(self, agent: Agent, program: str) -> None:
         self.agent = agent
@@ -1017,7 +1023,7 @@ class Interpreter:
         While code runs, it may well be doing its job. Its end will be the end of the process.
         """
         if not self.runs:
-            self.discard(f"{self.name} closed its control socket while idle")
+            self.agent.end_interpreter(self, "had its control socket closed by code")
 
     def limit(self, limits: Mapping[str, int]) -> None:
         """Applies new limits to the running interpreter."""
@@ -1042,17 +1048,17 @@ class Interpreter:
         Raises:
             OSError: no process, descriptor or memory is left.
         """
-        pipes = {"stdout": OutputPipe(), "stderr": OutputPipe()}
-        ours, theirs = socket.socketpair()
-        try:
+        pipes: dict[str, OutputPipe] = {}
+        with contextlib.ExitStack() as undo:
+            for stream in ("stdout", "stderr"):
+                pipes[stream] = pipe = OutputPipe()
+                undo.callback(pipe.close)
+                undo.callback(pipe.close_child_end)
+            ours, theirs = socket.socketpair()
+            undo.enter_context(ours)
+            undo.enter_context(theirs)
             pid = os.fork()
-        except OSError:
-            for pipe in pipes.values():
-                pipe.close_child_end()
-                pipe.close()
-            ours.close()
-            theirs.close()
-            raise
+            undo.pop_all()
         if pid == 0:
             try:
                 self._become_child(theirs.detach(), pipes)
@@ -1214,6 +1220,9 @@ class FramedInterpreter(Interpreter):
     def send_code(self, number: int, code: str) -> None:
         self.send({"type": "run", "id": number, "code": code})
 
+    def on_begun(self) -> None:
+        """The interpreter says that it is set up."""
+
     def on_started(self) -> None:
         """The interpreter says that the code can be interrupted from now on."""
 
@@ -1229,7 +1238,9 @@ class FramedInterpreter(Interpreter):
             if message is None:
                 return
             kind = message.get("type")
-            if kind == "started":
+            if kind == "begun":
+                self.on_begun()
+            elif kind == "started":
                 self.on_started()
             elif kind == "display":
                 self.add_display(message.get("data"))
@@ -1287,6 +1298,7 @@ class BashInterpreter(Interpreter):
 
     name = "bash"
     may_miss_interrupt = True
+    exit_note = " (`exit`, `exec`, or a command that failed under `set -e`)"
     OPTIONS = ("--norc", "--noprofile", "--noediting", "+o", "history", "+o", "histexpand", "-i")
     FIRST_FD = 230
 
@@ -1360,7 +1372,8 @@ class BashInterpreter(Interpreter):
         self._line = self._line[-READ_BYTES:]
         for line in lines:
             status, at, number, *_ = [*line.partition(b"((: ")[2].split(b" ", 3), b"", b"", b""]
-            if at == b"@" and status.isdigit() and number.isdigit() and len(number) < 20:
+            numbers = status.isdigit() and number.isdigit() and len(status + number) < 20
+            if at == b"@" and numbers:
                 if int(number) == 0:
                     self._on_begun(int(status))
                 else:
@@ -1405,8 +1418,7 @@ class NodeInterpreter(FramedInterpreter):
         os.dup2(control_fd, self.CONTROL_FD)
         os.execv(self.program, [self.program, *self.OPTIONS, "-e", NODE_RUNNER])
 
-    def begin(self) -> None:
-        super().begin()
+    def on_begun(self) -> None:
         self.expect_private({1: self.pipes["stdout"].identity, 2: self.pipes["stderr"].identity})
 
     def send_interrupt(self, number: int) -> None:
@@ -1649,7 +1661,7 @@ class Agent:
             return
         try:
             if interpreter.pid and not interpreter.is_intact():
-                interpreter.discard("code had closed or replaced descriptors that belong to nsm")
+                self.end_interpreter(interpreter, "lost descriptors that belong to nsm to code")
             if not interpreter.pid:
                 # As long as there was one, every orphan was its own, and nobody had to look.
                 if len(others := self._live_interpreters()) == 1:
@@ -1780,7 +1792,7 @@ class Agent:
             reason = f"was killed by {_signal_name(number)}"
         else:
             exit_code = os.WEXITSTATUS(status)
-            reason = f"exited with status {exit_code}"
+            reason = f"exited with status {exit_code}{interpreter.exit_note}"
         if interpreter.pid:
             self.end_interpreter(interpreter, reason, exit_code)
 
@@ -1849,14 +1861,22 @@ class Agent:
         return [i for i in self._interpreters.values() if i.pid]
 
     def _note_orphans(self, interpreter: Interpreter) -> None:
-        """Remembers whose a new orphan is: of the interpreter whose pipes it has, else of the one
-        that was running. Later nothing tells it any more.
+        """Remembers whose the orphans are that have not been seen yet; later nothing tells.
+
+        Args:
+            interpreter: the one that was running, or whose end has made them orphans.
         """
         leaders = {i.pid for i in self._interpreters.values()}
         for pid in read_children() - leaders - set(self._orphans):
-            self._orphans[pid] = self._owner_by_pipes(pid) or interpreter
+            self._orphans[pid] = self._recognise(pid) or interpreter
 
-    def _owner_by_pipes(self, pid: int) -> Interpreter | None:
+    def _recognise(self, pid: int) -> Interpreter | None:
+        """The interpreter in whose session an orphan is, or whose pipes it has."""
+        with contextlib.suppress(OSError):
+            session = os.getsid(pid)
+            for interpreter in self._live_interpreters():
+                if interpreter.pid == session:
+                    return interpreter
         pipes = {
             pipe.identity: interpreter
             for interpreter in self._interpreters.values()
@@ -1878,16 +1898,17 @@ class Agent:
         """
         others = [i for i in self._interpreters.values() if i.pid and i is not interpreter]
         if self.pid == 1 and not others:
-            with contextlib.suppress(ProcessLookupError):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(-1, signal.SIGKILL)
             return
-        self._note_orphans(self.running.interpreter if self.running else interpreter)
+        self._note_orphans(interpreter)
         killed: set[int] = set()
         for attempt in range(KILL_ROUNDS):
             freeze = self.pid == 1 and attempt == FREEZE_ROUND
             before = read_processes() if freeze else {}
             if freeze:
-                os.kill(-1, signal.SIGSTOP)
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.kill(-1, signal.SIGSTOP)
             table = read_processes()
             victims = self._belongings(table, interpreter, others)
             fresh = {pid for pid in victims - killed if table[pid].alive}
@@ -1941,6 +1962,10 @@ def python_worker(control_fd: int) -> NoReturn:
     """Runs code from `control_fd` in a `__main__` module of its own until end-of-file."""
     try:
         PythonWorker(control_fd).serve()
+    except BaseException:
+        import traceback
+
+        os.write(2, traceback.format_exc().encode("utf-8", "replace"))
     finally:
         os._exit(1)
 
@@ -2014,7 +2039,7 @@ class PythonWorker:
         import _warnings
         import re
 
-        message = re.compile("FigureCanvas.* is non-interactive")
+        message: Any = re.compile("FigureCanvas.* is non-interactive")
         _warnings.filters.insert(0, ("ignore", message, UserWarning, None, 0))
 
     # Control socket.
@@ -2046,7 +2071,7 @@ class PythonWorker:
                 finally:
                     loop.remove_reader(self._control_fd)
             except BaseException as error:
-                self._print_error(error)
+                self._report(error)
             if not select.select([self._control_fd], [], [], 0)[0]:
                 return
         data = os.read(self._control_fd, READ_BYTES)
@@ -2263,7 +2288,7 @@ class PythonWorker:
                     self._loop = made
             self._current_loop()
         except Exception as error:
-            self._print_error(error)
+            self._report(error)
 
     def _run_in_loop(self, coroutine: Coroutine[Any, Any, object]) -> None:
         import asyncio
@@ -2514,6 +2539,7 @@ const worker = new Worker(`
       parentPort.postMessage(message);
     } else if (message.type === 'interrupt') interrupt(message.id);
   };
+  send({ type: 'begun' });
   socket.on('data', (data) => {
     buffered.push(data);
     size += data.length;

@@ -230,6 +230,10 @@ def test_a_zero_timeout_answers(agent: AgentProcess) -> None:
     assert reply.exit_code == 124
 
 
+def test_a_timeout_of_years_is_taken(agent: AgentProcess) -> None:
+    assert agent.python("1", timeout_s=10**8, grace_s=10**8).shown == ["1"]
+
+
 # Whose processes die.
 
 
