@@ -12,10 +12,16 @@ from __future__ import annotations
 
 import os
 import shutil
+import time
+from pathlib import Path
 
 import pytest
 
 ALLOWED_REASON = "not here:"
+
+LEFTOVER_GRACE_S = 5.0
+"""For processes that were told to end by the last tests."""
+
 OTHERS_SETTINGS = ("NSM_", "PROJECT_", "SESSION_", "NIX_SANDBOX_", "CLAUDE_", "PYTHONUNBUFFERED")
 
 
@@ -60,6 +66,50 @@ class SkipGate:
             )
 
 
+class LeftoverGate:
+    """Fails a run that leaves processes behind.
+
+    They carry a variable of this run in their environment, which survives every way of detaching;
+    jails have an empty one, but each has a supervisor above it that has not.
+    """
+
+    VARIABLE = "NSM_TEST_RUN"
+
+    def __init__(self) -> None:
+        self._entry = f"{self.VARIABLE}={os.getpid()}-{time.time_ns()}"
+        name, _, value = self._entry.partition("=")
+        os.environ[name] = value
+        self.left: list[str] = []
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        deadline = time.monotonic() + LEFTOVER_GRACE_S
+        self.left = self._look()
+        while self.left and time.monotonic() < deadline:
+            self.left = self._look()
+        if self.left and session.exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        if self.left:
+            terminalreporter.section("processes left behind", sep="=", red=True)
+            for line in self.left:
+                terminalreporter.write_line(line)
+
+    def _look(self) -> list[str]:
+        found: list[str] = []
+        for pid in filter(str.isdigit, os.listdir("/proc")):
+            if int(pid) == os.getpid():
+                continue
+            try:
+                if self._entry.encode() in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+                    command = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ")
+                    found.append(f"{pid}: {command.decode(errors='replace')}")
+            except OSError:
+                continue  # gone, or another user's
+        return found
+
+
 def needs_node(item: pytest.Item) -> bool:
     """Whether a test runs Node; marked, or by its name."""
     if item.get_closest_marker("node") or "node" in item.path.stem.split("_"):
@@ -85,5 +135,6 @@ def pytest_configure(config: pytest.Config) -> None:
     for name in list(os.environ):
         if name.startswith(OTHERS_SETTINGS):
             del os.environ[name]
+    config.pluginmanager.register(LeftoverGate(), "nsm-leftover-gate")
     if os.environ.get("CI"):
         config.pluginmanager.register(SkipGate(), "nsm-skip-gate")

@@ -16,6 +16,9 @@ import nsm
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping
 
+RUN_VARIABLE = "NSM_TEST_RUN"
+"""Set by `conftest.py`: tells the processes of this run of the tests, wherever they end up."""
+
 END_TIMEOUT_S = 20
 COMMAND_TIMEOUT_S = 60
 
@@ -79,6 +82,7 @@ def variables_for(directory: Path) -> dict[str, str]:
         "XDG_STATE_HOME": str(directory / "state"),
         "XDG_CONFIG_HOME": str(directory / "config"),
         "LANG": "C.UTF-8",
+        RUN_VARIABLE: os.environ.get(RUN_VARIABLE, ""),
     }
 
 
@@ -123,6 +127,17 @@ def supervisor(
         process.wait(END_TIMEOUT_S)
         left = {pid for pid in remaining if _alive(pid)}
         assert not left, f"left behind: {left}"
+
+
+def end_supervisor(socket_path: str) -> None:
+    """End whatever supervisor listens there, and wait until it has ended."""
+    try:
+        with nsm.Client(socket_path=socket_path, autostart=False) as client:
+            fd = os.pidfd_open(client.status().pid)
+            client.shutdown()
+    except nsm.NotRunningError:
+        return
+    wait_gone([fd])
 
 
 def descendants(root: int) -> set[int]:

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from e2e_support import Supervisor, supervisor
+from e2e_support import Supervisor, end_supervisor, supervisor
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -119,6 +119,7 @@ def place(page: str) -> Generator[Place]:
     ):
         Path(project).chmod(0o755)  # under root, jails run as another user
         yield Place(running, Path(project))
+        end_supervisor(running.socket)  # the page ends ours, and later examples start another
 
 
 def examples(text: str) -> list[tuple[str, str]]:

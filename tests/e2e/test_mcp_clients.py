@@ -16,7 +16,7 @@ from mcp import Client, StdioServerParameters
 from mcp_types import CallToolResult, TextContent
 
 import nsm
-from e2e_support import program, run, supervisor, variables_for, wait_gone
+from e2e_support import end_supervisor, program, run, supervisor, variables_for, wait_gone
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -157,10 +157,7 @@ async def test_ten_shims_at_once_start_one_supervisor(short_dir: Path) -> None:
                 nursery.start_soon(use, number)
         assert len(pids) == 1
     finally:
-        fds = [os.pidfd_open(pid) for pid in pids]
-        with nsm.Client(socket_path=str(short_dir / "control.sock"), autostart=False) as control:
-            control.shutdown()
-        wait_gone(fds)
+        end_supervisor(variables["NSM_SOCKET"])
 
 
 async def test_a_supervisor_that_is_killed_is_told_and_replaced(short_dir: Path) -> None:
@@ -195,11 +192,7 @@ async def test_a_supervisor_that_is_killed_is_told_and_replaced(short_dir: Path)
         assert "supervisor" in text_of(answers[0])
         again = await call({"code": "print('x' in dir())", "env": "python", "session": "a"})
         assert text_of(again).startswith("False\n")
-        second = _supervisor_pid(short_dir)
-    fd = os.pidfd_open(second)
-    with nsm.Client(socket_path=str(short_dir / "control.sock"), autostart=False) as control:
-        control.shutdown()
-    wait_gone([fd])
+    end_supervisor(variables["NSM_SOCKET"])
 
 
 def test_without_autostart_the_reason_is_told(short_dir: Path) -> None:

@@ -199,11 +199,12 @@ def test_a_second_supervisor_goes_away(shared: Supervisor) -> None:
 
 FIRST_CALL = """
 import nsm
-try:
-    with nsm.Client() as client:
+with nsm.Client() as client:
+    try:
         client.run("true", env="bash")
-except nsm.NsmError as error:
-    print(error.code, error)
+    except nsm.NsmError as error:
+        print(error.code, error)
+    client.shutdown()
 """
 
 HOSTS = [
