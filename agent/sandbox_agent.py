@@ -2812,6 +2812,9 @@ const run = ({ id, code }) => {
 };
 const setImmediate_ = setImmediate;
 worker.on('message', (message) => {
+  // An interrupt ended code that runs at exit, such as an endless handler, and the exit with it:
+  // without the inspector, which has been let go, nothing more can be run.
+  if (exiting) process.reallyExit(process.exitCode ?? 0);
   if (message.type === 'run') run(message);
   else if (message.type === 'abandon') {
     post({ id: message.id, exit_code: 130 });

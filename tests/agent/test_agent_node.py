@@ -297,3 +297,13 @@ await new Promise((r) => require('child_process').fork('./child.js', ['sent']).o
 """
     reply = agent.node(code)
     assert (reply.stdout, reply.shown, reply.stderr) == ("in a worker\n", ["'sent'"], "")
+
+
+def test_an_exit_that_is_interrupted_is_still_an_exit(agent: AgentProcess) -> None:
+    """An endless handler holds the exit up; ended, it must not leave a runner that can't run."""
+    code = "process.on('exit', () => { for (;;); }); process.exit(0)"
+    held = agent.node(code, timeout_s=0.3)
+    assert held.exit_code == 124
+    later = agent.node("console.log('fresh')", timeout_s=10)
+    assert (later.exit_code, later.stdout) == (0, "fresh\n")
+    assert held.interpreter_restarted or later.interpreter_restarted
