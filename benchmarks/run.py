@@ -28,9 +28,9 @@ INTRODUCTION = """\
 # Benchmarks
 
 Written by `make bench ARGS=--write`; a target is a budget that the design has to keep. Each number
-is a ratio of two measurements taken alternately in one run, so it carries over to other machines as far
-as a ratio can: the median of the pairs, and between which values all of them lay. No test depends
-on any of them.
+is a ratio of two measurements taken alternately in one run, so it carries over to other machines as
+far as a ratio can: the median of the pairs, and between which values all of them lay. No test
+depends on any of them.
 
 """
 
