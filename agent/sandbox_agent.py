@@ -55,7 +55,7 @@ MAX_FRAME_BYTES = 64 * 1024 * 1024
 """Largest frame in either direction, without its length."""
 
 READ_BYTES = 65536
-"""One read from a pipe: the capacity a pipe has by default."""
+"""One read: the capacity a pipe has by default, and less than what malloc gets by mmap each time."""
 
 UNSENT_BYTES = 8 * 1024 * 1024
 """Above this the agent takes no more requests from a supervisor that does not read answers."""
@@ -100,7 +100,7 @@ MAX_POLL_MS = 24 * 3600 * 1000
 MARKER_ATTEMPTS = 16
 """Tries to get a marker into a pipe that a background process keeps full."""
 
-DRAIN_READS = 256
+DRAIN_READS = 1024
 """Reads of a dead interpreter's control socket: more than two of its largest frames."""
 
 KILL_ROUNDS = 64
@@ -439,7 +439,7 @@ class Link:
     def _receive(self) -> bool:
         """Reads once; False when there was nothing."""
         try:
-            data = os.read(self.read_fd, 4 * READ_BYTES)
+            data = os.read(self.read_fd, READ_BYTES)
         except BlockingIOError:
             return False
         except OSError:
