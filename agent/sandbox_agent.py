@@ -55,7 +55,7 @@ MAX_FRAME_BYTES = 64 * 1024 * 1024
 """Largest frame in either direction, without its length."""
 
 READ_BYTES = 65536
-"""One read: the capacity a pipe has by default, and less than what malloc gets by mmap each time."""
+"""One read: what a pipe holds by default, and less than malloc would get by mmap each time."""
 
 UNSENT_BYTES = 8 * 1024 * 1024
 """Above this the agent takes no more requests from a supervisor that does not read answers."""
