@@ -208,7 +208,7 @@ def test_without_autostart_the_reason_is_told(short_dir: Path) -> None:
 
 
 def test_claude_code_sees_the_server_connected(short_dir: Path) -> None:
-    claude = shutil.which("claude") or os.environ.get("NSM_TEST_CLAUDE")
+    claude = shutil.which("claude")
     if not claude:
         pytest.skip("not here: Claude Code is not installed (npm i @anthropic-ai/claude-code)")
     with supervisor(short_dir) as it:
