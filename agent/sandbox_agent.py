@@ -1748,6 +1748,19 @@ class Agent:
             for pid in {row.pid for row in new} - set(foreground):
                 send_signal(pid, signal.SIGINT)
 
+    def _signal_latecomers(self, execution: Execution) -> None:
+        """Interrupts what the shell was about to start when it was interrupted itself.
+
+        A child that is forked after the look at the processes and before the signal reaches the
+        shell would live on in the background. A job that was meant to ignores the signal.
+        """
+        leader = execution.interpreter.pid
+        table = read_processes()
+        for pid in tree_of(table, leader, ()) - {leader}:
+            row = table[pid]
+            if row.alive and row.group == leader and row.started >= execution.started_ticks:
+                send_signal(pid, signal.SIGINT)
+
     def _on_grace_over(self) -> None:
         if self.running is not None:
             self.end_interpreter(
@@ -1799,6 +1812,8 @@ class Agent:
     def _finish(self, execution: Execution, exit_code: int) -> None:
         interpreter = execution.interpreter
         self._cancel_timers()
+        if execution.stopping and interpreter.pid:
+            self._signal_latecomers(execution)
         captures = interpreter.take_output()
         if execution.preview is not None:
             execution.preview.finish()
