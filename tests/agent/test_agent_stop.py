@@ -82,6 +82,17 @@ with multiprocessing.get_context('fork').Pool(2) as pool: pool.map(time.sleep, [
     ),
 }
 
+WITH_A_CHILD = frozenset(name for name in ENDLESS if name.startswith("bash")) - {"bash busy"}
+
+
+def wait_for_a_child(agent: AgentProcess) -> None:
+    """Wait until the running code has started a process."""
+    while True:
+        agent.send(type="status")
+        if agent.expect("status")["background"]:
+            return
+
+
 SET: dict[Interpreter, str] = {"python": "kept = 5", "bash": "kept=5", "node": "let kept = 5"}
 GET: dict[Interpreter, str] = {
     "python": "print(kept)",
@@ -97,6 +108,10 @@ def test_an_interrupt_stops_the_code_and_keeps_state(shared: AgentProcess, name:
     assert shared.run(SET[interpreter], interpreter).exit_code == 0
     request = shared.begin(code, interpreter, stream=True, timeout_s=60, grace_s=GRACE_S)
     shared.running("up\n")
+    if name in WITH_A_CHILD:
+        # A shell that is interrupted while it forks may go on with the next command: that moment
+        # is bash's own, and not what is tested here.
+        wait_for_a_child(shared)
     shared.send(type="interrupt", id=request)
     reply = shared.result(request)
     assert reply.interrupted
