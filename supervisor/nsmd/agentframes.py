@@ -7,10 +7,12 @@ session and nothing else. The frames are described in `docs/agent-protocol.md`.
 
 from __future__ import annotations
 
+import base64
+import binascii
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, TypeGuard, cast
+from typing import Any, Literal, TypeGuard, cast
 
 from nsmd.values import Outcome, StreamName, Truncation
 
@@ -18,6 +20,15 @@ MAX_DISPLAYS = 1000
 MAX_TEXT = 64 * 1024 * 1024
 MAX_WORDS = 16 * 1024
 """Of a text that is no output: a reason, a path. Ours have a few hundred characters."""
+MAX_CHUNK_BYTES = 256 * 1024
+"""Of a file's data in one frame."""
+MAX_MATCHES = 500
+MAX_MATCH = 1000
+"""Characters of one completion."""
+MAX_INDENT = 1000
+
+InputStatus = Literal["complete", "incomplete", "invalid", "unknown"]
+"""What a text is as input at a prompt; unknown where nobody could be asked."""
 
 
 class AgentProtocolError(Exception):
@@ -67,13 +78,83 @@ class ErrorFrame:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FileFrame:
+    """A transfer is open, or has taken a piece; `size` in bytes, of a write what it has so far."""
+
+    id: str
+    path: str
+    size: int
+    permissions: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileDataFrame:
+    """A piece of a file that is read; `eof` when nothing follows."""
+
+    id: str
+    data: bytes
+    eof: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileClosedFrame:
+    """A transfer has ended as asked; `size` is what was transferred, bytes."""
+
+    id: str
+    path: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileErrorFrame:
+    """A transfer has failed, and is over."""
+
+    id: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompletionsFrame:
+    """What may stand in place of `code[start:end]`, in code points.
+
+    The frame does not know the code: whoever asked checks that `end` lies in it.
+    """
+
+    id: str
+    start: int
+    end: int
+    matches: tuple[str, ...]
+    available: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckedFrame:
+    """Whether a text is a whole input, and how the line after it would be indented."""
+
+    id: str
+    status: InputStatus
+    indent: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OtherFrame:
     """A type that this side has no use for (`pong`, `idle`, newer ones)."""
 
     type: str
 
 
-AgentFrame = ReadyFrame | OutputFrame | ResultFrame | StatusFrame | ErrorFrame | OtherFrame
+TransferFrame = FileFrame | FileDataFrame | FileClosedFrame | FileErrorFrame
+AgentFrame = (
+    ReadyFrame
+    | OutputFrame
+    | ResultFrame
+    | StatusFrame
+    | TransferFrame
+    | CompletionsFrame
+    | CheckedFrame
+    | ErrorFrame
+    | OtherFrame
+)
 
 
 def parse(frame: Mapping[str, Any]) -> AgentFrame:
@@ -101,6 +182,12 @@ def parse(frame: Mapping[str, Any]) -> AgentFrame:
                 running=_optional_text(frame, "running"),
                 background=_integer(frame, "background", default=0),
             )
+        case "file" | "file_data" | "file_closed" | "file_error":
+            return _transfer(kind, frame)
+        case "completions":
+            return _completions(frame)
+        case "checked":
+            return CheckedFrame(id=_text(frame, "id"), status=_status(frame), indent=_indent(frame))
         case "error":
             return ErrorFrame(
                 id=_optional_text(frame, "id"),
@@ -151,6 +238,71 @@ def _truncated(frame: Mapping[str, Any]) -> dict[str, Truncation]:
     return result
 
 
+def _transfer(kind: str, frame: Mapping[str, Any]) -> TransferFrame:
+    id_ = _text(frame, "id")
+    match kind:
+        case "file":
+            return FileFrame(
+                id=id_,
+                path=_words(frame, "path"),
+                size=_count(frame, "size"),
+                permissions=_count(frame, "permissions", most=0o7777),
+            )
+        case "file_data":
+            return FileDataFrame(id=id_, data=_chunk(frame), eof=_flag(frame, "eof"))
+        case "file_closed":
+            return FileClosedFrame(id=id_, path=_words(frame, "path"), size=_count(frame, "size"))
+        case _:
+            message = _words(frame, "message", default="the agent could not say why")
+            return FileErrorFrame(id=id_, message=message)
+
+
+def _chunk(frame: Mapping[str, Any]) -> bytes:
+    try:
+        data = base64.b64decode(_text(frame, "data"), validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise AgentProtocolError(f"field 'data' is not base64: {error}") from error
+    if len(data) > MAX_CHUNK_BYTES:
+        raise AgentProtocolError(f"field 'data' has more than {MAX_CHUNK_BYTES} bytes")
+    return data
+
+
+def _completions(frame: Mapping[str, Any]) -> CompletionsFrame:
+    matches = _list(frame.get("matches", []), "matches")
+    if len(matches) > MAX_MATCHES:
+        raise AgentProtocolError(f"more than {MAX_MATCHES} matches")
+    for match in matches:
+        if not isinstance(match, str) or len(match) > MAX_MATCH:
+            raise AgentProtocolError(f"a match is not a text of at most {MAX_MATCH} characters")
+    end = _count(frame, "end")
+    return CompletionsFrame(
+        id=_text(frame, "id"),
+        start=_count(frame, "start", most=end),
+        end=end,
+        # For a terminal's menu: what would move its cursor is left out. Not refused, since which
+        # characters are printable depends on the Python that is asked.
+        matches=tuple(match for match in matches if match.isprintable()),
+        available=_flag(frame, "available"),
+    )
+
+
+def _status(frame: Mapping[str, Any]) -> InputStatus:
+    match frame.get("status"):
+        case "complete" | "incomplete" | "invalid" | "unknown" as status:
+            return status
+        case other:
+            raise AgentProtocolError(f"status is {other!r:.50}, not one of a text's")
+
+
+def _indent(frame: Mapping[str, Any]) -> str:
+    indent = _text(frame, "indent", default="")
+    if len(indent) > MAX_INDENT or indent.strip(" \t"):
+        raise AgentProtocolError(
+            f"field 'indent' is not at most {MAX_INDENT} blanks and tab characters"
+        )
+    return indent
+
+
 def _stream(frame: Mapping[str, Any]) -> StreamName:
     match frame.get("stream"):
         case "stdout":
@@ -188,6 +340,13 @@ def _integer(frame: Mapping[str, Any], key: str, *, default: int | None = None) 
     value = frame.get(key, default)
     if not _is_integer(value):
         raise AgentProtocolError(f"field {key!r} is not an integer")
+    return value
+
+
+def _count(frame: Mapping[str, Any], key: str, *, most: int = 2**53) -> int:
+    value = _integer(frame, key)
+    if not 0 <= value <= most:
+        raise AgentProtocolError(f"field {key!r} is {value}, not from 0 to {most}")
     return value
 
 

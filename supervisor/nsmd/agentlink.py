@@ -13,6 +13,7 @@ from nsmd import agentframes
 from nsmd.agentframes import (
     AgentFrame,
     AgentProtocolError,
+    FileDataFrame,
     OutputFrame,
     ReadyFrame,
     ResultFrame,
@@ -174,6 +175,8 @@ def _size(frame: AgentFrame) -> int:
     match frame:
         case OutputFrame(text=text):
             return len(text)
+        case FileDataFrame(data=data):
+            return len(data) * 4 // 3
         case ResultFrame(outcome=outcome):
             return len(outcome.stdout) + len(outcome.stderr) + ACK_CHARS * bool(outcome.displays)
         case _:

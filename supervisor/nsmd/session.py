@@ -25,7 +25,13 @@ from nsm.wire.errors import (
 from nsmd.agentframes import (
     AgentFrame,
     AgentProtocolError,
+    CheckedFrame,
+    CompletionsFrame,
     ErrorFrame,
+    FileClosedFrame,
+    FileDataFrame,
+    FileErrorFrame,
+    FileFrame,
     OtherFrame,
     OutputFrame,
     ReadyFrame,
@@ -342,7 +348,16 @@ class Session:
                     log.warning("session %s: agent says %.200r", self.id, frame.message)
             case StatusFrame():
                 self._activity_told(frame)
-            case ReadyFrame() | OtherFrame():
+            case (
+                ReadyFrame()
+                | OtherFrame()
+                | FileFrame()
+                | FileDataFrame()
+                | FileClosedFrame()
+                | FileErrorFrame()
+                | CompletionsFrame()
+                | CheckedFrame()
+            ):
                 pass
             case _:
                 assert_never(frame)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from contextlib import suppress
 from typing import Any
 
@@ -12,7 +13,13 @@ from hypothesis import strategies as st
 from nsmd import agentframes
 from nsmd.agentframes import (
     AgentProtocolError,
+    CheckedFrame,
+    CompletionsFrame,
     ErrorFrame,
+    FileClosedFrame,
+    FileDataFrame,
+    FileErrorFrame,
+    FileFrame,
     OtherFrame,
     OutputFrame,
     ReadyFrame,
@@ -71,6 +78,53 @@ GOOD: list[tuple[dict[str, Any], object]] = [
         {"type": "status", "running": None, "background": 2},
         StatusFrame(running=None, background=2),
     ),
+    (
+        {"type": "file", "id": "f", "path": "/workspace/a", "size": 3, "permissions": 0o644},
+        FileFrame(id="f", path="/workspace/a", size=3, permissions=0o644),
+    ),
+    (
+        {"type": "file_data", "id": "f", "data": "AP8=", "eof": True},
+        FileDataFrame(id="f", data=b"\0\xff", eof=True),
+    ),
+    (
+        {"type": "file_data", "id": "f", "data": "A" * 4 * 87381},
+        FileDataFrame(id="f", data=bytes(3 * 87381), eof=False),
+    ),
+    (
+        {"type": "file_data", "id": "f", "data": base64.b64encode(bytes(256 * 1024)).decode()},
+        FileDataFrame(id="f", data=bytes(256 * 1024), eof=False),
+    ),
+    (
+        {"type": "file_closed", "id": "f", "path": "/workspace/a", "size": 2**52},
+        FileClosedFrame(id="f", path="/workspace/a", size=2**52),
+    ),
+    (
+        {"type": "file_error", "id": "f", "message": "no room"},
+        FileErrorFrame(id="f", message="no room"),
+    ),
+    (
+        {
+            "type": "completions",
+            "id": "c",
+            "start": 1,
+            "end": 3,
+            "matches": ["abs", "a\x1b[2J", "\u00e4\u4e2d"],
+            "available": True,
+        },
+        CompletionsFrame(id="c", start=1, end=3, matches=("abs", "\u00e4\u4e2d"), available=True),
+    ),
+    (
+        {"type": "completions", "id": "c", "start": 0, "end": 0},
+        CompletionsFrame(id="c", start=0, end=0, matches=(), available=False),
+    ),
+    (
+        {"type": "checked", "id": "c", "status": "incomplete", "indent": " \t "},
+        CheckedFrame(id="c", status="incomplete", indent=" \t "),
+    ),
+    (
+        {"type": "checked", "id": "c", "status": "unknown"},
+        CheckedFrame(id="c", status="unknown", indent=""),
+    ),
     ({"type": "error", "message": "no"}, ErrorFrame(id=None, message="no")),
     ({"type": "pong"}, OtherFrame(type="pong")),
 ]
@@ -104,6 +158,37 @@ BAD: list[dict[str, Any]] = [
     {"type": "error", "id": "1", "message": "x" * 20_000},
     {"type": "status", "background": "many"},
     {"type": "ready", "capabilities": "all"},
+    {"type": "file", "path": "/a", "size": 3, "permissions": 0},
+    {"type": "file", "id": "f", "path": "/a", "size": -1, "permissions": 0},
+    {"type": "file", "id": "f", "path": "/a", "size": 3.0, "permissions": 0},
+    {"type": "file", "id": "f", "path": "/a", "size": 3, "permissions": 0o10000},
+    {"type": "file", "id": "f", "path": "/a", "size": 3},
+    {"type": "file", "id": "f", "path": "x" * 20_000, "size": 3, "permissions": 0},
+    {"type": "file_data", "id": "f", "data": "A"},
+    {"type": "file_data", "id": "f", "data": "A A="},
+    {"type": "file_data", "id": "f", "data": "\u00e4AA="},
+    {"type": "file_data", "id": "f", "data": 3},
+    {"type": "file_data", "id": "f", "data": "AAAA" * 87382},
+    {"type": "file_data", "id": "f", "data": "", "eof": "yes"},
+    {"type": "file_data", "id": None, "data": ""},
+    {"type": "file_closed", "id": "f", "path": None, "size": 3},
+    {"type": "file_closed", "id": "f", "path": "/a", "size": 2**60},
+    {"type": "file_error", "id": 1, "message": "x"},
+    {"type": "file_error", "id": "f", "message": "x" * 20_000},
+    {"type": "completions", "id": "c", "start": 3, "end": 1},
+    {"type": "completions", "id": "c", "start": -1, "end": 1},
+    {"type": "completions", "id": "c", "start": 0, "end": 1, "matches": "abc"},
+    {"type": "completions", "id": "c", "start": 0, "end": 1, "matches": [1]},
+    {"type": "completions", "id": "c", "start": 0, "end": 1, "matches": ["x" * 1001]},
+    {"type": "completions", "id": "c", "start": 0, "end": 1, "matches": ["x"] * 501},
+    {"type": "completions", "id": "c", "start": 0, "end": 1, "available": 1},
+    {"type": "completions", "start": 0, "end": 1},
+    {"type": "checked", "id": "c", "status": "fine"},
+    {"type": "checked", "id": "c", "status": ["complete"]},
+    {"type": "checked", "id": "c", "status": "complete", "indent": "  x"},
+    {"type": "checked", "id": "c", "status": "complete", "indent": " " * 1001},
+    {"type": "checked", "id": "c", "status": "complete", "indent": "\n"},
+    {"type": "checked", "status": "complete"},
 ]
 
 
@@ -125,12 +210,16 @@ JSON = st.recursive(
 )
 FIELDS = (
     "id stream text stdout stderr exit_code duration_s displays truncated timed_out interrupted "
-    "running background message protocol python capabilities seq"
+    "running background message protocol python capabilities seq "
+    "path size permissions data eof start end matches available status indent"
+).split()
+KINDS = (
+    "ready output result status error file file_data file_closed file_error completions checked x"
 ).split()
 
 
 @given(
-    kind=st.sampled_from(["ready", "output", "result", "status", "error", "x"]) | JSON,
+    kind=st.sampled_from(KINDS) | JSON,
     fields=st.dictionaries(st.sampled_from(FIELDS), JSON),
 )
 def test_whatever_an_agent_says(kind: object, fields: dict[str, Any]) -> None:
