@@ -29,6 +29,7 @@ MAX_INDENT = 1000
 
 InputStatus = Literal["complete", "incomplete", "invalid", "unknown"]
 """What a text is as input at a prompt; unknown where nobody could be asked."""
+INPUT_STATUSES: tuple[InputStatus, ...] = ("complete", "incomplete", "invalid", "unknown")
 
 
 class AgentProtocolError(Exception):
@@ -287,11 +288,11 @@ def _completions(frame: Mapping[str, Any]) -> CompletionsFrame:
 
 
 def _status(frame: Mapping[str, Any]) -> InputStatus:
-    match frame.get("status"):
-        case "complete" | "incomplete" | "invalid" | "unknown" as status:
+    value = frame.get("status")
+    for status in INPUT_STATUSES:
+        if value == status:
             return status
-        case other:
-            raise AgentProtocolError(f"status is {other!r:.50}, not one of a text's")
+    raise AgentProtocolError(f"status is {value!r:.50}, not one of {', '.join(INPUT_STATUSES)}")
 
 
 def _indent(frame: Mapping[str, Any]) -> str:
