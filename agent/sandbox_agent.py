@@ -2570,7 +2570,11 @@ const worker = new Worker(`
   });
   socket.on('close', () => process.exit());
   socket.on('error', () => process.exit());
-`, { eval: true, workerData: state });
+`, {
+  eval: true, workerData: state,
+  // Else Node opens its own streams to pass the thread's output on; see Output.
+  stdout: true, stderr: true,
+});
 worker.on('exit', () => process.reallyExit(1));
 const post = worker.postMessage.bind(worker);
 

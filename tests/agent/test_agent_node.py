@@ -307,3 +307,12 @@ def test_an_exit_that_is_interrupted_is_still_an_exit(agent: AgentProcess) -> No
     later = agent.node("console.log('fresh')", timeout_s=10)
     assert (later.exit_code, later.stdout) == (0, "fresh\n")
     assert held.interpreter_restarted or later.interpreter_restarted
+
+
+def test_standard_output_blocks_as_in_plain_node(agent: AgentProcess) -> None:
+    """Non-blocking, a flood of `fs.writeSync(1, ...)` would end with EAGAIN."""
+    reply = agent.node(
+        "const flags = require('fs').readFileSync('/proc/self/fdinfo/1', 'utf8');"
+        r"(parseInt(/flags:\s+(\d+)/.exec(flags)[1], 8) & 0o4000) === 0"
+    )
+    assert reply.shown == ["true"]
