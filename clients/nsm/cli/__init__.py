@@ -4,6 +4,7 @@
     options.py    the parser that all verbs use, and what they have in common
     terminal.py   writing to people: output, notes, errors
     render.py     values to text; pure
+    harmless.py   what jailed programs print, for a terminal; pure
     live.py       streamed output without gaps and without repeats; pure
 
 Each verb is a module with ``parser()`` and ``main(arguments) -> exit code``: it parses, makes one
