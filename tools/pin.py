@@ -8,6 +8,7 @@ never runs a package's build script. Neither file names an index; pip uses the o
 is configured for.
 
     make pin            # newest versions that pyproject.toml allows
+    .venv/bin/python tools/pin.py --keep    # add what is missing, and change nothing else
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parent.parent
+MAIN = ROOT / "constraints.txt"
+BENCH = ROOT / "benchmarks" / "constraints.txt"
 PYTHONS = ("3.11", "3.12", "3.13", "3.14")  # 3.14: installable, not yet tested
 MACHINES = ("x86_64", "aarch64")
 OLDEST_GLIBC = 28  # Debian 10, RHEL 8; older systems have no Python 3.11
@@ -126,6 +129,13 @@ def pin_of(entry: Mapping[str, Any]) -> Pin:
     )
 
 
+def pinned(path: Path) -> dict[str, str]:
+    """The versions that a constraints file names."""
+    lines = path.read_text(encoding="utf-8").splitlines()
+    pins = [line.removesuffix(" \\").partition("==") for line in lines]
+    return {name: version for name, found, version in pins if found}
+
+
 def missing(pins: Sequence[Pin], roots: Iterable[str], python: str) -> set[str]:
     """Names that `roots` and what they require need on `python` but `pins` lacks."""
     environment = {"python_version": python, "python_full_version": f"{python}.0"}
@@ -192,22 +202,25 @@ def render(versions: Mapping[str, str], found: Mapping[str, Iterable[str]], what
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Resolve, hash and write both files."""
-    argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0]).parse_args(argv)
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--keep", action="store_true", help="keep the versions that are pinned")
+    keep = parser.parse_args(argv).keep
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     groups = cast("dict[str, list[str]]", project["dependency-groups"])
     roots = [*project["project"]["dependencies"], *project["build-system"]["requires"]]
     roots += [*groups["dev"], *BUILD_EXTRAS]
     try:
-        main_versions = resolve(roots, {})
-        bench_versions = resolve([*roots, *groups["bench"]], main_versions)
+        main_versions = resolve(roots, pinned(MAIN) if keep else {})
+        kept = pinned(BENCH) if keep else {}
+        bench_versions = resolve([*roots, *groups["bench"]], kept | main_versions)
         found = hashes(bench_versions)
     except PinError as error:
         print(f"pin: {error}", file=sys.stderr)
         return 1
     extra = {name: bench_versions[name] for name in bench_versions.keys() - main_versions.keys()}
     for path, versions, what in (
-        (ROOT / "constraints.txt", main_versions, "What nsm, its build and its tests need"),
-        (ROOT / "benchmarks/constraints.txt", extra, "What `make bench` needs beyond that"),
+        (MAIN, main_versions, "What nsm, its build and its tests need"),
+        (BENCH, extra, "What `make bench` needs beyond that"),
     ):
         path.write_text(render(versions, found, what), encoding="utf-8")
         print(f"{path.relative_to(ROOT)}: {len(versions)} packages")
