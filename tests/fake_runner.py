@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import trio
 
@@ -80,9 +81,11 @@ class FakeExecution:
         assert self.on_output is not None
         self.on_output(Output(stream="stdout", text=text))
 
-    def finish(self, stdout: str = "", *, exit_code: int = 0) -> None:
+    def finish(
+        self, stdout: str = "", *, exit_code: int = 0, displays: Sequence[Mapping[str, Any]] = ()
+    ) -> None:
         """The code ends."""
-        outcome = Outcome(stdout=stdout, stderr="", exit_code=exit_code)
+        outcome = Outcome(stdout=stdout, stderr="", exit_code=exit_code, displays=tuple(displays))
         session = self.request.session
         self.answer(a_result(outcome, env=self.request.env, session=session))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import os
 import re
 import shutil
@@ -13,15 +14,27 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import trio
 from mcp import Client, StdioServerParameters
-from mcp_types import CallToolResult, TextContent
+from mcp_types import CallToolResult, ImageContent, TextContent
 
 import nsm
+import pictures
 from e2e_support import end_supervisor, program, run, supervisor, variables_for, wait_gone
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 ERAS = ["legacy", "2026-07-28", "auto"]
+
+
+FAKE_PYPLOT = """
+figures = [1]
+class Figure:
+    def __repr__(self): return '<Figure size 640x480 with 1 Axes>'
+    def savefig(self, file, **options): file.write(PICTURE)
+def get_fignums(): return list(figures)
+def figure(number): return Figure()
+def close(figure): figures.clear()
+"""
 
 
 def server(variables: Mapping[str, str]) -> StdioServerParameters:
@@ -108,6 +121,49 @@ async def test_what_a_result_has_no_room_for_is_in_a_file_of_the_session(
             assert text_of(counted) == "20000\n"
             once = text_of(await call({"code": code, "env": "python"}))
             assert "repeat with a session" in once
+
+
+async def test_images(short_dir: Path) -> None:
+    """A figure left open, an object that draws itself, one that is broken, one too large."""
+    picture = pictures.png(640, 480)
+    prepare = f"""
+import pathlib, sys
+package = pathlib.Path('matplotlib')
+package.mkdir()
+(package / '__init__.py').touch()
+(package / 'pyplot.py').write_text({FAKE_PYPLOT!r})
+PICTURE = {picture!r}
+class Drawn:
+    def __init__(self, data): self.data = data
+    def _repr_png_(self): return self.data
+"""
+    with supervisor(short_dir) as it:
+        async with Client(server(it.variables), mode="legacy") as client:
+
+            async def run(code: str) -> CallToolResult:
+                return await client.call_tool(
+                    "run", {"code": code, "env": "python", "session": "plots"}
+                )
+
+            assert not (await run(prepare)).is_error
+            result = await run(
+                "import matplotlib.pyplot; matplotlib.pyplot.PICTURE = PICTURE\n"
+                "print('text'); display(Drawn(PICTURE[:-1])); Drawn(PICTURE)"
+            )
+            assert [part.type for part in result.content] == ["text", "image", "image"]
+            assert re.sub(r"<.*>", "<...>", text_of(result)) == (
+                "text\n<...>\n"
+                f"[image/png, {len(picture) - 1} bytes, cannot be shown: it is a damaged or "
+                "incomplete PNG]\n"
+                "[image 1: image/png, 640x480]\n[image 2: image/png, 640x480]\n"
+            )
+            for part in result.content[1:]:
+                assert isinstance(part, ImageContent)
+                assert (part.mime_type, base64.b64decode(part.data)) == ("image/png", picture)
+            result = await run(f"Drawn({pictures.png(10_000, 1)!r})")
+            assert "[image/png, 10000x1, " in text_of(result)
+            assert "save them to files" in text_of(result)
+            assert "Drawn object" in text_of(result)
 
 
 async def test_progress_and_cancellation(short_dir: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+import pictures
 from fake_runner import a_result
 from nsm.wire.errors import (
     InternalError,
@@ -143,9 +144,9 @@ GOLDEN: list[tuple[str, RunResult, str, bool]] = [
         False,
     ),
     (
-        "an image and its words",
+        "no image and its words",
         ran(displays=({"image/png": "A" * 8000, "text/plain": "<Figure>"},)),
-        "<Figure>\n[image/png, 6,000 bytes, is not shown]\n",
+        "<Figure>\n[image/png, 6,000 bytes, cannot be shown: it is not a PNG]\n",
         False,
     ),
     (
@@ -166,6 +167,45 @@ def test_results(result: RunResult, text: str, is_error: bool) -> None:
     reply = render_result(result)
     assert reply.text == text
     assert reply.is_error is is_error
+
+
+def test_images_follow_the_text() -> None:
+    picture = {"text/plain": "<Figure>", "image/png": pictures.text(pictures.png())}
+    reply = render_result(ran("1\n", exit_code=1, displays=(picture,)))
+    assert reply.text == "1\n[image 1: image/png, 4x3]\n[exit code 1]"
+    assert [image.data for image in reply.images] == [pictures.png()]
+
+
+def test_an_image_alone_is_output() -> None:
+    reply = render_result(ran(displays=({"image/png": pictures.text(pictures.png())},)))
+    assert reply.text == "[image 1: image/png, 4x3]\n"
+
+
+@pytest.mark.parametrize(
+    ("session", "where"),
+    [
+        (None, "save them to files, in a session, from where"),
+        ("plots", "save them to files from where"),
+    ],
+)
+def test_what_to_do_about_images_that_are_left_out(session: str | None, where: str) -> None:
+    wide = {"image/png": pictures.text(pictures.png(8001, 1))}
+    reply = render_result(
+        a_result(Outcome(stdout="", stderr="", exit_code=0, displays=(wide,)), session=session)
+    )
+    assert reply.images == ()
+    assert where in reply.text
+    assert f"`nsm cp {session or 'SESSION'}:PATH .`" in reply.text
+
+
+def test_images_leave_room_for_a_long_text() -> None:
+    """Text and images are one line of JSON, which has a limit."""
+    large = {"image/png": pictures.text(pictures.png(noise_bytes=3_500_000))}
+    outcome = Outcome(stdout="\0" * 2_000_000, stderr="", exit_code=0, displays=(large, large))
+    assert len(render_result(a_result(outcome), max_chars=10_000).images) == 2
+    reply = render_result(a_result(outcome), max_chars=10_000_000)
+    assert reply.images == ()
+    assert "used up the room" in reply.text
 
 
 def test_a_chosen_name_is_told() -> None:

@@ -21,6 +21,7 @@ from mcp.client.stdio import stdio_client
 from mcp.shared.message import SessionMessage
 from mcp_types import (
     CallToolResult,
+    ImageContent,
     Implementation,
     ListRootsResult,
     Root,
@@ -29,6 +30,7 @@ from mcp_types import (
 )
 from pydantic import FileUrl
 
+import pictures
 from fake_runner import FakeExecution, FakeRunner, echo
 from json_peer import call_params
 from nsmd.mcp.attachment import serve_attachment
@@ -155,6 +157,36 @@ async def test_list_and_call(bench: Bench, connect: Connect, mode: str) -> None:
         assert text_of(await client.call_tool("run", {"env": "python", "code": big})) == big
         request = (await bench.runner.next()).request
         assert (request.env, request.client.name) == ("python", "mcp")
+
+
+LARGE = pictures.text(pictures.png(noise_bytes=3_900_000))
+SHOWN = [
+    {"text/plain": "<Figure>", "image/png": LARGE},
+    {"image/jpeg": pictures.text(pictures.jpeg())},
+    {"text/plain": "<Figure>", "image/png": LARGE},
+]
+
+
+@pytest.mark.parametrize("mode", ERAS)
+async def test_images(bench: Bench, connect: Connect, mode: str) -> None:
+    """As many and as large as they may be."""
+    bench.runner.auto = lambda execution: execution.finish("text\n", displays=SHOWN)
+    async with connect(mode) as client:
+        result = await client.call_tool("run", {"env": "python", "code": "x"})
+        text, *images = result.content
+        assert isinstance(text, TextContent)
+        assert text.text == (
+            "text\n[image 1: image/png, 4x3]\n[image 2: image/jpeg, 4x3]\n"
+            "[image 3: image/png, 4x3]\n"
+        )
+        assert [
+            (image.mime_type, image.data) for image in images if isinstance(image, ImageContent)
+        ] == [
+            ("image/png", LARGE),
+            ("image/jpeg", pictures.text(pictures.jpeg())),
+            ("image/png", LARGE),
+        ]
+        assert result.structured_content is None
 
 
 @pytest.mark.parametrize("mode", ERAS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from typing import Any
 
@@ -16,8 +17,11 @@ from mcp_types import (
     JSONRPCResponse,
 )
 
-from nsm.jsonlines import TooLong
+import pictures
+from nsm.jsonlines import MAX_LINE_BYTES, TooLong
+from nsm.wire.images import decode
 from nsmd.mcp import wire
+from nsmd.mcp.render import ToolReply
 from nsmd.mcp.wire import Refusal
 
 PARSE, REQUEST, PARAMS = -32700, -32600, -32602
@@ -162,3 +166,31 @@ def test_a_line_over_the_limit_is_answered_to_its_sender() -> None:
     unknown = wire.too_long(TooLong(20_000_000, b"xxxx", b"xxxx"))
     assert isinstance(unknown, JSONRPCError)
     assert unknown.id is None
+
+
+def test_images_come_after_the_text_in_order() -> None:
+    images = (
+        decode("image/jpeg", pictures.text(pictures.jpeg())),
+        decode("image/png", base64.encodebytes(pictures.png()).decode()),
+    )
+    result = wire.result_map(ToolReply(text="two", is_error=False, meta={"a": 1}, images=images))
+    assert result == {
+        "content": [
+            {"type": "text", "text": "two"},
+            {"type": "image", "mimeType": "image/jpeg", "data": pictures.text(pictures.jpeg())},
+            {"type": "image", "mimeType": "image/png", "data": pictures.text(pictures.png())},
+        ],
+        "isError": False,
+        "_meta": {"a": 1},
+    }
+
+
+def test_an_answer_that_no_line_has_room_for_is_an_error_and_not_lost() -> None:
+    reply = ToolReply(text="\0" * (MAX_LINE_BYTES // 6 + 1), is_error=False, meta={})
+    response = JSONRPCResponse(jsonrpc="2.0", id=7, result=wire.result_map(reply))
+    answer = json.loads(wire.encode(response))
+    assert answer["id"] == 7
+    assert answer["result"]["isError"] is True
+    (content,) = answer["result"]["content"]
+    assert "the limit is 16,777,216" in content["text"]
+    assert "The code was run." in content["text"]

@@ -15,6 +15,7 @@ from nsm.wire.results import RunResult, SessionRow
 from nsmd import history, values
 from nsmd.control.operations import OPERATIONS
 from nsmd.control.server import MAX_CONNECTIONS
+from nsmd.mcp import displays
 from nsmd.mcp.attach import VARIABLES
 from nsmd.settings import EnvironmentSettings, Settings
 
@@ -109,6 +110,10 @@ def test_every_key_of_the_configuration_with_its_default() -> None:
         history.MAX_RESULTS,
         history.MAX_RESULT_BYTES,
         history.MAX_ENDED,
+        displays.MAX_IMAGE_CHARS,
+        displays.MAX_IMAGE_SIDE,
+        displays.MAX_IMAGES,
+        displays.MAX_IMAGES_CHARS,
     ],
 )
 def test_fixed_limits(limit: int) -> None:

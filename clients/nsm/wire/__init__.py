@@ -7,6 +7,7 @@ From the ground up:
     messages.py    the kinds of frames as values: maps <-> messages
     connection.py  the state machine of each end: which message may come when
     results.py     what operations answer, as values for users of the client
+    images.py      pictures in displays, checked
 
 Nothing here imports anything that does I/O, and nothing imports `dataclasses`: it costs 10 ms and
 each class another one, a quarter of what `nsm ps` may take from start to end. Values are

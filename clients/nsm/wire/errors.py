@@ -137,6 +137,12 @@ class CodeTooLargeError(NsmError):
     code = "code-too-large"
 
 
+class ResultTooLargeError(NsmError):
+    """The code was run, and its answer has no room in a message."""
+
+    code = "result-too-large"
+
+
 class BadProjectError(NsmError):
     """The project directory cannot or must not be mounted."""
 

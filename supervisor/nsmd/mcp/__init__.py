@@ -7,6 +7,7 @@
     arguments    a call's arguments, checked by hand so that a model can act on mistakes
     describe     the tool's description and schema, from what is configured now
     text         valid Unicode, bounded, cut where it hurts least
+    displays     displayed values as text and as images, checked and bounded
     render       a result or an error as the text a model reads
     progress     output of a running call as notifications
     wire         one line of JSON-RPC as a message, and back                      (heavy)

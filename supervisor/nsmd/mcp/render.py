@@ -1,4 +1,4 @@
-"""What a model reads: a result or an error as text. Pure functions.
+"""What a model gets to see: a result or an error as text, and images. Pure functions.
 
 The order is that of the specification: output first, then in brackets only what there is to say,
 so that success and failure can be told apart from the text alone.
@@ -6,13 +6,16 @@ so that success and failure can be told apart from the text alone.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from nsm.jsonlines import MAX_LINE_BYTES
 from nsm.wire.errors import NsmError, StartFailedError, UnknownEnvironmentError
-from nsmd.mcp.text import clean, head_and_tail, one_line, shares
+from nsm.wire.images import Image
+from nsmd.mcp import displays
+from nsmd.mcp.displays import Shown
+from nsmd.mcp.text import clean, head_and_tail, line_end, one_line, shares, size
 from nsmd.values import Outcome, RunResult
 
 MAX_RESULT_CHARS = 40_000
@@ -29,8 +32,12 @@ _MAX_ERROR_CHARS = 8000
 """Of an error's text, which may quote what bubblewrap or a build said."""
 
 _STDERR_HEADING = "--- stderr ---\n"
-_TEXT_TYPES = ("text/plain", "text/markdown", "application/json", "image/svg+xml", "text/html")
-"""MIME types of displayed values that a model can read, the plainest first."""
+
+_MAX_ESCAPED_BYTES = 6
+"""Of one character in JSON: ``\\u0000``."""
+
+_LINE_RESERVE_BYTES = 256 * 1024
+"""Of a line, for all that is neither a stream's text nor an image."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,11 +48,13 @@ class ToolReply:
         text: what the model reads.
         is_error: the code failed, or could not be run.
         meta: plain values for programs.
+        images: what the model sees after the text.
     """
 
     text: str
     is_error: bool
     meta: Mapping[str, Any]
+    images: tuple[Image, ...] = ()
 
 
 def render_result(
@@ -59,8 +68,10 @@ def render_result(
         name_chosen: the session's name was chosen for the caller, who must be told it.
     """
     outcome = result.outcome
-    body, omitted = _body(outcome, max_chars)
-    notes = _session_notes(result, name_chosen) + _outcome_notes(result, omitted)
+    shown = _show(outcome, max_chars)
+    body, omitted = _body(outcome, shown.text, max_chars)
+    notes = _session_notes(result, name_chosen) + _image_notes(result, shown.omitted_images)
+    notes += _outcome_notes(result, omitted)
     if not body and not outcome.exit_code:
         body = "(no output)\n"
     if body and notes and not body.endswith("\n"):
@@ -69,6 +80,7 @@ def render_result(
         text=body + "\n".join(f"[{note}]" for note in notes),
         is_error=outcome.exit_code != 0,
         meta={META_KEY: _extras(result, omitted)},
+        images=shown.images,
     )
 
 
@@ -86,45 +98,28 @@ _DEFAULT_HINTS: Mapping[type[NsmError], str] = {
 }
 
 
-def _body(outcome: Outcome, max_chars: int) -> tuple[str, int]:
+def _show(outcome: Outcome, max_chars: int) -> Shown:
+    """The displays, with as many images as the line of the result has room for."""
+    if not outcome.displays:
+        return Shown(text="", images=(), omitted_images=0)
+    text_bytes = _MAX_ESCAPED_BYTES * min(len(outcome.stdout) + len(outcome.stderr), max_chars)
+    room = MAX_LINE_BYTES - _LINE_RESERVE_BYTES - text_bytes
+    return displays.show(outcome.displays, room_chars=room)
+
+
+def _body(outcome: Outcome, displayed: str, max_chars: int) -> tuple[str, int]:
     """Stdout, stderr and displayed values within the limit, and the characters left out."""
-    displays = "".join(_display(bundle) for bundle in outcome.displays)
-    parts = [clean(outcome.stdout), clean(outcome.stderr), clean(displays)]
+    parts = [clean(outcome.stdout), clean(outcome.stderr), clean(displayed)]
     # Each stream has its share: a flood of one must not push the other out.
     grants = shares([len(part) for part in parts], max_chars)
     cut = [head_and_tail(part, grant) for part, grant in zip(parts, grants, strict=True)]
     stdout, stderr, shown = (text for text, _ in cut)
     body = stdout
     if stderr:
-        body = _line_end(body) + _STDERR_HEADING + stderr
+        body = line_end(body) + _STDERR_HEADING + stderr
     if shown:
-        body = _line_end(body) + shown
+        body = line_end(body) + shown
     return body, sum(omitted for _, omitted in cut)
-
-
-def _line_end(text: str) -> str:
-    return text if not text or text.endswith("\n") else text + "\n"
-
-
-def _display(bundle: Mapping[str, Any]) -> str:
-    """One displayed value: the most readable of its forms, and a line for each that is not."""
-    lines: list[str] = []
-    readable = next((kind for kind in _TEXT_TYPES if kind in bundle), None)
-    if readable is not None:
-        data = bundle[readable]
-        lines.append(data if isinstance(data, str) else _as_json(data))
-    for kind, data in bundle.items():
-        if kind not in _TEXT_TYPES:
-            size = len(data) * 3 // 4 if isinstance(data, str) else 0  # base64
-            lines.append(f"[{one_line(kind, 80)}, {_size(size)}, is not shown]")
-    return "".join(_line_end(line) for line in lines)
-
-
-def _as_json(data: object) -> str:
-    try:
-        return json.dumps(data, ensure_ascii=False, default=str)
-    except (ValueError, RecursionError):
-        return "(a value that cannot be shown)"
 
 
 def _session_notes(result: RunResult, name_chosen: bool) -> list[str]:
@@ -152,6 +147,19 @@ def _session_notes(result: RunResult, name_chosen: bool) -> list[str]:
     return notes
 
 
+def _image_notes(result: RunResult, omitted: int) -> list[str]:
+    if not omitted:
+        return []
+    left_out = "1 image" if omitted == 1 else f"{omitted} images"
+    where = "" if result.session_name is not None else ", in a session,"
+    target = f"{result.session_name or 'SESSION'}:PATH"
+    note = (
+        f"{left_out} left out: show fewer or smaller ones, or save them to files{where} from "
+        f"where a person gets them with `nsm cp {target} .`"
+    )
+    return [note]
+
+
 def _outcome_notes(result: RunResult, omitted_chars: int) -> list[str]:
     """What there is to say about how it went: nothing, or one line."""
     outcome = result.outcome
@@ -172,7 +180,7 @@ def _outcome_notes(result: RunResult, omitted_chars: int) -> list[str]:
 def _truncation(result: RunResult, omitted_chars: int) -> list[str]:
     said: list[str] = []
     for stream, truncation in sorted(result.outcome.truncated.items()):
-        note = f"{stream} truncated, {_size(truncation.omitted_bytes)} left out"
+        note = f"{stream} truncated, {size(truncation.omitted_bytes)} left out"
         if result.session_name is None:
             note += ": repeat with a session to keep all of it in a file"
         elif truncation.file is not None:
@@ -208,9 +216,3 @@ def _extras(result: RunResult, omitted_chars: int) -> dict[str, Any]:
 
 def _seconds(seconds: float) -> str:
     return f"{seconds:.1f}".removesuffix(".0") + " s" if seconds < 1e15 else f"{seconds:g} s"
-
-
-def _size(size: int) -> str:
-    if size < 10_000:
-        return f"{size:,} bytes"
-    return f"{size / 1024:,.0f} KiB" if size < 10 * 1024**2 else f"{size / 1024**2:,.0f} MiB"

@@ -51,3 +51,18 @@ def shares(sizes: list[int], total: int) -> list[int]:
         granted[index] = min(sizes[index], left // (len(waiting) - position))
         left -= granted[index]
     return granted
+
+
+def line_end(text: str) -> str:
+    """The text with a newline at its end, if it has anything."""
+    return text if not text or text.endswith("\n") else text + "\n"
+
+
+def size(size_bytes: int) -> str:
+    """An amount of data, for people and models."""
+    if size_bytes < 10_000:
+        return f"{size_bytes:,} bytes"
+    mebibyte = 1024**2
+    if size_bytes < 10 * mebibyte:
+        return f"{size_bytes / 1024:,.0f} KiB"
+    return f"{size_bytes / mebibyte:,.0f} MiB"

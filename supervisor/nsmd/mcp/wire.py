@@ -23,7 +23,7 @@ from pydantic import ValidationError
 from pydantic_core import PydanticSerializationError
 
 from nsm import jsonlines
-from nsm.wire.errors import CodeTooLargeError, NsmError, OverloadedError
+from nsm.wire.errors import CodeTooLargeError, NsmError, OverloadedError, ResultTooLargeError
 from nsmd.mcp.render import ToolReply, render_error
 from nsmd.values import MAX_CODE_BYTES
 
@@ -64,7 +64,20 @@ def decode(line: bytes) -> list[JSONRPCMessage | Refusal]:
 
 
 def encode(message: JSONRPCMessage) -> bytes:
-    """A message as a line."""
+    """A message as a line. An answer too long for one is replaced by an error that says so."""
+    line = _line(message)
+    if len(line) <= jsonlines.MAX_LINE_BYTES or not isinstance(message, JSONRPCResponse):
+        return line
+    # The shim would leave it out, and the client wait for ever.
+    error = ResultTooLargeError(
+        f"The answer has {len(line):,} bytes; the limit is {jsonlines.MAX_LINE_BYTES:,}.",
+        hint="The code was run. Print less, or write to a file in a session and read parts of it. "
+        "`[mcp] max_result_chars` in nsm's configuration bounds the text of an answer.",
+    )
+    return _line(message.model_copy(update={"result": _error_result(error)}))
+
+
+def _line(message: JSONRPCMessage) -> bytes:
     try:
         return message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n"
     except PydanticSerializationError:
@@ -105,8 +118,11 @@ def too_many(request: JSONRPCRequest, limit: int) -> JSONRPCMessage:
 
 def result_map(reply: ToolReply) -> dict[str, Any]:
     """A reply as the result of `tools/call`, the members that all revisions have."""
+    images = [
+        {"type": "image", "data": image.base64, "mimeType": image.kind} for image in reply.images
+    ]
     return {
-        "content": [{"type": "text", "text": reply.text}],
+        "content": [{"type": "text", "text": reply.text}, *images],
         "isError": reply.is_error,
         "_meta": dict(reply.meta),
     }
@@ -115,10 +131,13 @@ def result_map(reply: ToolReply) -> dict[str, Any]:
 def _refused(known: RequestId | None, method: object, error: NsmError) -> JSONRPCMessage:
     """A tool call is answered with a result, which the model gets to read; others with an error."""
     if known is not None and method == "tools/call":
-        # The latest revision wants `resultType`; the others ignore it.
-        result = {**result_map(render_error(error)), "resultType": "complete"}
-        return JSONRPCResponse(jsonrpc="2.0", id=known, result=result)
+        return JSONRPCResponse(jsonrpc="2.0", id=known, result=_error_result(error))
     return error_message(Refusal(id=known, code=INVALID_REQUEST, message=str(error)))
+
+
+def _error_result(error: NsmError) -> dict[str, Any]:
+    # The latest revision wants `resultType`; the others ignore it.
+    return {**result_map(render_error(error)), "resultType": "complete"}
 
 
 def _message(item: object) -> list[JSONRPCMessage | Refusal]:

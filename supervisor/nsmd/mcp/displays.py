@@ -1,0 +1,169 @@
+"""What code has displayed, as text for a model and images for its eyes. Pure.
+
+One display holds one value in several representations. The first that can be shown of a PNG, a
+JPEG and the texts, the plainest first, is. What a jail calls an image is checked, and bounded as
+models' APIs bound it: they answer a broken or too large image by refusing the conversation that
+has it, and the next call's, and so on.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from nsm.wire.images import EXTENSIONS, BadImageError, Image, decode, dimensions_of, encoded_chars
+from nsmd.mcp.text import line_end, one_line, size
+
+MAX_IMAGE_CHARS = 5 * 1024 * 1024
+"""Of one image as base64: Anthropic's API refuses more ("image exceeds 5 MB maximum")."""
+
+MAX_IMAGE_SIDE = 8000
+"""Pixels of an image's longer side, by the same API."""
+
+MAX_IMAGES = 20
+"""In one result. Beyond 20 in a request that API takes only small ones."""
+
+MAX_IMAGES_CHARS = 10 * 1024 * 1024
+"""All images of a result, as base64: one result is one line, and that has a limit, too."""
+
+_TEXT_TYPES = ("text/plain", "text/markdown", "application/json", "image/svg+xml", "text/html")
+"""MIME types that a model can read, the plainest first."""
+
+_CAPTION_TYPES = ("text/plain", "text/markdown")
+"""Those that may say more than an image does."""
+
+_MEDIA = ("image/", "audio/", "video/")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """All displays of an execution.
+
+    Attributes:
+        text: lines, in the displays' order; where an image stands, a line has its number.
+        images: those to be shown, in the same order.
+        omitted_images: the number of those that are whole and left out for their size or number.
+    """
+
+    text: str
+    images: tuple[Image, ...]
+    omitted_images: int
+
+
+def show(bundles: Sequence[Mapping[str, Any]], *, room_chars: int = MAX_IMAGES_CHARS) -> Shown:
+    """Show the displays of an execution.
+
+    Args:
+        bundles: each a map from MIME type to data.
+        room_chars: for all images together, as base64; at most `MAX_IMAGES_CHARS` are used.
+    """
+    album = _Album(min(room_chars, MAX_IMAGES_CHARS))
+    lines = [line for bundle in bundles for line in _lines(bundle, album)]
+    return Shown(
+        text="".join(line_end(line) for line in lines),
+        images=tuple(album.images),
+        omitted_images=album.omitted,
+    )
+
+
+class _Album:
+    """The images of one result, as far as there is room."""
+
+    def __init__(self, room_chars: int) -> None:
+        self.images: list[Image] = []
+        self.omitted = 0
+        self._room_chars = room_chars
+
+    def take(self, kind: str, data: Any) -> str:
+        """Add an image if it is one and there is room.
+
+        Returns:
+            Why it was not added, in words; empty when it was.
+        """
+        chars = encoded_chars(data)
+        why = self._no_room(chars)
+        dimensions = None
+        if not why:
+            try:
+                image = decode(kind, data)
+            except BadImageError as error:
+                return f"{kind}, {_size(data, chars)}, cannot be shown: it {error}"
+            dimensions = image.dimensions
+            if max(dimensions) <= MAX_IMAGE_SIDE:
+                self.images.append(image)
+                self._room_chars -= chars
+                return ""
+            why = f"a side has more than {MAX_IMAGE_SIDE} pixels"
+        self.omitted += 1
+        dimensions = dimensions or dimensions_of(kind, data)
+        pixels = f"{dimensions}, " if dimensions else ""
+        return f"{kind}, {pixels}{_size(data, chars)}, is left out: {why}"
+
+    def _no_room(self, chars: int) -> str:
+        if chars > MAX_IMAGE_CHARS:
+            return f"models take {MAX_IMAGE_CHARS:,} characters of base64, it has {chars:,}"
+        if len(self.images) >= MAX_IMAGES:
+            return f"a result shows at most {MAX_IMAGES} images"
+        if chars > self._room_chars:
+            return "the images before it have used up the room"
+        return ""
+
+
+def _lines(bundle: Mapping[str, Any], album: _Album) -> list[str]:
+    """One display."""
+    refused: list[str] = []
+    for kind in EXTENSIONS:
+        if kind in bundle:
+            why = album.take(kind, bundle[kind])
+            if not why:
+                return [_image_line(album), *_caption(bundle)]
+            refused.append(f"[{why}]")
+    readable = next((kind for kind in _TEXT_TYPES if kind in bundle), None)
+    if readable is None:
+        return refused + [_not_shown(*item) for item in bundle.items() if item[0] not in EXTENSIONS]
+    media = [
+        _not_shown(kind, data)
+        for kind, data in bundle.items()
+        if kind.startswith(_MEDIA) and kind not in (*EXTENSIONS, *_TEXT_TYPES)
+    ]
+    return [_text(bundle[readable]), *refused, *media]
+
+
+def _image_line(album: _Album) -> str:
+    """Stands for an image: some clients show none, and models count them."""
+    image = album.images[-1]
+    return f"[image {len(album.images)}: {image.kind}, {image.dimensions}]"
+
+
+def _caption(bundle: Mapping[str, Any]) -> list[str]:
+    """What a text says beside the image: nothing if it is but a repr such as ``<Figure ...>``."""
+    for kind in _CAPTION_TYPES:
+        text = bundle.get(kind)
+        if isinstance(text, str) and text.strip() and not _is_repr(text.strip()):
+            return [text]
+    return []
+
+
+def _is_repr(text: str) -> bool:
+    return text.startswith("<") and text.endswith(">") and "\n" not in text
+
+
+def _size(data: Any, chars: int) -> str:
+    padding = data[-3:].count("=") if isinstance(data, str) else 0
+    return size(max(0, chars * 3 // 4 - padding))
+
+
+def _not_shown(kind: str, data: Any) -> str:
+    length = len(data) * 3 // 4 if isinstance(data, str) else 0  # base64
+    return f"[{one_line(kind, 80)}, {size(length)}, is not shown]"
+
+
+def _text(data: object) -> str:
+    if isinstance(data, str):
+        return data
+    try:
+        return json.dumps(data, ensure_ascii=False, default=str)
+    except (ValueError, RecursionError):
+        return "(a value that cannot be shown)"
