@@ -25,7 +25,7 @@ class NotStartedError(Exception):
 
 
 @contextmanager
-def private_supervisor(prefix: str) -> Generator[dict[str, str]]:
+def private_supervisor(prefix: str, configuration: str = "") -> Generator[dict[str, str]]:
     """Start a supervisor in a new directory; end it and remove the directory afterwards.
 
     For use in the main thread: Ctrl-C is put off while the supervisor starts and ignored while it
@@ -33,6 +33,7 @@ def private_supervisor(prefix: str) -> Generator[dict[str, str]]:
 
     Args:
         prefix: of the directory's name.
+        configuration: text of its `config.toml`.
 
     Yields:
         The variables that lead nsm's programs to it.
@@ -44,6 +45,10 @@ def private_supervisor(prefix: str) -> Generator[dict[str, str]]:
     process = None
     try:
         variables = variables_for(directory)
+        if configuration:
+            folder = Path(variables["XDG_CONFIG_HOME"], "nsm")
+            folder.mkdir(parents=True)
+            (folder / "config.toml").write_text(configuration)
         with interrupts_deferred():
             process, reading = start(variables, directory / "log")
         with open(reading, "rb") as ready:

@@ -1,0 +1,125 @@
+"""Runs cases against a target and keeps what came of them."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Literal
+
+from conformance import judge
+from conformance.cases import Case, Language, Step
+from conformance.targets import LostAnswerError, Session, Target
+
+Status = Literal["passed", "failed", "not applicable"]
+
+PROBE_TIMEOUT_S = 20.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """What came of a case.
+
+    Attributes:
+        problems: what was expected and seen; empty unless it failed.
+        note: why it is not applicable.
+    """
+
+    case: Case
+    target: str
+    status: Status
+    problems: Sequence[str] = field(default_factory=tuple)
+    note: str = ""
+    duration_s: float = 0.0
+
+
+def run_case(case: Case, target: Target) -> Report:
+    """Run one case in a session of its own."""
+    note = target.lacks(case)
+    if note:
+        return Report(case=case, target=target.name, status="not applicable", note=note)
+    started = time.monotonic()
+    found: list[str] = []
+    try:
+        with target.session(case) as session:
+            found += _Run(case, session).problems()
+    except LostAnswerError as error:
+        found.append(str(error))
+    return Report(
+        case=case,
+        target=target.name,
+        status="failed" if found else "passed",
+        problems=found,
+        duration_s=time.monotonic() - started,
+    )
+
+
+def start(
+    cases: Iterable[Case],
+    target: Target,
+    pool: ThreadPoolExecutor,
+    on_report: Callable[[Report], object] = lambda _: None,
+) -> dict[str, Future[Report]]:
+    """Run cases in a pool of threads; the futures have the cases' ids for keys."""
+
+    def run(case: Case) -> Report:
+        report = run_case(case, target)
+        on_report(report)
+        return report
+
+    return {case.id: pool.submit(run, case) for case in cases}
+
+
+class _Run:
+    """One case on its way: which state every interpreter of the session has to have."""
+
+    def __init__(self, case: Case, session: Session) -> None:
+        self._case = case
+        self._session = session
+        self._state: dict[Language, str] = {}
+
+    def problems(self) -> list[str]:
+        """Run the steps; those after one that went wrong say nothing and are left out."""
+        for number, step in enumerate(self._case.steps, 1):
+            found = self._step(step, step.language or self._case.language)
+            if found:
+                return [f"step {number}: {problem}" for problem in found]
+        return []
+
+    def _step(self, step: Step, language: Language) -> list[str]:
+        if step.probe != "off" and (found := self._set_state(language)):
+            return found
+        answer = self._session.run(step, language)
+        found = judge.problems(step, answer)
+        untold = answer.restarted is None and step.restarted is not False
+        if answer.ended or answer.restarted or untold:
+            self._state.pop(language, None)
+        if step.probe != "off":
+            # Also after a wrong answer: whether the next one is right says more about the fault.
+            found += self._set_state(language) or self._probe(step, language)
+        return found
+
+    def _set_state(self, language: Language) -> list[str]:
+        """Make the state that probes look for, unless it is there."""
+        if language in self._state:
+            return []
+        state = secrets.token_hex(8)
+        setting = Step(code=judge.setting(language, state), restarted="either")
+        try:
+            found = judge.problems(setting, self._session.run(setting, language))
+        except LostAnswerError as error:
+            found = [str(error)]
+        self._state[language] = state
+        return [f"the next execution, which sets state: {problem}" for problem in found]
+
+    def _probe(self, step: Step, language: Language) -> list[str]:
+        token = secrets.token_hex(16)
+        code = judge.probe(language, token)
+        probe = Step(code=code, timeout_s=PROBE_TIMEOUT_S, restarted="either")
+        try:
+            answer = self._session.run(probe, language)
+        except LostAnswerError as error:
+            return [f"the next execution: {error}"]
+        return judge.probe_problems(step, answer, f"{token} {self._state[language]}\n")

@@ -1,0 +1,20 @@
+"""Runs the conformance suite: `tests/conformance/run.py --help`, and README.md beside it."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+
+
+def _run() -> int:
+    # As a script it has its own folder on the path, and the rest of the tree has to be found.
+    sys.path[:1] = [str(ROOT / part) for part in ("tests", "tools", "agent", "clients")]
+    from conformance.program import main
+
+    return main()
+
+
+if __name__ == "__main__":
+    sys.exit(_run())

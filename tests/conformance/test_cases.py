@@ -1,0 +1,99 @@
+"""The conformance cases: all of them with the agent, a part with control socket and MCP.
+
+The cases of a target that were selected run at once in a few threads, since most of them wait for
+limits; each test is the report of one.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import zlib
+from collections.abc import Generator, KeysView
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Literal, cast
+
+import pytest
+
+from agent_process import PYTHON
+from conformance.campaign import Report, start
+from conformance.cases import Case, load_all
+from conformance.program import CONFIGURATION
+from conformance.targets import ControlTarget, McpTarget, Target, own_agent
+from e2e_support import supervisor
+
+TargetName = Literal["agent", "control", "mcp"]
+
+JOBS = 4
+
+PARTS: dict[TargetName, int] = {"agent": 1, "control": 5, "mcp": 10}
+"""One case in so many, besides those that need a jail, which no agent runs.
+`tests/conformance/run.py --via ...` runs the others."""
+
+
+def is_selected(case: Case, target: TargetName) -> bool:
+    if "jail" in case.needs:
+        return target == "control"
+    # By name, so that a new case does not change which others are chosen.
+    return zlib.crc32(case.id.encode()) % PARTS[target] == 0
+
+
+CASES = [(target, case) for target in PARTS for case in load_all() if is_selected(case, target)]
+
+
+@pytest.fixture(scope="module")
+def reports(request: pytest.FixtureRequest) -> Generator[dict[tuple[str, str], Future[Report]]]:
+    """A report to come for each selected test of this file."""
+    wanted: dict[TargetName, list[Case]] = {}
+    for item in request.session.items:
+        if item.path == request.path and isinstance(item, pytest.Function):
+            chosen = cast("dict[str, Any]", item.callspec.params)
+            if item.get_closest_marker("skip") is None:  # Node is missing
+                wanted.setdefault(chosen["target"], []).append(chosen["case"])
+    futures: dict[tuple[str, str], Future[Report]] = {}
+    with ExitStack() as stack:
+        made = make_targets(stack, wanted.keys())
+        # Left before the supervisor ends, and with nothing in the queue if a run is cut short.
+        pool = stack.enter_context(ThreadPoolExecutor(JOBS))
+        stack.callback(lambda: pool.shutdown(cancel_futures=True))
+        for name, target in made.items():
+            for case_id, future in start(wanted[name], target, pool).items():
+                futures[name, case_id] = future
+        yield futures
+
+
+def make_targets(stack: ExitStack, wanted: KeysView[TargetName]) -> dict[TargetName, Target]:
+    """The targets of these names; a supervisor only where it is needed."""
+    found: dict[TargetName, Target] = {}
+    if "agent" in wanted:
+        found["agent"] = own_agent(PYTHON)
+    if wanted - {"agent"}:
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="nsm-")))
+        running = stack.enter_context(supervisor(directory, config=CONFIGURATION))
+        control = ControlTarget(running.socket, {})
+        found["control"] = control
+        found["mcp"] = McpTarget(control, {"NSM_SOCKET": running.socket, "NSM_AUTOSTART": "0"})
+    return {name: target for name, target in found.items() if name in wanted}
+
+
+@pytest.mark.parametrize(
+    ("target", "case"),
+    [
+        pytest.param(
+            target,
+            case,
+            id=f"{target}-{case.language}-{case.file}: {case.name}",
+            marks=[] if target == "agent" else [pytest.mark.jail],
+        )
+        for target, case in CASES
+    ],
+)
+def test_case(
+    reports: dict[tuple[str, str], Future[Report]], target: TargetName, case: Case
+) -> None:
+    report = reports[target, case.id].result()
+    if report.status == "not applicable":
+        assert target != "agent" or case.needs, f"our own agent is to do all: {report.note}"
+        pytest.skip(f"not here: {report.note}")
+    assert not report.problems, "\n".join([case.spec, *report.problems])
