@@ -77,3 +77,82 @@ def status(**changes: Any) -> dict[str, Any]:
         "jail": {"kind": "bubblewrap", "uid": 1000, "note": ""},
     }
     return answer | changes
+
+
+def session_start(**changes: Any) -> dict[str, Any]:
+    """The first event of `logs`."""
+    start: dict[str, Any] = {
+        "id": "s-1",
+        "name": "a",
+        "env": "python",
+        "interpreter": "python",
+        "client": "nsm",
+        "scope": "cli",
+        "started_at": 1_700_000_000.5,
+        "dropped": 0,
+    }
+    return start | changes
+
+
+def execution_start(**changes: Any) -> dict[str, Any]:
+    """An `execution` event of `logs`."""
+    start: dict[str, Any] = {
+        "execution_id": "x-1",
+        "number": 1,
+        "client": "nsm",
+        "code": "print(1)",
+        "code_omitted": 0,
+        "started_at": 1_700_000_001.0,
+    }
+    return start | changes
+
+
+def execution_end(**changes: Any) -> dict[str, Any]:
+    """A `finished` event of `logs`."""
+    end: dict[str, Any] = {
+        "execution_id": "x-1",
+        "exit_code": 0,
+        "duration_s": 0.25,
+        "timed_out": False,
+        "interrupted": False,
+        "interpreter_restarted": False,
+        "restart_reason": "",
+        "displays": [],
+        "truncated": {},
+        "error": None,
+    }
+    return end | changes
+
+
+def log_end(**changes: Any) -> dict[str, Any]:
+    """The answer to `logs`."""
+    end: dict[str, Any] = {
+        "id": "s-1",
+        "name": "a",
+        "state": "idle",
+        "end_reason": None,
+        "executions": 1,
+    }
+    return end | changes
+
+
+def ended_row(**changes: Any) -> dict[str, Any]:
+    """A row of `ended` in the answer to `sessions`."""
+    row: dict[str, Any] = {
+        "id": "s-0",
+        "name": "gone",
+        "env": "bash",
+        "client": "nsm",
+        "scope": "cli",
+        "executions": 4,
+        "lived_s": 61.5,
+        "ended_s": 12.0,
+        "reason": "idle timeout",
+    }
+    return row | changes
+
+
+def open_file(**changes: Any) -> dict[str, Any]:
+    """The answer to `file_open`."""
+    answer = {"file": 1, "path": "/workspace/a", "size": 0, "permissions": 0o644}
+    return answer | changes

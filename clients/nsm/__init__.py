@@ -10,6 +10,7 @@ Example::
 The package's modules:
 
     client.py   the blocking client          aio.py     the same on trio
+    operations.py, transfers.py   what both have in common
     start.py    connect, or start the supervisor first
     paths.py    where the socket, state and configuration are
     shim.py     `nsm-mcp`, the pipe between an MCP client and the supervisor
@@ -29,16 +30,34 @@ if TYPE_CHECKING:
     from nsm.client import Client
     from nsm.wire.errors import NotRunningError, NsmError
     from nsm.wire.results import EnvironmentRow, KillReport, RunResult, SessionRow, Status
+    from nsm.wire.sessions import Check, Completions, FileInfo
+    from nsm.wire.transcripts import (
+        EndedRow,
+        ExecutionEnd,
+        ExecutionStart,
+        LogEnd,
+        OutputPiece,
+        SessionStart,
+    )
 
 __all__ = [
     "AsyncClient",
+    "Check",
     "Client",
+    "Completions",
+    "EndedRow",
     "EnvironmentRow",
+    "ExecutionEnd",
+    "ExecutionStart",
+    "FileInfo",
     "KillReport",
+    "LogEnd",
     "NotRunningError",
     "NsmError",
+    "OutputPiece",
     "RunResult",
     "SessionRow",
+    "SessionStart",
     "Status",
     "__version__",
 ]
@@ -54,6 +73,17 @@ def __getattr__(name: str) -> object:
             module = "nsm.wire.errors"
         case "EnvironmentRow" | "KillReport" | "RunResult" | "SessionRow" | "Status":
             module = "nsm.wire.results"
+        case "Check" | "Completions" | "FileInfo":
+            module = "nsm.wire.sessions"
+        case (
+            "EndedRow"
+            | "ExecutionEnd"
+            | "ExecutionStart"
+            | "LogEnd"
+            | "OutputPiece"
+            | "SessionStart"
+        ):
+            module = "nsm.wire.transcripts"
         case "__version__":
             module = "nsm._version"
         case _:

@@ -19,6 +19,7 @@ Example::
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -38,14 +39,20 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Any, Self
 
-    from nsm.operations import OnOutput
+    from nsm.operations import OnEntry, OnOutput
+    from nsm.transfers import Transfer
     from nsm.wire.messages import ClientMessage, ServerMessage
+    from nsm.wire.sessions import Check, Completions, FileInfo
+    from nsm.wire.transcripts import EndedRow, LogEnd
 
 ANSWER_TIMEOUT_S = 10.0
 """How long the supervisor may take to introduce itself, or to end after it said that it will."""
 
 CANCEL_TIMEOUT_S = 1.0
 """How long a cancelled call may still write its `cancel`; it is a few bytes."""
+
+CLOSE_TIMEOUT_S = 5.0
+"""How long a cancelled transfer may still take to close its file in the session."""
 
 _READ_BYTES = 65536
 
@@ -177,6 +184,114 @@ class AsyncClient:
         """All live sessions, of every scope."""
         wire = await self.call("sessions")
         return [SessionRow.from_wire(row) for row in results.rows(wire, "sessions")]
+
+    async def ended_sessions(self) -> list[EndedRow]:
+        """Sessions that are over and whose transcripts are kept, the newest last."""
+        from nsm.wire.transcripts import EndedRow  # noqa: PLC0415  # few programs ask for them
+
+        wire = await self.call("sessions", {"all": True})
+        return [EndedRow.from_wire(row) for row in results.rows(wire, "ended")]
+
+    async def run_in(
+        self,
+        target: str,
+        code: str,
+        *,
+        timeout_s: float | None = None,
+        execution_id: str | None = None,
+        on_output: OnOutput | None = None,
+    ) -> RunResult:
+        """Run code in a live session of any scope; see `nsm.Client.run_in` and `run`."""
+        arguments = operations.run_in_arguments(
+            target,
+            code,
+            timeout_s=timeout_s,
+            execution_id=execution_id,
+            stream=on_output is not None,
+        )
+        on_event = None if on_output is None else operations.output_to(on_output)
+        return RunResult.from_wire(await self.call("run_in", arguments, on_event=on_event))
+
+    async def logs(
+        self,
+        target: str,
+        *,
+        executions: int | None = None,
+        follow: bool = False,
+        on_entry: OnEntry,
+    ) -> LogEnd:
+        """Read the transcript of a session, live or ended; see `nsm.Client.logs`.
+
+        `on_entry` is called in the task of this call. It must not block. Cancel the call to stop
+        following.
+        """
+        from nsm.wire.transcripts import LogEnd  # noqa: PLC0415  # few programs read logs
+
+        arguments = operations.logs_arguments(target, executions=executions, follow=follow)
+        on_event = operations.entries_to(on_entry)
+        return LogEnd.from_wire(await self.call("logs", arguments, on_event=on_event))
+
+    async def complete(self, target: str, code: str, cursor: int) -> Completions:
+        """What could stand at a place of some code; see `nsm.Client.complete`."""
+        from nsm.wire.sessions import Completions  # noqa: PLC0415  # for prompts only
+
+        arguments = {"target": target, "code": code, "cursor": cursor}
+        return Completions.from_wire(await self.call("complete", arguments))
+
+    async def check(self, target: str, code: str) -> Check:
+        """Whether code is a whole input for the session's interpreter."""
+        from nsm.wire.sessions import Check  # noqa: PLC0415  # for prompts only
+
+        return Check.from_wire(await self.call("check", {"target": target, "code": code}))
+
+    async def get_file(
+        self,
+        target: str,
+        path: str,
+        write: Callable[[bytes], object],
+        *,
+        max_bytes: int | None = None,
+    ) -> FileInfo:
+        """Read a file of a session; see `nsm.Client.get_file`. `write` must not block for long."""
+        from nsm import transfers  # noqa: PLC0415  # few programs transfer files
+
+        return await self._carry_out(transfers.get(target, path, write, max_bytes))
+
+    async def put_file(
+        self,
+        target: str,
+        path: str,
+        read: Callable[[int], bytes],
+        *,
+        permissions: int | None = None,
+        overwrite: bool = True,
+    ) -> FileInfo:
+        """Write a file of a session; see `nsm.Client.put_file`. `read` must not block for long."""
+        from nsm import transfers  # noqa: PLC0415  # few programs transfer files
+
+        return await self._carry_out(
+            transfers.put(target, path, read, permissions, overwrite=overwrite)
+        )
+
+    async def _carry_out(self, transfer: Transfer) -> FileInfo:
+        closing = False
+        try:
+            step = next(transfer)
+            while True:
+                answer: dict[str, Any] = {}
+                try:
+                    # What is cancelled still closes its file: a session has few of them.
+                    limit_s = CLOSE_TIMEOUT_S if closing else math.inf
+                    with trio.move_on_after(limit_s, shield=closing):
+                        answer = await self.call(*step)
+                except BaseException as error:  # noqa: BLE001  # the transfer raises it again
+                    closing = True
+                    step = transfer.throw(error)
+                else:
+                    step = transfer.send(answer)
+        except StopIteration as end:
+            info: FileInfo = end.value
+            return info
 
     async def kill(self, targets: str | Iterable[str]) -> KillReport:
         """End sessions by id, name or ``scope/name``; the report says which could not be found."""

@@ -30,8 +30,11 @@ if TYPE_CHECKING:
     from typing import Any, Self
 
     from nsm.interrupts import Interrupts
-    from nsm.operations import OnOutput
+    from nsm.operations import OnEntry, OnOutput
+    from nsm.transfers import Transfer
     from nsm.wire.messages import ServerMessage
+    from nsm.wire.sessions import Check, Completions, FileInfo
+    from nsm.wire.transcripts import EndedRow, LogEnd
 
 ANSWER_TIMEOUT_S = 10.0
 """How long the supervisor may take to introduce itself, or to end after it said that it will.
@@ -181,6 +184,162 @@ class Client:
         """All live sessions, of every scope."""
         wire = self.call("sessions")
         return [SessionRow.from_wire(row) for row in results.rows(wire, "sessions")]
+
+    def ended_sessions(self) -> list[EndedRow]:
+        """Sessions that are over and whose transcripts are kept, the newest last."""
+        from nsm.wire.transcripts import EndedRow  # noqa: PLC0415  # `nsm ps` does without
+
+        wire = self.call("sessions", {"all": True})
+        return [EndedRow.from_wire(row) for row in results.rows(wire, "ended")]
+
+    # One session, whoever it belongs to. A target is an id, a name or ``scope/name``.
+
+    def run_in(
+        self,
+        target: str,
+        code: str,
+        *,
+        timeout_s: float | None = None,
+        execution_id: str | None = None,
+        on_output: OnOutput | None = None,
+    ) -> RunResult:
+        """Run code in a live session of any scope; the rest is as in `run`.
+
+        Raises:
+            UnknownSessionError, AmbiguousSessionError: no live session is meant, or several.
+        """
+        arguments = operations.run_in_arguments(
+            target,
+            code,
+            timeout_s=timeout_s,
+            execution_id=execution_id,
+            stream=on_output is not None,
+        )
+        on_event = None if on_output is None else operations.output_to(on_output)
+        wire = self.call("run_in", arguments, on_event=on_event, interruptible=True)
+        return RunResult.from_wire(wire)
+
+    def logs(
+        self,
+        target: str,
+        *,
+        executions: int | None = None,
+        follow: bool = False,
+        on_entry: OnEntry,
+    ) -> LogEnd:
+        """Read the transcript of a session, live or ended.
+
+        Args:
+            executions: only that many of the last ones; None for all that are kept.
+            follow: wait for what comes until the session ends. Ctrl-C ends the waiting.
+            on_entry: called with each `SessionStart`, `ExecutionStart`, `OutputPiece` and
+                `ExecutionEnd` (`nsm.wire.transcripts`). While it takes its time, output may be
+                left out, which the next piece's `skipped` says. What it raises ends the call.
+
+        Returns:
+            What is to be said at the end: the session's state, and why it ended.
+
+        Raises:
+            UnknownSessionError, AmbiguousSessionError: no session is meant, or several.
+        """
+        from nsm.wire.transcripts import LogEnd  # noqa: PLC0415  # few programs read logs
+
+        arguments = operations.logs_arguments(target, executions=executions, follow=follow)
+        on_event = operations.entries_to(on_entry)
+        return LogEnd.from_wire(self.call("logs", arguments, on_event=on_event, interruptible=True))
+
+    def complete(self, target: str, code: str, cursor: int) -> Completions:
+        """What could stand at a place of some code, from the session's live names.
+
+        Args:
+            cursor: the place, in characters (code points) from the beginning of `code`.
+        """
+        from nsm.wire.sessions import Completions  # noqa: PLC0415  # for prompts only
+
+        arguments = {"target": target, "code": code, "cursor": cursor}
+        return Completions.from_wire(self.call("complete", arguments))
+
+    def check(self, target: str, code: str) -> Check:
+        """Whether code is a whole input for the session's interpreter."""
+        from nsm.wire.sessions import Check  # noqa: PLC0415  # for prompts only
+
+        return Check.from_wire(self.call("check", {"target": target, "code": code}))
+
+    def get_file(
+        self,
+        target: str,
+        path: str,
+        write: Callable[[bytes], object],
+        *,
+        max_bytes: int | None = None,
+    ) -> FileInfo:
+        """Read a file of a session, piece by piece.
+
+        Example::
+
+            with open("plot.png", "wb") as file:
+                client.get_file("work", "plot.png", file.write)
+
+        Args:
+            path: in the session; relative to its workspace.
+            write: called with each piece; what it raises ends the transfer.
+            max_bytes: refuse a larger file. (The supervisor has a limit of its own.)
+
+        Returns:
+            What was read: the file's absolute path in the session, its size and permissions.
+
+        Raises:
+            FileError: it cannot be read; the message says why.
+            FileTooLargeError: it is too large.
+        """
+        from nsm import transfers  # noqa: PLC0415  # for `nsm cp`
+
+        return self._carry_out(transfers.get(target, path, write, max_bytes))
+
+    def put_file(
+        self,
+        target: str,
+        path: str,
+        read: Callable[[int], bytes],
+        *,
+        permissions: int | None = None,
+        overwrite: bool = True,
+    ) -> FileInfo:
+        """Write a file of a session, piece by piece. It appears whole at the end, or not at all.
+
+        Example::
+
+            with open("data.csv", "rb") as file:
+                client.put_file("work", "data.csv", file.read)
+
+        Args:
+            path: in the session; relative to its workspace.
+            read: called with a number of bytes until it returns none; what it raises ends the
+                transfer and leaves an older file as it was.
+            permissions: as in `os.chmod`; None for the session's own choice.
+            overwrite: replace an older file.
+
+        Raises:
+            FileError: it cannot be written; the message says why.
+            FileTooLargeError: it is too large.
+        """
+        from nsm import transfers  # noqa: PLC0415  # for `nsm cp`
+
+        return self._carry_out(transfers.put(target, path, read, permissions, overwrite=overwrite))
+
+    def _carry_out(self, transfer: Transfer) -> FileInfo:
+        try:
+            step = next(transfer)
+            while True:
+                try:
+                    answer = self.call(*step)
+                except BaseException as error:  # noqa: BLE001  # the transfer raises it again
+                    step = transfer.throw(error)
+                else:
+                    step = transfer.send(answer)
+        except StopIteration as end:
+            info: FileInfo = end.value
+            return info
 
     def kill(self, targets: str | Iterable[str]) -> KillReport:
         """End sessions by id, name or ``scope/name``; the report says which could not be found."""

@@ -14,11 +14,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from nsm.wire.messages import Event
+    from nsm.wire.transcripts import Entry
 
 Stream: TypeAlias = Literal["stdout", "stderr"]
 
 if TYPE_CHECKING:
     OnOutput: TypeAlias = Callable[[Stream, str], object]
+    OnEntry: TypeAlias = Callable[[Entry], object]
 
 _FRAME_RESERVE_BYTES = 64 * 1024
 """Room in a frame for everything but the code."""
@@ -60,6 +62,31 @@ def run_arguments(
     return arguments
 
 
+def run_in_arguments(
+    target: str,
+    code: str,
+    *,
+    timeout_s: float | None = None,
+    execution_id: str | None = None,
+    stream: bool = False,
+) -> dict[str, Any]:
+    """The arguments of `run_in`; errors as in `run_arguments`."""
+    _check_code(code)
+    arguments: dict[str, Any] = {"target": target, "code": code}
+    if stream:
+        arguments["stream"] = True
+    optional = {"timeout_s": timeout_s, "execution_id": execution_id}
+    return arguments | {key: value for key, value in optional.items() if value is not None}
+
+
+def logs_arguments(target: str, *, executions: int | None, follow: bool) -> dict[str, Any]:
+    """The arguments of `logs`."""
+    arguments: dict[str, Any] = {"target": target, "follow": follow}
+    if executions is not None:
+        arguments["executions"] = executions
+    return arguments
+
+
 def kill_arguments(targets: str | Iterable[str]) -> dict[str, Any]:
     """The arguments of `kill` for ids, names or ``scope/name``s."""
     return {"targets": [targets] if isinstance(targets, str) else list(targets)}
@@ -82,6 +109,18 @@ def output_to(on_output: OnOutput) -> Callable[[Event], None]:
         output = output_of(event)
         if output is not None:
             on_output(*output)
+
+    return on_event
+
+
+def entries_to(on_entry: OnEntry) -> Callable[[Event], None]:
+    """A callback for the events of `logs` that hands entries on."""
+    from nsm.wire import transcripts  # noqa: PLC0415  # few programs read logs
+
+    def on_event(event: Event) -> None:
+        entry = transcripts.entry(event.event, event.data)
+        if entry is not None:
+            on_entry(entry)
 
     return on_event
 

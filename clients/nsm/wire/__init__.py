@@ -8,6 +8,8 @@ From the ground up:
     connection.py  the state machine of each end: which message may come when
     results.py     what operations answer, as values for users of the client
     images.py      pictures in displays, checked
+    transcripts.py what `logs` tells, and sessions that have ended
+    sessions.py    what else a live session answers: completions, files
 
 Nothing here imports anything that does I/O, and nothing imports `dataclasses`: it costs 10 ms and
 each class another one, a quarter of what `nsm ps` may take from start to end. Values are

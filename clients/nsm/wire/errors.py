@@ -143,6 +143,18 @@ class ResultTooLargeError(NsmError):
     code = "result-too-large"
 
 
+class FileError(NsmError):
+    """A file of a session cannot be read or written; the message says why."""
+
+    code = "file-error"
+
+
+class FileTooLargeError(FileError):
+    """A file is larger than may be carried."""
+
+    code = "file-too-large"
+
+
 class BadProjectError(NsmError):
     """The project directory cannot or must not be mounted."""
 
@@ -185,6 +197,8 @@ _BY_CODE: dict[str, type[NsmError]] = {
         SessionEndedError,
         UnknownExecutionError,
         CodeTooLargeError,
+        FileError,
+        FileTooLargeError,
         BadProjectError,
         ShuttingDownError,
         NotRunningError,

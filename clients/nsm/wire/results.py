@@ -76,8 +76,8 @@ class RunResult(NamedTuple):
     @classmethod
     def from_wire(cls, wire: Mapping[str, Any]) -> Self:
         """Check the answer to `run` or `result`."""
-        run = _Fields(wire, "a run's result")
-        session = _Fields(run.map("session"), "a run's session")
+        run = Fields(wire, "a run's result")
+        session = Fields(run.map("session"), "a run's session")
         return cls(
             execution_id=run.text("execution_id"),
             env=run.text("env"),
@@ -92,7 +92,7 @@ class RunResult(NamedTuple):
             exit_code=run.integer("exit_code"),
             duration_s=run.number("duration_s"),
             displays=run.maps("displays"),
-            truncated={stream: _truncation(what) for stream, what in run.map("truncated").items()},
+            truncated=truncations(run.map("truncated")),
             timed_out=run.flag("timed_out"),
             interrupted=run.flag("interrupted"),
             interpreter_restarted=run.flag("interpreter_restarted"),
@@ -131,7 +131,7 @@ class SessionRow(NamedTuple):
     @classmethod
     def from_wire(cls, wire: Mapping[str, Any]) -> Self:
         """Check one row of the answer to `sessions`."""
-        row = _Fields(wire, "a session row")
+        row = Fields(wire, "a session row")
         return cls(
             id=row.text("id"),
             name=row.optional("name", row.text),
@@ -175,7 +175,7 @@ class EnvironmentRow(NamedTuple):
     @classmethod
     def from_wire(cls, wire: Mapping[str, Any]) -> Self:
         """Check one row of the answer to `envs`."""
-        row = _Fields(wire, "an environment row")
+        row = Fields(wire, "an environment row")
         return cls(
             name=row.text("name"),
             interpreter=row.text("interpreter"),
@@ -213,9 +213,9 @@ class KillReport(NamedTuple):
     @classmethod
     def from_wire(cls, wire: Mapping[str, Any]) -> Self:
         """Check the answer to `kill`."""
-        report = _Fields(wire, "a kill report")
-        killed = [_Fields(row, "a killed session") for row in report.maps("killed")]
-        errors = [_Fields(row, "a kill error") for row in report.maps("errors")]
+        report = Fields(wire, "a kill report")
+        killed = [Fields(row, "a killed session") for row in report.maps("killed")]
+        errors = [Fields(row, "a kill error") for row in report.maps("errors")]
         return cls(
             killed=tuple(
                 KilledSession(row.text("id"), row.optional("name", row.text)) for row in killed
@@ -254,8 +254,8 @@ class Status(NamedTuple):
     @classmethod
     def from_wire(cls, wire: Mapping[str, Any]) -> Self:
         """Check the answer to `status`."""
-        status = _Fields(wire, "the supervisor's status")
-        jail = _Fields(status.map("jail"), "the status of the jails")
+        status = Fields(wire, "the supervisor's status")
+        jail = Fields(status.map("jail"), "the status of the jails")
         return cls(
             version=status.text("version"),
             pid=status.integer("pid"),
@@ -273,23 +273,31 @@ class Status(NamedTuple):
 
 def rows(wire: Mapping[str, Any], key: str) -> tuple[dict[str, Any], ...]:
     """The list of maps that an answer holds under `key`."""
-    return _Fields(wire, "an answer").maps(key)
+    return Fields(wire, "an answer").maps(key)
 
 
 def flag(wire: Mapping[str, Any], key: str) -> bool:
     """The truth value that an answer holds under `key`."""
-    return _Fields(wire, "an answer").flag(key)
+    return Fields(wire, "an answer").flag(key)
+
+
+def truncations(wire: Mapping[str, Any]) -> dict[str, Truncation]:
+    """What is left out of each stream."""
+    return {stream: _truncation(what) for stream, what in wire.items()}
 
 
 def _truncation(wire: object) -> Truncation:
     if not isinstance(wire, dict):
         raise RemoteProtocolError("the supervisor sent a truncation that is not a map")
-    what = _Fields(cast("dict[str, Any]", wire), "a truncation")
+    what = Fields(cast("dict[str, Any]", wire), "a truncation")
     return Truncation(what.integer("omitted_bytes"), what.optional("file", what.text))
 
 
-class _Fields:
-    """Reads a map's fields by type; `noun` names the map in errors."""
+class Fields:
+    """Reads a map's fields by type; `noun` names the map in errors.
+
+    Every reader raises `RemoteProtocolError` where the field is missing or of another type.
+    """
 
     __slots__ = ("_noun", "_wire")
 

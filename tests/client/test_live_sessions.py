@@ -1,0 +1,357 @@
+"""Both clients on one session: transcripts, code in it, completion, files."""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import trio
+
+import nsm
+import samples
+from fakesupervisor import Exchange, FakeSupervisor
+from nsm.wire.errors import FileError, FileTooLargeError, UnknownSessionError
+from nsm.wire.sessions import PIECE_BYTES
+from nsm.wire.transcripts import ExecutionEnd, ExecutionStart, OutputPiece, SessionStart
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterator
+
+    from fakesupervisor import Handler
+
+
+@pytest.fixture
+def supervisor() -> Iterator[FakeSupervisor]:
+    with FakeSupervisor() as supervisor:
+        yield supervisor
+
+
+@pytest.fixture
+def client(supervisor: FakeSupervisor) -> Iterator[nsm.Client]:
+    with nsm.Client(connection=supervisor.connect()) as client:
+        yield client
+
+
+def answer(**result: Any) -> Handler:
+    """A handler that always answers the same."""
+    return lambda _exchange: result
+
+
+def on_trio(
+    supervisor: FakeSupervisor, work: Callable[[nsm.AsyncClient], Awaitable[object]]
+) -> None:
+    """Do something with the async client."""
+
+    async def main() -> None:
+        stream = trio.SocketStream(trio.socket.from_stdlib_socket(supervisor.connect()))
+        async with nsm.AsyncClient(stream=stream) as client:
+            await work(client)
+
+    trio.run(main)
+
+
+# Transcripts
+
+
+def one_execution(exchange: Exchange) -> dict[str, Any]:
+    exchange.emit("session", samples.session_start())
+    exchange.emit("execution", samples.execution_start())
+    exchange.emit("weather", {"of": "a newer supervisor"})
+    exchange.emit("output", {"execution_id": "x-1", "stream": "stdout", "text": "1\n"})
+    exchange.emit("finished", samples.execution_end())
+    return samples.log_end()
+
+
+KINDS = [SessionStart, ExecutionStart, OutputPiece, ExecutionEnd]
+
+
+def test_a_transcript_comes_entry_by_entry(supervisor: FakeSupervisor, client: nsm.Client) -> None:
+    supervisor.handlers["logs"] = one_execution
+    entries: list[object] = []
+    end = client.logs("a", executions=5, on_entry=entries.append)
+    assert [type(entry) for entry in entries] == KINDS
+    assert (end.state, end.executions) == ("idle", 1)
+    assert supervisor.requests[0].args == {"target": "a", "executions": 5, "follow": False}
+
+
+def test_a_transcript_on_trio(supervisor: FakeSupervisor) -> None:
+    supervisor.handlers["logs"] = one_execution
+    entries: list[object] = []
+
+    async def work(client: nsm.AsyncClient) -> None:
+        end = await client.logs("a", follow=True, on_entry=entries.append)
+        assert end.executions == 1
+
+    on_trio(supervisor, work)
+    assert [type(entry) for entry in entries] == KINDS
+    assert supervisor.requests[0].args == {"target": "a", "follow": True}
+
+
+def test_ctrl_c_ends_following_and_brings_the_end(
+    supervisor: FakeSupervisor, client: nsm.Client
+) -> None:
+    def follow(exchange: Exchange) -> dict[str, Any]:
+        exchange.emit("session", samples.session_start())
+        os.kill(os.getpid(), signal.SIGINT)
+        exchange.cancelled.wait()
+        return samples.log_end(state="running")
+
+    supervisor.handlers |= {"logs": follow, "ping": answer()}
+    end = client.logs("a", follow=True, on_entry=lambda _: None)
+    assert end.state == "running"
+    client.ping()
+
+
+def test_ended_sessions(supervisor: FakeSupervisor, client: nsm.Client) -> None:
+    supervisor.handlers["sessions"] = answer(sessions=[], ended=[samples.ended_row()])
+    assert [row.id for row in client.ended_sessions()] == ["s-0"]
+    assert supervisor.requests[0].args == {"all": True}
+
+    async def work(client: nsm.AsyncClient) -> None:
+        assert [row.reason for row in await client.ended_sessions()] == ["idle timeout"]
+
+    on_trio(supervisor, work)
+
+
+# Code
+
+
+def test_code_in_anybody_s_session(supervisor: FakeSupervisor, client: nsm.Client) -> None:
+    def run_in(exchange: Exchange) -> dict[str, Any]:
+        exchange.output("stdout", "hi\n")
+        return samples.run_result(stdout="hi\n")
+
+    supervisor.handlers["run_in"] = run_in
+    seen: list[str] = []
+    result = client.run_in("other/a", "x", on_output=lambda _, text: seen.append(text))
+    assert (result.stdout, seen) == ("hi\n", ["hi\n"])
+    client.run_in("a", "x", timeout_s=5, execution_id="e")
+
+    async def work(client: nsm.AsyncClient) -> None:
+        assert (await client.run_in("a", "x", on_output=lambda _, text: seen.append(text))).stdout
+
+    on_trio(supervisor, work)
+    assert [request.args for request in supervisor.requests] == [
+        {"target": "other/a", "code": "x", "stream": True},
+        {"target": "a", "code": "x", "timeout_s": 5, "execution_id": "e"},
+        {"target": "a", "code": "x", "stream": True},
+    ]
+
+
+def test_completion_and_check(supervisor: FakeSupervisor, client: nsm.Client) -> None:
+    supervisor.handlers |= {
+        "complete": answer(start=0, end=2, matches=["print"], available=True),
+        "check": answer(status="incomplete", indent="    "),
+    }
+    assert client.complete("a", "pr", 2).matches == ("print",)
+    assert client.check("a", "if x:").indent == "    "
+
+    async def work(client: nsm.AsyncClient) -> None:
+        assert (await client.complete("a", "pr", 2)).available
+        assert (await client.check("a", "if x:")).status == "incomplete"
+
+    on_trio(supervisor, work)
+    assert supervisor.requests[0].args == {"target": "a", "code": "pr", "cursor": 2}
+
+
+# Files
+
+
+class Files:
+    """The supervisor's side of transfers of one file."""
+
+    def __init__(self, supervisor: FakeSupervisor, content: bytes = b"") -> None:
+        self.content = content
+        self.written = bytearray()
+        self.closed: list[bool] = []
+        self.fail_after: int | None = None
+        self._done = 0
+        self._at = 0
+        supervisor.handlers |= {
+            "file_open": self.open,
+            "file_read": self.read,
+            "file_write": self.write,
+            "file_close": self.close,
+        }
+
+    def open(self, exchange: Exchange) -> dict[str, Any]:
+        if exchange.args["path"] == "missing":
+            raise FileError("no file missing")
+        size = len(self.content) if exchange.args["mode"] == "read" else 0
+        return samples.open_file(file=5, size=size)
+
+    def read(self, exchange: Exchange) -> dict[str, Any]:
+        self._count(exchange)
+        piece = self.content[self._at : self._at + exchange.args["bytes"]]
+        self._at += len(piece)
+        return {"data": piece, "eof": self._at == len(self.content)}
+
+    def write(self, exchange: Exchange) -> dict[str, Any]:
+        self._count(exchange)
+        self.written += exchange.args["data"]
+        return {"size": len(self.written)}
+
+    def close(self, exchange: Exchange) -> dict[str, Any]:
+        assert exchange.args["file"] == 5
+        self.closed.append(exchange.args["keep"])
+        return {"path": "/workspace/a", "size": len(self.written)}
+
+    def _count(self, exchange: Exchange) -> None:
+        assert exchange.args["file"] == 5
+        if self._done == self.fail_after:
+            raise FileError("the disk is full")
+        self._done += 1
+
+
+CONTENT = bytes(range(256)) * 2500  # three pieces
+
+
+def test_a_file_comes_in_pieces(supervisor: FakeSupervisor, client: nsm.Client) -> None:
+    files = Files(supervisor, CONTENT)
+    pieces: list[bytes] = []
+    info = client.get_file("a", "x", pieces.append)
+    assert b"".join(pieces) == CONTENT
+    assert max(map(len, pieces)) == PIECE_BYTES
+    assert info == nsm.FileInfo("/workspace/a", len(CONTENT), 0o644)
+    assert files.closed == [True]
+    assert supervisor.requests[0].args == {"target": "a", "path": "x", "mode": "read"}
+
+
+def test_a_file_goes_in_pieces(supervisor: FakeSupervisor, client: nsm.Client) -> None:
+    files = Files(supervisor)
+    info = client.put_file("a", "x", io.BytesIO(CONTENT).read, permissions=0o600, overwrite=False)
+    assert files.written == CONTENT
+    assert files.closed == [True]
+    assert info.size == len(CONTENT)
+    assert supervisor.requests[0].args == {
+        "target": "a",
+        "path": "x",
+        "mode": "write",
+        "overwrite": False,
+        "permissions": 0o600,
+    }
+    assert all(len(r.args["data"]) <= PIECE_BYTES for r in supervisor.requests[1:-1])
+
+
+def test_a_source_that_gives_more_than_it_was_asked_for(
+    supervisor: FakeSupervisor, client: nsm.Client
+) -> None:
+    files = Files(supervisor)
+    pieces = [CONTENT, b"end", b""]
+    client.put_file("a", "x", lambda _: pieces.pop(0))
+    assert files.written == CONTENT + b"end"
+    assert all(len(r.args["data"]) <= PIECE_BYTES for r in supervisor.requests[1:-1])
+
+
+def test_an_empty_file(supervisor: FakeSupervisor, client: nsm.Client) -> None:
+    files = Files(supervisor)
+    assert client.put_file("a", "x", io.BytesIO().read).size == 0
+    assert client.get_file("a", "x", lambda _: None).size == 0
+    assert files.closed == [True, True]
+
+
+def test_a_file_that_cannot_be_opened(supervisor: FakeSupervisor, client: nsm.Client) -> None:
+    files = Files(supervisor)
+    with pytest.raises(FileError, match="no file missing"):
+        client.get_file("a", "missing", lambda _: None)
+    assert files.closed == []
+
+
+def test_a_transfer_that_fails_in_the_middle(
+    supervisor: FakeSupervisor, client: nsm.Client
+) -> None:
+    files = Files(supervisor, CONTENT)
+    files.fail_after = 1
+    with pytest.raises(FileError, match="the disk is full"):
+        client.get_file("a", "x", lambda _: None)
+    with pytest.raises(FileError, match="the disk is full"):
+        client.put_file("a", "x", io.BytesIO(CONTENT).read)
+    assert files.closed == [False, False]
+
+
+def test_a_session_that_ends_in_the_middle_is_what_is_told(
+    supervisor: FakeSupervisor, client: nsm.Client
+) -> None:
+    Files(supervisor, CONTENT)
+
+    def gone(_: Exchange) -> dict[str, Any]:
+        raise UnknownSessionError("no session a")
+
+    supervisor.handlers |= {"file_read": gone, "file_close": gone}
+    with pytest.raises(UnknownSessionError):
+        client.get_file("a", "x", lambda _: None)
+
+
+def test_what_a_callback_raises_gives_the_file_up(
+    supervisor: FakeSupervisor, client: nsm.Client
+) -> None:
+    files = Files(supervisor, CONTENT)
+
+    def full(_: bytes) -> None:
+        raise OSError(28, "No space left on device")
+
+    def unreadable(_: int) -> bytes:
+        raise OSError(5, "Input/output error")
+
+    with pytest.raises(OSError, match="No space left"):
+        client.get_file("a", "x", full)
+    with pytest.raises(OSError, match="Input/output"):
+        client.put_file("a", "x", unreadable)
+    assert files.closed == [False, False]
+
+
+@pytest.mark.parametrize("announced", [True, False])
+def test_more_than_is_wanted(
+    announced: bool, supervisor: FakeSupervisor, client: nsm.Client
+) -> None:
+    files = Files(supervisor, CONTENT)
+    if not announced:  # it grows while it is read
+        supervisor.handlers["file_open"] = answer(**samples.open_file(file=5, size=1))
+    received = bytearray()
+    with pytest.raises(FileTooLargeError, match="/workspace/a"):
+        client.get_file("a", "x", received.extend, max_bytes=PIECE_BYTES)
+    assert len(received) <= PIECE_BYTES
+    assert files.closed == [False]
+
+
+def test_files_on_trio(supervisor: FakeSupervisor) -> None:
+    files = Files(supervisor, CONTENT)
+    received = bytearray()
+
+    async def work(client: nsm.AsyncClient) -> None:
+        info = await client.get_file("a", "x", received.extend)
+        assert info.size == len(CONTENT)
+        await client.put_file("a", "x", io.BytesIO(CONTENT).read)
+        with pytest.raises(FileError):
+            await client.get_file("a", "missing", received.extend)
+
+    on_trio(supervisor, work)
+    assert received == CONTENT
+    assert files.written == CONTENT
+    assert files.closed == [True, True]
+
+
+def test_a_cancelled_transfer_closes_its_file(supervisor: FakeSupervisor) -> None:
+    files = Files(supervisor, CONTENT)
+    stuck = threading.Event()
+
+    def read(exchange: Exchange) -> dict[str, Any]:
+        stuck.set()
+        exchange.cancelled.wait()
+        return {"data": b"", "eof": False}
+
+    supervisor.handlers["file_read"] = read
+
+    async def work(client: nsm.AsyncClient) -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(client.get_file, "a", "x", bytearray().extend)
+            await trio.to_thread.run_sync(stuck.wait)
+            nursery.cancel_scope.cancel()
+        assert nursery.cancel_scope.cancelled_caught
+
+    on_trio(supervisor, work)
+    assert files.closed == [False]
