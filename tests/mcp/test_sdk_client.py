@@ -43,6 +43,10 @@ def fail(execution: FakeExecution) -> None:
     execution.finish("oh", exit_code=3)
 
 
+def show(execution: FakeExecution) -> None:
+    execution.finish("text\n", displays=SHOWN)
+
+
 ERAS = ["legacy", "auto", "2026-07-28"]
 Connect = Callable[..., AbstractAsyncContextManager[Client]]
 
@@ -170,7 +174,7 @@ SHOWN = [
 @pytest.mark.parametrize("mode", ERAS)
 async def test_images(bench: Bench, connect: Connect, mode: str) -> None:
     """As many and as large as they may be."""
-    bench.runner.auto = lambda execution: execution.finish("text\n", displays=SHOWN)
+    bench.runner.auto = show
     async with connect(mode) as client:
         result = await client.call_tool("run", {"env": "python", "code": "x"})
         text, *images = result.content

@@ -6,6 +6,7 @@
     render.py     values to text; pure
     harmless.py   what jailed programs print, for a terminal; pure
     live.py       streamed output without gaps and without repeats; pure
+    transcript.py  what was run in a session and what came of it; pure
 
 Each verb is a module with ``parser()`` and ``main(arguments) -> exit code``: it parses, makes one
 call to the supervisor, renders, returns. Only the module of the verb that is asked for is loaded,
