@@ -2,6 +2,8 @@
 
 PYTHON ?=
 ARGS ?=
+SOAK_MINUTES ?= 30
+SOAK_EXECUTIONS ?= 10000
 BIN := .venv/bin
 CODE := agent benchmarks clients supervisor tests tools
 
@@ -23,8 +25,9 @@ run: setup ## show the main job on this repository
 test: setup ## run the tests (ARGS='-k name' for some)
 	@$(BIN)/python -m pytest $(ARGS)
 
-soak: setup ## run the tests that take a minute and more of real time
-	@$(BIN)/python -m pytest -m slow $(ARGS)
+soak: setup ## run the tests that take minutes (SOAK_MINUTES=30 SOAK_EXECUTIONS=10000)
+	@SOAK_MINUTES=$(SOAK_MINUTES) SOAK_EXECUTIONS=$(SOAK_EXECUTIONS) \
+		$(BIN)/python -m pytest -m slow $(ARGS)
 
 check: setup lint types test ## the gate: format, lint, types, tests
 

@@ -58,6 +58,10 @@ FLOODS = {
 }
 
 
+def ignore(_stream: str, _text: str) -> None:
+    """A reader that keeps nothing."""
+
+
 def peak_kib(pid: int) -> int:
     """The most memory that a process ever had."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
@@ -83,7 +87,7 @@ def test_floods_end_with_a_useful_answer_and_cost_nobody_memory(shared: Supervis
                     env=flood.env,
                     session=name,
                     timeout_s=30 if flood.ends else LIMIT_S,
-                    on_output=lambda *_: None,
+                    on_output=ignore,
                 )
 
         threads = [threading.Thread(target=drown, args=item) for item in FLOODS.items()]
