@@ -916,6 +916,21 @@ def read_processes() -> dict[int, Process]:
     return table
 
 
+class NewestPid:
+    """Tells the pid that was given last in our PID namespace; 0 where /proc does not say."""
+
+    def __init__(self) -> None:
+        self._fd = -1
+        with contextlib.suppress(OSError):
+            self._fd = os.open("/proc/loadavg", os.O_RDONLY | os.O_CLOEXEC)
+
+    def pid(self) -> int:
+        try:
+            return int(os.pread(self._fd, 128, 0).split()[4])
+        except (OSError, ValueError, IndexError):
+            return 0
+
+
 def tree_of(table: Mapping[int, Process], leader: int, adopted: Iterable[int]) -> set[int]:
     """Pids of a session leader, of its session, of `adopted`, and of everyone below them."""
     members = {pid for pid, row in table.items() if row.session == leader or pid == leader}
@@ -1452,7 +1467,12 @@ class Execution:
     """The piece of code that runs now, and how far it is on the way to being stopped."""
 
     def __init__(
-        self, request_id: str | int, number: int, interpreter: Interpreter, grace_s: float
+        self,
+        request_id: str | int,
+        number: int,
+        interpreter: Interpreter,
+        grace_s: float,
+        last_pid: int,
     ) -> None:
         self.id = request_id
         self.number = number
@@ -1461,12 +1481,23 @@ class Execution:
         self.preview: Preview | None = None
         self.started = time.monotonic()
         self.started_ticks = int(time.clock_gettime(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK"))
+        self._last_pid = last_pid
         self.timed_out = False
         self.interrupted = False
 
     @property
     def stopping(self) -> bool:
         return self.timed_out or self.interrupted
+
+    def has_started(self, row: Process) -> bool:
+        """Whether a process is this execution's, and not of an earlier one.
+
+        A clock tick is long: the last execution may have started something within the same one.
+        Pids grow, but for a wrap-around that would have to come in that very tick.
+        """
+        if row.started == self.started_ticks:
+            return row.pid > self._last_pid
+        return row.started > self.started_ticks
 
 
 class Agent:
@@ -1495,6 +1526,7 @@ class Agent:
         self._executions = 0
         self._orphans: dict[int, Interpreter] = {}
         self._spills = Spills(workspace)
+        self._newest = NewestPid()
         self._interpreters = {
             name: INTERPRETERS[name](self, program) for name, program in programs.items()
         }
@@ -1671,7 +1703,9 @@ class Agent:
             self._fail(f"cannot start {interpreter.program}: {error}", request_id)
             return
         self._executions += 1
-        execution = Execution(request_id, self._executions, interpreter, float(grace_s))
+        execution = Execution(
+            request_id, self._executions, interpreter, float(grace_s), self._newest.pid()
+        )
         self.running = execution
         if message.get("stream") is True:
             execution.preview = Preview(
@@ -1733,7 +1767,7 @@ class Agent:
         leader = interpreter.pid
         table = read_processes()
         below = [table[pid] for pid in tree_of(table, leader, ()) - {leader}]
-        new = [row for row in below if row.alive and row.started >= execution.started_ticks]
+        new = [row for row in below if row.alive and execution.has_started(row)]
         foreground = [row.pid for row in new if row.group == leader]
         interpreter.send_interrupt(execution.number)
         # The interpreter first: a shell whose child is gone before would go on with the next.
@@ -1758,7 +1792,7 @@ class Agent:
         table = read_processes()
         for pid in tree_of(table, leader, ()) - {leader}:
             row = table[pid]
-            if row.alive and row.group == leader and row.started >= execution.started_ticks:
+            if row.alive and row.group == leader and execution.has_started(row):
                 send_signal(pid, signal.SIGINT)
 
     def _on_grace_over(self) -> None:
@@ -2193,6 +2227,7 @@ class PythonWorker:
     def _run(self, number: int, code: str) -> int:
         """Runs a piece of code; returns its exit code. Never raises."""
         name = f"<exec {number}>"
+        code = code.removeprefix("\ufeff")  # as a file's would be
         self._remember_source(name, code)
         self._displayed_bytes = 0
         self._namespace.pop("__warningregistry__", None)

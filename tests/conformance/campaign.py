@@ -79,6 +79,9 @@ class _Run:
         self._case = case
         self._session = session
         self._state: dict[Language, str] = {}
+        self._unused = {
+            step.language or case.language for step in case.steps if step.probe != "off"
+        }
 
     def problems(self) -> list[str]:
         """Run the steps; those after one that went wrong say nothing and are left out."""
@@ -89,8 +92,10 @@ class _Run:
         return []
 
     def _step(self, step: Step, language: Language) -> list[str]:
-        if step.probe != "off" and (found := self._set_state(language)):
-            return found
+        if language in self._unused:
+            self._unused.remove(language)
+            if found := self._set_state(language):
+                return found
         answer = self._session.run(step, language)
         found = judge.problems(step, answer)
         untold = answer.restarted is None and step.restarted is not False

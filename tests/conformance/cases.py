@@ -52,7 +52,8 @@ class Step:
         displays: per display what it must have, by MIME type; True for any data; None: not judged.
         timed_out, interrupted, restarted: the flags; "either" where both are right.
         reason_has: text within the reason that the target gives for a restart.
-        truncated: streams of which part must be left out, and whose file must be named.
+        truncated: streams of which part must be left out, and whose file must be named; None: not
+            judged.
         refused: the target must (or may, "either") refuse to run the code and say why.
         may_end: the session may end with a reason; the next step then has a fresh one.
     """
@@ -77,7 +78,7 @@ class Step:
     interrupted: bool | Either = False
     restarted: bool | Either = False
     reason_has: str = ""
-    truncated: tuple[str, ...] = ()
+    truncated: tuple[str, ...] | None = ()
     refused: bool | Either = False
     may_end: bool = False
 
@@ -216,6 +217,8 @@ def _step(table: _Table, language: Language) -> Step:
             values[flag] = value
     values["reason_has"] = table.take("reason_has", str, "")
     values["truncated"] = table.texts("truncated")
+    if values["truncated"] == ("any",):
+        values["truncated"] = None
     values["may_end"] = table.take("may_end", bool, False)
     table.finish()
     assert values.keys() <= {field.name for field in fields(Step)}

@@ -112,7 +112,7 @@ def _displays(step: Step, answer: Answer) -> Iterable[str]:
 
 
 def _truncation(step: Step, answer: Answer) -> Iterable[str]:
-    if answer.truncated is None:
+    if answer.truncated is None or step.truncated is None:
         return
     for stream in step.truncated:
         if stream not in answer.truncated:
