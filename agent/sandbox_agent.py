@@ -7,20 +7,22 @@ waits for a peer: whatever an interpreter or the supervisor does, the end of the
 channel is noticed at once, and then the agent ends and, being PID 1, takes everything with it.
 
 One file, standard library only, Python 3.9 or newer; the supervisor imports the framing from it.
-It reads from the top: framing, poll loop and links, output capture, processes, interpreters (a
-new interpreter is one class), the agent, the Python worker, the Node runner, main.
+It reads from the top: framing, poll loop and links, output capture, files, processes, interpreters
+(a new interpreter is one class), the agent, the Python worker, the Node runner, main.
 """
 
 from __future__ import annotations
 
 import codecs
 import contextlib
+import errno
 import fcntl
 import json
 import os
 import select
 import signal
 import socket
+import stat
 import sys
 import time
 
@@ -37,7 +39,7 @@ if TYPE_CHECKING:
         Sequence,
     )
     from types import CodeType, TracebackType
-    from typing import Any, NoReturn
+    from typing import Any, NoReturn, TypeGuard
 
 AGENT_VERSION = "0.1.0"
 PROTOCOL = 1
@@ -49,6 +51,7 @@ CAPABILITIES = (
     "interrupt",
     "status",
     "limits",
+    "files",
 )
 
 MAX_FRAME_BYTES = 64 * 1024 * 1024
@@ -83,6 +86,21 @@ MAX_DISPLAYS = 1000
 
 WORKER_FRAME_BYTES = 2 * DISPLAY_BYTES
 """Largest frame taken from an interpreter, which may be under the control of hostile code."""
+
+MAX_OPEN_FILES = 8
+"""Transfers at a time."""
+
+CHUNK_BYTES = 256 * 1024
+"""Of a file's data in one frame, before base64."""
+
+MAX_ERROR = 8192
+"""Characters; a path may have 4096."""
+
+MAX_LINKS = 40
+"""Symbolic links on the way to a file; the kernel's own limit, see path_resolution(7)."""
+
+MAX_STEPS = 1000
+"""Names on the way to a file, those in links included: the walk must not hold the agent up."""
 
 GRACE_S = 2.0
 """From the interrupt to the kill when the request does not say."""
@@ -876,8 +894,514 @@ def _identity(status: os.stat_result) -> tuple[int, int]:
     return status.st_dev, status.st_ino
 
 
+def _is_id(value: object) -> TypeGuard[str | int]:
+    return isinstance(value, (str, int)) and not isinstance(value, bool)
+
+
 def _is_whole(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
+
+
+# ----------------------------------------------------------------------------------------- files
+
+
+class TransferError(Exception):
+    """A file can't be read or written, or not any further. The text is for whoever asked.
+
+    Attributes:
+        code: name of the error number that says the same, such as `EISDIR`; may be empty.
+    """
+
+    def __init__(self, message: str, code: int = 0) -> None:
+        super().__init__(message)
+        self.code = errno.errorcode.get(code, "")
+
+
+WORDS = {
+    errno.ENOENT: "there is no such file or directory",
+    errno.ENOTDIR: "a part of the path that should be a directory is none",
+    errno.EISDIR: "is a directory: name a file",
+    errno.EACCES: "the session's user has no permission",
+    errno.EPERM: "the session's user has no permission",
+    errno.ENOSPC: "no space is left on that file system; what was there before is unchanged",
+    errno.EDQUOT: "no space is left on that file system; what was there before is unchanged",
+    errno.EROFS: "is on a read-only file system: write below /workspace or /tmp",
+    errno.EEXIST: "exists already, and is not to be overwritten",
+    errno.ELOOP: "goes through too many links or directories",
+    errno.ENAMETOOLONG: "a name in it is too long",
+    errno.EMFILE: "the session has no descriptors left",
+    errno.ENFILE: "the session has no descriptors left",
+    errno.EAGAIN: "a program in the session holds a lease on it (fcntl): try again",
+    errno.EBUSY: "is in use as a mount point",
+}
+KINDS = {
+    stat.S_IFIFO: "a named pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
+
+# Of linux/magic.h. Files there are the kernel's, and show this process what they hide from others.
+VIRTUAL_FILE_SYSTEMS = {
+    0x9FA0: "/proc",
+    0x62656572: "/sys",
+    0x27E0EB: "a cgroup",
+    0x63677270: "a cgroup",
+    0x64626720: "debugfs",
+    0x74726163: "tracefs",
+    0x73636673: "securityfs",
+    0xF97CFF8C: "selinuxfs",
+    0x62656570: "configfs",
+    0xCAFE4A11: "bpf",
+    0x6E736673: "nsfs",
+    0x1CD1: "devpts",
+    0x19800202: "mqueue",
+    0x42494E4D: "binfmt_misc",
+    0x6165676C: "pstore",
+    0xDE5E81E4: "efivarfs",
+    0x65735543: "fusectl",
+    0x67596969: "rpc_pipefs",
+    0x09041934: "no directory",
+}
+
+
+def file_system(fd: int) -> int:
+    """Magic number of the file system that an open file is on, see statfs(2).
+
+    Raises:
+        OSError: the kernel or a filter refuses.
+    """
+    import ctypes
+
+    answer = (ctypes.c_long * 64)()  # f_type comes first; the rest has room
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.fstatfs(fd, answer) < 0:
+        _raise(ctypes.get_errno())
+    return answer[0] & 0xFFFFFFFF
+
+
+def open_path(path: str) -> int:
+    """A descriptor with O_PATH of what an absolute path names, links followed.
+
+    Each name is opened by itself and each link read here, so that nothing on the way is one of
+    /proc's: those links lead to files by no name, and for this process to its own.
+
+    Raises:
+        TransferError: it leads into a virtual file system.
+        OSError: as of open(2).
+    """
+    flags = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+    names = path.split("/")[::-1]
+    links = steps = 0
+    here = os.open("/", flags | os.O_DIRECTORY)
+    try:
+        while names:
+            name = names.pop()
+            if name in {"", "."}:
+                continue
+            steps += 1
+            if steps > MAX_STEPS or links > MAX_LINKS:
+                _raise(errno.ELOOP)
+            found = os.open(name, flags, dir_fd=here)
+            try:
+                refuse_virtual(found, path)
+                if stat.S_ISLNK(os.fstat(found).st_mode):
+                    links += 1
+                    target = os.readlink("", dir_fd=found)
+                    names.extend(target.split("/")[::-1])
+                    if not target.startswith("/"):
+                        continue
+                    root = os.open("/", flags | os.O_DIRECTORY)
+                    os.close(found)
+                    found = root
+                here, found = found, here
+            finally:
+                os.close(found)
+    except BaseException:
+        os.close(here)
+        raise
+    return here
+
+
+def _raise(number: int) -> NoReturn:
+    raise OSError(number, os.strerror(number))
+
+
+def refuse_virtual(fd: int, path: str) -> None:
+    """
+    Raises:
+        TransferError: the file is one that the kernel makes up.
+    """
+    name = VIRTUAL_FILE_SYSTEMS.get(file_system(fd))
+    if name is not None:
+        raise TransferError(
+            f"{path}: is or leads through {name}, which holds no files", errno.EPERM
+        )
+
+
+def refuse_special(mode: int, path: str) -> None:
+    """
+    Raises:
+        TransferError: it is no regular file.
+    """
+    if stat.S_ISDIR(mode):
+        raise TransferError(f"{path}: {WORDS[errno.EISDIR]}", errno.EISDIR)
+    if not stat.S_ISREG(mode):
+        kind = KINDS.get(stat.S_IFMT(mode), "no regular file")
+        raise TransferError(f"{path}: is {kind}: only regular files are copied", errno.EINVAL)
+
+
+def name_of(fd: int) -> str:
+    """The path by which the kernel knows an open file."""
+    return os.readlink(f"/proc/self/fd/{fd}")
+
+
+class FileReader:
+    """A file on its way out of the session, as long as it was when it was opened.
+
+    Args:
+        path: absolute.
+
+    Attributes:
+        path: without links.
+        size: bytes that it had; `moved` is what has been read of them.
+        permissions: the lower nine bits of its mode.
+
+    Raises:
+        TransferError: no regular file, or one that the kernel makes up.
+        OSError: as of open(2).
+    """
+
+    def __init__(self, path: str) -> None:
+        self.moved = 0
+        found = open_path(path)
+        try:
+            refuse_special(os.fstat(found).st_mode, path)
+            if path.endswith(("/", "/.")):
+                _raise(errno.ENOTDIR)
+            # The very file that was looked at. It may be under a lease (fcntl(2)), and without
+            # O_NONBLOCK its holder could keep this process waiting for 45 seconds.
+            self._fd = os.open(
+                f"/proc/self/fd/{found}", os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+            )
+        finally:
+            os.close(found)
+        status = os.fstat(self._fd)
+        self.path = name_of(self._fd)
+        self.size = status.st_size
+        self.permissions = status.st_mode & 0o777
+
+    def read(self, count: int) -> tuple[bytes, bool]:
+        """Up to `count` bytes, and whether they are the last. What was added since is left out.
+
+        Raises:
+            OSError: as of read(2).
+        """
+        data = os.read(self._fd, min(count, self.size - self.moved))
+        self.moved += len(data)
+        return data, not data or self.moved >= self.size
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+
+class FileWriter:
+    """A file on its way into the session. It appears, whole, when it is kept.
+
+    Until then it has no name, so that no reader sees half of it and nothing is left behind by
+    whatever ends this process; on a file system without such files it has a name of its own.
+
+    Args:
+        path: absolute; what is there must be a regular file or nothing, and no link.
+        permissions: the lower nine bits count; None for those of what is there, else as usual.
+        overwrite: False to refuse where something is, also if it appears meanwhile.
+
+    Raises:
+        TransferError: what is there can't be replaced by a file.
+        OSError: as of open(2).
+    """
+
+    UNNAMED = os.O_TMPFILE
+
+    def __init__(self, path: str, permissions: int | None, *, overwrite: bool) -> None:
+        self.moved = 0
+        self._overwrite = overwrite
+        self._temporary = ""
+        parent, _, self._name = path.rpartition("/")
+        if self._name in {"", ".", ".."}:
+            raise TransferError(f"{path}: {WORDS[errno.EISDIR]}", errno.EISDIR)
+        self._directory = open_path(parent)
+        try:
+            there = self._look(path)
+            mask = os.umask(0o077)
+            os.umask(mask)
+            if permissions is None:
+                permissions = 0o666 & ~mask if there is None else there
+            self.permissions = permissions & 0o777
+            self.path = f"{name_of(self._directory).rstrip('/')}/{self._name}"
+            self._fd = self._open()
+        except BaseException:
+            os.close(self._directory)
+            raise
+
+    @property
+    def size(self) -> int:
+        return self.moved
+
+    def _look(self, path: str) -> int | None:
+        """Permissions of what is there; None if nothing is."""
+        try:
+            found = os.open(
+                self._name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self._directory
+            )
+        except FileNotFoundError:
+            return None
+        try:
+            mode = os.fstat(found).st_mode
+            if stat.S_ISLNK(mode):
+                raise TransferError(
+                    f"{path}: is a symbolic link to {os.readlink('', dir_fd=found)!r}: "
+                    "name the file that is meant",
+                    errno.ELOOP,
+                )
+            refuse_virtual(found, path)
+            refuse_special(mode, path)
+        finally:
+            os.close(found)
+        if not self._overwrite:
+            _raise(errno.EEXIST)
+        if not os.access(self._name, os.W_OK, dir_fd=self._directory):
+            raise TransferError(
+                f"{path}: is read-only: change its permissions or remove it first", errno.EACCES
+            )
+        return mode
+
+    def _open(self) -> int:
+        flags = os.O_WRONLY | os.O_CLOEXEC
+        try:
+            if self.UNNAMED:
+                return os.open(".", flags | self.UNNAMED, 0o600, dir_fd=self._directory)
+        except OSError as error:
+            # EISDIR is what kernels and file systems say that do not know of it.
+            if error.errno not in {errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL}:
+                raise
+        self._temporary = self._other_name()
+        flags |= os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+        return os.open(self._temporary, flags, 0o600, dir_fd=self._directory)
+
+    @staticmethod
+    def _other_name() -> str:
+        return f".nsm-{os.urandom(8).hex()}"
+
+    def write(self, data: bytes) -> None:
+        """
+        Raises:
+            OSError: as of write(2), such as ENOSPC.
+        """
+        view = memoryview(data)
+        while view:
+            written = os.write(self._fd, view)
+            self.moved += written
+            view = view[written:]
+
+    def keep(self) -> None:
+        """Puts the file, whole, in its place.
+
+        Raises:
+            OSError: it can't be put there.
+        """
+        os.fchmod(self._fd, self.permissions)
+        try:
+            self._link(self._name)
+        except FileExistsError:
+            if not self._overwrite:
+                raise
+            if not self._temporary:
+                temporary = self._other_name()
+                self._link(temporary)
+                self._temporary = temporary
+            os.rename(
+                self._temporary, self._name, src_dir_fd=self._directory, dst_dir_fd=self._directory
+            )
+            self._temporary = ""
+
+    def close(self) -> None:
+        """Lets go of the file; one that has not been kept is gone."""
+        os.close(self._fd)
+        if self._temporary:
+            with contextlib.suppress(OSError):
+                os.unlink(self._temporary, dir_fd=self._directory)
+        os.close(self._directory)
+
+    def _link(self, name: str) -> None:
+        """Gives the file a name that must be free."""
+        if self._temporary:
+            os.link(
+                self._temporary,
+                name,
+                src_dir_fd=self._directory,
+                dst_dir_fd=self._directory,
+                follow_symlinks=False,
+            )
+        else:
+            os.link(f"/proc/self/fd/{self._fd}", name, dst_dir_fd=self._directory)
+
+
+class Transfers:
+    """The files that the supervisor has open, by the ids that it gave them.
+
+    Each request has its answer at once, but a read while the supervisor lags behind with what it
+    has been sent: that waits, so that what is kept for it stays bounded.
+
+    Args:
+        workspace: where relative paths begin.
+        send: takes an answer.
+        may_send: False while the supervisor lags behind.
+    """
+
+    REQUESTS = ("file_open", "file_read", "file_write", "file_close")
+
+    def __init__(
+        self,
+        workspace: str,
+        send: Callable[[dict[str, Any]], None],
+        may_send: Callable[[], bool],
+    ) -> None:
+        self._workspace = workspace
+        self._send = send
+        self._may_send = may_send
+        self._files: dict[str | int, FileReader | FileWriter] = {}
+        self._waiting: dict[str | int, Mapping[str, Any]] = {}
+
+    @property
+    def ids(self) -> list[str]:
+        return [str(request_id) for request_id in self._files]
+
+    def take(self, request_id: str | int, message: Mapping[str, Any]) -> None:
+        """Answers a request, now or when the supervisor has caught up."""
+        path = message.get("path") or getattr(self._files.get(request_id), "path", "")
+        try:
+            if message["type"] == "file_open":
+                self._open(request_id, message)
+            elif message["type"] == "file_read" and not self._may_send():
+                if request_id in self._waiting:
+                    self._fail(request_id, "the read before has no answer yet", "EBUSY")
+                else:
+                    self._waiting[request_id] = message
+            else:
+                self._continue(request_id, message)
+        except TransferError as error:
+            self._fail(request_id, str(error), error.code)
+        except OSError as error:
+            number = error.errno or 0
+            words = WORDS.get(number, os.strerror(number))
+            self._fail(request_id, f"{path}: {words}", errno.errorcode.get(number, ""))
+        except ValueError as error:  # not base64, or no name that a file could have
+            self._fail(request_id, f"{path!r:.200}: {error}", "EINVAL")
+
+    def go_on(self) -> None:
+        """Answers what waited, as far as the supervisor has caught up."""
+        while self._waiting and self._may_send():
+            request_id = next(iter(self._waiting))
+            self.take(request_id, self._waiting.pop(request_id))
+
+    def drop_all(self) -> None:
+        """Ends every transfer; nothing half-written stays."""
+        for request_id in list(self._files):
+            self._drop(request_id)
+
+    def _drop(self, request_id: str | int) -> None:
+        self._waiting.pop(request_id, None)
+        file = self._files.pop(request_id, None)
+        if file is not None:
+            with contextlib.suppress(OSError):
+                file.close()
+
+    def _fail(self, request_id: str | int, text: str, code: str) -> None:
+        self._drop(request_id)
+        message = text[:MAX_ERROR]
+        self._send({"type": "file_error", "id": request_id, "message": message, "code": code})
+
+    def _open(self, request_id: str | int, message: Mapping[str, Any]) -> None:
+        if request_id in self._files:
+            raise TransferError("a file is open under this id already: its transfer is over")
+        if len(self._files) >= MAX_OPEN_FILES:
+            raise TransferError(
+                f"{MAX_OPEN_FILES} files are open already: close one first", errno.EMFILE
+            )
+        path, mode = message.get("path"), message.get("mode")
+        permissions, overwrite = message.get("permissions"), message.get("overwrite", True)
+        if not isinstance(path, str) or not path:
+            raise TransferError("path must be a text that is not empty", errno.EINVAL)
+        whole = os.path.join(self._workspace, path)
+        if "\0" in path or len(os.fsencode(whole)) >= 4096:  # PATH_MAX
+            raise TransferError("the path is too long or has a NUL in it", errno.ENAMETOOLONG)
+        if mode == "read":
+            file: FileReader | FileWriter = FileReader(whole)
+        elif mode != "write":
+            raise TransferError(f"mode is {mode!r:.50}, expected 'read' or 'write'", errno.EINVAL)
+        elif not (permissions is None or _is_whole(permissions)) or not isinstance(overwrite, bool):
+            raise TransferError(
+                "permissions must be a whole number, overwrite true or false", errno.EINVAL
+            )
+        else:
+            file = FileWriter(whole, permissions, overwrite=overwrite)
+        self._files[request_id] = file
+        self._tell(request_id, file)
+
+    def _tell(self, request_id: str | int, file: FileReader | FileWriter) -> None:
+        self._send(
+            {
+                "type": "file",
+                "id": request_id,
+                "path": file.path,
+                "size": file.size,
+                "permissions": file.permissions,
+            }
+        )
+
+    def _continue(self, request_id: str | int, message: Mapping[str, Any]) -> None:
+        kind = message["type"]
+        file = self._files.get(request_id)
+        if file is None:
+            raise TransferError("no file is open under this id: open it first", errno.EBADF)
+        if request_id in self._waiting:
+            raise TransferError("a read of it has no answer yet", errno.EBUSY)
+        if kind == "file_close":
+            if isinstance(file, FileWriter) and message.get("keep") is True:
+                file.keep()
+            self._drop(request_id)
+            answer = {"type": "file_closed", "id": request_id, "path": file.path}
+            self._send({**answer, "size": file.moved})
+        elif kind == "file_read" and isinstance(file, FileReader):
+            count = message.get("bytes", CHUNK_BYTES)
+            if not _is_whole(count) or not 0 < count <= CHUNK_BYTES:
+                raise TransferError(
+                    f"bytes is {count!r:.50}, expected 1 to {CHUNK_BYTES}", errno.EINVAL
+                )
+            self._send_data(request_id, *file.read(count))
+        elif kind == "file_write" and isinstance(file, FileWriter):
+            file.write(self._data(message.get("data")))
+            self._tell(request_id, file)
+        else:
+            raise TransferError("the file is open for the other direction", errno.EBADF)
+
+    def _send_data(self, request_id: str | int, data: bytes, eof: bool) -> None:
+        from binascii import b2a_base64
+
+        text = b2a_base64(data, newline=False).decode()
+        self._send({"type": "file_data", "id": request_id, "data": text, "eof": eof})
+
+    @staticmethod
+    def _data(text: object) -> bytes:
+        from base64 import b64decode
+
+        if not isinstance(text, str) or len(text) > 2 * CHUNK_BYTES:
+            raise TransferError(f"data must be base64 of at most {CHUNK_BYTES} bytes", errno.EINVAL)
+        data = b64decode(text, validate=True)
+        if len(data) > CHUNK_BYTES:
+            raise TransferError(f"data has more than {CHUNK_BYTES} bytes", errno.EINVAL)
+        return data
 
 
 # ------------------------------------------------------------------------------------- processes
@@ -1527,6 +2051,9 @@ class Agent:
         self._orphans: dict[int, Interpreter] = {}
         self._spills = Spills(workspace)
         self._newest = NewestPid()
+        self._transfers = Transfers(
+            workspace, self._send, lambda: self._channel.lag_bytes <= LAG_BYTES
+        )
         self._interpreters = {
             name: INTERPRETERS[name](self, program) for name, program in programs.items()
         }
@@ -1568,6 +2095,7 @@ class Agent:
 
     def end(self) -> NoReturn:
         """Ends the agent; as PID 1 with it everything, else what it started."""
+        self._transfers.drop_all()
         if self.pid != 1:
             for interpreter in self._interpreters.values():
                 if interpreter.pid:
@@ -1585,6 +2113,7 @@ class Agent:
     def _on_progress(self) -> None:
         if self.running is not None and self.running.preview is not None:
             self.running.preview.schedule()
+        self._transfers.go_on()
 
     def _fail(self, text: str, request_id: object = None) -> None:
         about = {"id": request_id} if isinstance(request_id, (str, int)) else {}
@@ -1603,6 +2132,8 @@ class Agent:
             self._on_ack(message)
         elif kind == "hello":
             self._on_hello(message)
+        elif kind in Transfers.REQUESTS:
+            self._on_transfer(message)
         elif kind == "ping":
             self._send({"type": "pong"})
         elif kind == "status":
@@ -1611,8 +2142,8 @@ class Agent:
             self.end()
         else:
             self._fail(
-                f"unknown type {kind!r}: expected execute, interrupt, ack, hello, ping, status "
-                "or shutdown",
+                f"unknown type {kind!r:.50}: expected execute, interrupt, ack, hello, ping, "
+                f"status, shutdown, {', '.join(Transfers.REQUESTS)}",
                 message.get("id"),
             )
 
@@ -1651,7 +2182,16 @@ class Agent:
         executions = dict.fromkeys(self._channel.kept_results, "finished")
         if self.running is not None:
             executions[str(self.running.id)] = "running"
-        self._channel.resume({"type": "resumed", "executions": executions})
+        self._channel.resume(
+            {"type": "resumed", "executions": executions, "files": self._transfers.ids}
+        )
+
+    def _on_transfer(self, message: Mapping[str, Any]) -> None:
+        request_id = message.get("id")
+        if _is_id(request_id):
+            self._transfers.take(request_id, message)
+        else:
+            self._fail(f"{message['type']} needs an id")
 
     def _on_status(self) -> None:
         table = read_processes()
@@ -1668,7 +2208,7 @@ class Agent:
             message.get("interpreter"),
         )
         timeout_s, grace_s = message.get("timeout_s"), message.get("grace_s", GRACE_S)
-        if isinstance(request_id, bool) or not isinstance(request_id, (str, int)):
+        if not _is_id(request_id):
             self._fail("execute needs an id")
             return
         if not isinstance(code, str):

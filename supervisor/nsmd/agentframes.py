@@ -26,6 +26,7 @@ MAX_MATCHES = 500
 MAX_MATCH = 1000
 """Characters of one completion."""
 MAX_INDENT = 1000
+MAX_CODE = 40
 
 InputStatus = Literal["complete", "incomplete", "invalid", "unknown"]
 """What a text is as input at a prompt; unknown where nobody could be asked."""
@@ -108,10 +109,11 @@ class FileClosedFrame:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileErrorFrame:
-    """A transfer has failed, and is over."""
+    """A transfer has failed, and is over; `code` is an error number's name, EISDIR, or ""."""
 
     id: str
     message: str
+    code: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -255,7 +257,14 @@ def _transfer(kind: str, frame: Mapping[str, Any]) -> TransferFrame:
             return FileClosedFrame(id=id_, path=_words(frame, "path"), size=_count(frame, "size"))
         case _:
             message = _words(frame, "message", default="the agent could not say why")
-            return FileErrorFrame(id=id_, message=message)
+            return FileErrorFrame(id=id_, message=message, code=_code(frame))
+
+
+def _code(frame: Mapping[str, Any]) -> str:
+    code = _text(frame, "code", default="")
+    if len(code) > MAX_CODE or not code.isascii() or (code and not code.isalnum()):
+        raise AgentProtocolError("field 'code' is not the name of an error number")
+    return code
 
 
 def _chunk(frame: Mapping[str, Any]) -> bytes:

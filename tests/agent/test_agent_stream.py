@@ -166,7 +166,8 @@ def test_resume_repeats_what_was_not_acknowledged(agent: AgentProcess) -> None:
     third = agent.python("print(3)")
     agent.send(type="ack", seq=1)
     frames = new_holder(agent)
-    assert frames[0] == {"type": "resumed", "executions": {"e2": "finished", "e3": "finished"}}
+    executions = {"e2": "finished", "e3": "finished"}
+    assert frames[0] == {"type": "resumed", "executions": executions, "files": []}
     assert frames[1:] == [second.frame, third.frame]
     agent.send(type="ack", seq=third.frame["seq"])
     assert [frame["type"] for frame in new_holder(agent)[1:]] == ["idle"]  # to the first probe
@@ -196,7 +197,7 @@ def test_a_torn_request_is_dropped(agent: AgentProcess) -> None:
     for cut in (1, 3, 4, 5, 20, len(frame) - 21, len(frame) - 3, len(frame) - 1):
         agent.socket.sendall(frame[:cut])
         frames = new_holder(agent)
-        assert frames[0] == {"type": "resumed", "executions": {}}
+        assert frames[0] == {"type": "resumed", "executions": {}, "files": []}
         agent.send(type="ack", seq=10**9)
     assert agent.python("import os; os.path.exists('torn')").shown == ["False"]
 

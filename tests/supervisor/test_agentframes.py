@@ -103,6 +103,10 @@ GOOD: list[tuple[dict[str, Any], object]] = [
         FileErrorFrame(id="f", message="no room"),
     ),
     (
+        {"type": "file_error", "id": "f", "message": "no room", "code": "ENOSPC"},
+        FileErrorFrame(id="f", message="no room", code="ENOSPC"),
+    ),
+    (
         {
             "type": "completions",
             "id": "c",
@@ -174,6 +178,9 @@ BAD: list[dict[str, Any]] = [
     {"type": "file_closed", "id": "f", "path": None, "size": 3},
     {"type": "file_closed", "id": "f", "path": "/a", "size": 2**60},
     {"type": "file_error", "id": 1, "message": "x"},
+    {"type": "file_error", "id": "f", "message": "x", "code": 28},
+    {"type": "file_error", "id": "f", "message": "x", "code": "E" * 41},
+    {"type": "file_error", "id": "f", "message": "x", "code": "E NO"},
     {"type": "file_error", "id": "f", "message": "x" * 20_000},
     {"type": "completions", "id": "c", "start": 3, "end": 1},
     {"type": "completions", "id": "c", "start": -1, "end": 1},
@@ -211,7 +218,7 @@ JSON = st.recursive(
 FIELDS = (
     "id stream text stdout stderr exit_code duration_s displays truncated timed_out interrupted "
     "running background message protocol python capabilities seq "
-    "path size permissions data eof start end matches available status indent"
+    "path size permissions code data eof start end matches available status indent"
 ).split()
 KINDS = (
     "ready output result status error file file_data file_closed file_error completions checked x"

@@ -1,0 +1,787 @@
+"""Files in and out of a session, and code in it that would have the agent misled or held up."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import os
+import resource
+import stat
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import sandbox_agent
+from agent_process import AgentProcess, becomes_true, direct_agent, jailed_agent
+from realjail import BWRAP, needs_bwrap
+from sandbox_agent import RESUMED, FileWriter, FrameReader, TransferError, resume_marker
+
+CHUNK = 256 * 1024
+TOKEN = "cd" * 16
+jail = pytest.mark.jail
+
+
+class RefusedError(Exception):
+    """A `file_error`.
+
+    Attributes:
+        code: as in the frame.
+    """
+
+    def __init__(self, frame: dict[str, Any]) -> None:
+        super().__init__(frame["message"])
+        self.code: str = frame["code"]
+
+
+def ask(agent: AgentProcess, kind: str, request: str = "f", **fields: Any) -> dict[str, Any]:
+    """One request of a transfer; its answer, while output of executions may come between."""
+    agent.send(type=kind, id=request, **fields)
+    while True:
+        frame = agent.receive()
+        if frame.get("id") == request and frame["type"] != "output":
+            assert frame["type"].startswith("file"), frame
+            if frame["type"] == "file_error":
+                raise RefusedError(frame)
+            return frame
+
+
+def opened(agent: AgentProcess, path: object, mode: str = "read", **fields: Any) -> dict[str, Any]:
+    return ask(agent, "file_open", fields.pop("request", "f"), path=str(path), mode=mode, **fields)
+
+
+def fetch(agent: AgentProcess, path: object, count: int = CHUNK) -> bytes:
+    """A whole file."""
+    opened(agent, path)
+    data = b""
+    eof = False
+    while not eof:
+        frame = ask(agent, "file_read", bytes=count)
+        data += base64.b64decode(frame["data"], validate=True)
+        eof = frame["eof"]
+    assert ask(agent, "file_close", keep=True)["size"] == len(data)
+    return data
+
+
+def write(agent: AgentProcess, data: bytes, request: str = "f") -> dict[str, Any]:
+    return ask(agent, "file_write", request, data=base64.b64encode(data).decode())
+
+
+def store(agent: AgentProcess, path: object, data: bytes, **fields: Any) -> dict[str, Any]:
+    """A whole file; the answer to its end."""
+    opened(agent, path, "write", **fields)
+    for start in range(0, len(data), CHUNK):
+        write(agent, data[start : start + CHUNK])
+    return ask(agent, "file_close", keep=True)
+
+
+def refused(agent: AgentProcess, path: object, mode: str = "read", **fields: Any) -> RefusedError:
+    """What the agent says against opening a file."""
+    with pytest.raises(RefusedError) as caught:
+        opened(agent, path, mode, **fields)
+    return caught.value
+
+
+def names(directory: Path) -> set[str]:
+    return set(os.listdir(directory)) - {".nsm"}
+
+
+# Plain use.
+
+
+def test_the_capability_is_told(shared: AgentProcess) -> None:
+    assert "files" in shared.ready["capabilities"]
+
+
+@pytest.mark.parametrize("size", [0, 1, CHUNK, CHUNK + 1, 3 * CHUNK - 7])
+def test_there_and_back(shared: AgentProcess, size: int) -> None:
+    data = os.urandom(size)
+    answer = store(shared, "there", data)
+    assert answer["path"] == str(shared.workspace / "there")
+    assert answer["size"] == size
+    assert (shared.workspace / "there").read_bytes() == data
+    assert fetch(shared, "there") == data
+    assert fetch(shared, shared.workspace / "there", max(1, size // 3)) == data
+
+
+def test_what_is_told_when_a_file_is_opened(shared: AgentProcess) -> None:
+    path = shared.workspace / "tool"
+    path.write_bytes(b"12345")
+    path.chmod(0o4751)
+    found = opened(shared, "./sub/../tool" if (shared.workspace / "sub").is_dir() else "tool")
+    assert found == {
+        "type": "file",
+        "id": "f",
+        "path": str(path),
+        "size": 5,
+        "permissions": 0o751,
+    }
+    assert ask(shared, "file_close", keep=False)["size"] == 0
+
+
+def test_the_size_grows_with_what_is_written(shared: AgentProcess) -> None:
+    assert opened(shared, "grows", "write")["size"] == 0
+    assert write(shared, b"abc")["size"] == 3
+    assert write(shared, b"")["size"] == 3
+    assert write(shared, b"de")["size"] == 5
+    assert ask(shared, "file_close", keep=True)["size"] == 5
+
+
+def test_a_file_appears_whole_or_not_at_all(shared: AgentProcess) -> None:
+    before = names(shared.workspace)
+    opened(shared, "whole", "write")
+    write(shared, b"half")
+    assert not (shared.workspace / "whole").exists()
+    ask(shared, "file_close", keep=False)
+    assert names(shared.workspace) == before
+
+
+def test_the_old_file_is_there_until_the_new_one_is(shared: AgentProcess) -> None:
+    path = shared.workspace / "old"
+    path.write_text("old")
+    opened(shared, "old", "write")
+    write(shared, b"new")
+    assert path.read_text() == "old"
+    with path.open() as reader:
+        ask(shared, "file_close", keep=True)
+        assert path.read_text() == "new"
+        assert reader.read() == "old"
+    assert not [name for name in names(shared.workspace) if name.startswith(".")]
+
+
+@pytest.mark.parametrize(
+    ("asked", "before", "after"),
+    [
+        (None, None, 0o666),
+        (0o640, None, 0o640),
+        (0o7755, None, 0o755),
+        (0, None, 0),
+        (None, 0o4710, 0o710),
+        (0o600, 0o755, 0o600),
+    ],
+)
+def test_permissions(
+    shared: AgentProcess, asked: int | None, before: int | None, after: int
+) -> None:
+    path = shared.workspace / "permissions"
+    path.unlink(missing_ok=True)
+    if before is not None:
+        path.touch()
+        path.chmod(before)
+    given = {} if asked is None else {"permissions": asked}
+    if asked is None and before is None:
+        mask = os.umask(0)
+        os.umask(mask)
+        after &= ~mask
+    store(shared, "permissions", b"x", **given)
+    assert stat.S_IMODE(path.stat().st_mode) == after
+
+
+def test_nothing_is_overwritten_against_the_callers_will(shared: AgentProcess) -> None:
+    path = shared.workspace / "mine"
+    path.write_text("mine")
+    error = refused(shared, "mine", "write", overwrite=False)
+    assert "exists already" in str(error)
+    assert error.code == "EEXIST"
+    path.unlink()
+    opened(shared, "mine", "write", overwrite=False)
+    path.write_text("came meanwhile")
+    with pytest.raises(RefusedError, match="exists already"):
+        ask(shared, "file_close", keep=True)
+    assert path.read_text() == "came meanwhile"
+
+
+def test_transfers_go_on_while_code_runs(agent: AgentProcess) -> None:
+    request = agent.begin("import time\nprint('on', flush=True)\ntime.sleep(600)", stream=True)
+    agent.running("on")
+    store(agent, "while", b"it runs")
+    assert fetch(agent, "while") == b"it runs"
+    agent.send(type="interrupt", id=request)
+    assert agent.result(request).interrupted
+
+
+def test_an_open_transfer_outlives_its_interpreter(agent: AgentProcess) -> None:
+    agent.python("")
+    opened(agent, "a", "write")
+    write(agent, b"1")
+    assert agent.python("import os; os._exit(3)").exit_code == 3
+    write(agent, b"2")
+    ask(agent, "file_close", keep=True)
+    assert (agent.workspace / "a").read_bytes() == b"12"
+
+
+def test_eight_files_at_a_time(shared: AgentProcess) -> None:
+    for number in range(8):
+        opened(shared, f"many{number}", "write", request=f"r{number}")
+    error = refused(shared, "many", "write")
+    assert "close one first" in str(error)
+    for number in range(8):
+        write(shared, b"%d" % number, f"r{number}")
+    for number in range(8):
+        ask(shared, "file_close", f"r{number}", keep=True)
+        assert (shared.workspace / f"many{number}").read_bytes() == b"%d" % number
+    assert fetch(shared, "many3") == b"3"
+
+
+def test_a_directory_of_its_own_for_a_path_with_links(shared: AgentProcess) -> None:
+    real = shared.workspace / "real" / "deep"
+    real.mkdir(parents=True)
+    (shared.workspace / "link").symlink_to("real")
+    (shared.workspace / "back").symlink_to("link/deep/../deep")
+    answer = store(shared, "back/x", b"1")
+    assert answer["path"] == str(real / "x")
+    (real / "to").symlink_to(real / "x")
+    assert fetch(shared, "link/deep/to") == b"1"
+    assert opened(shared, "link/deep/to")["path"] == str(real / "x")
+    ask(shared, "file_close", keep=False)
+
+
+# Requests that are none.
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({}, "path"),
+        ({"path": ""}, "path"),
+        ({"path": 3}, "path"),
+        ({"path": "a\0b"}, "NUL"),
+        ({"path": "a/" * 3000}, "too long"),
+        ({"path": "a" * 300}, "too long"),
+        ({"path": "x", "mode": "append"}, "mode"),
+        ({"path": "x", "mode": ["read"] * 100_000}, "mode"),
+        ({"path": "x", "mode": "write", "permissions": "rw"}, "permissions"),
+        ({"path": "x", "mode": "write", "overwrite": 1}, "overwrite"),
+        ({"path": "none"}, "no such file"),
+        ({"path": "none/x", "mode": "write"}, "no such file"),
+    ],
+)
+def test_what_cannot_be_opened(shared: AgentProcess, fields: dict[str, Any], words: str) -> None:
+    with pytest.raises(RefusedError, match=words) as caught:
+        ask(shared, "file_open", **{"mode": "read", **fields})
+    assert len(str(caught.value)) < 10_000
+    with pytest.raises(RefusedError, match="no file is open"):
+        ask(shared, "file_read", bytes=1)
+
+
+@pytest.mark.parametrize(
+    ("mode", "kind", "fields", "words"),
+    [
+        ("read", "file_read", {"bytes": 0}, "bytes"),
+        ("read", "file_read", {"bytes": CHUNK + 1}, "bytes"),
+        ("read", "file_read", {"bytes": True}, "bytes"),
+        ("read", "file_write", {"data": ""}, "direction"),
+        ("write", "file_read", {"bytes": 1}, "direction"),
+        ("write", "file_write", {}, "base64"),
+        ("write", "file_write", {"data": "A"}, "padding|base64|valid"),
+        ("write", "file_write", {"data": "\u00e4"}, "ASCII|base64"),
+        ("write", "file_write", {"data": base64.b64encode(bytes(CHUNK + 1)).decode()}, "more than"),
+        ("write", "file_write", {"data": "A" * 3_000_000}, "at most"),
+        ("write", "file_open", {"path": "other", "mode": "read"}, "already"),
+    ],
+)
+def test_a_bad_request_ends_the_transfer(
+    agent: AgentProcess, mode: str, kind: str, fields: dict[str, Any], words: str
+) -> None:
+    (agent.workspace / "x").write_text("old")
+    (agent.workspace / "other").touch()
+    opened(agent, "x", mode)
+    with pytest.raises(RefusedError, match=words):
+        ask(agent, kind, **fields)
+    with pytest.raises(RefusedError, match="no file is open"):
+        ask(agent, "file_close", keep=True)
+    assert (agent.workspace / "x").read_text() == "old"
+    assert names(agent.workspace) == {"x", "other"}
+
+
+@pytest.mark.parametrize("request_id", [None, True, 1.5, ["f"]])
+def test_a_request_without_an_id(shared: AgentProcess, request_id: object) -> None:
+    shared.send(type="file_open", id=request_id, path="x", mode="read")
+    assert "needs an id" in shared.expect("error")["message"]
+
+
+# What is no file.
+
+
+def test_a_directory(shared: AgentProcess) -> None:
+    (shared.workspace / "directory").mkdir()
+    (shared.workspace / "to it").symlink_to("directory")
+    for path in ("directory", "directory/", "directory/.", ".", "..", "/", "/usr", "to it"):
+        error = refused(shared, path)
+        assert "is a directory" in str(error), path
+        assert error.code == "EISDIR"
+    for path in ("directory", "directory/", "directory/.", ".", "..", "/", "/usr", "to it/"):
+        error = refused(shared, path, "write")
+        assert "is a directory" in str(error), path
+        assert error.code == "EISDIR"
+
+
+def test_a_file_is_no_directory(shared: AgentProcess) -> None:
+    (shared.workspace / "plain").touch()
+    for mode in ("read", "write"):
+        assert "should be a directory" in str(refused(shared, "plain/x", mode))
+    assert "should be a directory" in str(refused(shared, "plain/"))
+    assert "should be a directory" in str(refused(shared, "plain/."))
+
+
+@pytest.mark.parametrize("mode", ["read", "write"])
+def test_pipes_sockets_and_devices(shared: AgentProcess, mode: str) -> None:
+    import socket
+
+    pipe = shared.workspace / f"pipe-{mode}"
+    os.mkfifo(pipe)
+    assert "a named pipe" in str(refused(shared, pipe, mode))
+    with socket.socket(socket.AF_UNIX) as server, contextlib.chdir(shared.workspace):
+        server.bind(f"socket-{mode}")
+        assert "a socket" in str(refused(shared, f"socket-{mode}", mode))
+    for device in ("/dev/zero", "/dev/full", "/dev/null", "/dev/tty", "/dev/random"):
+        assert "a device" in str(refused(shared, device, mode)), device
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/proc/self/environ",
+        "/proc/1/environ",
+        "/proc/self/mem",
+        "/proc/self/exe",
+        "/proc/self/root/etc/passwd",
+        "/proc/self/cwd/file",
+        "/proc/version",
+        "/proc/sys/kernel/hostname",
+        "/dev/fd/0",
+        "/dev/stdin",
+        "/sys/kernel/uevent_seqnum",
+    ],
+)
+@pytest.mark.parametrize("mode", ["read", "write"])
+def test_nothing_of_the_kernels(shared: AgentProcess, path: str, mode: str) -> None:
+    if not os.path.lexists(path.rpartition("/")[0]):
+        pytest.skip(f"not here: {path}")
+    link = shared.workspace / "kernel link"
+    link.unlink(missing_ok=True)
+    link.symlink_to(path)
+    directory = shared.workspace / "kernel directory"
+    directory.unlink(missing_ok=True)
+    directory.symlink_to(Path(path).parent)
+    for way in (path, f"/usr/..{path}", f"kernel directory/{Path(path).name}"):
+        words = str(refused(shared, way, mode))
+        # On the way to the last name of a path to be written there may be no /proc at all.
+        assert "holds no files" in words or "symbolic link" in words, way
+    words = str(refused(shared, "kernel link", mode))
+    assert ("holds no files" in words) if mode == "read" else ("symbolic link" in words)
+
+
+def test_links_in_a_circle(shared: AgentProcess) -> None:
+    (shared.workspace / "a").symlink_to("b")
+    (shared.workspace / "b").symlink_to("a")
+    assert refused(shared, "a").code == "ELOOP"
+    assert refused(shared, "a/x", "write").code == "ELOOP"
+    assert "name the file that is meant" in str(refused(shared, "a", "write"))
+
+
+def test_links_that_multiply(shared: AgentProcess) -> None:
+    """Forty links of a thousand names each would be a walk of minutes."""
+    top = shared.workspace / "multiply"
+    top.mkdir()
+    (top / "0").symlink_to("./" + "../multiply/" * 300)
+    for number in range(1, 12):
+        (top / str(number)).symlink_to(f"{number - 1}/" * 20 + ".")
+    assert refused(shared, "multiply/11/x").code == "ELOOP"
+
+
+def test_a_link_in_the_place_of_the_target(shared: AgentProcess) -> None:
+    victim = shared.workspace / "victim"
+    victim.write_text("victim")
+    (shared.workspace / "points").symlink_to(victim)
+    assert "victim" in str(refused(shared, "points", "write"))
+    opened(shared, "later", "write")
+    write(shared, b"new")
+    (shared.workspace / "later").symlink_to(victim)
+    ask(shared, "file_close", keep=True)
+    assert victim.read_text() == "victim"
+    assert (shared.workspace / "later").read_text() == "new"
+    assert not (shared.workspace / "later").is_symlink()
+
+
+def test_a_directory_in_the_place_of_the_target(shared: AgentProcess) -> None:
+    before = names(shared.workspace)
+    opened(shared, "swapped", "write")
+    (shared.workspace / "swapped").mkdir()
+    with pytest.raises(RefusedError, match="is a directory"):
+        ask(shared, "file_close", keep=True)
+    assert names(shared.workspace) == before | {"swapped"}
+
+
+def test_a_parent_that_moves_or_goes(shared: AgentProcess) -> None:
+    parent = shared.workspace / "parent"
+    parent.mkdir()
+    opened(shared, "parent/x", "write")
+    parent.rename(shared.workspace / "moved")
+    parent.symlink_to("/etc")
+    ask(shared, "file_close", keep=True)
+    assert (shared.workspace / "moved" / "x").exists()
+    gone = shared.workspace / "gone"
+    gone.mkdir()
+    opened(shared, "gone/x", "write")
+    gone.rmdir()
+    with pytest.raises(RefusedError, match="no such file"):
+        ask(shared, "file_close", keep=True)
+
+
+# Files that change.
+
+
+def test_a_file_that_grows_has_an_end(shared: AgentProcess) -> None:
+    path = shared.workspace / "log"
+    path.write_bytes(b"x" * 10)
+    opened(shared, "log")
+    with path.open("ab") as log:
+        log.write(b"y" * 1000)
+    frame = ask(shared, "file_read", bytes=100)
+    assert base64.b64decode(frame["data"]) == b"x" * 10
+    assert frame["eof"] is True
+    ask(shared, "file_close", keep=False)
+
+
+def test_a_file_that_shrinks_ends_early(shared: AgentProcess) -> None:
+    path = shared.workspace / "shrinks"
+    path.write_bytes(b"x" * 1000)
+    opened(shared, "shrinks")
+    os.truncate(path, 10)
+    assert ask(shared, "file_read", bytes=6)["eof"] is False
+    assert ask(shared, "file_read", bytes=600)["data"] == base64.b64encode(b"xxxx").decode()
+    assert ask(shared, "file_read", bytes=600) == {
+        "type": "file_data",
+        "id": "f",
+        "data": "",
+        "eof": True,
+    }
+    assert ask(shared, "file_close", keep=False)["size"] == 10
+
+
+def test_a_file_that_is_removed_is_read_on(shared: AgentProcess) -> None:
+    path = shared.workspace / "removed"
+    path.write_bytes(b"x" * 1000)
+    opened(shared, "removed")
+    path.unlink()
+    path.symlink_to("/etc/passwd")
+    assert base64.b64decode(ask(shared, "file_read", bytes=2000)["data"]) == b"x" * 1000
+    ask(shared, "file_close", keep=False)
+
+
+def test_a_sparse_terabyte_is_read_piece_by_piece(shared: AgentProcess) -> None:
+    path = shared.workspace / "sparse"
+    path.touch()
+    os.truncate(path, 2**40)
+    assert opened(shared, "sparse")["size"] == 2**40
+    frame = ask(shared, "file_read", bytes=CHUNK)
+    assert base64.b64decode(frame["data"]) == bytes(CHUNK)
+    assert frame["eof"] is False
+    ask(shared, "file_close", keep=False)
+
+
+def test_a_lease_does_not_hold_the_agent_up(shared: AgentProcess) -> None:
+    """open(2) of a leased file waits for its holder, up to 45 s, unless it is told not to."""
+    path = shared.workspace / "leased"
+    path.write_text("x")
+    if path.stat().st_uid != os.getuid():
+        pytest.skip("not here: only an owner leases")
+    reply = shared.python(
+        "import fcntl, signal\n"
+        "signal.signal(signal.SIGIO, signal.SIG_IGN)\n"
+        "leased = open('leased', 'r+')\n"
+        "fcntl.fcntl(leased, fcntl.F_SETLEASE, fcntl.F_WRLCK)"
+    )
+    assert reply.exit_code == 0, reply.stderr
+    assert "lease" in str(refused(shared, "leased"))
+    shared.python("leased.close()")
+    assert fetch(shared, "leased") == b"x"
+
+
+def test_names_that_are_odd(shared: AgentProcess) -> None:
+    for name in ("new\nline", "\u00e4\U0001f600", "-rf", " ", "\x1b[2J", "a" * 255):
+        path = store(shared, name, b"odd")["path"]
+        assert path == str(shared.workspace / name)
+        assert fetch(shared, name) == b"odd"
+    odd = os.fsencode(shared.workspace) + b"/directory \xff"
+    os.mkdir(odd)
+    (shared.workspace / "plainly").symlink_to(os.fsdecode(b"directory \xff"))
+    # No frame can say that name, but it can be gone through.
+    assert store(shared, "plainly/x", b"1")["path"].endswith("/directory ?/x")
+    assert Path(os.fsdecode(odd), "x").read_bytes() == b"1"
+
+
+# Where an agent runs out of something, or ends.
+
+
+def test_descriptors_are_given_back(tmp_path: Path) -> None:
+    with direct_agent(tmp_path) as agent:
+        pid = agent.process.pid
+        (tmp_path / "directory").mkdir()
+        (tmp_path / "loop").symlink_to("loop")
+        (tmp_path / "x").write_text("x")
+        os.mkfifo(tmp_path / "pipe")
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (64, 64))
+        for _ in range(30):
+            for path in (
+                "directory",
+                "loop",
+                "pipe",
+                "none/x",
+                "/proc/version",
+                "x/y",
+                "directory/",
+            ):
+                for mode in ("read", "write"):
+                    refused(agent, path, mode)
+            assert fetch(agent, "x") == b"x"
+            store(agent, "x", b"x")
+            opened(agent, "x", "write")
+            ask(agent, "file_close", keep=False)
+
+
+def test_no_descriptors_are_left(tmp_path: Path) -> None:
+    with direct_agent(tmp_path) as agent:
+        (tmp_path / "x").write_text("x")
+        used = 8  # the agent's own, with some room
+        resource.prlimit(agent.process.pid, resource.RLIMIT_NOFILE, (used, used))
+        codes: list[str] = []
+        for number in range(8):
+            with contextlib.suppress(RefusedError):
+                opened(agent, "x", "write" if number % 2 else "read", request=f"r{number}")
+                continue
+            codes.append(refused(agent, "x", "write", request=f"r{number}").code)
+        assert set(codes) == {"EMFILE"}
+        agent.send(type="ping")
+        agent.expect("pong")
+
+
+def test_the_end_of_the_agent_leaves_nothing_behind(tmp_path: Path) -> None:
+    with direct_agent(tmp_path) as agent:
+        opened(agent, "half", "write")
+        write(agent, b"x" * 1000)
+        agent.send(type="shutdown")
+        assert agent.wait() == 0
+        assert names(tmp_path) == set()
+
+
+def test_a_kill_of_the_agent_leaves_nothing_behind(tmp_path: Path) -> None:
+    with direct_agent(tmp_path) as agent:
+        opened(agent, "half", "write")
+        write(agent, b"x" * 1000)
+        agent.process.kill()
+        agent.wait()
+        assert names(tmp_path) == set()
+
+
+@pytest.fixture
+def named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a file system that has no files without a name."""
+    monkeypatch.setattr(FileWriter, "UNNAMED", 0)
+
+
+@pytest.mark.usefixtures("named")
+class TestOnPlainFileSystems:
+    """`FileWriter` where O_TMPFILE is not to be had."""
+
+    def test_a_new_file(self, tmp_path: Path) -> None:
+        writer = FileWriter(f"{tmp_path}/new", 0o640, overwrite=False)
+        writer.write(b"new")
+        assert len(names(tmp_path)) == 1
+        assert not (tmp_path / "new").exists()
+        writer.keep()
+        writer.close()
+        assert names(tmp_path) == {"new"}
+        assert (tmp_path / "new").read_bytes() == b"new"
+        assert stat.S_IMODE((tmp_path / "new").stat().st_mode) == 0o640
+
+    def test_in_the_place_of_an_old_one(self, tmp_path: Path) -> None:
+        (tmp_path / "old").write_text("old")
+        writer = FileWriter(f"{tmp_path}/old", None, overwrite=True)
+        writer.write(b"new")
+        writer.keep()
+        writer.close()
+        assert names(tmp_path) == {"old"}
+        assert (tmp_path / "old").read_bytes() == b"new"
+
+    def test_one_that_is_not_kept(self, tmp_path: Path) -> None:
+        writer = FileWriter(f"{tmp_path}/x", None, overwrite=True)
+        writer.write(b"new")
+        writer.close()
+        assert names(tmp_path) == set()
+
+    def test_one_that_came_meanwhile(self, tmp_path: Path) -> None:
+        writer = FileWriter(f"{tmp_path}/x", None, overwrite=False)
+        (tmp_path / "x").write_text("x")
+        with pytest.raises(FileExistsError):
+            writer.keep()
+        writer.close()
+        assert names(tmp_path) == {"x"}
+
+    def test_a_directory_that_came_meanwhile(self, tmp_path: Path) -> None:
+        writer = FileWriter(f"{tmp_path}/x", None, overwrite=True)
+        (tmp_path / "x").mkdir()
+        with pytest.raises(IsADirectoryError):
+            writer.keep()
+        writer.close()
+        assert names(tmp_path) == {"x"}
+
+
+def test_a_file_of_the_kernel_is_refused_by_its_file_system() -> None:
+    with pytest.raises(TransferError, match="/proc"):
+        sandbox_agent.open_path("/proc/self/fd/0")
+
+
+# Sequence numbers and resuming.
+
+
+def hello(agent: AgentProcess) -> None:
+    agent.send(type="hello", protocol=1, token=TOKEN)
+
+
+def test_a_supervisor_that_acknowledges_nothing(agent: AgentProcess) -> None:
+    """What is kept for it stays bounded, and each read has its answer once it catches up."""
+    hello(agent)
+    (agent.workspace / "big").write_bytes(os.urandom(8 * CHUNK))
+    for number in range(8):
+        opened(agent, "big", request=f"r{number}")
+    for number in [*range(8), *range(8)]:
+        agent.send(type="file_read", id=f"r{number}", bytes=CHUNK)
+    agent.send(type="ping")
+    agent.expect("pong")
+
+    def told(kind: str) -> list[str]:
+        return [frame["id"] for frame in agent.seen if frame["type"] == kind]
+
+    # In base64 a piece has a third more, so that 1 MiB is passed by the third.
+    assert told("file_data") == ["r0", "r1", "r2"]
+    # These wait already, and nobody may have two requests of one file wait.
+    assert told("file_error") == ["r3", "r4", "r5", "r6", "r7"]
+    agent.send(type="ack", seq=agent.seen[-1]["seq"])
+    while len(told("file_data")) < 6:
+        agent.expect("file_data")
+    assert told("file_data") == ["r0", "r1", "r2"] * 2
+
+
+def test_transfers_go_on_after_a_resume(agent: AgentProcess) -> None:
+    hello(agent)
+    (agent.workspace / "in").write_bytes(b"abcdef")
+    opened(agent, "in", request="in")
+    opened(agent, "out", "write", request="out")
+    first = ask(agent, "file_read", "in", bytes=3)
+    agent.socket.sendall(resume_marker(TOKEN))
+    agent.reader = FrameReader()
+    agent.reader.marker = resume_marker(TOKEN)
+    agent.reader.skip_to_marker()
+    assert agent.receive() is RESUMED
+    resumed = agent.receive()
+    assert (resumed["type"], resumed["files"]) == ("resumed", ["in", "out"])
+    assert [agent.receive()["type"] for _ in range(2)] == ["file", "file"]
+    assert agent.receive() == first
+    assert ask(agent, "file_read", "in", bytes=9)["data"] == base64.b64encode(b"def").decode()
+    write(agent, b"out", "out")
+    ask(agent, "file_close", "out", keep=True)
+    assert (agent.workspace / "out").read_bytes() == b"out"
+
+
+# In a jail, against code that means harm.
+
+
+@pytest.fixture
+def small() -> Generator[AgentProcess]:
+    """A jail with a workspace of 1 MB."""
+    assert BWRAP is not None
+    with jailed_agent(weak=("--size", "1000000", "--tmpfs", "/workspace")) as agent:
+        yield agent
+
+
+@jail
+@needs_bwrap
+def test_a_full_file_system_leaves_the_old_file(small: AgentProcess) -> None:
+    store(small, "kept", b"old" * 1000)
+    free = small.bash("df --output=avail . | tail -1").stdout
+    opened(small, "kept", "write")
+    for _ in range(3):
+        write(small, bytes(CHUNK))
+    with pytest.raises(RefusedError, match="no space") as caught:
+        write(small, bytes(CHUNK))
+    assert caught.value.code == "ENOSPC"
+    assert fetch(small, "kept") == b"old" * 1000
+    assert small.bash("df --output=avail . | tail -1; ls -A").stdout == f"{free}kept\n"
+
+
+@jail
+@needs_bwrap
+def test_nothing_of_pid_1(jailed: AgentProcess) -> None:
+    """The agent may look into itself, so it must not be made to look for others."""
+    jailed.bash("ln -s /proc/1/environ a; ln -s /proc d; ln -s /proc/self/fd/20 e; ln -s /proc/1 f")
+    for path in ("a", "d/1/maps", "e", "f/mem", "/proc/1/status", "d/self/fd/3"):
+        assert "holds no files" in str(refused(jailed, path))
+    for path in ("d/1/x", "f/oom_score_adj", "/proc/1/comm", "d/sys/kernel/x"):
+        assert "holds no files" in str(refused(jailed, path, "write"))
+    assert jailed.bash("cat /proc/1/comm").exit_code == 0
+
+
+@jail
+@needs_bwrap
+def test_directories_that_are_closed(jailed: AgentProcess) -> None:
+    jailed.bash("mkdir closed; touch closed/x; chmod 000 closed; touch fixed; chmod 444 fixed")
+    assert refused(jailed, "closed/x").code == "EACCES"
+    assert refused(jailed, "closed/y", "write").code == "EACCES"
+    assert "read-only" in str(refused(jailed, "fixed", "write"))
+    assert "read-only file system" in str(refused(jailed, "/usr/bin/x", "write"))
+    assert fetch(jailed, "/usr/bin/env").startswith(b"\x7fELF")
+
+
+SWAPS = """
+import os, threading
+os.makedirs('a/b', exist_ok=True)
+open('a/b/f', 'w').write('good')
+os.symlink('/proc/1', 'evil')
+os.mkfifo('a/pipe')
+stop = False
+def swap():
+    while not stop:
+        for other in ('evil', 'a/pipe', '/dev/zero', '/proc/self/fd'):
+            os.symlink(other, 'a/tmp')
+            os.rename('a/tmp', 'a/b2')
+            os.rename('a/b', 'a/b3')
+            os.rename('a/b2', 'a/b')
+            os.unlink('a/b')
+            os.rename('a/b3', 'a/b')
+            os.symlink(other, 'a/b/t')
+            os.rename('a/b/t', 'a/b/w')
+threading.Thread(target=swap, daemon=True).start()
+"""
+
+
+@jail
+@needs_bwrap
+def test_files_that_are_swapped_under_way(jailed: AgentProcess) -> None:
+    assert jailed.python(SWAPS).exit_code == 0
+    read = written = 0
+    for _ in range(300):
+        with contextlib.suppress(RefusedError):
+            assert fetch(jailed, "a/b/f") == b"good"
+            read += 1
+        for name in ("v", "w"):
+            with contextlib.suppress(RefusedError):
+                written += store(jailed, f"a/b/{name}", b"mine")["size"]
+    assert read > 0
+    assert written > 0
+    reply = jailed.python("stop = True\nimport glob\nprint(glob.glob('a/**/.*', recursive=True))")
+    assert reply.stdout == "[]\n"
+
+
+@jail
+@needs_bwrap
+def test_a_fork_bomb_meanwhile(jailed: AgentProcess) -> None:
+    jailed.send(type="hello", limits={"processes": 60})
+    request = jailed.begin("b() { b | b & }; b; sleep 600", "bash", timeout_s=1, grace_s=0.2)
+    for number in range(20):
+        store(jailed, f"file{number}", b"x" * 10_000)
+        assert len(fetch(jailed, f"file{number}")) == 10_000
+    assert jailed.result(request).timed_out
+    becomes_true(lambda: fetch(jailed, "file0") == b"x" * 10_000, "files are there")
