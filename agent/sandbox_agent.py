@@ -48,6 +48,7 @@ CAPABILITIES = (
     "execute.timeout",
     "execute.result",
     "stream",
+    "stream.late",
     "interrupt",
     "status",
     "limits",
@@ -742,6 +743,12 @@ class Capture:
         if len(self._tail) > 2 * self._half + READ_BYTES:
             del self._tail[: len(self._tail) - self._half]
 
+    def latest(self, count: int) -> tuple[int, bytes]:
+        """The end so far, at most `count` bytes or what is kept of it, and how many precede."""
+        kept = self._head if self._file is None else self._tail
+        data = bytes(kept[-count:])
+        return self.total_bytes - len(data), data
+
     def result(self) -> tuple[str, dict[str, Any] | None]:
         """The text for the reply and, if it is not the whole, what is left out and where it is."""
         if self._file is None:
@@ -852,6 +859,13 @@ class Preview:
             stream: codecs.getincrementaldecoder("utf-8")("replace") for stream in self._waiting
         }
 
+    def begin(self, captures: Mapping[str, Capture]) -> None:
+        """Takes what has been printed before anybody watched."""
+        for stream, capture in captures.items():
+            self._dropped[stream], data = capture.latest(PREVIEW_BYTES)
+            self._waiting[stream] += data
+        self.schedule()
+
     def write(self, stream: str, data: bytes) -> None:
         waiting = self._waiting[stream]
         waiting += data
@@ -881,7 +895,11 @@ class Preview:
         self._poller.cancel("preview")
         self._sent_at = time.monotonic()
         for stream, waiting in self._waiting.items():
-            text = self._decoders[stream].decode(bytes(waiting), final)
+            decoder = self._decoders[stream]
+            if self._dropped[stream]:
+                decoder.reset()
+                _trim_to_characters(bytearray(), waiting)
+            text = decoder.decode(bytes(waiting), final)
             waiting.clear()
             if self._dropped[stream]:
                 text = f"\n[... {self._dropped[stream]} bytes left out ...]\n{text}"
@@ -2128,6 +2146,8 @@ class Agent:
             self._on_execute(message)
         elif kind == "interrupt":
             self._on_interrupt(message)
+        elif kind == "stream":
+            self._on_stream(message)
         elif kind == "ack":
             self._on_ack(message)
         elif kind == "hello":
@@ -2142,8 +2162,8 @@ class Agent:
             self.end()
         else:
             self._fail(
-                f"unknown type {kind!r:.50}: expected execute, interrupt, ack, hello, ping, "
-                f"status, shutdown, {', '.join(Transfers.REQUESTS)}",
+                f"unknown type {kind!r:.50}: expected execute, interrupt, stream, ack, hello, "
+                f"ping, status, shutdown, {', '.join(Transfers.REQUESTS)}",
                 message.get("id"),
             )
 
@@ -2248,13 +2268,7 @@ class Agent:
         )
         self.running = execution
         if message.get("stream") is True:
-            execution.preview = Preview(
-                self.poller,
-                lambda stream, text: self._send(
-                    {"type": "output", "id": request_id, "stream": stream, "text": text}
-                ),
-                lambda: self._channel.lag_bytes <= LAG_BYTES,
-            )
+            self._show_output(execution)
         if timeout_s is not None:
             self.poller.at("stop", execution.started + timeout_s, self._on_timeout)
         if reply_bytes is not None:
@@ -2267,6 +2281,20 @@ class Agent:
             self._cancel_timers()
             self.running = None
             self._fail(f"cannot hand over the code: {error}", request_id)
+
+    def _show_output(self, execution: Execution) -> None:
+        """Streams an execution's output from now on, beginning with what there is already."""
+
+        def send(stream: str, text: str) -> None:
+            self._send({"type": "output", "id": execution.id, "stream": stream, "text": text})
+
+        execution.preview = Preview(self.poller, send, lambda: self._channel.lag_bytes <= LAG_BYTES)
+        execution.preview.begin(execution.interpreter.captures)
+
+    def _on_stream(self, message: Mapping[str, Any]) -> None:
+        execution = self.running
+        if execution is not None and execution.id == message.get("id") and not execution.preview:
+            self._show_output(execution)
 
     def _on_interrupt(self, message: Mapping[str, Any]) -> None:
         execution = self.running

@@ -84,6 +84,76 @@ def test_output_of_background_processes_is_streamed_with_the_next(agent: AgentPr
     assert texts(reply.outputs)["stdout"] == reply.stdout
 
 
+def test_output_from_between_is_streamed_with_the_next(agent: AgentProcess) -> None:
+    agent.bash("mkfifo go; { read < go; printf '\\xe2\\x82'; echo done > go; } & true")
+    (agent.workspace / "go").write_text("\n")
+    assert (agent.workspace / "go").read_text() == "done\n"  # nothing runs meanwhile
+    reply = agent.bash("printf '\\xac'; echo now", stream=True)
+    assert texts(reply.outputs)["stdout"] == reply.stdout == "\u20acnow\n"
+
+
+# A stream that is asked for late.
+
+
+def begun(agent: AgentProcess, code: str) -> str:
+    """Have Python code run up to where it makes the file `there` and waits for the pipe `go`."""
+    os.mkfifo(agent.workspace / "go")
+    request = agent.begin(f"{code}\nopen('there', 'w')\nopen('go').read()\nprint('second')")
+    becomes_true((agent.workspace / "there").exists, "code is there")
+    return request
+
+
+def test_a_late_stream_begins_with_what_there_is(agent: AgentProcess) -> None:
+    request = begun(agent, "import sys\nprint('first')\nprint('\u00e4', file=sys.stderr)")
+    agent.send(type="stream", id=request)
+    agent.expect("output")
+    agent.expect("output")
+    first = [(frame["stream"], frame["text"]) for frame in agent.seen[-2:]]
+    assert first == [("stdout", "first\n"), ("stderr", "\u00e4\n")]
+    agent.send(type="stream", id=request)  # a second time is no other stream
+    (agent.workspace / "go").write_text("")
+    assert agent.result(request).outputs == [("stdout", "second\n")]
+
+
+def test_a_late_stream_of_much_says_what_it_leaves_out(agent: AgentProcess) -> None:
+    request = begun(agent, "print('\u20ac' * 1_000_000)")
+    agent.send(type="stream", id=request)
+    text = agent.expect("output")["text"]
+    gap, _, rest = text.lstrip("\n").partition("\n")
+    left_out = int(gap.removeprefix("[... ").removesuffix(" bytes left out ...]"))
+    assert set(rest[:-1]) == {"\u20ac"}
+    # A character that was cut through is left out of both.
+    assert 0 <= 3_000_001 - left_out - len(rest.encode()) <= 2
+    (agent.workspace / "go").write_text("")
+    assert agent.result(request).outputs == [("stdout", "second\n")]
+
+
+def test_a_late_stream_of_nothing_begins_when_there_is_something(agent: AgentProcess) -> None:
+    request = begun(agent, "")
+    agent.send(type="stream", id=request)
+    (agent.workspace / "go").write_text("")
+    assert agent.result(request).outputs == [("stdout", "second\n")]
+
+
+def test_a_late_stream_of_another_execution_is_none(agent: AgentProcess) -> None:
+    for request_id in ("other", None, 3, ["e1"]):
+        agent.send(type="stream", id=request_id)
+    request = begun(agent, "print('first')")
+    agent.send(type="stream", id="other")
+    (agent.workspace / "go").write_text("")
+    assert agent.result(request).outputs == []
+    agent.send(type="stream", id=request)
+    agent.send(type="ping")
+    assert agent.receive()["type"] == "pong"
+
+
+def test_a_flood_is_not_torn_inside_characters(agent: AgentProcess) -> None:
+    code = "import sys\nfor _ in range(300): sys.stdout.write('\u20ac' * 40_000)"
+    reply = agent.python(code, stream=True)
+    assert "bytes left out" in texts(reply.outputs)["stdout"]
+    assert all("\ufffd" not in text for _, text in reply.outputs)
+
+
 # Sequence numbers and acknowledgements.
 
 
