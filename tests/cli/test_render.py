@@ -207,21 +207,3 @@ TRUNCATED = {"stdout": {"omitted_bytes": 123456, "file": "/workspace/.nsm/1.out"
 def test_notes_about_a_run(changes: dict[str, Any], text: str) -> None:
     assert text in notes(**changes)
     assert bool(text) == bool(notes(**changes))
-
-
-def test_displayed_values() -> None:
-    bundles: list[dict[str, Any]] = [
-        {"text/plain": "42"},
-        {"text/plain": "<Figure>", "image/png": "aGk="},
-        {"application/json": {}},
-        {"text/plain": 5, "odd\x1b": 1},
-    ]
-    result = RunResult.from_wire(samples.run_result(displays=bundles))
-    assert render.displays(result) == (
-        ["42", "<Figure>"],
-        [
-            "displayed image/png: --json holds it",
-            "displayed application/json: --json holds it",
-            "displayed text/plain, odd\\x1b: --json holds it",
-        ],
-    )

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+import pictures
 import samples
 from fakesupervisor import Exchange, FakeSupervisor
 from nsm.cli import main as cli
@@ -174,6 +175,7 @@ def test_an_endless_file_is_too_large(
     [
         (["x"], "required: -e/--env"),
         (["-e", "python", "-f", "x", "y"], "give the code or a file, not both"),
+        (["-e", "python", "--json", "--images", ".", "x"], "--json prints images with all else"),
         (["-e", "python", "-t", "soon", "x"], "'soon' is not a number of seconds"),
         (["-e", "python", "--project", "x", "--no-project", "y"], "not allowed with"),
         (["-e", "python"], "no code: give it as an argument, with -f FILE, or on standard input"),
@@ -289,6 +291,67 @@ def test_displayed_values_and_notes(
         "nsm: 5 bytes of stdout left out; all of it is in /workspace/f of the session\n"
         "nsm: the interpreter was restarted (signal 9); its variables were lost\n"
     )
+
+
+def test_images_are_written_to_files(
+    capsys: pytest.CaptureFixture[bytes], supervisor: FakeSupervisor, tmp_path: Path
+) -> None:
+    session = {"id": "s", "name": "python-amber-7", "created": True, "replaced": None}
+    figure = {"text/plain": "<Figure>", "image/png": pictures.text(pictures.png())}
+    displays = [{"text/plain": "1"}, figure, {"image/png": "?"}, {"image/svg+xml": "<svg/>"}]
+    supervisor.handlers["run"] = answer(displays=displays, session=session)
+    target = tmp_path / "new" / "images"
+    said = Said(capsys, "-e", "python", "-s", "new", "--images", str(target), "x")
+    assert (said.code, said.out) == (0, "1\n<Figure>\n")
+    assert said.err == (
+        f"nsm: image/png, 4x3: {target}/python-amber-7-1.png\n"
+        "nsm: displayed image/png, which is not valid base64\n"
+        f"nsm: image/svg+xml: {target}/python-amber-7-2.svg\n"
+        "nsm: session: python-amber-7\n"
+    )
+    assert (target / "python-amber-7-1.png").read_bytes() == pictures.png()
+    assert (target / "python-amber-7-2.svg").read_text() == "<svg/>"
+
+
+def test_images_of_a_one_shot_go_to_a_private_directory(
+    capsys: pytest.CaptureFixture[bytes],
+    supervisor: FakeSupervisor,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    session = {"id": "s", "name": None, "created": True, "replaced": None}
+    supervisor.handlers["run"] = answer(
+        displays=[{"image/png": pictures.text(pictures.png())}], session=session
+    )
+    said = Said(capsys, "-e", "python", "x")
+    (path,) = tmp_path.glob("nsm-*/python-1.png")
+    assert (said.out, said.err) == ("", f"nsm: image/png, 4x3: {path}\n")
+
+
+def test_where_images_cannot_be_written_nothing_is_run(
+    capsys: pytest.CaptureFixture[bytes], supervisor: FakeSupervisor
+) -> None:
+    said = Said(capsys, "-e", "python", "--images", f"{__file__}/x", "x")
+    assert said.code == 125
+    assert "Not a directory" in said.err
+    assert not supervisor.requests
+
+
+def test_an_image_that_cannot_be_written_is_a_failure(
+    capsys: pytest.CaptureFixture[bytes], supervisor: FakeSupervisor, tmp_path: Path
+) -> None:
+    target = tmp_path / "images"
+
+    def run(_exchange: Exchange) -> dict[str, Any]:
+        target.rmdir()
+        svg = {"text/plain": "S", "image/svg+xml": "<svg/>"}
+        return samples.run_result(displays=[svg], stdout="out\n")
+
+    supervisor.handlers["run"] = run
+    said = Said(capsys, "-e", "python", "--images", str(target), "x")
+    assert (said.code, said.out) == (125, "out\nS\n")
+    assert said.err.startswith("nsm: image/svg+xml, cannot be written: ")
 
 
 def test_the_name_of_a_new_session_is_told(

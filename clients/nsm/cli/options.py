@@ -79,3 +79,11 @@ def seconds(text: str) -> float:
         message = f"{text!r} is not a number of seconds"
         raise argparse.ArgumentTypeError(message)
     return value
+
+
+def whole_number(text: str) -> int:
+    """A whole number, 0 or more."""
+    if not (text.isascii() and text.isdecimal() and len(text) < 10):
+        message = f"{text!r} is not a whole number"
+        raise argparse.ArgumentTypeError(message)
+    return int(text)

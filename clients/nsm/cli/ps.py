@@ -1,17 +1,28 @@
-"""`nsm ps`: the live sessions."""
+"""`nsm ps`: the sessions."""
 
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
 
 from nsm.cli import render, running, terminal
 from nsm.cli.options import EXIT_OK, Parser
 
+if TYPE_CHECKING:
+    from nsm.wire.transcripts import EndedRow
+
 
 def parser() -> Parser:
     """The verb's options."""
-    parser = Parser("ps", "List the live sessions. Starts no supervisor.")
-    parser.add_json("an array of objects")
+    parser = Parser(
+        "ps",
+        "List the live sessions. Starts no supervisor.",
+        "Of sessions that have ended, `nsm logs ID` shows what was run in them.",
+    )
+    parser.add_argument(
+        "-a", "--all", action="store_true", help="then those that have ended, and why"
+    )
+    parser.add_json("an array of objects; with --all an object of two arrays,")
     return parser
 
 
@@ -20,12 +31,21 @@ def main(arguments: list[str]) -> int:
     options = parser().parse_args(arguments)
     client = running.connect()
     if client is None:
-        terminal.out("[]" if options.json else "")
+        nothing = '{"sessions": [], "ended": []}' if options.all else "[]"
+        terminal.out(nothing if options.json else "")
         return EXIT_OK
+    ended: list[EndedRow] = []
     with client:
         rows = client.sessions()
-    if options.json:
-        terminal.out_json([row._asdict() for row in rows])
+        if options.all:
+            ended = client.ended_sessions()
+    live = [row._asdict() for row in rows]
+    if options.json and options.all:
+        terminal.out_json({"sessions": live, "ended": [row._asdict() for row in ended]})
+    elif options.json:
+        terminal.out_json(live)
     else:
         terminal.out(render.sessions(rows, os.path.expanduser("~")))
+    if ended and not options.json:
+        terminal.out("\n" + render.ended_sessions(ended))
     return EXIT_OK

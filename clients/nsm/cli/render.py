@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from nsm.wire.results import EnvironmentRow, KilledSession, RunResult, SessionRow, Status
+    from nsm.wire.transcripts import EndedRow
 
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400
 _MEBIBYTE = 1024 * 1024
@@ -122,6 +123,27 @@ def sessions(rows: Sequence[SessionRow], home: str) -> str:
     )
 
 
+def ended_sessions(rows: Sequence[EndedRow]) -> str:
+    """The table of those that have ended, in `nsm ps --all`."""
+    return table(
+        "ID NAME ENV CLIENT LIVED ENDED RUNS REASON".split(),
+        (
+            (
+                row.id,
+                row.name or "-",
+                row.env,
+                row.client,
+                duration(row.lived_s),
+                f"{duration(row.ended_s)} ago",
+                str(row.executions),
+                row.reason,
+            )
+            for row in rows
+        ),
+        right="LIVED ENDED RUNS",
+    )
+
+
 def killed(rows: Sequence[KilledSession]) -> str:
     """What `nsm kill` ended, a line each."""
     return "\n".join(
@@ -206,21 +228,6 @@ def run_notes(result: RunResult, *, fresh_name: bool, left_out: dict[str, int]) 
         reason = f" ({result.restart_reason})" if result.restart_reason else ""
         notes.append(f"the interpreter was restarted{reason}; its variables were lost")
     return [visible_lines(text) for text in notes]
-
-
-def displays(result: RunResult) -> tuple[list[str], list[str]]:
-    """Displayed values: the text of those that have one, and notes about the others."""
-    texts: list[str] = []
-    notes: list[str] = []
-    for bundle in result.displays:
-        text = bundle.get("text/plain")
-        if isinstance(text, str):
-            texts.append(text)
-        others = [kind for kind in bundle if kind.startswith("image/")]
-        if others or not isinstance(text, str):
-            kinds = ", ".join(visible(kind) for kind in others or bundle)
-            notes.append(f"displayed {kinds}: --json holds it")
-    return texts, notes
 
 
 def _escaped(character: str) -> str:

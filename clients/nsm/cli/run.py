@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from nsm import operations
 from nsm.cli import render, terminal
+from nsm.cli.displays import Display, display
 from nsm.cli.live import Live
 from nsm.cli.options import (
     EXIT_INTERRUPTED,
@@ -16,6 +17,7 @@ from nsm.cli.options import (
     Parser,
     seconds,
 )
+from nsm.cli.pictures import Folder
 from nsm.cli.source import read_code
 from nsm.client import Client
 from nsm.paths import home
@@ -29,7 +31,9 @@ if TYPE_CHECKING:
 
 _EPILOG = """\
 Standard output and standard error are the code's own. Displayed values (such as a trailing
-expression in Python) follow on standard output; what nsm has to say goes to standard error.
+expression in Python) follow on standard output as text; what nsm has to say goes to standard
+error. Displayed images are written to new files, whose names it says: in DIR, else in a fresh
+private directory below TMPDIR.
 
 The current directory is mounted read-only at /project, unless it is your home directory, one
 above it, or one that nsm refuses.
@@ -42,6 +46,7 @@ examples:
   nsm run -e bash -s work 'cd /project && git log | head'
   nsm run -e node -f script.js
   cat script.py | nsm run -e python -t 10
+  nsm run -e python -s plots --images . -f plot.py
 """
 
 
@@ -69,6 +74,7 @@ def parser() -> Parser:
     project = parser.add_mutually_exclusive_group()
     project.add_argument("--project", metavar="DIR", help="mount DIR, not the current directory")
     project.add_argument("--no-project", action="store_true", help="mount no project")
+    parser.add_argument("--images", metavar="DIR", help="write displayed images to this directory")
     parser.add_json("the result, once the code has ended,")
     return parser
 
@@ -79,6 +85,8 @@ def main(arguments: list[str]) -> int:
     options = verb.parse_args(arguments)
     if options.file is not None and options.code is not None:
         verb.error("give the code or a file, not both")
+    if options.images is not None and options.json:
+        verb.error("--json prints images with all else, so --images has nothing to write")
     # There is no `sys.stdin` where whoever started us has closed it.
     if options.file is None and options.code is None and (not sys.stdin or sys.stdin.isatty()):
         verb.error("no code: give it as an argument, with -f FILE, or on standard input")
@@ -140,6 +148,9 @@ class _Execution:
             "stdout": (sys.stdout.buffer, Live()),
             "stderr": (sys.stderr.buffer, Live()),
         }
+        # Before anything is run: what cannot be written should not cost a result.
+        self._folder = Folder(options.images)
+        self._failed = False
 
     def run(self, code: str) -> int:
         options = self._options
@@ -157,7 +168,7 @@ class _Execution:
             terminal.out_json(wire)
         else:
             self._finish(result)
-        return exit_code(result)
+        return exit_code(result) or (EXIT_RUN_FAILED if self._failed else 0)
 
     def _show(self, event: Event) -> None:
         output = operations.output_of(event)
@@ -175,13 +186,26 @@ class _Execution:
             self._write(name, rest.text)
             if rest.left_out_bytes:
                 left_out[name] = rest.left_out_bytes
-        texts, notes = render.displays(result)
-        for text in texts:
-            self._write("stdout", text if text.endswith("\n") else text + "\n")
+        for bundle in result.displays:
+            self._show_display(display(bundle), result.session.name or result.env)
         fresh_name = self._options.session == "new"
-        notes += render.run_notes(result, fresh_name=fresh_name, left_out=left_out)
-        for note in notes:
+        for note in render.run_notes(result, fresh_name=fresh_name, left_out=left_out):
             terminal.note(note)
+
+    def _show_display(self, shown: Display, stem: str) -> None:
+        self._write("stdout", shown.text)
+        for note in shown.notes:
+            terminal.note(note)
+        if shown.picture is not None:
+            try:
+                path = self._folder.write(shown.picture, stem)
+            except OSError as error:
+                self._failed = True
+                terminal.note(
+                    f"{shown.picture.what}, cannot be written: {render.visible(str(error))}"
+                )
+            else:
+                terminal.note(f"{shown.picture.what}: {render.visible(path)}")
 
     def _write(self, name: str, text: str) -> None:
         if text:

@@ -1,0 +1,125 @@
+"""Displays as `nsm run` shows them, and the files for their pictures."""
+
+from __future__ import annotations
+
+import os
+import stat
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import pictures
+from nsm.cli.displays import Display, Picture, display
+from nsm.cli.pictures import Folder
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+PNG, JPEG = pictures.png(), pictures.jpeg()
+A_PNG = Picture("image/png, 4x3", "png", PNG)
+
+
+@pytest.mark.parametrize(
+    ("bundle", "shown"),
+    [
+        ({"text/plain": "42"}, Display("42\n", None, [])),
+        ({"text/plain": "42\n", "text/html": "<b>"}, Display("42\n", None, [])),
+        ({"text/html": "<b>", "text/markdown": "**b**"}, Display("**b**\n", None, [])),
+        ({"application/json": {"ä": [1]}}, Display('{"ä": [1]}\n', None, [])),
+        (
+            {"text/plain": "<F>", "image/svg+xml": "<svg/>", "image/png": pictures.text(PNG)},
+            Display("<F>\n", A_PNG, []),
+        ),
+        (
+            {"image/jpeg": pictures.text(JPEG)},
+            Display("", Picture("image/jpeg, 4x3", "jpg", JPEG), []),
+        ),
+        (
+            {"image/png": "AAAA", "image/svg+xml": "<svg>ä\ud800"},
+            Display("", Picture("image/svg+xml", "svg", "<svg>ä?".encode()), []),
+        ),
+        (
+            {"text/plain": "<F>", "image/png": "AAAA"},
+            Display("<F>\n", None, ["displayed image/png, which is not a PNG"]),
+        ),
+        (
+            {"text/plain": "a", "image/webp": "AAAA"},
+            Display("a\n", None, ["displayed image/webp: --json holds it"]),
+        ),
+        (
+            {"text/plain": 5, "odd\x1b": 1},
+            Display("", None, ["displayed text/plain, odd\\x1b: --json holds it"]),
+        ),
+        ({}, Display("", None, ["displayed nothing: --json holds it"])),
+    ],
+)
+def test_one_display(bundle: dict[str, Any], shown: Display) -> None:
+    assert display(bundle) == shown
+
+
+def test_no_file_is_overwritten(tmp_path: Path) -> None:
+    target = tmp_path / "a" / "b"
+    folder = Folder(str(target))
+    (target / "work-1.png").write_text("mine")
+    (target / "work-2.png").symlink_to(tmp_path / "elsewhere")
+    (target / "work-3.png").mkdir()
+    path = folder.write(A_PNG, "work")
+    assert path == str(target / "work-4.png")
+    assert folder.write(A_PNG._replace(extension="svg"), "work") == str(target / "work-5.svg")
+    assert (target / "work-4.png").read_bytes() == PNG
+    assert (target / "work-1.png").read_text() == "mine"
+    assert not (tmp_path / "elsewhere").exists()
+
+
+def test_a_private_directory_is_made_when_there_is_something_to_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    folder = Folder(None)
+    assert not list(tmp_path.iterdir())
+    path = folder.write(A_PNG, "work")
+    (directory,) = tmp_path.iterdir()
+    assert path == str(directory / "work-1.png")
+    assert stat.S_IMODE(directory.stat().st_mode) == 0o700
+
+
+@pytest.mark.parametrize(
+    ("stem", "name"),
+    [
+        ("../../etc/x", "_.._etc_x-1.png"),
+        ("..", "image-1.png"),
+        ("-rf", "rf-1.png"),
+        ("a b\nü\0", "a_b___-1.png"),
+        ("python-amber-7", "python-amber-7-1.png"),
+    ],
+)
+def test_names(tmp_path: Path, stem: str, name: str) -> None:
+    assert Folder(str(tmp_path)).write(A_PNG, stem) == str(tmp_path / name)
+
+
+def test_a_relative_directory_is_told_as_an_absolute_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert Folder("x").write(A_PNG, "s") == str(tmp_path / "x" / "s-1.png")
+
+
+def test_what_cannot_be_written_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full = os.open("/dev/full", os.O_WRONLY)
+    real = os.open
+
+    def into_a_full_device(path: str, flags: int, mode: int) -> int:
+        os.close(real(path, flags, mode))
+        return os.dup(full)
+
+    folder = Folder(str(tmp_path))
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "open", into_a_full_device)
+        with pytest.raises(OSError, match="No space left"):
+            folder.write(A_PNG, "s")
+    os.close(full)
+    assert not list(tmp_path.iterdir())
+    with pytest.raises(OSError, match="exists"):
+        Folder(__file__)

@@ -1,0 +1,162 @@
+"""`nsm logs` and `nsm ps --all`, in this process and as programs, against a fake supervisor."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import samples
+from fakesupervisor import Exchange, FakeSupervisor
+from nsm.cli import main as cli
+from nsm.wire.errors import UnknownSessionError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+NSM = [sys.executable, "-m", "nsm.cli"]
+TIMEOUT_S = 20
+
+
+@pytest.fixture
+def supervisor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeSupervisor]:
+    path = str(tmp_path / "control.sock")
+    monkeypatch.setenv("NSM_SOCKET", path)
+    with FakeSupervisor(path, logs=logs) as supervisor:
+        yield supervisor
+
+
+def logs(exchange: Exchange) -> dict[str, Any]:
+    """One execution, and with `follow` another that goes on until the client has enough."""
+    exchange.emit("session", samples.session_start())
+    exchange.emit("execution", samples.execution_start())
+    exchange.emit("news", {"of": "a later version"})
+    exchange.emit("output", {"execution_id": "x-1", "stream": "stdout", "text": "1\x1b[2J\n"})
+    exchange.emit("finished", samples.execution_end())
+    if exchange.args.get("follow"):
+        exchange.emit("execution", samples.execution_start(number=2))
+        exchange.emit("output", {"execution_id": "x-1", "stream": "stdout", "text": "begun"})
+        exchange.cancelled.wait(TIMEOUT_S)
+    return samples.log_end(state="ended", end_reason="killed")
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    code = cli.main(list(arguments))
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+def test_text(capsys: pytest.CaptureFixture[str], supervisor: FakeSupervisor) -> None:
+    code, out, err = run(capsys, "logs", "a")
+    assert (code, err) == (0, "")
+    lines = out.splitlines()
+    assert lines[0].startswith("session a (s-1): python, opened by nsm, ")
+    assert lines[2].startswith("[1] ")
+    assert lines[3:] == ["> print(1)", "  1\\x1b[2J", "[0.25 s]", "", "ended: killed"]
+    (request,) = supervisor.requests
+    assert request.args == {"target": "a", "follow": False}
+
+
+def test_json(capsys: pytest.CaptureFixture[str], supervisor: FakeSupervisor) -> None:
+    code, out, _ = run(capsys, "logs", "a", "--json", "-n", "3")
+    assert code == 0
+    assert out.isascii()
+    assert [json.loads(line) for line in out.splitlines()] == [
+        {"event": "session", **samples.session_start()},
+        {"event": "execution", **samples.execution_start()},
+        {"event": "news", "of": "a later version"},
+        {"event": "output", "execution_id": "x-1", "stream": "stdout", "text": "1\x1b[2J\n"},
+        {"event": "finished", **samples.execution_end()},
+        {"event": "end", **samples.log_end(state="ended", end_reason="killed")},
+    ]
+    (request,) = supervisor.requests
+    assert request.args == {"target": "a", "executions": 3, "follow": False}
+
+
+@pytest.mark.parametrize("more", [[], ["--json"]])
+def test_following_until_ctrl_c(supervisor: FakeSupervisor, more: list[str]) -> None:
+    with subprocess.Popen(
+        [*NSM, "logs", "-f", "a", *more], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        seen = b""
+        while b"begun" not in seen:
+            seen += os.read(process.stdout.fileno(), 65536)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=TIMEOUT_S)
+    assert (process.returncode, err) == (0, b"")
+    assert b"killed" in out
+    assert supervisor.cancelled == [1]
+
+
+def test_a_reader_that_has_enough(supervisor: FakeSupervisor) -> None:
+    def endless(exchange: Exchange) -> dict[str, Any]:
+        exchange.emit("session", samples.session_start())
+        while not exchange.cancelled.is_set():
+            exchange.emit("execution", samples.execution_start())
+            exchange.emit("finished", samples.execution_end())
+        return samples.log_end()
+
+    supervisor.handlers["logs"] = endless
+    with subprocess.Popen(
+        [*NSM, "logs", "a"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline().startswith(b"session a")
+        process.stdout.close()
+        assert process.stderr.read() == b""
+        assert process.wait(TIMEOUT_S) == 141
+
+
+def test_no_such_session(capsys: pytest.CaptureFixture[str], supervisor: FakeSupervisor) -> None:
+    def refuse(_: Exchange) -> dict[str, Any]:
+        raise UnknownSessionError("No session 'b'.", hint="`nsm ps` lists them.")
+
+    supervisor.handlers["logs"] = refuse
+    assert run(capsys, "logs", "b") == (1, "", "nsm: No session 'b'.\n`nsm ps` lists them.\n")
+
+
+def test_wrong_numbers(capsys: pytest.CaptureFixture[str]) -> None:
+    for number in ("-1", "1.5", "many", "9" * 30):
+        with pytest.raises(SystemExit) as end:
+            cli.main(["logs", "a", f"-n{number}"])
+        assert end.value.code == 2
+        assert "is not a whole number" in capsys.readouterr().err
+
+
+def test_ps_all(capsys: pytest.CaptureFixture[str], supervisor: FakeSupervisor) -> None:
+    live, over = samples.session_row(), samples.ended_row(reason="killed\x1b", name=None)
+
+    def sessions(exchange: Exchange) -> dict[str, Any]:
+        more = {"ended": [over]} if exchange.args.get("all") else {}
+        return {"sessions": [live], **more}
+
+    supervisor.handlers["sessions"] = sessions
+    code, out, err = run(capsys, "ps", "--all")
+    assert (code, err) == (0, "")
+    tables = out.split("\n\n")
+    assert tables[0] == run(capsys, "ps")[1].rstrip()
+    header, row = tables[1].splitlines()
+    assert header.split() == ["ID", "NAME", "ENV", "CLIENT", "LIVED", "ENDED", "RUNS", "REASON"]
+    assert row.split() == ["s-0", "-", "bash", "nsm", "1m01s", "12s", "ago", "4", "killed\\x1b"]
+    both = json.loads(run(capsys, "ps", "-a", "--json")[1])
+    assert both == {"sessions": [live], "ended": [over]}
+    over.clear()
+    supervisor.handlers["sessions"] = lambda _: {"sessions": [], "ended": []}
+    assert run(capsys, "ps", "--all")[1] == "No sessions.\n"
+
+
+def test_ps_all_without_a_supervisor(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NSM_SOCKET", os.fspath(tmp_path / "none"))
+    assert run(capsys, "ps", "--all")[:2] == (0, "")
+    code, out, _ = run(capsys, "ps", "--all", "--json")
+    assert (code, json.loads(out)) == (0, {"sessions": [], "ended": []})
