@@ -53,6 +53,7 @@ def supervisor(path: str) -> Iterator[FakeSupervisor]:
     [
         (["p"], ["ps"]),
         (["co"], ["completion", "config"]),
+        (["c"], ["completion", "config", "cp"]),
         (["--v"], ["--version"]),
         (["help", "sh"], ["shutdown"]),
         (["nope", ""], []),
@@ -75,6 +76,14 @@ def supervisor(path: str) -> Iterator[FakeSupervisor]:
         (["kill", ""], ["s-1", "s-2", "s-4", "t-3", "word", "work"]),
         (["kill", "work", "s-"], ["s-1", "s-2", "s-4"]),
         (["interrupt", "wor"], ["word", "work"]),
+        (["logs", "-f", "wor"], ["word", "work"]),
+        (["logs", "-n", ""], []),
+        (["run", "--images", ""], [":directories"]),
+        (["cp", ""], [":files"]),
+        (["cp", "dat"], [":files"]),
+        (["cp", "wor"], ["word:", "work:"]),
+        (["cp", "a", "work:"], []),
+        (["cp", "a", "work", ":", "x"], []),
     ],
 )
 def test_candidates(supervisor: FakeSupervisor, words: list[str], expected: list[str]) -> None:
@@ -121,6 +130,7 @@ for word in "${{COMPREPLY[@]}}"; do echo "$word"; done
         ("nsm kill wor", ["word", "work"]),
         ("nsm kill zzz", []),
         ("nsm run -f ''", ["compopt -o default"]),
+        ("nsm cp work", ["compopt -o nospace", "work:"]),
         ("nsm run --project ''", ["compopt -o dirnames"]),
     ],
 )

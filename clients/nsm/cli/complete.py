@@ -59,7 +59,20 @@ def _operand(parser: Parser, before: list[str], current: str) -> list[str]:
         return _beginning(current, choices)
     if "SESSION" in parser.operands():
         return _values("SESSION", current)
+    if "SOURCE" in parser.operands():
+        return _places(before, current)
     return []
+
+
+def _places(before: list[str], current: str) -> list[str]:
+    """Sessions, with the colon, while one may be meant; else files here.
+
+    A shell may take a colon for a word of its own; what follows it is a path there.
+    """
+    if ":" in current or before[-1:] == [":"]:
+        return []
+    sessions = [f"{word}:" for row in _sessions() for word in row if word] if current else []
+    return _beginning(current, sessions) or [FILES]
 
 
 def _values(kind: str, current: str) -> list[str]:

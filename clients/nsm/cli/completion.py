@@ -17,7 +17,8 @@ _nsm() {
     case $answer in
         :files) compopt -o default ;;
         :directories) compopt -o dirnames ;;
-        *) mapfile -t COMPREPLY <<<"$answer"; [[ -n $answer ]] || COMPREPLY=() ;;
+        *) mapfile -t COMPREPLY <<<"$answer"; [[ -n $answer ]] || COMPREPLY=()
+           [[ $answer != *: ]] || compopt -o nospace ;;
     esac
 }
 complete -F _nsm nsm
@@ -32,6 +33,7 @@ _nsm() {
     case $answer in
         :files) _files ;;
         :directories) _files -/ ;;
+        *:) compadd -S '' -- ${(f)answer} ;;
         *) compadd -- ${(f)answer} ;;
     esac
 }

@@ -16,6 +16,7 @@ VERBS = {
     "run": "run code in a session, or in a fresh jail",
     "ps": "list the sessions",
     "logs": "show what was run in a session, and what came of it",
+    "cp": "copy files to and from sessions",
     "kill": "end sessions",
     "interrupt": "stop what runs in a session, and keep the session",
     "envs": "list what there is to run code in",

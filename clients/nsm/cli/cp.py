@@ -1,0 +1,170 @@
+"""`nsm cp`: files to and from sessions."""
+
+from __future__ import annotations
+
+import codecs
+import os
+import signal
+import sys
+from typing import TYPE_CHECKING
+
+from nsm.cli import places, terminal
+from nsm.cli.harmless import Harmless
+from nsm.cli.localfiles import LocalFileError, Target, source, write_all
+from nsm.cli.options import EXIT_FAILED, EXIT_OK, Parser
+from nsm.cli.places import Download, Local, Upload
+from nsm.cli.progress import Progress
+from nsm.client import Client
+from nsm.wire.errors import BadRequestError, DisconnectedError, FileError, NsmError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import FrameType
+
+    from nsm.wire.sessions import FileInfo
+
+_EPILOG = """\
+SESSION is an id or a name. PATH is absolute or below the session's /workspace, which `SESSION:`
+alone means. `-` is standard input or output. A target that is a directory, or ends in `/`, takes
+files under their own names. A local name with a colon is written `./a:b`.
+
+A file appears whole at its target, or not at all. Permissions are kept, without those to run as
+another user, and less your umask; a file that is replaced keeps its own. Copies work while code
+runs in the session. The largest file is `[session] max_file_mb`.
+
+examples:
+  nsm cp data.csv model.py work:
+  nsm cp work:plot.png .
+  nsm cp work:/tmp/log.txt - | less
+  tar -c src | nsm cp - work:src.tar
+"""
+
+
+def parser() -> Parser:
+    """The verb's options."""
+    parser = Parser("cp", "Copy files to and from live sessions.", _EPILOG)
+    parser.add_argument("sources", nargs="+", metavar="SOURCE", help="SESSION:PATH, or a file")
+    parser.add_argument("target", metavar="TARGET", help="the other: a file, or SESSION:PATH")
+    return parser
+
+
+def main(arguments: list[str]) -> int:
+    """Copy."""
+    verb = parser()
+    options = verb.parse_args(arguments)
+    try:
+        copies = places.plan([*options.sources, options.target])
+    except BadRequestError as error:
+        verb.error(f"{error.message}\n{error.hint}")
+    # Without these handlers a file in the making would be left where files need a name.
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _end)
+    failed = False
+    with Client(autostart=False) as client:
+        for copy in copies:
+            try:
+                _copy(client, copy)
+            except DisconnectedError:
+                raise
+            except NsmError as error:
+                failed = True
+                terminal.report(error)
+    return EXIT_FAILED if failed else EXIT_OK
+
+
+def _end(number: int, _frame: FrameType | None) -> None:
+    sys.exit(128 + number)
+
+
+def _copy(client: Client, copy: Upload | Download) -> None:
+    match copy:
+        case Upload():
+            _upload(client, copy)
+        case Download(target=Local(path="-")):
+            _print(client, copy)
+        case Download():
+            _download(client, copy)
+
+
+def _upload(client: Client, copy: Upload) -> None:
+    with source(copy.source.path) as opened:
+        progress = Progress(str(copy.source), opened.size)
+
+        def read(count: int) -> bytes:
+            data = opened.read(count)
+            progress.add(len(data))
+            return data
+
+        def put(path: str) -> FileInfo:
+            return client.put_file(copy.target.session, path, read, permissions=opened.permissions)
+
+        try:
+            put(copy.target.path)
+        except FileError as error:
+            name = os.path.basename(copy.source.path)
+            if copy.source.is_standard or error.data.get("errno") != "EISDIR":
+                raise
+            # It was refused before anything was read.
+            put(copy.target.within(name).path)
+        finally:
+            progress.end()
+
+
+def _download(client: Client, copy: Download) -> None:
+    path = copy.target.path
+    if copy.into or os.path.isdir(path):
+        path = os.path.join(path, places.file_name(copy.source))
+    progress = Progress(str(copy.source), None)
+    with Target(path) as target:
+
+        def write(data: bytes) -> None:
+            target.write(data)
+            progress.add(len(data))
+
+        try:
+            info = _get(client, copy, write)
+        finally:
+            progress.end()
+        target.keep(info.permissions)
+
+
+def _print(client: Client, copy: Download) -> None:
+    stdout = sys.stdout.fileno()
+    if not sys.stdout.isatty():
+        progress = Progress(str(copy.source), None)
+
+        def write(data: bytes) -> None:
+            try:
+                write_all(stdout, data)
+            except BrokenPipeError:
+                raise
+            except OSError as error:
+                raise LocalFileError("standard output", error, "written") from error
+            progress.add(len(data))
+
+        try:
+            _get(client, copy, write)
+        finally:
+            progress.end()
+        return
+    # What is in the file may have been chosen by a model, and a terminal obeys what it is sent.
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    harmless = Harmless()
+    _get(
+        client, copy, lambda data: write_all(stdout, _encoded(harmless.take(decoder.decode(data))))
+    )
+    rest = harmless.take(decoder.decode(b"", final=True)) + harmless.end()
+    write_all(stdout, _encoded(rest))
+
+
+def _get(client: Client, copy: Download, write: Callable[[bytes], object]) -> FileInfo:
+    try:
+        return client.get_file(copy.source.session, copy.source.path, write)
+    except FileError as error:
+        if error.data.get("errno") == "EISDIR":
+            raise FileError(error.message, hint=places.ARCHIVE_IN_SESSION) from error
+        raise
+
+
+def _encoded(text: str) -> bytes:
+    return text.encode(sys.stdout.encoding, "backslashreplace")

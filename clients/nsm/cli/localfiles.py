@@ -1,0 +1,220 @@
+"""Local files of `nsm cp`: read as they are, written whole or not at all."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import sys
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, NamedTuple
+
+from nsm.cli.places import directory_here
+from nsm.wire.errors import FileError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+    from types import TracebackType
+    from typing import Self
+
+
+class LocalFileError(FileError):
+    """A file here cannot be read or written."""
+
+    def __init__(self, path: str, error: OSError, doing: str) -> None:
+        hint = ""
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            hint = "Nothing of the copy is left, and an older file is as it was. Make room."
+        super().__init__(f"{path} can't be {doing}: {error.strerror}", hint=hint)
+
+
+class Source(NamedTuple):
+    """An open file that is to be copied.
+
+    Attributes:
+        size: bytes; None where it is no regular file.
+        permissions: None where it is no regular file.
+        read: up to a number of bytes; none at the end.
+    """
+
+    size: int | None
+    permissions: int | None
+    read: Callable[[int], bytes]
+
+
+@contextmanager
+def source(path: str) -> Generator[Source]:
+    """Open a file to be copied; ``-`` is standard input. Pipes and devices are read to their end.
+
+    Raises:
+        BadRequestError: it is a directory.
+        LocalFileError: it can't be read, now or later.
+    """
+    with _told(path, "read"):
+        if path == "-":
+            descriptor = os.dup(sys.stdin.fileno() if sys.stdin else -1)
+        else:
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY)
+    try:
+        mode = os.fstat(descriptor).st_mode
+        if stat.S_ISDIR(mode):
+            raise directory_here(path)
+
+        def read(count: int) -> bytes:
+            with _told(path, "read"):
+                return os.read(descriptor, count)
+
+        if stat.S_ISREG(mode) and path != "-":
+            # Bits by which a program runs as another user or group are not handed to a jail.
+            yield Source(os.fstat(descriptor).st_size, mode & 0o777, read)
+        else:
+            yield Source(None, None, read)
+    finally:
+        os.close(descriptor)
+
+
+class Target:
+    """A local file that is being written. Without `keep` there is nothing of it.
+
+    A regular file appears at its place when it is whole: until then it has no name, so nothing is
+    left behind by whatever ends this program, and an older file stays as it was. As with cp, links
+    are followed, an older file keeps its permissions, and pipes and devices are written to.
+
+    Args:
+        path: of the file itself, not of the directory that it is for.
+
+    Raises:
+        LocalFileError: it can't be written.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._temporary = ""
+        self._permissions: int | None = None
+        self._directory = -1
+        with _told(path, "written"):
+            self._open()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        os.close(self._descriptor)
+        if self._temporary:
+            with suppress(OSError):
+                os.unlink(self._temporary, dir_fd=self._directory)
+        if self._directory >= 0:
+            os.close(self._directory)
+
+    def write(self, data: bytes) -> None:
+        """Write all of it.
+
+        Raises:
+            LocalFileError: that's not possible.
+        """
+        with _told(self._path, "written"):
+            write_all(self._descriptor, data)
+
+    def keep(self, permissions: int) -> None:
+        """Put the file in its place.
+
+        Args:
+            permissions: of a new file, which the user's umask takes away from.
+
+        Raises:
+            LocalFileError: it can't be put there.
+        """
+        if self._directory < 0:
+            return
+        if self._permissions is None:
+            self._permissions = permissions & 0o777 & ~_umask()
+        with _told(self._path, "written"):
+            os.fchmod(self._descriptor, self._permissions)
+            try:
+                self._link(self._name)
+            except FileExistsError:
+                if not self._temporary:
+                    self._link(name := _other_name())
+                    self._temporary = name
+                os.rename(
+                    self._temporary,
+                    self._name,
+                    src_dir_fd=self._directory,
+                    dst_dir_fd=self._directory,
+                )
+                self._temporary = ""
+
+    def _open(self) -> None:
+        try:
+            mode = os.stat(self._path).st_mode
+        except FileNotFoundError:
+            if os.path.islink(self._path):
+                raise  # cp(1) writes to no place that a link only promises
+        else:
+            if not stat.S_ISREG(mode):
+                self._descriptor = os.open(self._path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOCTTY)
+                return
+            self._permissions = mode & 0o777
+            if not os.access(self._path, os.W_OK):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        parent, self._name = os.path.split(os.path.realpath(self._path))
+        self._directory = os.open(parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            self._descriptor = self._create()
+        except BaseException:
+            os.close(self._directory)
+            raise
+
+    def _create(self) -> int:
+        flags = os.O_WRONLY | os.O_CLOEXEC
+        try:
+            return os.open(".", flags | os.O_TMPFILE, 0o600, dir_fd=self._directory)
+        except OSError as error:
+            # EISDIR is what kernels and file systems say that do not know of it: open(2).
+            if error.errno not in (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL):
+                raise
+        name = _other_name()
+        flags |= os.O_CREAT | os.O_EXCL
+        descriptor = os.open(name, flags, 0o600, dir_fd=self._directory)
+        self._temporary = name
+        return descriptor
+
+    def _link(self, name: str) -> None:
+        """Give the file a name that must be free."""
+        if self._temporary:
+            os.link(self._temporary, name, src_dir_fd=self._directory, dst_dir_fd=self._directory)
+        else:
+            os.link(f"/proc/self/fd/{self._descriptor}", name, dst_dir_fd=self._directory)
+
+
+def write_all(descriptor: int, data: bytes) -> None:
+    """write(2) until nothing is left."""
+    with memoryview(data) as view:
+        written = 0
+        while written < len(view):
+            written += os.write(descriptor, view[written:])
+
+
+def _other_name() -> str:
+    return f".nsm-{os.urandom(8).hex()}"
+
+
+def _umask() -> int:
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
+
+
+@contextmanager
+def _told(path: str, doing: str) -> Generator[None]:
+    try:
+        yield
+    except BrokenPipeError:
+        raise  # nobody reads any more: an end, and no mistake
+    except OSError as error:
+        raise LocalFileError("standard input" if path == "-" else path, error, doing) from error

@@ -1,0 +1,178 @@
+"""The two sides of `nsm cp`: what its operands mean. Pure."""
+
+from __future__ import annotations
+
+import posixpath
+from typing import NamedTuple
+
+from nsm.wire.errors import BadRequestError
+
+
+class Remote(NamedTuple):
+    """A file or directory of a session.
+
+    Attributes:
+        session: an id or a name.
+        path: absolute, or relative to the workspace; empty for the workspace.
+    """
+
+    session: str
+    path: str
+
+    @property
+    def is_directory(self) -> bool:
+        """Whether its very spelling says so."""
+        return posixpath.basename(self.path) in ("", ".", "..")
+
+    def within(self, name: str) -> Remote:
+        """A file of that name in this directory."""
+        return self._replace(path=posixpath.join(self.path, name))
+
+    def __str__(self) -> str:
+        return f"{self.session}:{self.path}"
+
+
+class Local(NamedTuple):
+    """A file or directory here; ``-`` for standard input or output."""
+
+    path: str
+
+    @property
+    def is_standard(self) -> bool:
+        """Whether it is standard input or output."""
+        return self.path == "-"
+
+    def __str__(self) -> str:
+        return self.path
+
+
+class Upload(NamedTuple):
+    """One file to copy to a session."""
+
+    source: Local
+    target: Remote
+
+
+class Download(NamedTuple):
+    """One file to copy from a session. `into` means that the target is a directory."""
+
+    source: Remote
+    target: Local
+    into: bool
+
+
+def place(operand: str) -> Remote | Local:
+    """What an operand means: ``SESSION:PATH`` with no slash before the colon, else a local path.
+
+    That is scp's rule, so ``./a:b`` is a file here. A session whose scope has to be said has an
+    id, too.
+
+    Raises:
+        BadRequestError: it is empty.
+    """
+    if not operand:
+        raise BadRequestError("an empty name is no file", hint="`nsm cp --help` has examples.")
+    session, colon, path = operand.partition(":")
+    return Remote(session, path) if colon and session and "/" not in session else Local(operand)
+
+
+def plan(operands: list[str]) -> list[Upload | Download]:
+    """The copies that operands ask for, the last being the target.
+
+    Args:
+        operands: at least two.
+
+    Raises:
+        BadRequestError: there is nothing that they could mean; the message says why.
+    """
+    *given, last = operands
+    sources, target = [place(source) for source in given], place(last)
+    several = len(sources) > 1
+    if isinstance(target, Remote):
+        copies = [_upload(source, target, several=several) for source in sources]
+        _check_distinct([copy.target.path for copy in copies])
+        return list(copies)
+    downloads = [_download(source, target, several=several) for source in sources]
+    if several:
+        _check_distinct([file_name(copy.source) for copy in downloads])
+    return list(downloads)
+
+
+def file_name(remote: Remote) -> str:
+    """The last component of the path that was asked for: a local file takes no other name.
+
+    Raises:
+        BadRequestError: it has none.
+    """
+    if remote.is_directory:
+        raise _directory(str(remote))
+    return posixpath.basename(remote.path)
+
+
+def _upload(source: Remote | Local, target: Remote, *, several: bool) -> Upload:
+    if isinstance(source, Remote):
+        raise BadRequestError(
+            f"both {source} and {target} are in sessions",
+            hint=f"Copy through a pipe: nsm cp {source} - | nsm cp - {target}. A local file whose "
+            "name has a colon is named like `./a:b`.",
+        )
+    if not several and not target.is_directory:
+        return Upload(source, target)
+    name = posixpath.basename(source.path)
+    if source.is_standard:
+        raise BadRequestError(
+            "standard input has no name that its copy could take",
+            hint=f"Name the file, e.g. {target.within('data')}.",
+        )
+    if name in ("", ".", ".."):
+        raise directory_here(source.path)
+    return Upload(source, target.within(name))
+
+
+def _download(source: Remote | Local, target: Local, *, several: bool) -> Download:
+    if isinstance(source, Local):
+        raise BadRequestError(
+            f"neither {source} nor {target} is in a session",
+            hint="Name one as SESSION:PATH; `nsm ps` lists the sessions. One of a scope is named "
+            "by its id.",
+        )
+    file_name(source)
+    if several and target.is_standard:
+        raise BadRequestError(
+            "several files make no one stream", hint="Copy them one by one, or to a directory."
+        )
+    return Download(source, target, several or target.path.endswith("/"))
+
+
+def _check_distinct(names: list[str]) -> None:
+    double = next((name for name in names if names.count(name) > 1), None)
+    if double is not None:
+        raise BadRequestError(
+            f"two of the files would become {double!r}", hint="Copy them one by one."
+        )
+
+
+def directory_here(path: str) -> BadRequestError:
+    """What is said of a local directory."""
+    name = posixpath.basename(path.rstrip("/"))
+    name = "files" if name in ("", ".", "..") else name
+    return BadRequestError(
+        f"{path} is a directory, and only files are copied",
+        hint=f"Copy an archive: tar -c {path} | nsm cp - SESSION:{name}.tar\n"
+        f"In the session, `tar -xf {name}.tar` or Python's shutil.unpack_archive('{name}.tar') "
+        "unpacks it.",
+    )
+
+
+def _directory(operand: str) -> BadRequestError:
+    return BadRequestError(
+        f"{operand} is a directory, and only files are copied", hint=ARCHIVE_IN_SESSION
+    )
+
+
+ARCHIVE_IN_SESSION = (
+    "Make an archive in the session, with `tar -cf files.tar DIR` or Python's "
+    "shutil.make_archive('files', 'tar', base_dir='DIR'), and copy that: "
+    "nsm cp SESSION:files.tar - | tar -x"
+)
+"""How to get a directory out of a session."""

@@ -1,0 +1,387 @@
+"""`nsm cp` against a fake supervisor: what is copied, and what is left when it is not."""
+
+from __future__ import annotations
+
+import os
+import pty
+import signal
+import stat
+import subprocess
+import sys
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+
+from fakefiles import FakeFiles
+from fakesupervisor import Exchange, FakeSupervisor
+from nsm.cli import main as cli
+from nsm.cli import progress
+from nsm.cli.localfiles import Target
+from nsm.wire.errors import UnknownSessionError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+NSM = [sys.executable, "-m", "nsm.cli"]
+TIMEOUT_S = 20
+BIG = os.urandom(3 * 256 * 1024 + 5)
+
+
+@pytest.fixture
+def files() -> FakeFiles:
+    return FakeFiles()
+
+
+@pytest.fixture(autouse=True)
+def supervisor(
+    files: FakeFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[FakeSupervisor]:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.setenv("NSM_SOCKET", str(tmp_path / "s"))
+    with FakeSupervisor(str(tmp_path / "s"), **files.handlers()) as supervisor:
+        yield supervisor
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Path:
+    return tmp_path / "here"
+
+
+def cp(capsys: pytest.CaptureFixture[str], *operands: str) -> tuple[int, str]:
+    """Exit code, and what was said; nothing is ever printed but on standard error."""
+    try:
+        code = cli.main(["cp", *operands])
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else -1
+    out, err = capsys.readouterr()
+    assert out == ""
+    return code, err
+
+
+@pytest.fixture(autouse=True)
+def umask() -> Iterator[None]:
+    before = os.umask(0o022)
+    yield
+    os.umask(before)
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+# To a session.
+
+
+def test_up(capsys: pytest.CaptureFixture[str], files: FakeFiles, here: Path) -> None:
+    (here / "big").write_bytes(BIG)
+    (here / "run.sh").touch(0o755)
+    (here / "run.sh").chmod(0o6755)
+    assert cp(capsys, "big", "run.sh", "work:") == (0, "")
+    assert files.files == {"/workspace/big": (BIG, 0o644), "/workspace/run.sh": (b"", 0o755)}
+    assert cp(capsys, "big", "work:/tmp/other") == (0, "")
+    assert files.files["/tmp/other"][0] == BIG
+
+
+def test_a_directory_of_the_session_takes_the_file(
+    capsys: pytest.CaptureFixture[str], files: FakeFiles, here: Path
+) -> None:
+    (here / "a").write_text("a")
+    assert cp(capsys, "a", "work:/tmp") == (0, "")
+    assert files.files == {"/tmp/a": (b"a", 0o644)}
+    files.directories.add("/tmp/a")
+    assert cp(capsys, "a", "work:/tmp") == (1, "nsm: /tmp/a: is a directory: name a file\n")
+
+
+def test_links_here_are_followed_and_pipes_read(
+    capsys: pytest.CaptureFixture[str], files: FakeFiles, here: Path
+) -> None:
+    (here / "a").write_text("a")
+    (here / "link").symlink_to("a")
+    os.mkfifo(here / "pipe")
+    writer = threading.Thread(target=(here / "pipe").write_bytes, args=[BIG])
+    writer.start()
+    assert cp(capsys, "link", "pipe", "work:") == (0, "")
+    writer.join()
+    assert files.files == {"/workspace/link": (b"a", 0o644), "/workspace/pipe": (BIG, 0o644)}
+
+
+def test_standard_input(files: FakeFiles) -> None:
+    done = subprocess.run(
+        [*NSM, "cp", "-", "work:x"], input=BIG, capture_output=True, check=False, timeout=TIMEOUT_S
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+    assert files.files == {"/workspace/x": (BIG, 0o644)}
+    done = subprocess.run(
+        ["sh", "-c", f"'{sys.executable}' -m nsm.cli cp - work:y <&-"],
+        capture_output=True,
+        check=False,
+        timeout=TIMEOUT_S,
+    )
+    assert (done.returncode, done.stderr) == (
+        1,
+        b"nsm: standard input can't be read: Bad file descriptor\n",
+    )
+    assert list(files.files) == ["/workspace/x"]
+
+
+def test_a_device_without_end_ends_at_the_limit(
+    capsys: pytest.CaptureFixture[str], files: FakeFiles
+) -> None:
+    files.largest_bytes = 1_000_000
+    code, err = cp(capsys, "/dev/zero", "work:")
+    assert (code, err) == (1, "nsm: /workspace/zero: more than may be copied\nTake less.\n")
+    assert files.files == {}
+
+
+def test_a_full_disk_there(
+    capsys: pytest.CaptureFixture[str], files: FakeFiles, here: Path
+) -> None:
+    (here / "big").write_bytes(BIG)
+    (here / "small").write_text("s")
+    files.files["/workspace/big"] = b"old", 0o600
+    files.full_bytes = 300_000
+    code, err = cp(capsys, "big", "small", "work:")
+    assert (code, err) == (1, "nsm: /workspace/big: no space is left\n")
+    assert files.files == {"/workspace/big": (b"old", 0o600), "/workspace/small": (b"s", 0o644)}
+
+
+def test_what_cannot_be_read_here(
+    capsys: pytest.CaptureFixture[str], files: FakeFiles, here: Path
+) -> None:
+    (here / "dir").mkdir()
+    (here / "lost").symlink_to("nothing")
+    code, err = cp(capsys, "dir", "no\x1bthing", "lost", "work:")
+    assert code == 1
+    assert "nsm: dir is a directory, and only files are copied\nCopy an archive: " in err
+    assert "tar -c dir | nsm cp - SESSION:dir.tar" in err
+    assert "nsm: no\\x1bthing can't be read: No such file or directory\n" in err
+    assert "nsm: lost can't be read: No such file or directory\n" in err
+    assert files.opened == []
+
+
+# From a session.
+
+
+def test_down(capsys: pytest.CaptureFixture[str], files: FakeFiles, here: Path) -> None:
+    files.files = {
+        "/workspace/big": (BIG, 0o600),
+        "/workspace/run": (b"#!", 0o777),
+        "/tmp/a": (b"", 0o644),
+    }
+    assert cp(capsys, "work:big", ".") == (0, "")
+    assert ((here / "big").read_bytes(), mode(here / "big")) == (BIG, 0o600)
+    (here / "into").mkdir()
+    assert cp(capsys, "work:run", "work:/tmp/a", "into") == (0, "")
+    assert mode(here / "into" / "run") == 0o755
+    assert (here / "into" / "a").read_bytes() == b""
+    assert cp(capsys, "work:run", "into/other") == (0, "")
+    assert (here / "into" / "other").read_bytes() == b"#!"
+    assert sorted(os.listdir(here / "into")) == ["a", "other", "run"]
+
+
+def test_an_older_file_is_replaced_and_keeps_its_permissions(
+    capsys: pytest.CaptureFixture[str], files: FakeFiles, here: Path
+) -> None:
+    files.files = {"/workspace/a": (b"new", 0o777)}
+    (here / "a").write_text("older")
+    (here / "a").chmod(0o600)
+    (here / "link").symlink_to("a")
+    assert cp(capsys, "work:a", "link") == (0, "")
+    assert ((here / "a").read_text(), mode(here / "a")) == ("new", 0o600)
+    assert (here / "link").is_symlink()
+    assert sorted(os.listdir(here)) == ["a", "link"]
+
+
+def test_pipes_and_devices_are_written_to(
+    capsys: pytest.CaptureFixture[str], files: FakeFiles, here: Path
+) -> None:
+    files.files = {"/workspace/a": (BIG, 0o644)}
+    os.mkfifo(here / "pipe")
+    read: list[bytes] = []
+    reader = threading.Thread(target=lambda: read.append((here / "pipe").read_bytes()))
+    reader.start()
+    assert cp(capsys, "work:a", "pipe") == (0, "")
+    reader.join()
+    assert read == [BIG]
+    assert stat.S_ISFIFO((here / "pipe").stat().st_mode)
+    assert cp(capsys, "work:a", "/dev/null") == (0, "")
+    code, err = cp(capsys, "work:a", "/dev/full")
+    assert code == 1
+    assert err.startswith("nsm: /dev/full can't be written: No space left on device\n")
+
+
+@pytest.mark.parametrize("unnamed", [True, False])
+def test_a_failure_leaves_what_was_there(
+    capsys: pytest.CaptureFixture[str],
+    files: FakeFiles,
+    here: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    unnamed: bool,
+) -> None:
+    """Also on file systems without files that have no name."""
+    if not unnamed:
+        monkeypatch.setattr(os, "O_TMPFILE", os.O_DIRECTORY)  # refused with EINVAL or EISDIR
+    files.files = {"/workspace/big": (BIG, 0o644)}
+    (here / "big").write_text("old")
+    written: list[bytes] = []
+    real = Target.write
+
+    def write(target: Target, data: bytes) -> None:
+        real(target, data)
+        written.append(data)
+        if len(written) == 2:
+            with open("/dev/full", "wb", buffering=0) as full:
+                os.dup2(full.fileno(), target._descriptor)  # pyright: ignore[reportPrivateUsage]
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Target, "write", write)
+        code, err = cp(capsys, "work:big", "big")
+    assert code == 1
+    assert err.startswith("nsm: big can't be written: No space left on device\nNothing of")
+    assert (here / "big").read_text() == "old"
+    assert os.listdir(here) == ["big"]
+    assert cp(capsys, "work:big", "big") == (0, "")
+    assert cp(capsys, "work:big", "new") == (0, "")
+    assert (here / "big").read_bytes() == (here / "new").read_bytes() == BIG
+    assert sorted(os.listdir(here)) == ["big", "new"]
+
+
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)]
+)
+def test_a_copy_that_is_ended_leaves_nothing(
+    files: FakeFiles, here: Path, number: int, code: int
+) -> None:
+    files.files = {"/workspace/big": (BIG, 0o644)}
+    files.hold["/workspace/big"] = threading.Event()
+    (here / "big").write_text("old")
+    with subprocess.Popen([*NSM, "cp", "work:big", "."], stderr=subprocess.PIPE) as process:
+        assert files.reading.wait(TIMEOUT_S)
+        process.send_signal(number)
+        _, err = process.communicate(timeout=TIMEOUT_S)
+    files.hold["/workspace/big"].set()
+    assert (process.returncode, err) == (code, b"")
+    assert (here / "big").read_text() == "old"
+    assert os.listdir(here) == ["big"]
+
+
+def test_what_cannot_be_written_here(
+    capsys: pytest.CaptureFixture[str], files: FakeFiles, here: Path
+) -> None:
+    files.files = {"/workspace/a": (b"a", 0o644)}
+    (here / "lost").symlink_to("nothing")
+    (here / "d" / "a").mkdir(parents=True)
+    for target, why in [
+        ("lost", "lost can't be written: No such file or directory"),
+        ("none/", "none/a can't be written: No such file or directory"),
+        ("d", "d/a can't be written: Is a directory"),
+        ("none/x", "none/x can't be written: No such file or directory"),
+    ]:
+        assert cp(capsys, "work:a", target) == (1, f"nsm: {why}\n")
+    assert sorted(os.listdir(here)) == ["d", "lost"]
+
+
+def test_what_is_not_there(
+    capsys: pytest.CaptureFixture[str], files: FakeFiles, here: Path
+) -> None:
+    files.files = {"/workspace/b": (b"b", 0o644)}
+    code, err = cp(capsys, "work:a", "work:/tmp", "work:b", ".")
+    assert code == 1
+    assert err.startswith("nsm: a: there is no such file\nnsm: /tmp: is a directory: name a file\n")
+    assert "nsm cp SESSION:files.tar - | tar -x" in err
+    assert os.listdir(here) == ["b"]
+
+
+def test_standard_output(files: FakeFiles) -> None:
+    files.files = {"/workspace/a": (BIG, 0o644)}
+    command = [*NSM, "cp", "work:a", "-"]
+    done = subprocess.run(command, capture_output=True, check=False, timeout=TIMEOUT_S)
+    assert (done.returncode, done.stdout, done.stderr) == (0, BIG, b"")
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(
+            command, stdout=full, stderr=subprocess.PIPE, check=False, timeout=TIMEOUT_S
+        )
+    assert done.returncode == 1
+    assert done.stderr.startswith(b"nsm: standard output can't be written: No space left")
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.close()
+        assert process.stderr is not None
+        assert process.stderr.read() == b""
+        assert process.wait(TIMEOUT_S) == 141
+
+
+def test_a_terminal_is_not_driven(files: FakeFiles) -> None:
+    files.files = {"/workspace/a": ("é\x1b]0;title\x07\x1b[31mred\x1b[".encode() + b"\xff", 0o644)}
+    ours, theirs = pty.openpty()
+    with subprocess.Popen([*NSM, "cp", "work:a", "-"], stdout=theirs) as process:
+        os.close(theirs)
+        assert process.wait(TIMEOUT_S) == 0
+    shown = os.read(ours, 4096).decode()
+    os.close(ours)
+    assert shown == "é\\x1b]0;title\\x07\x1b[31mred\\x1b[\ufffd\x1b[0m"
+
+
+def test_no_such_session(
+    capsys: pytest.CaptureFixture[str], supervisor: FakeSupervisor, here: Path
+) -> None:
+    def refuse(_: Exchange) -> dict[str, object]:
+        raise UnknownSessionError("No session 'gone'.", hint="`nsm ps` lists them.")
+
+    supervisor.handlers["file_open"] = refuse
+    (here / "a").touch()
+    told = "nsm: No session 'gone'.\n`nsm ps` lists them.\n"
+    assert cp(capsys, "a", "gone:") == (1, told)
+    assert cp(capsys, "gone:a", "b") == (1, told)
+    assert os.listdir(here) == ["a"]
+
+
+def test_a_supervisor_that_hangs_up(
+    capsys: pytest.CaptureFixture[str], supervisor: FakeSupervisor, here: Path
+) -> None:
+    def hang_up(exchange: Exchange) -> dict[str, object]:
+        exchange.hang_up()
+        return {}
+
+    supervisor.handlers["file_open"] = hang_up
+    code, err = cp(capsys, "work:a", "work:b", ".")
+    assert code == 1
+    assert err.count("nsm: ") == 1
+    assert os.listdir(here) == []
+
+
+def test_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
+    code, err = cp(capsys, "a", "b")
+    assert code == 2
+    assert err.startswith("nsm: neither a nor b is in a session\nName one as SESSION:PATH;")
+
+
+# Progress.
+
+
+def test_progress_is_for_terminals_and_comes_late(
+    files: FakeFiles, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files.files = {"/workspace/a\x1b": (BIG, 0o644)}
+    assert cp(capsys, "work:a\x1b", "b") == (0, "")
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    assert cp(capsys, "work:a\x1b", "b") == (0, "")
+    monkeypatch.setattr(progress, "_FIRST_S", 0.0)
+    monkeypatch.setattr(progress, "_EVERY_S", 0.0)
+    code, err = cp(capsys, "work:a\x1b", "b")
+    assert code == 0
+    assert err.startswith("\rwork:a\\x1b  0.2 MiB\x1b[K\rwork:a\\x1b  0.5 MiB\x1b[K")
+    assert err.endswith("\r\x1b[K")
+    _, err = cp(capsys, "b", "work:b")
+    assert err.startswith("\rb  0.2 MiB of 0.8 MiB  33 %\x1b[K")
+    assert "100 %" in err
+
+
+def test_a_line_of_progress() -> None:
+    mebibyte = 1024 * 1024
+    assert progress.line("a", 3 * mebibyte, 4 * mebibyte) == "a  3.0 MiB of 4.0 MiB  75 %"
+    assert progress.line("a", 9 * mebibyte, 4 * mebibyte).endswith("  100 %")  # it grew
+    assert progress.line("a", 0, 0) == "a  0.0 MiB"
