@@ -8,7 +8,8 @@ channel is noticed at once, and then the agent ends and, being PID 1, takes ever
 
 One file, standard library only, Python 3.9 or newer; the supervisor imports the framing from it.
 It reads from the top: framing, poll loop and links, output capture, files, processes, interpreters
-(a new interpreter is one class), the agent, the Python worker, the Node runner, main.
+(a new interpreter is one class), checks of input, the agent, the Python worker, the Node runner,
+main.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import errno
 import fcntl
 import json
 import os
+import re
 import select
 import signal
 import socket
@@ -53,6 +55,7 @@ CAPABILITIES = (
     "status",
     "limits",
     "files",
+    "check",
 )
 
 MAX_FRAME_BYTES = 64 * 1024 * 1024
@@ -88,11 +91,26 @@ MAX_DISPLAYS = 1000
 WORKER_FRAME_BYTES = 2 * DISPLAY_BYTES
 """Largest frame taken from an interpreter, which may be under the control of hostile code."""
 
+MAX_QUESTION_CHARS = 64 * 1024
+"""Of a text to be checked or completed. Whoever types a longer one will not wait for it."""
+
+QUESTION_S = 1.0
+"""Within that time a question is answered, if only by saying that nobody could tell."""
+
+MAX_CHECKS = 4
+"""Children that check a text, at a time."""
+
+CHECK_BYTES = 256 * 1024 * 1024
+"""Memory of one; 64 KiB of text in a compiler take much less."""
+
 MAX_OPEN_FILES = 8
 """Transfers at a time."""
 
 CHUNK_BYTES = 256 * 1024
 """Of a file's data in one frame, before base64."""
+
+MAX_INDENT = 200
+"""Characters of a suggested indentation."""
 
 MAX_ERROR = 8192
 """Characters; a path may have 4096."""
@@ -1517,6 +1535,25 @@ def prctl(option: int, value: int) -> None:
 # ---------------------------------------------------------------------------------- interpreters
 
 
+class Question:
+    """What an interpreter is asked besides running code, which may keep it too busy to answer.
+
+    Args:
+        number: tells its answer from that to a question before.
+        settle: called once, with the answer, or with nothing in it if there is none.
+    """
+
+    def __init__(self, number: int, settle: Callable[[Mapping[str, Any]], None]) -> None:
+        self.number = number
+        self._settle = settle
+        self._settled = False
+
+    def settle(self, answer: Mapping[str, Any]) -> None:
+        if not self._settled:
+            self._settled = True
+            self._settle(answer)
+
+
 class Interpreter:
     """An interpreter in a process tree of its own. A subclass says how to start and talk to it.
 
@@ -1530,6 +1567,8 @@ class Interpreter:
     name = ""
     may_miss_interrupt = False
     """Whether an interrupt right after `send_code` can be lost."""
+    answers: tuple[str, ...] = ()
+    """Kinds of questions that it takes; one at a time."""
     exit_note = ""
     """What usually makes it exit, for people who wonder where their state is."""
 
@@ -1544,6 +1583,7 @@ class Interpreter:
         self.displays: list[dict[str, Any]] = []
         self.link: Link | None = None
         self.takes_signals = False
+        self.question: Question | None = None
         self._display_bytes = 0
         self._private: dict[int, tuple[int, int]] = {}
 
@@ -1566,6 +1606,9 @@ class Interpreter:
     def send_code(self, number: int, code: str) -> None:
         """Has the interpreter run `code` as execution `number`."""
         raise NotImplementedError
+
+    def send_question(self, kind: str, number: int, fields: Mapping[str, Any]) -> None:
+        """Asks it something of its `answers`."""
 
     def send_interrupt(self, number: int) -> None:
         """Does what it takes besides a signal to interrupt execution `number`."""
@@ -1678,6 +1721,9 @@ class Interpreter:
             self.lost = reason
         self.pid = 0
         self.has_state = False
+        if self.question is not None:
+            self.question.settle({})
+            self.question = None
         for stream, pipe in self.pipes.items():
             before, after = pipe.cut()
             self._keep(stream, before + after)
@@ -1777,6 +1823,9 @@ class FramedInterpreter(Interpreter):
     def send_code(self, number: int, code: str) -> None:
         self.send({"type": "run", "id": number, "code": code})
 
+    def send_question(self, kind: str, number: int, fields: Mapping[str, Any]) -> None:
+        self.send({"type": kind, "id": number, **fields})
+
     def on_begun(self) -> None:
         """The interpreter says that it is set up."""
 
@@ -1803,6 +1852,15 @@ class FramedInterpreter(Interpreter):
                 self.add_display(message.get("data"))
             elif kind == "done":
                 self.agent.on_done(self, message.get("id"), message.get("exit_code"))
+            elif kind == "answer":
+                self.on_answer(message)
+
+    def on_answer(self, message: Mapping[str, Any]) -> None:
+        """Takes an answer; one to a question that was given up frees the place for another."""
+        question = self.question
+        if question is not None and question.number == message.get("id"):
+            self.question = None
+            question.settle(message)
 
 
 class ForkedWorker(BaseException):
@@ -1968,6 +2026,7 @@ class NodeInterpreter(FramedInterpreter):
     # Code that is interrupted in a timer or immediate leaves Node's book-keeping of asynchronous
     # contexts a level too deep; with the checks on, Node would abort over that.
     OPTIONS = ("--no-force-async-hooks-checks",)
+    answers = ("check",)
 
     def become_program(self, control_fd: int) -> NoReturn:
         restore_signals()
@@ -2000,6 +2059,200 @@ def restore_signals() -> None:
     """Undoes what Python ignores: a program started with SIGPIPE ignored misses broken pipes."""
     for number in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_DFL)
+
+
+# ------------------------------------------------------------------------------- checks of input
+
+
+class InputCheck:
+    """A child process that says whether a text is a whole input, by parsing it.
+
+    A process of its own, since parsers have texts on which they crash or take for ever; it is
+    also there while code runs. The text is never run.
+
+    Args:
+        interpreter: `python` or `bash`.
+        program: path of that interpreter.
+
+    Raises:
+        OSError: no process, descriptor or memory is left.
+    """
+
+    STATUSES = ("complete", "incomplete", "invalid")
+    BASH = ("--norc", "--noprofile", "-O", "extglob", "-n")
+    BASH_UNFINISHED = re.compile(
+        rb"bash: line \d+: (syntax error: unexpected end of file|unexpected EOF while looking for"
+        rb"|unexpected token `EOF')"
+    )
+    BASH_HERE = re.compile(rb"bash: line \d+: warning: here-document .*delimited by end-of-file")
+
+    def __init__(self, interpreter: str, program: str, code: str) -> None:
+        self._interpreter = interpreter
+        self._code = code
+        with contextlib.ExitStack() as undo:
+            text_fd = os.memfd_create("code", os.MFD_CLOEXEC)
+            undo.callback(os.close, text_fd)
+            with open(text_fd, "wb", closefd=False) as text:
+                text.write(code.encode("utf-8", "replace"))
+            os.lseek(text_fd, 0, os.SEEK_SET)
+            self._answer_fd = os.memfd_create("answer", os.MFD_CLOEXEC)
+            undo.callback(os.close, self._answer_fd)
+            parent = os.getpid()
+            self.pid = os.fork()
+            if self.pid == 0:
+                try:
+                    self._become_child(text_fd, program, parent)
+                finally:
+                    os._exit(126)
+            undo.pop_all()
+            os.close(text_fd)
+
+    def _become_child(self, text_fd: int, program: str, parent: int) -> None:
+        import resource
+
+        os.setsid()
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        restore_signals()
+        if parent != 1:
+            prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        null = os.open("/dev/null", os.O_WRONLY | os.O_CLOEXEC)
+        errors = self._answer_fd if self._interpreter == "bash" else null
+        for target, source in enumerate((text_fd, self._answer_fd, errors)):
+            os.dup2(source, target)
+        os.closerange(3, max(map(int, os.listdir("/proc/self/fd"))) + 1)
+        for kind, most in (
+            (resource.RLIMIT_CPU, 2),
+            (resource.RLIMIT_DATA, CHECK_BYTES),
+            (resource.RLIMIT_FSIZE, MAX_REPLY_BYTES),
+            (resource.RLIMIT_CORE, 0),
+        ):
+            hard = resource.getrlimit(kind)[1]
+            limit = most if hard == resource.RLIM_INFINITY else min(most, hard)
+            resource.setrlimit(kind, (limit, limit))
+        if self._interpreter == "bash":
+            # A minimal environment: BASH_ENV would be run, and messages must not be translated.
+            os.execve(program, ["bash", *self.BASH], {"LC_ALL": "C.UTF-8"})
+        if program == sys.executable:
+            answer_check()
+        else:
+            agent_file = os.path.abspath(__file__)
+            os.execve(program, [program, "-I", "-S", agent_file, "--check"], dict(os.environ))
+
+    def finish(self, wait_status: int) -> tuple[str, str]:
+        """What the child said, which has ended: the status, and the next line's indentation."""
+        size = os.fstat(self._answer_fd).st_size
+        said = os.pread(self._answer_fd, min(size, READ_BYTES), 0)
+        os.close(self._answer_fd)
+        exit_code = os.WEXITSTATUS(wait_status) if os.WIFEXITED(wait_status) else -1
+        if self._interpreter == "bash":
+            status, in_text = self._of_bash(exit_code, said)
+        else:
+            status, _, rest = said.decode("utf-8", "replace").strip().partition(" ")
+            in_text = bool(rest)
+            if exit_code != 0:
+                status = ""
+        if status not in self.STATUSES:
+            return "unknown", ""
+        indent = suggest_indent(self._code) if status == "incomplete" and not in_text else ""
+        return status, indent
+
+    def _of_bash(self, exit_code: int, said: bytes) -> tuple[str, bool]:
+        """The status, and whether the text ends inside a quote or a here-document."""
+        lines = [line for line in said.split(b"\n") if line.startswith(b"bash: line ")]
+        errors = [line for line in lines if not self.BASH_HERE.match(line)]
+        here = len(errors) < len(lines)
+        if exit_code == 0:
+            last = self._code.rpartition("\n")[2]
+            open_line = (len(last) - len(last.rstrip("\\"))) % 2 == 1
+            continued = open_line and not last.lstrip().startswith("#")
+            return ("incomplete" if here or continued else "complete"), here
+        if exit_code in {1, 2} and errors:
+            quoted = b"looking for matching" in errors[0]
+            unfinished = self.BASH_UNFINISHED.match(errors[0])
+            return ("incomplete" if unfinished else "invalid"), here or quoted
+        return "", False
+
+
+def suggest_indent(code: str) -> str:
+    """Indentation of the line that is to follow `code`, which is not whole yet.
+
+    That of its last line; deeper after what opens a block or bracket, less deep after what leaves
+    one. It is a suggestion, which whoever types will see.
+    """
+    *before, last = code.rstrip().split("\n")
+    indent = _indent_of(last)
+    if re.search(r"([:{(\[]|\b(then|do|else|in)|=>)$", re.sub(r"\s#.*", "", last).rstrip()):
+        used = {_indent_of(line) for line in before} | {indent}
+        unit = "\t" if "\t" in indent else min(used - {""}, key=len, default=" " * 4)
+        indent += unit
+    elif re.match(r"\s+(return|raise|pass|break|continue)\b", last):
+        above = [_indent_of(line) for line in before if line.strip()]
+        indent = next((i for i in reversed(above) if len(i) < len(indent)), "")
+    return indent[:MAX_INDENT]
+
+
+def _indent_of(line: str) -> str:
+    return re.match(r"[ \t]*", line)[0]  # type: ignore[index]
+
+
+def answer_check() -> NoReturn:
+    """Reads a text from descriptor 0 and writes what Python says of it to descriptor 1."""
+    import warnings
+
+    warnings.simplefilter("ignore")
+    with open(0, "rb") as file:
+        code = file.read().decode("utf-8", "replace")
+    try:
+        answer = check_python(code.removeprefix("\ufeff"))
+    except (RecursionError, MemoryError):
+        answer = "unknown"
+    os.write(1, answer.encode())
+    os._exit(0)
+
+
+PENDING_DEDENT = 0x200
+PENDING_INPUT = 0x4000 if sys.version_info >= (3, 11) else 0
+TOP_LEVEL_AWAIT = 0x2000
+ONLY_AST = 0x400
+SIMPLE_STATEMENTS = frozenset(
+    "Expr Assign AugAssign AnnAssign TypeAlias Delete Raise Assert Import ImportFrom Global "
+    "Nonlocal Pass Break Continue Return".split()
+)
+
+
+def check_python(code: str) -> str:
+    """`complete`, `incomplete`, `invalid`; `incomplete text` if it ends inside a string.
+
+    A block is complete with the blank line that ends it, as at Python's own prompt; several
+    statements at once are fine.
+    """
+    try:
+        tree = compile(code, "<input>", "exec", TOP_LEVEL_AWAIT | ONLY_AST, dont_inherit=True)
+        compile(tree, "<input>", "exec", TOP_LEVEL_AWAIT, dont_inherit=True)
+    except SyntaxError as error:
+        if not _is_unfinished(code):
+            return "invalid"
+        return "incomplete text" if "triple-quoted" in str(error.msg) else "incomplete"
+    except (ValueError, OverflowError):  # NUL, a lone surrogate, a number that is too large
+        return "invalid"
+    is_block = bool(tree.body) and type(tree.body[-1]).__name__ not in SIMPLE_STATEMENTS
+    return "incomplete" if is_block and code.rpartition("\n")[2].strip() else "complete"
+
+
+def _is_unfinished(code: str) -> bool:
+    """Whether a text that Python refuses would be well with more text after it."""
+    errors: list[tuple[str, int | None]] = []
+    for more in ("", "\n\n"):
+        try:
+            flags = TOP_LEVEL_AWAIT | ONLY_AST | PENDING_DEDENT | PENDING_INPUT
+            compile(code + more, "<input>", "exec", flags, dont_inherit=True)
+        except SyntaxError as error:
+            errors.append((str(error.msg), error.lineno))
+    if PENDING_INPUT:
+        return bool(errors) and errors[0][0] == "incomplete input"
+    # Before 3.11 it shows in where the error is: at the end, wherever that may be.
+    return len(set(errors)) > 1 or any("was never closed" in text for text, _ in errors)
 
 
 # ----------------------------------------------------------------------------------------- agent
@@ -2066,6 +2319,8 @@ class Agent:
         self.poller = Poller()
         self._token = ""
         self._executions = 0
+        self._questions = 0
+        self._checks: dict[int, tuple[InputCheck, str | int]] = {}
         self._orphans: dict[int, Interpreter] = {}
         self._spills = Spills(workspace)
         self._newest = NewestPid()
@@ -2154,6 +2409,8 @@ class Agent:
             self._on_hello(message)
         elif kind in Transfers.REQUESTS:
             self._on_transfer(message)
+        elif kind == "check":
+            self._on_check(message)
         elif kind == "ping":
             self._send({"type": "pong"})
         elif kind == "status":
@@ -2163,7 +2420,7 @@ class Agent:
         else:
             self._fail(
                 f"unknown type {kind!r:.50}: expected execute, interrupt, stream, ack, hello, "
-                f"ping, status, shutdown, {', '.join(Transfers.REQUESTS)}",
+                f"ping, status, check, shutdown, {', '.join(Transfers.REQUESTS)}",
                 message.get("id"),
             )
 
@@ -2213,9 +2470,98 @@ class Agent:
         else:
             self._fail(f"{message['type']} needs an id")
 
+    # Questions.
+
+    def _interpreter_asked(self, message: Mapping[str, Any]) -> Interpreter | None:
+        """The interpreter that a question with text is for; None if the question is none."""
+        request_id, name = message.get("id"), message.get("interpreter")
+        interpreter = self._interpreters.get(name) if isinstance(name, str) else None
+        if not _is_id(request_id):
+            self._fail(f"{message['type']} needs an id")
+        elif not isinstance(message.get("code"), str):
+            self._fail(f"{message['type']} needs code, a text", request_id)
+        elif interpreter is None:
+            have = ", ".join(sorted(self._interpreters))
+            self._fail(
+                f"interpreter {name!r:.50} is not in this session, which has {have}", request_id
+            )
+        else:
+            return interpreter
+        return None
+
+    def _ask(
+        self,
+        interpreter: Interpreter,
+        kind: str,
+        fields: Mapping[str, Any],
+        settle: Callable[[Mapping[str, Any]], None],
+    ) -> None:
+        """Has `settle` called with an interpreter's answer, or with nothing within a second.
+
+        A question that is not answered yet, be it long given up, keeps others back: they would
+        only pile up in front of an interpreter that is busy.
+        """
+        if not interpreter.pid or interpreter.question is not None:
+            settle({})
+            return
+        self._questions += 1
+        timer = f"question {self._questions}"
+
+        def settled(answer: Mapping[str, Any]) -> None:
+            self.poller.cancel(timer)
+            settle(answer)
+
+        question = interpreter.question = Question(self._questions, settled)
+        self.poller.at(timer, time.monotonic() + QUESTION_S, lambda: question.settle({}))
+        interpreter.send_question(kind, question.number, fields)
+
+    def _on_check(self, message: Mapping[str, Any]) -> None:
+        interpreter = self._interpreter_asked(message)
+        if interpreter is None:
+            return
+        request_id, code = message["id"], message["code"]
+        if len(code) > MAX_QUESTION_CHARS:
+            self._tell_checked(request_id, "unknown", "")
+        elif "check" in interpreter.answers:
+
+            def settle(answer: Mapping[str, Any]) -> None:
+                status, in_text = answer.get("status"), answer.get("in_text") is True
+                if status not in InputCheck.STATUSES:
+                    status = "unknown"
+                indents = status == "incomplete" and not in_text
+                self._tell_checked(request_id, status, suggest_indent(code) if indents else "")
+
+            self._ask(interpreter, "check", {"code": code}, settle)
+        else:
+            self._begin_check(request_id, interpreter, code)
+
+    def _tell_checked(self, request_id: str | int, status: object, indent: str) -> None:
+        self._send({"type": "checked", "id": request_id, "status": status, "indent": indent})
+
+    def _begin_check(self, request_id: str | int, interpreter: Interpreter, code: str) -> None:
+        try:
+            if len(self._checks) >= MAX_CHECKS:
+                raise BlockingIOError
+            check = InputCheck(interpreter.name, interpreter.program, code)
+        except OSError:
+            self._tell_checked(request_id, "unknown", "")
+            return
+        pid = check.pid
+        self._checks[pid] = check, request_id
+        self.poller.at(
+            f"check {pid}",
+            time.monotonic() + QUESTION_S,
+            lambda: send_signal(pid, signal.SIGKILL),
+        )
+
+    def _on_checked(self, pid: int, wait_status: int) -> None:
+        check, request_id = self._checks.pop(pid)
+        self.poller.cancel(f"check {pid}")
+        self._tell_checked(request_id, *check.finish(wait_status))
+
     def _on_status(self) -> None:
         table = read_processes()
-        ours = {self.pid, *(i.pid for i in self._interpreters.values())}
+        ours = {self.pid, *self._checks, *(i.pid for i in self._interpreters.values())}
         inside = set(table) if self.pid == 1 else tree_of(table, self.pid, [self.pid])
         count = sum(1 for pid in inside - ours if table[pid].alive)
         running = None if self.running is None else self.running.id
@@ -2470,6 +2816,8 @@ class Agent:
             if pid == 0:
                 return
             self._orphans.pop(pid, None)
+            if pid in self._checks:
+                self._on_checked(pid, status)
             for interpreter in self._interpreters.values():
                 if interpreter.pid == pid:
                     self._on_death(interpreter, status)
@@ -2484,7 +2832,7 @@ class Agent:
             interpreter: the one that was running, or whose end has made them orphans.
         """
         leaders = {i.pid for i in self._interpreters.values()}
-        for pid in read_children() - leaders - set(self._orphans):
+        for pid in read_children() - leaders - set(self._checks) - set(self._orphans):
             self._orphans[pid] = self._recognise(pid) or interpreter
 
     def _recognise(self, pid: int) -> Interpreter | None:
@@ -2543,7 +2891,7 @@ class Agent:
         self, table: Mapping[int, Process], interpreter: Interpreter, others: Sequence[Interpreter]
     ) -> set[int]:
         """Pids of an interpreter and all that it started, as far as can be told."""
-        spared: set[int] = {self.pid}
+        spared: set[int] = {self.pid, *self._checks}
         for other in others:
             adopted = [pid for pid, owner in self._orphans.items() if owner is other]
             spared |= tree_of(table, other.pid, adopted)
@@ -3151,11 +3499,72 @@ const worker = new Worker(`
     });
     session.post('Runtime.terminateExecution', () => settle(10));
   };
+  // What V8's parser says of a text, here where no code runs: { message, at } of its error, if any.
+  const parse = (text) => {
+    const own = new inspector.Session();
+    own.connect();
+    let failure = { message: 'not parsed' };
+    own.post('Runtime.enable');
+    const request = { expression: text, sourceURL: '', persistScript: false };
+    own.post('Runtime.compileScript', request, (error, { exceptionDetails: details } = {}) => {
+      if (error) return;
+      failure = details && {
+        message: details.exception.description || '',
+        at: text.split('\\n').slice(0, details.lineNumber)
+          .reduce((sum, line) => sum + line.length + 1, details.columnNumber),
+      };
+    });
+    own.disconnect();
+    return failure;
+  };
+  // An unfinished comment, or a string whose last line ends in a backslash.
+  const OPEN = /^(\\/\\*|(["'])(\\\\[^]|(?!\\2)[^\\\\\\n])*\\\\\\n?$)/;
+  const judge = (text) => {
+    const failure = parse(text);
+    if (!failure) return 'complete';
+    const { message, at } = failure;
+    if (/Unexpected end of input|Unterminated template/.test(message)) return 'incomplete';
+    if (/call stack|not parsed/.test(message)) return '';
+    if (/Missing } in template/.test(message)) {
+      return /in template/.test(parse(text + '}\`')?.message) ? 'invalid' : 'incomplete';
+    }
+    if (/Missing catch or finally/.test(message)) {
+      return parse(text + ' finally {}') ? 'invalid' : 'incomplete';
+    }
+    if (/missing \\) after/.test(message)) {
+      return /end of input/.test(parse(text + ',')?.message) ? 'incomplete' : 'invalid';
+    }
+    if (/Invalid or unexpected token/.test(message) && OPEN.test(text.slice(at))) {
+      return 'incomplete';
+    }
+    return 'invalid';
+  };
+  // Whether a text is whole. Outside of functions await is an operator like void, in a session.
+  const check = (text) => {
+    let status = judge(text);
+    if (status === 'invalid' && /\\bawait\\b/.test(text)) {
+      status = judge(text.replace(/\\bfor(\\s+)await\\b/g, 'for$1     ')
+        .replace(/\\bawait\\b/g, 'void '));
+    }
+    if (status !== 'complete' && /^\\s*\\{/.test(text)) {
+      const value = judge('(' + text + '\\n)');
+      if (value === 'complete' || (status === 'invalid' && judge('(' + text) === 'incomplete')) {
+        status = value === 'complete' ? value : 'incomplete';
+      }
+    }
+    const failure = status === 'incomplete' ? parse(text + '\\u0001') : null;
+    return { status, in_text: /end of input/.test(failure?.message) };
+  };
   const take = (message) => {
     if (message.type === 'run') {
       running = message.id;
       parentPort.postMessage(message);
     } else if (message.type === 'interrupt') interrupt(message.id);
+    else if (message.type === 'check') {
+      let answer = {};
+      try { answer = check(message.code); } catch {}
+      send({ type: 'answer', id: message.id, ...answer });
+    }
   };
   send({ type: 'begun' });
   socket.on('data', (data) => {
@@ -3510,6 +3919,8 @@ def serve(
 
 def main(arguments: Sequence[str]) -> NoReturn:
     """The command line; see docs/agent-protocol.md."""
+    if list(arguments) == ["--check"]:
+        answer_check()
     if len(arguments) == 2 and arguments[0] == "--worker":
         control_fd = int(arguments[1])
         os.set_inheritable(control_fd, False)
