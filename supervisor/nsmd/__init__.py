@@ -2,14 +2,19 @@
 
 values, settings     the nouns, and what can be configured
 config               reads and explains `config.toml`
+limits               what is checked of a request first
 environments         what there is to run in: the host's interpreters
 project              which directory may be mounted
 jail/                how one jail is launched and ended
 agentframes          what comes out of a jail, checked
 agentlink            frames to and from one agent
+requests             questions to one agent, and their answers
 lifecycle            a session's states as one table
+transcripts/         what sessions have run, for people to read
 session              one task that owns one jail
 pool                 sessions kept ready
+listing              rows of lists of sessions
+files                files to and from a session
 registry             names, scopes, limits, reasons; the one way to run code
 control/             the control socket: operations for command line and API
 mcp/                 the endpoint that models see

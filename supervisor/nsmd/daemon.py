@@ -18,7 +18,7 @@ from typing import Any
 
 import trio
 
-from nsmd.control.operations import Services
+from nsmd.control.call import Services
 from nsmd.control.server import Access, ControlServer
 from nsmd.jail import Launcher
 from nsmd.mcp.attachment import serve_attachment
@@ -90,6 +90,7 @@ async def serve(setup: Setup) -> None:
                     started_s=started_s,
                     shutdown=ending.set,
                     clients=lambda: server.connections,
+                    max_file_bytes=setup.settings.session.max_file_mb << 20,
                 ),
                 partial(
                     serve_attachment,

@@ -7,10 +7,8 @@ without bound.
 
 from __future__ import annotations
 
-import dataclasses
 import difflib
 import logging
-import math
 import os
 import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -20,7 +18,6 @@ import trio
 from nsm.wire.errors import (
     AmbiguousSessionError,
     BadRequestError,
-    CodeTooLargeError,
     EnvironmentUnavailableError,
     SessionLimitError,
     ShuttingDownError,
@@ -29,15 +26,18 @@ from nsm.wire.errors import (
     UnknownSessionError,
     WrongEnvironmentError,
 )
+from nsm.wire.transcripts import EndedRow
 from nsmd import names, procstats, project
 from nsmd.execution import Execution, Origin
 from nsmd.history import EndedSessions, Executions, ago
 from nsmd.jail import Launcher
+from nsmd.limits import check_code, time_limit
+from nsmd.listing import ended_row, live_row
 from nsmd.pool import Pool
-from nsmd.session import Session, SessionLimits, Tenancy
+from nsmd.session import Session
 from nsmd.settings import Settings
+from nsmd.transcripts import Transcript, TranscriptStore
 from nsmd.values import (
-    MAX_CODE_BYTES,
     Client,
     Environment,
     JailSizes,
@@ -46,6 +46,8 @@ from nsmd.values import (
     ProjectMount,
     RunRequest,
     SessionInfo,
+    SessionLimits,
+    Tenancy,
 )
 
 log = logging.getLogger(__name__)
@@ -119,6 +121,7 @@ class Registry:
         self._named: dict[tuple[str, str], Session] = {}
         self._ended = EndedSessions()
         self._executions = Executions()
+        self._transcripts = TranscriptStore()
         self._closing = False
         self._measure = measure
         self.pool = Pool(settings.pool, self._start_session, upkeep)
@@ -190,34 +193,71 @@ class Registry:
         Raises:
             NsmError: the request cannot be carried out; the type says why.
         """
+        self._check_open()
+        environment = self._environment(request.env)
+        check_code(request.code)
+        limit = time_limit(request.timeout_s, environment)
+        execution_id = self._execution_id(request.execution_id)
+        session, created, replaced = self._session_for(request, environment)
+        origin = Origin(
+            env=environment.name,
+            created=created,
+            replaced=replaced,
+            timeout_s=limit[0],
+            clamped_from_s=limit[1],
+            one_shot=request.session is None,
+        )
+        return self._queue(execution_id, request, origin, session, on_output)
+
+    async def submit_in(
+        self, session: Session, request: RunRequest, on_output: OutputSink | None = None
+    ) -> Execution:
+        """Queue one piece of code in a live session of any scope.
+
+        Args:
+            session: from `find`.
+            request: as for `submit`; its `env` and `session` say nothing here.
+            on_output: takes output while it runs.
+
+        Raises:
+            NsmError: the request cannot be carried out; the type says why.
+        """
+        self._check_open()
+        check_code(request.code)
+        environment = session.spec.environment
+        limit = time_limit(request.timeout_s, environment)
+        origin = Origin(
+            env=environment.name,
+            created=False,
+            replaced=None,
+            timeout_s=limit[0],
+            clamped_from_s=limit[1],
+            one_shot=False,  # it is somebody else's
+        )
+        execution_id = self._execution_id(request.execution_id)
+        return self._queue(execution_id, request, origin, session, on_output)
+
+    def _queue(
+        self,
+        execution_id: str,
+        request: RunRequest,
+        origin: Origin,
+        session: Session,
+        on_output: OutputSink | None,
+    ) -> Execution:
+        execution = Execution(
+            execution_id, request, origin, session, on_output, self._executions.finished
+        )
+        session.submit(execution)
+        self._executions.add(execution)
+        return execution
+
+    def _check_open(self) -> None:
         if self._closing:
             raise ShuttingDownError(
                 "The supervisor is shutting down; the code was not run.",
                 hint="Try again in a moment: the next call starts a new supervisor.",
             )
-        environment = self._environment(request.env)
-        _check_code(request.code)
-        timeout_s, clamped_from_s = _limit(request.timeout_s, environment)
-        execution_id = self._execution_id(request.execution_id)
-        session, created, replaced = self._session_for(request, environment)
-        execution = Execution(
-            execution_id,
-            request,
-            Origin(
-                env=environment.name,
-                created=created,
-                replaced=replaced,
-                timeout_s=timeout_s,
-                clamped_from_s=clamped_from_s,
-                one_shot=request.session is None,
-            ),
-            session,
-            on_output,
-            self._executions.finished,
-        )
-        session.submit(execution)
-        self._executions.add(execution)
-        return execution
 
     def execution(self, execution_id: str) -> Execution:
         """A running or remembered execution.
@@ -261,6 +301,34 @@ class Registry:
             )
         return matches[0]
 
+    def transcript(self, target: str) -> tuple[Transcript, Session | None]:
+        """The transcript of a session, live or ended, and the session while there is one.
+
+        Args:
+            target: as for `find`; of ended sessions of one name it means the last.
+
+        Raises:
+            UnknownSessionError, AmbiguousSessionError: none, or several live ones.
+        """
+        try:
+            session = self.find(target)
+        except UnknownSessionError:
+            for ending in self._sessions.values():
+                if ending.tenancy is not None and ending.transcript.subject.means(target):
+                    return ending.transcript, ending
+            transcript = self._transcripts.find(target)
+            if transcript is None:
+                raise UnknownSessionError(
+                    f"No session {target[:200]!r}, and no transcript of one that has ended.",
+                    hint="`nsm ps --all` lists them.",
+                ) from None
+            return transcript, None
+        return session.transcript, session
+
+    def describe_ended(self) -> list[EndedRow]:
+        """A row for each ended session whose transcript is kept, the newest last."""
+        return [ended_row(transcript) for transcript in self._transcripts.ended()]
+
     def idle_longer_than(self, seconds: float) -> list[Session]:
         """Sessions that have been idle for that long; running ones never are."""
         now = trio.current_time()
@@ -275,7 +343,7 @@ class Registry:
         sessions = sorted(self.live_sessions(), key=lambda s: s.created_s)
         now = trio.current_time()
         usage = await self._measure([s.pid for s in sessions if s.pid])
-        return [_row(session, usage.get(session.pid), now) for session in sessions if session.live]
+        return [live_row(s, usage.get(s.pid), now) for s in sessions if s.live]
 
     def close(self) -> None:
         """Take no new work and end every session."""
@@ -387,6 +455,7 @@ class Registry:
             limits=self._limits,
             watcher=self,
             start_limiter=self._starts,
+            transcripts=self._transcripts,
         )
         self._sessions[session.id] = session
         self._nursery.start_soon(session.run, name=repr(session))
@@ -421,54 +490,3 @@ class Registry:
                 hint="Ask for its result, or choose another id.",
             )
         return wanted
-
-
-def _check_code(code: str) -> None:
-    # Four bytes a character is the most UTF-8 takes: short texts need no second look.
-    if len(code) * 4 <= MAX_CODE_BYTES:
-        return
-    size = len(code.encode("utf-8", "surrogatepass"))
-    if size > MAX_CODE_BYTES:
-        raise CodeTooLargeError(
-            f"The code has {size} bytes; the limit is {MAX_CODE_BYTES}.",
-            hint="Write data to a file in the session in several calls, or mount a project.",
-        )
-
-
-def _limit(asked_s: float | None, environment: Environment) -> tuple[float, float | None]:
-    """The time limit that holds and, if it was clamped, the one that was asked for."""
-    if asked_s is None:
-        return environment.timeout_s, None
-    if math.isnan(asked_s) or asked_s <= 0:
-        raise BadRequestError(
-            f"timeout must be a number of seconds above 0, not {asked_s}.",
-            hint=f"Leave it out for the default of {environment.timeout_s:g} s.",
-        )
-    if asked_s > environment.timeout_s:
-        return environment.timeout_s, asked_s
-    return asked_s, None
-
-
-def _row(session: Session, usage: procstats.Usage | None, now: float) -> SessionInfo:
-    assert session.tenancy is not None
-    mount = session.spec.project
-    return SessionInfo(
-        id=session.id,
-        name=session.name,
-        env=session.spec.environment.name,
-        client=session.tenancy.client,
-        scope=session.tenancy.scope,
-        project=mount.path if mount else None,
-        state=session.state.value,
-        age_s=now - session.created_s,
-        idle_s=0.0 if session.state.value == "running" else now - session.active_s,
-        executions=session.executions,
-        memory_bytes=usage.memory_bytes if usage else None,
-        cpu_s=usage.cpu_s if usage else None,
-        pid=session.pid,
-    )
-
-
-def as_row(info: SessionInfo) -> dict[str, object]:
-    """A row as plain values for the wire."""
-    return dataclasses.asdict(info)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Protocol, assert_never
 
 import trio
@@ -42,8 +41,10 @@ from nsmd.agentlink import AgentLink, AgentLinkError
 from nsmd.execution import Execution
 from nsmd.jail import Jail, Launcher
 from nsmd.lifecycle import Effect, Event, State, advance
+from nsmd.requests import Requests
 from nsmd.timer import Timer
-from nsmd.values import JailSpec, Outcome, Output
+from nsmd.transcripts import TranscriptStore
+from nsmd.values import JailSpec, Outcome, Output, SessionLimits, Tenancy
 
 log = logging.getLogger(__name__)
 
@@ -60,39 +61,6 @@ EXIT_GRACE_S = 1.0
 """Between the end of an agent's channel and the exit of its jail, which follows at once."""
 
 ENDING_REASON_UNKNOWN = "it ended"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SessionLimits:
-    """Limits that hold for every session of this supervisor.
-
-    Attributes:
-        grace_s: seconds between an interrupt and the kill.
-        max_queued: executions that may wait in one session.
-        processes, descriptors: per session and per process.
-    """
-
-    grace_s: float = 2.0
-    max_queued: int = 64
-    processes: int = 256
-    descriptors: int = 1024
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tenancy:
-    """Who a session belongs to. A spare of the pool has none.
-
-    Attributes:
-        name: None for a one-shot.
-        scope, client: as in `Client`.
-        idle_timeout_s, max_lifetime_s: seconds.
-    """
-
-    name: str | None
-    scope: str
-    client: str
-    idle_timeout_s: float
-    max_lifetime_s: float
 
 
 class SessionWatcher(Protocol):
@@ -114,6 +82,7 @@ class Session:
         limits: SessionLimits,
         watcher: SessionWatcher,
         start_limiter: trio.CapacityLimiter,
+        transcripts: TranscriptStore,
     ) -> None:
         self.id = session_id
         self.spec = spec
@@ -138,8 +107,12 @@ class Session:
         # One for both: a session is idle, or something runs in it.
         self._timer = Timer()
         self._agent_id = ""
+        self._streamed = False
         self._activity_asked = False
         self._over = trio.Event()
+        self.requests = Requests(self._post)
+        self._transcripts = transcripts
+        self.transcript = transcripts.open(session_id, spec.environment, None)
         self._effects: Mapping[Effect, Callable[[], None]] = {
             Effect.SEND_NEXT: self._send_next,
             Effect.ARM_IDLE: self._arm_idle,
@@ -169,6 +142,7 @@ class Session:
         """Give a spare to somebody; its idle time and lifetime begin now."""
         assert self.tenancy is None, "a session is claimed once"
         self.tenancy = tenancy
+        self.transcript = self._transcripts.open(self.id, self.spec.environment, tenancy)
         self.created_s = self.active_s = trio.current_time()
         if self._nursery is not None:
             self._nursery.start_soon(self._expire)
@@ -183,7 +157,7 @@ class Session:
             SessionEndedError: the session is over.
         """
         if not self.live:
-            raise self._ended_error()
+            raise self.ended_error()
         if len(self._queue) >= self._limits.max_queued:
             raise OverloadedError(
                 f"Session {self._label()} has {len(self._queue)} executions waiting already.",
@@ -202,7 +176,7 @@ class Session:
         """
         if execution is not None and execution in self._queue:
             self._queue.remove(execution)
-            execution.finish(_never_ran())
+            self._never_ran(execution, _interrupted())
             if execution.origin.one_shot:
                 self.end("one-shot interrupted before it began")
             return True
@@ -215,6 +189,33 @@ class Session:
         self._post({"type": "interrupt", "id": self._agent_id})
         self._watch(self._limits.grace_s + ANSWER_MARGIN_S)
         return True
+
+    def follow(self) -> None:
+        """Somebody reads the transcript as it grows: from now on output comes as it is printed."""
+        self.transcript.followers += 1
+        link = self._link
+        if self._running is None or self._streamed or link is None:
+            return
+        if "stream.late" in link.capabilities:
+            self._streamed = True
+            self.transcript.stream()
+            self._post({"type": "stream", "id": self._agent_id})
+
+    def unfollow(self) -> None:
+        """Who called `follow` has read enough."""
+        self.transcript.followers -= 1
+
+    def note_activity(self) -> None:
+        """The session is in use, also where nothing runs: its idle time begins anew."""
+        self.active_s = trio.current_time()
+        self._activity_asked = False  # whatever the agent answers is out of date
+        if self.state is State.IDLE:
+            self._arm_idle()
+
+    def distrust(self, what: str) -> NsmError:
+        """End the session because its agent lies; returns the error that says so."""
+        self._lose(f"its agent broke the protocol ({what})")
+        return self.ended_error()
 
     def end(self, reason: str) -> None:
         """End the session; the first reason given is kept. Idempotent."""
@@ -290,6 +291,7 @@ class Session:
                         }
                     )
                 self._link = link
+                self.requests.open(link.capabilities)
                 self._feed(Event.READY)
                 if self._queue:
                     self._feed(Event.SUBMITTED)
@@ -317,7 +319,8 @@ class Session:
             self._lose(f"its jail died{_quote(jail.stderr_text())}")
 
     def _post(self, frame: Mapping[str, object]) -> None:
-        assert self._link is not None, "only a ready session talks to its agent"
+        if self._link is None:
+            return  # it is ending, which whoever waits for an answer is told
         try:
             self._link.post(frame)
         except AgentLinkError as error:
@@ -337,27 +340,29 @@ class Session:
         match frame:
             case OutputFrame():
                 if self._running is not None and frame.id == self._agent_id:
-                    self._running.emit(Output(stream=frame.stream, text=frame.text))
+                    output = Output(stream=frame.stream, text=frame.text)
+                    self.transcript.output(output)
+                    self._running.emit(output)
             case ResultFrame():
                 if self._running is not None and frame.id == self._agent_id:
                     self._answered(frame.outcome)
             case ErrorFrame():
                 if self._running is not None and frame.id == self._agent_id:
                     self._answered(InternalError(f"The agent refused the code: {frame.message}"))
-                else:
+                elif not self.requests.refused(frame):
                     log.warning("session %s: agent says %.200r", self.id, frame.message)
             case StatusFrame():
                 self._activity_told(frame)
             case (
-                ReadyFrame()
-                | OtherFrame()
-                | FileFrame()
+                FileFrame()
                 | FileDataFrame()
                 | FileClosedFrame()
                 | FileErrorFrame()
                 | CompletionsFrame()
                 | CheckedFrame()
             ):
+                self.requests.take(frame)
+            case ReadyFrame() | OtherFrame():
                 pass
             case _:
                 assert_never(frame)
@@ -376,6 +381,7 @@ class Session:
         self._timer.disarm()
         self.active_s = trio.current_time()
         if execution is not None:
+            self.transcript.finish(answer)
             execution.finish(answer)
             if execution.origin.one_shot:
                 self.end("one-shot finished")
@@ -395,6 +401,13 @@ class Session:
         self.active_s = trio.current_time()
         self._agent_id = f"{self.id}.{self.executions}"
         limit_s = execution.origin.timeout_s
+        self._streamed = execution.streams or self.transcript.followers > 0
+        self.transcript.begin(
+            execution.id,
+            execution.request.client.name,
+            execution.request.code,
+            streamed=self._streamed,
+        )
         execution.note_sent()
         frame: dict[str, object] = {
             "type": "execute",
@@ -403,7 +416,7 @@ class Session:
             "code": execution.request.code,
             "timeout_s": limit_s,
             "grace_s": self._limits.grace_s,
-            "stream": execution.streams,
+            "stream": self._streamed,
         }
         if execution.request.reply_bytes is not None:
             frame["reply_bytes"] = execution.request.reply_bytes
@@ -451,21 +464,31 @@ class Session:
         self._feed(Event.LOST)
 
     def _fail_all(self) -> None:
-        error = self._failure or self._ended_error()
-        waiting = [*([self._running] if self._running else []), *self._queue]
-        self._running = None
-        self._queue.clear()
-        for execution in waiting:
-            execution.finish(error)
+        error = self._failure or self.ended_error()
+        running, self._running = self._running, None
+        if running is not None:
+            self.transcript.finish(error)
+            running.finish(error)
+        while self._queue:
+            self._never_ran(self._queue.popleft(), error)
+        self.requests.fail(error)
+
+    def _never_ran(self, execution: Execution, answer: Outcome | NsmError) -> None:
+        request = execution.request
+        self.transcript.never_ran(execution.id, request.client.name, request.code, answer)
+        execution.finish(answer)
 
     def _report(self) -> None:
+        if self.tenancy is not None:
+            self._transcripts.close(self.transcript, self.end_reason)
         self._watcher.session_ended(self)
         self._over.set()
 
     def _label(self) -> str:
         return repr(self.name) if self.name else self.id
 
-    def _ended_error(self) -> SessionEndedError:
+    def ended_error(self) -> SessionEndedError:
+        """What whoever still wants something of an ended session is told."""
         reason = self.end_reason or ENDING_REASON_UNKNOWN
         return SessionEndedError(
             f"Session {self._label()} ended: {reason}.",
@@ -474,7 +497,7 @@ class Session:
         )
 
 
-def _never_ran() -> Outcome:
+def _interrupted() -> Outcome:
     return Outcome(
         stdout="", stderr="interrupted before it began\n", exit_code=130, interrupted=True
     )

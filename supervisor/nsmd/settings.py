@@ -75,7 +75,8 @@ class ProjectSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionSettings:
-    """`[session]`: how long sessions live and how many there may be."""
+    """`[session]`: how long sessions live, how many there may be, and how large the files are that
+    go in and out."""
 
     __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
 
@@ -83,6 +84,7 @@ class SessionSettings:
     max_lifetime_seconds: Seconds = 604800.0
     max_sessions: Annotated[int, Ge(1), Le(100_000)] = 100
     max_queued: Annotated[int, Ge(1), Le(100_000)] = 64
+    max_file_mb: Megabytes = 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -109,6 +109,39 @@ class Client:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SessionLimits:
+    """Limits that hold for every session of this supervisor.
+
+    Attributes:
+        grace_s: seconds between an interrupt and the kill.
+        max_queued: executions that may wait in one session.
+        processes, descriptors: per session and per process.
+    """
+
+    grace_s: float = 2.0
+    max_queued: int = 64
+    processes: int = 256
+    descriptors: int = 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tenancy:
+    """Who a session belongs to. A spare of the pool has none.
+
+    Attributes:
+        name: None for a one-shot.
+        scope, client: as in `Client`.
+        idle_timeout_s, max_lifetime_s: seconds.
+    """
+
+    name: str | None
+    scope: str
+    client: str
+    idle_timeout_s: float
+    max_lifetime_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunRequest:
     """One piece of code to run.
 

@@ -16,7 +16,7 @@ from fakes import BASH, BROKEN, PYTHON, FakeAgent, FakeJail, FakeLauncher, echo,
 from nsm.wire.connection import ClientConnection
 from nsm.wire.errors import NsmError, SessionEndedError
 from nsm.wire.messages import CONNECTION_ID, Cancel, Event, Failure, Hello, Request, Result
-from nsmd.control.operations import ALL_RIGHTS, Right, Services
+from nsmd.control.call import ALL_RIGHTS, Right, Services
 from nsmd.control.server import HELLO_TIMEOUT_S, Access, ControlServer
 from nsmd.registry import Registry
 from nsmd.settings import PoolSettings, Settings
@@ -102,6 +102,7 @@ class Bench:
             started_s=trio.current_time(),
             shutdown=self._shutdown,
             clients=lambda: self.server.connections,
+            max_file_bytes=1 << 20,
         )
         return ControlServer(Access(uid=uid, rights=rights), services, self._attach)
 

@@ -18,14 +18,14 @@ SOURCES = {
 
 FLOORS = (
     ("values", "settings", "timer"),
-    ("config", "names", "hostpaths", "packages"),
+    ("config", "names", "limits", "hostpaths", "packages"),
     ("interpreters", "environments", "project"),
     ("procstats", "jail"),
     ("agentframes",),
-    ("agentlink",),
-    ("lifecycle",),
+    ("agentlink", "requests"),
+    ("lifecycle", "transcripts"),
     ("execution", "session"),  # two halves of one thing: a handle and its owner
-    ("history", "pool"),
+    ("history", "pool", "listing", "files"),
     ("registry",),
     ("control", "mcp"),
     ("doctor", "listening"),

@@ -9,8 +9,9 @@ from typing import get_type_hints
 
 import pytest
 
+import sandbox_agent
 from nsm.cli.main import VERBS
-from nsm.wire import connection, errors, frames
+from nsm.wire import connection, errors, frames, sessions
 from nsm.wire.results import RunResult, SessionRow
 from nsmd import history, values
 from nsmd.control.operations import OPERATIONS
@@ -18,6 +19,7 @@ from nsmd.control.server import MAX_CONNECTIONS
 from nsmd.mcp import displays
 from nsmd.mcp.attach import VARIABLES
 from nsmd.settings import EnvironmentSettings, Settings
+from nsmd.transcripts import live, record, store, transcript
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "interfaces.md").read_text()
 
@@ -110,6 +112,15 @@ def test_every_key_of_the_configuration_with_its_default() -> None:
         history.MAX_RESULTS,
         history.MAX_RESULT_BYTES,
         history.MAX_ENDED,
+        store.MAX_ENDED_KEPT,
+        store.MAX_TOTAL_BYTES,
+        transcript.MAX_TRANSCRIPT_BYTES,
+        record.MAX_CODE_CHARS,
+        record.MAX_STREAM_CHARS,
+        record.MAX_SHOWN_CHARS,
+        live.HEAD_CHARS + live.TAIL_CHARS,
+        sessions.PIECE_BYTES,
+        sandbox_agent.MAX_OPEN_FILES,
         displays.MAX_IMAGE_CHARS,
         displays.MAX_IMAGE_SIDE,
         displays.MAX_IMAGES,

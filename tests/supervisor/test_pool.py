@@ -12,8 +12,10 @@ import trio.testing
 from fakes import BASH, PYTHON, launching, spec
 from nsmd.lifecycle import State
 from nsmd.pool import Pool
-from nsmd.session import Session, SessionLimits
+from nsmd.session import Session
 from nsmd.settings import PoolSettings
+from nsmd.transcripts import TranscriptStore
+from nsmd.values import SessionLimits
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -44,6 +46,7 @@ async def bench(settings: PoolSettings) -> AsyncGenerator[Bench]:
                 limits=SessionLimits(),
                 watcher=Watcher(),
                 start_limiter=trio.CapacityLimiter(4),
+                transcripts=TranscriptStore(),
             )
             started.append(session)
             nursery.start_soon(session.run)

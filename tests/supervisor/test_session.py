@@ -18,8 +18,9 @@ from nsm.wire.errors import (
 )
 from nsmd.execution import Execution, Origin
 from nsmd.lifecycle import State
-from nsmd.session import ANSWER_MARGIN_S, START_TIMEOUT_S, Session, SessionLimits, Tenancy
-from nsmd.values import Client, Output, RunRequest
+from nsmd.session import ANSWER_MARGIN_S, START_TIMEOUT_S, Session
+from nsmd.transcripts import TranscriptStore
+from nsmd.values import Client, Output, RunRequest, SessionLimits, Tenancy
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -52,6 +53,7 @@ class Bench:
             limits=limits,
             watcher=self.watcher,
             start_limiter=trio.CapacityLimiter(1),
+            transcripts=TranscriptStore(),
         )
         self._count = 0
 

@@ -1,8 +1,8 @@
 """What `logs` tells of a session, and the sessions that have ended, as values.
 
-`entry` takes an event of a `logs` request, `LogEnd.from_wire` its answer; both check what a
-supervisor sent as `nsm.wire.results` does. Apart from that module because `nsm ps` needs none of
-it.
+`to_wire` makes an event of an entry, `entry` an entry of an event; it and the `from_wire`s check
+what a supervisor sent as `nsm.wire.results` does. Apart from that module because `nsm ps` needs
+none of it.
 """
 
 from collections.abc import Mapping
@@ -167,6 +167,26 @@ class EndedRow(NamedTuple):
             ended_s=row.number("ended_s"),
             reason=row.text("reason"),
         )
+
+
+def to_wire(entry: Entry) -> tuple[str, dict[str, Any]]:
+    """The event that travels for an entry: its name and data."""
+    data = entry._asdict()
+    match entry:
+        case SessionStart():
+            return "session", data
+        case ExecutionStart():
+            return "execution", data
+        case OutputPiece():
+            if not entry.skipped:
+                del data["skipped"]
+            return "output", data
+        case ExecutionEnd():
+            return "finished", data | {
+                "displays": [shown._asdict() for shown in entry.displays],
+                "truncated": {name: what._asdict() for name, what in entry.truncated.items()},
+                "error": None if entry.error is None else entry.error.to_wire(),
+            }
 
 
 def entry(event: str, data: Mapping[str, Any]) -> Entry | None:

@@ -2,6 +2,10 @@
 
 arguments    reading an operation's arguments, with errors for people
 stream       output on its way to a client that may be slow
-operations   the table of operations: a row and a function each
+call         a request, and what operations work on
+running      code that runs for a client
+joining      operations of people who join a session
+filing       operations on files of a session
+operations   the table of operations: a row each, and the functions of the rest
 server       the socket, its connections and their requests
 """

@@ -39,6 +39,22 @@ def optional_number(args: Arguments, key: str) -> float | None:
         raise _wrong(key, value, "a number of ordinary size") from None
 
 
+def optional_count(args: Arguments, key: str) -> int | None:
+    """A whole number from 0, or None where it is absent."""
+    value = args.get(key)
+    if value is None or (type(value) is int and value >= 0):
+        return value
+    raise _wrong(key, value, "a whole number from 0")
+
+
+def data(args: Arguments, key: str) -> bytes:
+    """Required bytes."""
+    value = args.get(key)
+    if isinstance(value, bytes):
+        return value
+    raise _wrong(key, value, "bytes")
+
+
 def flag(args: Arguments, key: str) -> bool:
     """True or false; false where it is absent."""
     value = args.get(key, False)

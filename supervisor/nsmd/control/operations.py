@@ -2,71 +2,23 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import trio
 
 from nsm._version import __version__
 from nsm.wire.errors import BadRequestError, NsmError
-from nsmd.control import arguments
-from nsmd.control.stream import OutputStream
-from nsmd.execution import Execution
-from nsmd.registry import ALIASES, Registry, as_row
+from nsmd.control import arguments, filing, joining, running
+from nsmd.control.call import Call, Operation, Right
+from nsmd.listing import as_row
+from nsmd.registry import ALIASES
 from nsmd.session import Session
-from nsmd.values import Client, Environment, ProjectMount, RunRequest, RunResult
-
-Right = Literal["read", "run", "manage"]
-
-ALL_RIGHTS: frozenset[Right] = frozenset(("read", "run", "manage"))
+from nsmd.values import Client, Environment, ProjectMount, RunRequest
 
 KILL_WAIT_S = 5.0
 """How long `kill` waits for what it killed to be gone; the kernel needs milliseconds."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Services:
-    """What operations work on; the daemon makes one.
-
-    Attributes:
-        jail: facts for people: how jails are made here.
-        shutdown: asks the daemon to end.
-        clients: how many connections there are.
-        started_s: on trio's clock.
-    """
-
-    registry: Registry
-    socket_path: str
-    pid: int
-    jail: Mapping[str, Any]
-    started_s: float
-    shutdown: Callable[[], None]
-    clients: Callable[[], int]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Call:
-    """One request being carried out.
-
-    Attributes:
-        client, scope: from the connection's hello.
-        emit: sends an event that belongs to the request; waits for a slow client.
-        on_cancel: says what to do when the client cancels.
-        afterwards: says what to do once the answer has been sent.
-    """
-
-    services: Services
-    args: arguments.Arguments
-    client: str
-    scope: str
-    emit: Callable[[str, dict[str, Any]], Awaitable[None]]
-    on_cancel: Callable[[Callable[[], None]], None]
-    afterwards: Callable[[Callable[[], None]], None]
-
-
-Operation = Callable[[Call], Awaitable[dict[str, Any]]]
 
 
 async def _ping(call: Call) -> dict[str, Any]:  # noqa: ARG001 (all operations look alike)
@@ -97,45 +49,22 @@ async def _run(call: Call) -> dict[str, Any]:
         timeout_s=arguments.optional_number(args, "timeout_s"),
         execution_id=arguments.optional_text(args, "execution_id"),
     )
-    stream = OutputStream() if arguments.flag(args, "stream") else None
+    stream = running.stream_for(call)
     execution = await call.services.registry.submit(request, stream.put if stream else None)
-    call.on_cancel(execution.interrupt)
-    try:
-        if stream is not None:
-            await _send_output_until_done(call, stream, execution)
-        return _result(await execution.wait())
-    finally:
-        if not execution.done:  # cancelled: the client is gone
-            execution.abandon()
-
-
-async def _send_output_until_done(call: Call, stream: OutputStream, execution: Execution) -> None:
-    """All output is sent before the answer, whatever the answer is."""
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(_send_output, call, stream)
-        await execution.wait_done()
-        stream.close()
-
-
-async def _send_output(call: Call, stream: OutputStream) -> None:
-    while (piece := await stream.get()) is not None:
-        output, skipped = piece
-        data: dict[str, Any] = {"stream": output.stream, "text": output.text}
-        if skipped:
-            data["skipped"] = skipped
-        try:
-            await call.emit("output", data)
-        except (trio.BrokenResourceError, trio.ClosedResourceError):
-            return  # the client is gone: its connection sees that too, and ends this request
+    return await running.carry_out(call, execution, stream)
 
 
 async def _result_of(call: Call) -> dict[str, Any]:
     execution = call.services.registry.execution(arguments.text(call.args, "execution_id"))
-    return _result(await execution.wait())
+    return running.result_to_wire(await execution.wait())
 
 
 async def _sessions(call: Call) -> dict[str, Any]:
-    return {"sessions": [as_row(row) for row in await call.services.registry.describe()]}
+    registry = call.services.registry
+    answer: dict[str, Any] = {"sessions": [as_row(row) for row in await registry.describe()]}
+    if arguments.flag(call.args, "all"):
+        answer["ended"] = [row._asdict() for row in registry.describe_ended()]
+    return answer
 
 
 async def _kill(call: Call) -> dict[str, Any]:
@@ -169,7 +98,7 @@ async def _kill(call: Call) -> dict[str, Any]:
 
 
 async def _interrupt(call: Call) -> dict[str, Any]:
-    session = call.services.registry.find(arguments.text(call.args, "target"))
+    session = call.target()
     return {"interrupted": session.interrupt(), "session": session.id}
 
 
@@ -200,6 +129,14 @@ OPERATIONS: Mapping[str, Row] = {
     "interrupt": Row("run", _interrupt),
     "kill": Row("manage", _kill),
     "shutdown": Row("manage", _shutdown),
+    "logs": Row("manage", joining.logs),
+    "run_in": Row("manage", joining.run_in),
+    "complete": Row("manage", joining.complete),
+    "check": Row("manage", joining.check),
+    "file_open": Row("manage", filing.file_open),
+    "file_read": Row("manage", filing.file_read),
+    "file_write": Row("manage", filing.file_write),
+    "file_close": Row("manage", filing.file_close),
 }
 
 
@@ -210,36 +147,6 @@ def _project(call: Call) -> ProjectMount | None:
     return call.services.registry.check_project(
         arguments.text(wanted, "path"), arguments.optional_text(wanted, "mount_point")
     )
-
-
-def _result(result: RunResult) -> dict[str, Any]:
-    outcome = result.outcome
-    return {
-        "execution_id": result.execution_id,
-        "env": result.env,
-        "session": {
-            "id": result.session_id,
-            "name": result.session_name,
-            "created": result.created,
-            "replaced": result.replaced,
-        },
-        "stdout": outcome.stdout,
-        "stderr": outcome.stderr,
-        "exit_code": outcome.exit_code,
-        "duration_s": outcome.duration_s,
-        "displays": [dict(display) for display in outcome.displays],
-        "truncated": {
-            stream: dataclasses.asdict(truncation)
-            for stream, truncation in outcome.truncated.items()
-        },
-        "timed_out": outcome.timed_out,
-        "interrupted": outcome.interrupted,
-        "interpreter_restarted": outcome.interpreter_restarted,
-        "restart_reason": outcome.restart_reason,
-        "waited_s": result.waited_s,
-        "timeout_s": result.timeout_s,
-        "clamped_from_s": result.clamped_from_s,
-    }
 
 
 def _environment(environment: Environment) -> dict[str, Any]:

@@ -38,7 +38,9 @@ from nsm.wire.messages import (
     Result,
     ServerMessage,
 )
-from nsmd.control.operations import ALL_RIGHTS, OPERATIONS, Call, Right, Services
+from nsmd.control.call import ALL_RIGHTS, Call, Right, Services
+from nsmd.control.operations import OPERATIONS
+from nsmd.files import OpenFiles
 
 log = logging.getLogger(__name__)
 
@@ -139,6 +141,7 @@ class _Connection:
         # By request that is being carried out: what cancels it.
         self._cancels: dict[int, _Cancellation] = {}
         self._hello: Hello | None = None
+        self._files = OpenFiles(services.max_file_bytes)
 
     async def serve(self, first: bytes) -> None:
         try:
@@ -166,6 +169,8 @@ class _Connection:
             log.debug("closing a connection that did not finish its hello")
         except* (trio.BrokenResourceError, trio.ClosedResourceError):
             log.debug("a client went away")
+        finally:
+            self._files.abandon_all()
 
     async def _take(
         self, message: Hello | Request | Cancel | Invalid, nursery: trio.Nursery
@@ -244,6 +249,7 @@ class _Connection:
                 args=request.args,
                 client=self._hello.name or "unknown",
                 scope=self._hello.scope or "cli",
+                files=self._files,
                 emit=emit,
                 on_cancel=self._cancels[request.id].on_cancel,
                 afterwards=afterwards,

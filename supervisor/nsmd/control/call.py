@@ -1,0 +1,71 @@
+"""A request being carried out, and what operations work on."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from nsmd.control import arguments
+from nsmd.files import OpenFiles
+from nsmd.registry import Registry
+from nsmd.session import Session
+
+Right = Literal["read", "run", "manage"]
+
+ALL_RIGHTS: frozenset[Right] = frozenset(("read", "run", "manage"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Services:
+    """What operations work on; the daemon makes one.
+
+    Attributes:
+        jail: facts for people: how jails are made here.
+        shutdown: asks the daemon to end.
+        clients: how many connections there are.
+        started_s: on trio's clock.
+        max_file_bytes: limit of one file that is transferred.
+    """
+
+    registry: Registry
+    socket_path: str
+    pid: int
+    jail: Mapping[str, Any]
+    started_s: float
+    shutdown: Callable[[], None]
+    clients: Callable[[], int]
+    max_file_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """One request being carried out.
+
+    Attributes:
+        client, scope: from the connection's hello.
+        files: that the connection has open.
+        emit: sends an event that belongs to the request; waits for a slow client.
+        on_cancel: says what to do when the client cancels.
+        afterwards: says what to do once the answer has been sent.
+    """
+
+    services: Services
+    args: arguments.Arguments
+    client: str
+    scope: str
+    files: OpenFiles
+    emit: Callable[[str, dict[str, Any]], Awaitable[None]]
+    on_cancel: Callable[[Callable[[], None]], None]
+    afterwards: Callable[[Callable[[], None]], None]
+
+    def target(self) -> Session:
+        """The live session that the argument `target` means.
+
+        Raises:
+            UnknownSessionError, AmbiguousSessionError: none, or several.
+        """
+        return self.services.registry.find(arguments.text(self.args, "target"))
+
+
+Operation = Callable[[Call], Awaitable[dict[str, Any]]]

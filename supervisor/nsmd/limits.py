@@ -1,0 +1,42 @@
+"""What of a request is checked before a session is looked for."""
+
+from __future__ import annotations
+
+import math
+
+from nsm.wire.errors import BadRequestError, CodeTooLargeError
+from nsmd.values import MAX_CODE_BYTES, Environment
+
+
+def check_code(code: str) -> None:
+    """
+    Raises:
+        CodeTooLargeError: it is longer than any face takes.
+    """
+    # Four bytes a character is the most UTF-8 takes: short texts need no second look.
+    if len(code) * 4 <= MAX_CODE_BYTES:
+        return
+    size = len(code.encode("utf-8", "surrogatepass"))
+    if size > MAX_CODE_BYTES:
+        raise CodeTooLargeError(
+            f"The code has {size} bytes; the limit is {MAX_CODE_BYTES}.",
+            hint="Write data to a file in the session in several calls, or mount a project.",
+        )
+
+
+def time_limit(asked_s: float | None, environment: Environment) -> tuple[float, float | None]:
+    """The time limit that holds and, if it was clamped, the one that was asked for.
+
+    Raises:
+        BadRequestError: no limit could be what was asked for.
+    """
+    if asked_s is None:
+        return environment.timeout_s, None
+    if math.isnan(asked_s) or asked_s <= 0:
+        raise BadRequestError(
+            f"timeout must be a number of seconds above 0, not {asked_s}.",
+            hint=f"Leave it out for the default of {environment.timeout_s:g} s.",
+        )
+    if asked_s > environment.timeout_s:
+        return environment.timeout_s, asked_s
+    return asked_s, None

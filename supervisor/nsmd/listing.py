@@ -1,0 +1,60 @@
+"""Rows of lists of sessions, as `nsm ps` shows them."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import trio
+
+from nsm.wire.transcripts import EndedRow
+from nsmd import procstats
+from nsmd.session import Session
+from nsmd.transcripts import Transcript
+from nsmd.values import SessionInfo
+
+
+def live_row(session: Session, usage: procstats.Usage | None, now: float) -> SessionInfo:
+    """The row of a session that belongs to somebody.
+
+    Args:
+        now: trio's clock, seconds.
+    """
+    assert session.tenancy is not None
+    mount = session.spec.project
+    return SessionInfo(
+        id=session.id,
+        name=session.name,
+        env=session.spec.environment.name,
+        client=session.tenancy.client,
+        scope=session.tenancy.scope,
+        project=mount.path if mount else None,
+        state=session.state.value,
+        age_s=now - session.created_s,
+        idle_s=0.0 if session.state.value == "running" else now - session.active_s,
+        executions=session.executions,
+        memory_bytes=usage.memory_bytes if usage else None,
+        cpu_s=usage.cpu_s if usage else None,
+        pid=session.pid,
+    )
+
+
+def as_row(info: SessionInfo) -> dict[str, object]:
+    """A row as plain values for the wire."""
+    return dataclasses.asdict(info)
+
+
+def ended_row(transcript: Transcript) -> EndedRow:
+    """The row of a session that is over."""
+    subject, ended_s = transcript.subject, transcript.ended_s
+    assert ended_s is not None, "it is not over"
+    return EndedRow(
+        id=subject.id,
+        name=subject.name,
+        env=subject.env,
+        client=subject.client,
+        scope=subject.scope,
+        executions=transcript.executions,
+        lived_s=ended_s - transcript.started_s,
+        ended_s=trio.current_time() - ended_s,
+        reason=transcript.end_reason,
+    )

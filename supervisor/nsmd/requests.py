@@ -1,0 +1,146 @@
+"""Questions to one agent besides executions, and their answers by id.
+
+What comes from the agent is an answer only where somebody waits for one under that id, and only of
+a kind that fits the question. What nobody waits for is late, and passed over; what does not fit is
+a lie, which ends the session like any other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import trio
+
+from nsm.wire.errors import InternalError, NsmError, UnknownOperationError
+from nsmd.agentframes import (
+    AgentProtocolError,
+    CheckedFrame,
+    CompletionsFrame,
+    ErrorFrame,
+    TransferFrame,
+)
+
+AnswerFrame = TransferFrame | CompletionsFrame | CheckedFrame
+
+
+class NoAnswerError(Exception):
+    """The agent has not answered in time."""
+
+
+class Requests:
+    """Of one session.
+
+    Args:
+        post: sends a frame to the agent.
+    """
+
+    def __init__(self, post: Callable[[Mapping[str, object]], None]) -> None:
+        self._post = post
+        self._waiting: dict[str, _Question] = {}
+        self._count = 0
+        self._capabilities: frozenset[str] = frozenset()
+        self._failure: NsmError | None = None
+        self._settled = trio.Event()
+
+    def open(self, capabilities: frozenset[str]) -> None:
+        """The agent is ready, and can do that."""
+        self._capabilities = capabilities
+        self._settled.set()
+
+    def new_id(self) -> str:
+        """An id that no question of this session has had."""
+        self._count += 1
+        return f"q{self._count}"
+
+    async def ask(
+        self,
+        capability: str,
+        frame: Mapping[str, Any],
+        kinds: tuple[type[AnswerFrame], ...],
+        timeout_s: float,
+    ) -> AnswerFrame:
+        """Send a question and wait for its answer.
+
+        Args:
+            capability: what the agent must have offered.
+            frame: its `id` is one that no other question has now.
+            kinds: of frames that answer it.
+            timeout_s: seconds, once the agent is ready.
+
+        Raises:
+            NoAnswerError: none came in time.
+            UnknownOperationError: the agent is too old for that.
+            NsmError: it refused, or the session has ended.
+        """
+        await self._settled.wait()
+        self._check(capability)
+        question = self._waiting[frame["id"]] = _Question(kinds)
+        try:
+            self._post(frame)
+            with trio.move_on_after(timeout_s):
+                await question.answered.wait()
+        finally:
+            del self._waiting[frame["id"]]
+        answer = question.answer
+        if isinstance(answer, ErrorFrame):
+            raise InternalError(f"The session's agent refused: {answer.message}")
+        if answer is not None:
+            return answer
+        self._check(capability)
+        raise NoAnswerError
+
+    def tell(self, frame: Mapping[str, Any]) -> None:
+        """Send what needs no answer, if the agent is still there."""
+        if self._settled.is_set() and self._failure is None:
+            self._post(frame)
+
+    def _check(self, capability: str) -> None:
+        if self._failure is not None:
+            raise self._failure.with_traceback(None)
+        if capability not in self._capabilities:
+            raise UnknownOperationError(
+                f"The session's agent is too old for that: it does not offer {capability!r}.",
+                hint="End the session and start it anew.",
+            )
+
+    def take(self, frame: AnswerFrame) -> None:
+        """A frame has come that answers something.
+
+        Raises:
+            AgentProtocolError: it is no answer to what was asked under its id.
+        """
+        question = self._waiting.get(frame.id)
+        if question is None or question.answer is not None:
+            return
+        if not isinstance(frame, question.kinds):
+            raise AgentProtocolError(f"a {type(frame).__name__} answered something else")
+        question.answer = frame
+        question.answered.set()
+
+    def refused(self, frame: ErrorFrame) -> bool:
+        """An error has come; returns whether it concerns something asked here."""
+        question = self._waiting.get(frame.id or "")
+        if question is None or question.answer is not None:
+            return False
+        question.answer = frame
+        question.answered.set()
+        return True
+
+    def fail(self, error: NsmError) -> None:
+        """The session has ended: nobody will answer any more."""
+        self._failure = error
+        self._settled.set()
+        for question in self._waiting.values():
+            question.answered.set()
+
+
+class _Question:
+    """One that waits for its answer."""
+
+    __slots__ = ("answer", "answered", "kinds")
+
+    def __init__(self, kinds: tuple[type, ...]) -> None:
+        self.kinds = kinds
+        self.answer: AnswerFrame | ErrorFrame | None = None
+        self.answered = trio.Event()

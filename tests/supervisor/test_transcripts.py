@@ -1,0 +1,498 @@
+"""Transcripts: what is kept, within which bounds, and what readers of any speed see of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+import trio
+import trio.testing
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fakes import PYTHON
+from nsm.wire import transcripts as wire
+from nsm.wire.errors import NsmError, SessionEndedError
+from nsm.wire.results import Truncation
+from nsm.wire.transcripts import (
+    Entry,
+    ExecutionEnd,
+    ExecutionStart,
+    OutputPiece,
+    SessionStart,
+    Shown,
+)
+from nsmd.transcripts import TranscriptStore, store, transcript
+from nsmd.transcripts.live import HEAD_CHARS, TAIL_CHARS, LiveOutput, Place
+from nsmd.transcripts.record import MAX_CODE_CHARS, MAX_SHOWN_CHARS, MAX_STREAM_CHARS
+from nsmd.values import Outcome, Output, StreamName, Tenancy
+from nsmd.values import Truncation as OutcomeTruncation
+
+if TYPE_CHECKING:
+    from nsmd.transcripts import Reader, Transcript
+
+TENANCY = Tenancy(name="a", scope="s", client="test", idle_timeout_s=100, max_lifetime_s=1000)
+
+
+class Bench:
+    """A store and a transcript in it, written as a session writes it."""
+
+    def __init__(self) -> None:
+        self.store = TranscriptStore()
+        self.transcript = self.open("s1", TENANCY)
+        self._count = 0
+
+    def open(self, session_id: str, tenancy: Tenancy) -> Transcript:
+        return self.store.open(session_id, PYTHON, tenancy)
+
+    def begin(self, code: str = "x", *, streamed: bool = False) -> str:
+        self._count += 1
+        self.transcript.begin(f"e{self._count}", "nsm", code, streamed=streamed)
+        return f"e{self._count}"
+
+    def run(self, code: str = "x", stdout: str = "", stderr: str = "") -> None:
+        self.begin(code)
+        self.transcript.finish(Outcome(stdout=stdout, stderr=stderr, exit_code=0))
+
+    def say(self, text: str, stream: StreamName = "stdout") -> None:
+        self.transcript.output(Output(stream=stream, text=text))
+
+
+@pytest.fixture
+async def it() -> Bench:
+    return Bench()
+
+
+def entries(reader: Reader) -> list[Entry]:
+    """All there is to read without waiting."""
+    found: list[Entry] = []
+    for entry in reader:
+        if entry is None:
+            break
+        found.append(entry)
+    return found
+
+
+def printed(found: list[Entry]) -> str:
+    return "".join(entry.text for entry in found if isinstance(entry, OutputPiece))
+
+
+def end_of(found: list[Entry]) -> ExecutionEnd:
+    (end,) = [entry for entry in found if isinstance(entry, ExecutionEnd)]
+    return end
+
+
+async def test_an_empty_transcript_is_its_header(it: Bench) -> None:
+    (header,) = entries(it.transcript.read())
+    assert isinstance(header, SessionStart)
+    assert header[:6] == ("s1", "a", "python", "python", "test", "s")
+    assert header.dropped == 0
+
+
+async def test_executions_are_told_in_order(it: Bench) -> None:
+    it.run("print(1)", stdout="1\n")
+    it.run("1 / 0", stderr="no\n")
+    found = entries(it.transcript.read())[1:]
+    assert [type(entry) for entry in found] == [ExecutionStart, OutputPiece, ExecutionEnd] * 2
+    first, second = found[0], found[3]
+    assert isinstance(first, ExecutionStart)
+    assert isinstance(second, ExecutionStart)
+    assert first[:5] == ("e1", 1, "nsm", "print(1)", 0)
+    assert second.started_at >= first.started_at
+    assert found[1] == OutputPiece("e1", "stdout", "1\n", 0)
+    assert found[4] == OutputPiece("e2", "stderr", "no\n", 0)
+
+
+async def test_the_end_says_all_that_a_result_says(it: Bench) -> None:
+    it.begin()
+    it.transcript.finish(
+        Outcome(
+            stdout="",
+            stderr="",
+            exit_code=124,
+            duration_s=1.5,
+            timed_out=True,
+            interpreter_restarted=True,
+            restart_reason="it was killed",
+            truncated={"stdout": OutcomeTruncation(omitted_bytes=9, file="/f")},
+        )
+    )
+    end = end_of(entries(it.transcript.read()))
+    assert end == ExecutionEnd(
+        execution_id="e1",
+        exit_code=124,
+        duration_s=1.5,
+        timed_out=True,
+        interrupted=False,
+        interpreter_restarted=True,
+        restart_reason="it was killed",
+        displays=(),
+        truncated={"stdout": Truncation(9, "/f")},
+        error=None,
+    )
+
+
+async def test_an_execution_without_an_outcome_says_why_and_how_long(
+    it: Bench, autojump_clock: trio.abc.Clock
+) -> None:
+    it.begin()
+    await trio.sleep(3)
+    it.transcript.finish(SessionEndedError("gone"))
+    end = end_of(entries(it.transcript.read()))
+    assert end.exit_code is None
+    assert end.duration_s == pytest.approx(3)
+    assert isinstance(end.error, SessionEndedError)
+
+
+async def test_what_never_ran_is_there_with_its_end(it: Bench) -> None:
+    it.begin("first")
+    it.transcript.never_ran("q", "other", "second", SessionEndedError("gone"))
+    it.transcript.finish(SessionEndedError("gone"))
+    it.transcript.close("gone")
+    starts = [e for e in entries(it.transcript.read()) if isinstance(e, ExecutionStart)]
+    assert [(e.number, e.client, e.code) for e in starts] == [
+        (1, "nsm", "first"),
+        (2, "other", "second"),
+    ]
+
+
+async def test_only_the_last_few(it: Bench) -> None:
+    for number in range(5):
+        it.run(str(number))
+    for last, codes in ((2, ["3", "4"]), (9, list("01234")), (0, [])):
+        found = entries(it.transcript.read(last=last))
+        assert [e.code for e in found if isinstance(e, ExecutionStart)] == codes
+
+
+# Following
+
+
+async def test_a_follower_sees_what_happens_as_it_happens(it: Bench) -> None:
+    it.run("before")
+    reading = iter(it.transcript.read(follow=True))
+
+    def more() -> list[Entry]:
+        found: list[Entry] = []
+        while (entry := next(reading)) is not None:
+            found.append(entry)
+        return found
+
+    assert len(more()) == 3
+    assert more() == []
+    it.begin("now", streamed=True)
+    (start,) = more()
+    assert isinstance(start, ExecutionStart)
+    it.say("a")
+    it.say("b", "stderr")
+    assert more() == [OutputPiece("e2", "stdout", "a", 0), OutputPiece("e2", "stderr", "b", 0)]
+    it.say("c")
+    it.transcript.finish(Outcome(stdout="ac", stderr="b", exit_code=0))
+    piece, end = more()
+    assert piece == OutputPiece("e2", "stdout", "c", 0)
+    assert isinstance(end, ExecutionEnd)
+    it.transcript.close("over")
+    assert list(reading) == []
+
+
+async def test_a_follower_waits_without_polling_and_may_stop(it: Bench) -> None:
+    reader = it.transcript.read(follow=True)
+    found: list[Entry] = []
+
+    async def read() -> None:
+        for entry in reader:
+            if entry is None:
+                await reader.wait()
+            else:
+                found.append(entry)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(read)
+        await trio.testing.wait_all_tasks_blocked()
+        it.run()
+        await trio.testing.wait_all_tasks_blocked()
+        assert len(found) == 3
+        reader.stop()
+
+
+async def test_output_that_began_before_somebody_came(it: Bench) -> None:
+    it.begin(streamed=True)
+    it.say("before ")
+    reading = iter(it.transcript.read(follow=True))
+    found = [next(reading) for _ in range(3)]
+    assert found[2] == OutputPiece("e1", "stdout", "before ", 0)
+    it.say("after")
+    assert next(reading) == OutputPiece("e1", "stdout", "after", 0)
+
+
+async def test_streaming_that_begins_in_the_middle(it: Bench) -> None:
+    it.begin()
+    it.say("nobody asked for this")
+    reading = iter(it.transcript.read(follow=True))
+    assert [type(next(reading)) for _ in range(3)] == [SessionStart, ExecutionStart, type(None)]
+    it.transcript.stream()
+    it.say("so far")
+    assert next(reading) == OutputPiece("e1", "stdout", "so far", 0)
+
+
+async def test_a_follower_where_nothing_is_streamed_has_the_output_at_the_end(it: Bench) -> None:
+    it.begin()
+    reading = iter(it.transcript.read(follow=True))
+    assert [next(reading) for _ in range(3)][2] is None
+    it.transcript.finish(Outcome(stdout="all", stderr="", exit_code=0))
+    assert next(reading) == OutputPiece("e1", "stdout", "all", 0)
+    assert isinstance(next(reading), ExecutionEnd)
+
+
+async def test_without_following_a_running_execution_has_no_end(it: Bench) -> None:
+    it.begin(streamed=True)
+    it.say("so far")
+    found = entries(it.transcript.read())
+    assert [type(entry) for entry in found] == [SessionStart, ExecutionStart, OutputPiece]
+
+
+async def test_what_was_printed_before_the_session_died_is_kept(it: Bench) -> None:
+    it.begin(streamed=True)
+    it.say("last words")
+    it.transcript.finish(SessionEndedError("killed"))
+    found = entries(it.transcript.read())
+    assert printed(found) == "last words"
+    assert end_of(found).error is not None
+
+
+@pytest.mark.parametrize(
+    ("streamed", "final", "seen"),
+    [
+        ([], "all of it", "all of it"),
+        (["all ", "of it"], "all of it", "all of it"),
+        (["all "], "all of it", "all of it"),
+        (["all ", "\n[... 900 bytes left out ...]\nof it"], "all of it", None),
+        (["x" * 100], "x" * 100, "x" * 100),
+    ],
+)
+async def test_the_last_of_the_output_is_never_missing(
+    streamed: list[str], final: str, seen: str | None, it: Bench
+) -> None:
+    """The agent leaves its last piece out when the supervisor lags behind."""
+    it.begin(streamed=True)
+    reading = iter(it.transcript.read(follow=True))
+    assert [type(next(reading)) for _ in range(3)] == [SessionStart, ExecutionStart, type(None)]
+    for text in streamed:
+        it.say(text)
+    it.transcript.finish(Outcome(stdout=final, stderr="", exit_code=0))
+    it.transcript.close("over")
+    found = [entry for entry in reading if entry is not None]
+    assert all(entry.text for entry in found if isinstance(entry, OutputPiece))
+    assert printed(found) == (seen if seen is not None else "".join(streamed))
+    assert isinstance(found[-1], ExecutionEnd)
+
+
+# Bounds
+
+
+async def test_long_code_and_long_output_are_cut(it: Bench) -> None:
+    it.run("c" * (MAX_CODE_CHARS + 5), stdout="a" * MAX_STREAM_CHARS + "b" * 1000, stderr="short")
+    _, start, head, tail, error, _ = entries(it.transcript.read())
+    assert isinstance(start, ExecutionStart)
+    assert (len(start.code), start.code_omitted) == (MAX_CODE_CHARS, 5)
+    assert isinstance(head, OutputPiece)
+    assert isinstance(tail, OutputPiece)
+    assert (head.skipped, tail.skipped) == (0, 1000)
+    assert len(head.text) + len(tail.text) == MAX_STREAM_CHARS
+    assert tail.text.endswith("b" * 1000)
+    assert error == OutputPiece("e1", "stderr", "short", 0)
+
+
+async def test_displays_keep_their_text_forms(it: Bench) -> None:
+    it.begin()
+    it.transcript.finish(
+        Outcome(
+            stdout="",
+            stderr="",
+            exit_code=0,
+            displays=(
+                {"text/plain": "<Figure>", "image/png": "A" * 5000},
+                {"text/plain": "[1]", "application/json": [1]},
+                {"text/html": "x" * (MAX_SHOWN_CHARS + 1), "k" * 1000: "?"},
+            ),
+        )
+    )
+    assert end_of(entries(it.transcript.read())).displays == (
+        Shown({"text/plain": "<Figure>"}, {"image/png": 5000}),
+        Shown({"text/plain": "[1]"}, {"application/json": 3}),
+        Shown({}, {"text/html": MAX_SHOWN_CHARS + 1}),
+    )
+
+
+async def test_the_oldest_executions_go_first(it: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transcript, "MAX_TRANSCRIPT_BYTES", 10_000)
+    for number in range(20):
+        it.run(str(number), stdout="x" * 1000)
+    found = entries(it.transcript.read())
+    header, starts = found[0], [e for e in found if isinstance(e, ExecutionStart)]
+    assert isinstance(header, SessionStart)
+    assert 2 < len(starts) < 8
+    assert header.dropped == 20 - len(starts)
+    assert [e.number for e in starts] == list(range(header.dropped + 1, 21))
+
+
+async def test_what_runs_is_never_given_up(it: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transcript, "MAX_TRANSCRIPT_BYTES", 5000)
+    it.begin("long")
+    for number in range(20):
+        it.transcript.never_ran(f"q{number}", "nsm", "c" * 1000, SessionEndedError("no"))
+    starts = [e for e in entries(it.transcript.read(follow=True)) if isinstance(e, ExecutionStart)]
+    assert [e.number for e in starts] == [1]
+    it.transcript.finish(Outcome(stdout="", stderr="", exit_code=0))
+    starts = [e for e in entries(it.transcript.read()) if isinstance(e, ExecutionStart)]
+    assert starts[0].number >= 19  # the oldest are gone, whatever the order of their ends
+
+
+async def test_a_reader_that_was_overtaken_goes_on_where_the_record_does(
+    it: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transcript, "MAX_TRANSCRIPT_BYTES", 5000)
+    it.run("0")
+    reading = iter(it.transcript.read(follow=True))
+    next(reading), next(reading)
+    for number in range(1, 20):
+        it.run(str(number), stdout="x" * 1000)
+    assert isinstance(next(reading), ExecutionEnd)  # it had that one already
+    start = next(reading)
+    assert isinstance(start, ExecutionStart)
+    assert start.number > 10
+
+
+async def test_all_transcripts_together_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store, "MAX_TOTAL_BYTES", 20_000)
+    it = Bench()
+    first, second = it.transcript, it.open("s2", TENANCY)
+    for _ in range(10):
+        it.run(stdout="x" * 1000)
+    it.transcript = second
+    for _ in range(6):
+        it.run(stdout="x" * 1000)
+    kept = {t: len(entries(t.read())) // 3 for t in (first, second)}
+    assert kept[second] == 6
+    assert 0 < kept[first] < 6
+    for _ in range(50):
+        it.run(stdout="x" * 1000)
+    assert entries(first.read())[1:] == []
+
+
+async def test_ended_sessions_are_found_by_id_and_by_name(it: Bench) -> None:
+    older = it.transcript
+    it.run("old")
+    it.store.close(older, "idle timeout")
+    newer = it.open("s2", TENANCY)
+    it.store.close(newer, "killed")
+    one_shot = it.open(
+        "s3", Tenancy(name=None, scope="s", client="c", idle_timeout_s=1, max_lifetime_s=1)
+    )
+    it.store.close(one_shot, "one-shot finished")
+    assert it.store.find("s1") is older
+    assert it.store.find("a") is newer
+    assert it.store.find("s/a") is newer
+    assert it.store.find("s3") is one_shot
+    for target in ("", "b", "t/a", "s/s1", "None"):
+        assert it.store.find(target) is None
+    assert [t.subject.id for t in it.store.ended()] == ["s1", "s2", "s3"]
+
+
+async def test_ended_sessions_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store, "MAX_ENDED_KEPT", 3)
+    it = Bench()
+    for number in range(5):
+        it.transcript = it.open(f"t{number}", TENANCY)
+        it.run()
+        it.store.close(it.transcript, "over")
+    assert [t.subject.id for t in it.store.ended()] == ["t2", "t3", "t4"]
+    assert it.store.find("t0") is None
+    assert it.store.size_bytes == pytest.approx(3 * 1001, abs=10)
+
+
+# Live output
+
+
+def test_a_slow_reader_is_told_what_it_missed() -> None:
+    live, place = LiveOutput(), Place()
+    live.put("stdout", "first")
+    assert live.read(place) == ("stdout", "first", 0)
+    live.put("stderr", "error")
+    total = 0
+    for _ in range(100):
+        live.put("stdout", "x" * 60_000)
+        total += 60_000
+    seen = missing = 0
+    while (piece := live.read(place)) is not None:
+        stream, text, skipped = piece
+        missing += skipped
+        seen += len(text) if stream == "stdout" else 0
+    assert seen + missing == total
+    assert missing > 4_000_000
+
+
+Pieces = st.lists(st.tuples(st.sampled_from(["stdout", "stderr"]), st.integers(1, 200_000)))
+
+
+@given(Pieces, st.lists(st.integers(0, 5)))
+def test_live_output_is_bounded_and_every_character_is_seen_or_counted(
+    pieces: list[tuple[StreamName, int]], reads: list[int]
+) -> None:
+    live, place = LiveOutput(), Place()
+    printed: dict[StreamName, int] = {"stdout": 0, "stderr": 0}
+    accounted: dict[StreamName, int] = {"stdout": 0, "stderr": 0}
+    turns = iter(reads)
+
+    def read(most: int) -> None:
+        for _ in range(most):
+            if (piece := live.read(place)) is None:
+                return
+            stream, text, missing = piece
+            accounted[stream] += len(text) + missing
+
+    for stream, size in pieces:
+        live.put(stream, "x" * size)
+        printed[stream] += size
+        assert live.size_bytes < HEAD_CHARS + TAIL_CHARS + 100_000
+        read(next(turns, 0))
+    read(len(pieces))
+    for stream, _, missing in live.missing(place):
+        accounted[stream] += missing
+    assert accounted == printed
+    for stream, text, missing in live:  # a reader that comes late
+        printed[stream] -= len(text) + missing
+    assert set(printed.values()) == {0}
+
+
+def test_a_flood_of_tiny_pieces_is_bounded() -> None:
+    live = LiveOutput()
+    for _ in range(20_000):
+        live.put("stdout", "x")
+    assert live.size_bytes < 2 * (HEAD_CHARS + TAIL_CHARS)
+
+
+# On the wire
+
+
+async def test_entries_survive_the_wire(it: Bench) -> None:
+    it.begin("x" * 10)
+    it.transcript.finish(
+        Outcome(
+            stdout="s" * (MAX_STREAM_CHARS + 1),
+            stderr="e",
+            exit_code=0,
+            displays=({"text/plain": "1", "image/png": "AA"},),
+            truncated={"stdout": OutcomeTruncation(omitted_bytes=9, file=None)},
+        )
+    )
+    for entry in entries(it.transcript.read()):
+        assert wire.entry(*wire.to_wire(entry)) == entry
+    it.begin()
+    it.transcript.finish(NsmError("odd", hint="Go on.", data={"n": 1}))
+    end = entries(it.transcript.read())[-1]
+    again = wire.entry(*wire.to_wire(end))
+    assert isinstance(end, ExecutionEnd)
+    assert isinstance(again, ExecutionEnd)
+    assert again._replace(error=None) == end._replace(error=None)
+    assert again.error is not None
+    assert again.error.hint == "Go on."
