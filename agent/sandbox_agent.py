@@ -134,6 +134,9 @@ CONTROL_END_S = 1.0
 MAX_POLL_MS = 24 * 3600 * 1000
 """poll(2) takes an int; a timer that is further away is looked at again after that."""
 
+DISARM_ATTEMPTS = 100
+"""Interrupts that may come while the Python worker puts its own handler in place."""
+
 MARKER_ATTEMPTS = 16
 """Tries to get a marker into a pipe that a background process keeps full."""
 
@@ -2982,6 +2985,7 @@ class PythonWorker:
         self._builtins = builtins.__dict__
         self._builtins["display"] = self.display
         sys.argv = [""]
+        self._path = list(sys.path)
         sys.path.insert(0, "")
         sys.displayhook = self._display_hook
         self._open_streams()
@@ -3132,9 +3136,13 @@ class PythonWorker:
 
     def _disarm(self) -> None:
         handler = None
-        while handler is None:
+        for _ in range(DISARM_ATTEMPTS):
             with contextlib.suppress(BaseException):  # the last interrupt, on the way out
                 handler = signal.signal(signal.SIGINT, self._ignore)
+                break
+        else:
+            # Not interrupts, then: code has taken away what Python's own library needs.
+            os._exit(1)
         if handler != self._ignore:
             self._handler = handler
 
@@ -3220,8 +3228,24 @@ class PythonWorker:
         code: CodeType = compile(module, name, "exec", flags, dont_inherit=True)
         return code
 
+    def _import(self, name: str) -> Any:
+        """A module of the standard library, whatever lies in the working directory."""
+        module = sys.modules.get(name)
+        if module is None:
+            import importlib
+
+            path = sys.path
+            sys.path = list(self._path)
+            try:
+                module = importlib.import_module(name)
+            finally:
+                sys.path = path
+        return module
+
     def _remember_source(self, name: str, code: str) -> None:
         lines = code.splitlines(keepends=True)
+        if lines and not lines[-1].endswith("\n"):
+            lines[-1] += "\n"  # as `linecache` has it of files
         self._linecache.cache[name] = (len(code), None, lines, name)
         self._sources.append(name)
         if len(self._sources) > self.SOURCES:
@@ -3230,8 +3254,7 @@ class PythonWorker:
     # The event loop.
 
     def _current_loop(self) -> Any:
-        import asyncio
-
+        asyncio = self._import("asyncio")
         if self._loop is None or self._loop.is_closed():
             self._loop = asyncio.new_event_loop()
         asyncio.set_event_loop(self._loop)
@@ -3257,8 +3280,7 @@ class PythonWorker:
             self._report(error)
 
     def _run_in_loop(self, coroutine: Coroutine[Any, Any, object]) -> None:
-        import asyncio
-
+        asyncio = self._import("asyncio")
         loop = self._current_loop()
         task = loop.create_task(coroutine)
         try:
@@ -3272,6 +3294,10 @@ class PythonWorker:
                 loop.run_until_complete(task)
             except asyncio.CancelledError as error:
                 raise KeyboardInterrupt().with_traceback(error.__traceback__) from None
+        except RuntimeError:
+            # Code has stopped the loop: ours must not go on in a later execution.
+            task.cancel()
+            raise
 
     # What is shown.
 
@@ -3287,19 +3313,22 @@ class PythonWorker:
                 return 1
             self._print_error(error)
         except BaseException as second:
-            with contextlib.suppress(BaseException):
-                os.write(2, f"{type(error).__name__} (not printable: {second!r})\n".encode())
+            # The hook or what it needs is broken, e.g. by code's own module `traceback`.
+            try:
+                sys.__excepthook__(type(error), error, error.__traceback__)
+            except BaseException:
+                with contextlib.suppress(BaseException):
+                    os.write(2, f"{type(error).__name__} (not printable: {second!r})\n".encode())
         return 130 if isinstance(error, KeyboardInterrupt) else 1
 
     def _print_error(self, error: BaseException) -> None:
-        import traceback
-
         self._clean_traceback(error, set())
         sys.last_type, sys.last_value = type(error), error
         sys.last_traceback = error.__traceback__
         if sys.excepthook is not sys.__excepthook__:
             sys.excepthook(type(error), error, error.__traceback__)
             return
+        traceback = self._import("traceback")
         lines = traceback.format_exception(type(error), error, error.__traceback__)
         sys.stderr.write("".join(lines))
 
@@ -3403,9 +3432,9 @@ class PythonWorker:
     def _plain(data: object) -> Any:
         """`data` as it can travel in JSON; None if it can't."""
         if isinstance(data, (bytes, bytearray)):
-            import base64
+            import binascii
 
-            return base64.b64encode(data).decode()
+            return binascii.b2a_base64(data, newline=False).decode()
         try:
             return json.loads(json.dumps(data, allow_nan=False))
         except (TypeError, ValueError, RecursionError):
