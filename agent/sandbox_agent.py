@@ -1815,6 +1815,7 @@ class FramedInterpreter(Interpreter):
     def __init__(self, agent: Agent, program: str) -> None:
         super().__init__(agent, program)
         self._reader = FrameReader(WORKER_FRAME_BYTES)
+        self._token = ""
 
     def begin(self) -> None:
         self._reader = FrameReader(WORKER_FRAME_BYTES)
@@ -1824,7 +1825,9 @@ class FramedInterpreter(Interpreter):
             self.link.send(encode_frame(message))
 
     def send_code(self, number: int, code: str) -> None:
-        self.send({"type": "run", "id": number, "code": code})
+        # Told with the end again: code of an earlier execution cannot have foreseen it.
+        self._token = os.urandom(16).hex()
+        self.send({"type": "run", "id": number, "token": self._token, "code": code})
 
     def send_question(self, kind: str, number: int, fields: Mapping[str, Any]) -> None:
         self.send({"type": kind, "id": number, **fields})
@@ -1853,7 +1856,7 @@ class FramedInterpreter(Interpreter):
                 self.on_started()
             elif kind == "display":
                 self.add_display(message.get("data"))
-            elif kind == "done":
+            elif kind == "done" and message.get("token") == self._token:
                 self.agent.on_done(self, message.get("id"), message.get("exit_code"))
             elif kind == "answer":
                 self.on_answer(message)
@@ -3027,7 +3030,8 @@ class PythonWorker:
                     os._exit(exit_code)  # code forked and its child got to the end
                 if not self._is_intact():
                     os._exit(exit_code)  # nobody can be told: the exit status says it
-                self._send({"type": "done", "id": message["id"], "exit_code": exit_code})
+                done = {"type": "done", "id": message["id"], "token": message["token"]}
+                self._send({**done, "exit_code": exit_code})
 
     def _wait(self) -> None:
         """Takes more bytes from the agent; the event loop, if there is one, runs meanwhile."""
@@ -3255,6 +3259,8 @@ class PythonWorker:
 
     def _current_loop(self) -> Any:
         asyncio = self._import("asyncio")
+        if self._loop is None:
+            self._loop = self._made_loop()
         if self._loop is None or self._loop.is_closed():
             self._loop = asyncio.new_event_loop()
         asyncio.set_event_loop(self._loop)
@@ -3270,14 +3276,16 @@ class PythonWorker:
         if asyncio is None or not hasattr(asyncio, "set_event_loop"):
             return
         try:
-            if self._loop is None:
-                policy = getattr(sys.modules.get("asyncio.events"), "_event_loop_policy", None)
-                made = getattr(getattr(policy, "_local", None), "_loop", None)
-                if made is not None and not made.is_closed():
-                    self._loop = made
             self._current_loop()
         except Exception as error:
             self._report(error)
+
+    @staticmethod
+    def _made_loop() -> Any:
+        """The loop that code made by asking for the current one; before Python 3.10 events and
+        locks do that, too."""
+        policy = getattr(sys.modules.get("asyncio.events"), "_event_loop_policy", None)
+        return getattr(getattr(policy, "_local", None), "_loop", None)
 
     def _run_in_loop(self, coroutine: Coroutine[Any, Any, object]) -> None:
         asyncio = self._import("asyncio")
@@ -3314,11 +3322,14 @@ class PythonWorker:
             self._print_error(error)
         except BaseException as second:
             # The hook or what it needs is broken, e.g. by code's own module `traceback`.
+            stderr, sys.stderr = sys.stderr, sys.__stderr__
             try:
                 sys.__excepthook__(type(error), error, error.__traceback__)
             except BaseException:
                 with contextlib.suppress(BaseException):
                     os.write(2, f"{type(error).__name__} (not printable: {second!r})\n".encode())
+            finally:
+                sys.stderr = stderr
         return 130 if isinstance(error, KeyboardInterrupt) else 1
 
     def _print_error(self, error: BaseException) -> None:
@@ -3490,7 +3501,7 @@ const worker = new Worker(`
   const inspector = require('node:inspector');
   const { parentPort, workerData: state } = require('node:worker_threads');
   const socket = new net.Socket({ fd: 3, readable: true, writable: true });
-  let buffered = [], size = 0, running = 0, interrupting = false, ended = null;
+  let buffered = [], size = 0, running = 0, token = '', interrupting = false, ended = null;
   const send = (message) => {
     const body = Buffer.from(JSON.stringify(message));
     const head = Buffer.alloc(4);
@@ -3501,7 +3512,7 @@ const worker = new Worker(`
     if (id !== running) return;
     if (interrupting) { ended = exit_code; return; }
     running = 0;
-    send({ type: 'done', id, exit_code });
+    send({ type: 'done', id, token, exit_code });
   };
   parentPort.on('message', (message) => {
     if (message.type === 'display') send(message);
@@ -3587,7 +3598,8 @@ const worker = new Worker(`
   const take = (message) => {
     if (message.type === 'run') {
       running = message.id;
-      parentPort.postMessage(message);
+      token = message.token;
+      parentPort.postMessage({ type: 'run', id: message.id, code: message.code });
     } else if (message.type === 'interrupt') interrupt(message.id);
     else if (message.type === 'check') {
       let answer = {};
