@@ -28,8 +28,10 @@ MAX_IMAGES = 20
 MAX_IMAGES_CHARS = 10 * 1024 * 1024
 """All images of a result, as base64: one result is one line, and that has a limit, too."""
 
-_TEXT_TYPES = ("text/plain", "text/markdown", "application/json", "image/svg+xml", "text/html")
-"""MIME types that a model can read, the plainest first."""
+_SVG = "image/svg+xml"
+
+_TEXT_TYPES = ("text/plain", "text/markdown", "application/json", _SVG, "text/html")
+"""MIME types that a model can read, the plainest first. An SVG says more than a bare repr."""
 
 _CAPTION_TYPES = ("text/plain", "text/markdown")
 """Those that may say more than an image does."""
@@ -120,7 +122,7 @@ def _lines(bundle: Mapping[str, Any], album: _Album) -> list[str]:
             if not why:
                 return [_image_line(album), *_caption(bundle)]
             refused.append(f"[{why}]")
-    readable = next((kind for kind in _TEXT_TYPES if kind in bundle), None)
+    readable = _readable(bundle)
     if readable is None:
         return refused + [_not_shown(*item) for item in bundle.items() if item[0] not in EXTENSIONS]
     media = [
@@ -129,6 +131,14 @@ def _lines(bundle: Mapping[str, Any], album: _Album) -> list[str]:
         if kind.startswith(_MEDIA) and kind not in (*EXTENSIONS, *_TEXT_TYPES)
     ]
     return [_text(bundle[readable]), *refused, *media]
+
+
+def _readable(bundle: Mapping[str, Any]) -> str | None:
+    """The type of the text to show, if there is any."""
+    plain = bundle.get("text/plain")
+    if _SVG in bundle and (not isinstance(plain, str) or _is_repr(plain.strip())):
+        return _SVG
+    return next((kind for kind in _TEXT_TYPES if kind in bundle), None)
 
 
 def _image_line(album: _Album) -> str:
