@@ -2970,6 +2970,8 @@ class PythonWorker:
             for fd in (control_fd, self._out_fd, self._err_fd, self._null_fd)
         }
         self._reader = FrameReader()
+        self._poll = select.poll()
+        self._poll.register(control_fd, select.POLLIN)
         self._lock = _thread.allocate_lock()
         self._get_ident = _thread.get_ident
         self._main_thread = _thread.get_ident()
@@ -3045,7 +3047,7 @@ class PythonWorker:
                     loop.remove_reader(self._control_fd)
             except BaseException as error:
                 self._report(error)
-            if not select.select([self._control_fd], [], [], 0)[0]:
+            if not self._poll.poll(0):
                 return
         data = os.read(self._control_fd, READ_BYTES)
         if not data:
@@ -3156,14 +3158,15 @@ class PythonWorker:
         """Runs a piece of code; returns its exit code. Never raises."""
         name = f"<exec {number}>"
         code = code.removeprefix("\ufeff")  # as a file's would be
-        self._remember_source(name, code)
         self._displayed_bytes = 0
-        self._namespace.pop("__warningregistry__", None)
-        for finder in list(sys.path_importer_cache.values()):
-            # Modules written since the last look, within the time stamp's resolution.
-            invalidate = getattr(finder, "invalidate_caches", None)
-            if invalidate is not None:
-                invalidate()
+        with contextlib.suppress(Exception):  # all this belongs to code, and may be anything
+            self._remember_source(name, code)
+            self._namespace.pop("__warningregistry__", None)
+            for finder in list(sys.path_importer_cache.values()):
+                # Modules written since the last look, within the time stamp's resolution.
+                invalidate = getattr(finder, "invalidate_caches", None)
+                if invalidate is not None:
+                    invalidate()
         exit_code = 1
         try:
             try:
@@ -3247,9 +3250,11 @@ class PythonWorker:
         return module
 
     def _remember_source(self, name: str, code: str) -> None:
-        lines = code.splitlines(keepends=True)
-        if lines and not lines[-1].endswith("\n"):
-            lines[-1] += "\n"  # as `linecache` has it of files
+        # As Python counts lines: a form feed, for one, ends none.
+        text = code.replace("\r\n", "\n").replace("\r", "\n")
+        lines = [line + "\n" for line in text.split("\n")]
+        if text.endswith("\n"):
+            lines.pop()
         self._linecache.cache[name] = (len(code), None, lines, name)
         self._sources.append(name)
         if len(self._sources) > self.SOURCES:
@@ -3447,7 +3452,7 @@ class PythonWorker:
 
             return binascii.b2a_base64(data, newline=False).decode()
         try:
-            return json.loads(json.dumps(data, allow_nan=False))
+            return _from_json(_to_json(data))  # which are bound before code can replace them
         except (TypeError, ValueError, RecursionError):
             return None
 
