@@ -39,10 +39,10 @@ def person(session: FakeSession, variables: dict[str, str]) -> Iterator[Terminal
         yield person
 
 
-def attached(variables: dict[str, str], **window: int) -> Terminal:
+def attached(variables: dict[str, str], ending: str = ">>>", **window: int) -> Terminal:
     person = Terminal([*NSM, "attach", "work"], variables, **window)
     try:
-        person.see_line("work >>>")
+        person.see_line(f"work {ending}")
     except BaseException as error:
         person.__exit__(type(error), error, error.__traceback__)
         raise
@@ -227,6 +227,19 @@ def test_ctrl_c_at_the_prompt(session: FakeSession, person: Terminal) -> None:
     person.see("[interrupted; exit code 130; 0.25 s]")
     assert session.interrupts == 1
     assert session.ran == []
+
+
+def test_a_shell_is_not_ended_by_habit(tmp_path: Path, variables: dict[str, str]) -> None:
+    with (
+        FakeSession(str(tmp_path / "s"), interpreter="bash", env="bash") as session,
+        attached(variables, ending="$") as person,
+    ):
+        person.type("exit\r")
+        person.see("Ctrl-D leaves; Enter again runs `exit`", "work $ exit")
+        assert session.ran == []
+        person.type("\r")
+        person.see("work $ exit\nwork $")
+        assert session.ran == ["exit"]
 
 
 def test_completion_and_history(

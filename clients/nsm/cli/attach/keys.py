@@ -28,6 +28,10 @@ class Actions(Protocol):
         """Ask the session whether code is whole."""
         ...
 
+    def holds_back(self, code: str) -> bool:
+        """Whether a person should think twice, and has been told why."""
+        ...
+
     def interrupt_others(self) -> None:
         """Ctrl-C at an empty prompt."""
         ...
@@ -51,7 +55,7 @@ def bindings(actions: Actions) -> KeyBindings:
             buffer.validate_and_handle()
         elif not is_at_last_line(buffer.document):
             begin_line(buffer, leading_space(buffer.document.current_line_before_cursor))
-        else:
+        elif not actions.holds_back(buffer.text):
             checking = True
             event.app.create_background_task(run_or_go_on(buffer, event.key_processor))
 

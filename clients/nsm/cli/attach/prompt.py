@@ -44,6 +44,9 @@ CONFIRM_S = 3.0
 _MARKS = {"python": (">>>", "..."), "bash": ("$", ">"), "node": (">", "...")}
 """What each interpreter's own prompt ends with, and how it asks for more."""
 
+_GOODBYES = ("exit", "logout")
+"""What fingers type into a shell in order to leave. Here it would take everybody's variables."""
+
 _STYLE = Style.from_dict({"session": "bold", "status": "ansibrightblack", "aborting": ""})
 
 
@@ -83,6 +86,7 @@ class Prompt:
         self._hint = ""
         self._hint_ends: asyncio.TimerHandle | None = None
         self._armed = ""
+        self._is_shell = interpreter == "bash"
         self._session: PromptSession[str] = PromptSession(
             self._message,
             multiline=True,
@@ -162,6 +166,15 @@ class Prompt:
                 return found
             self.hint(f"no completions {'while code runs' if self._feed.running else 'now'}")
         return None
+
+    def holds_back(self, code: str) -> bool:
+        """Whether a person should think twice, and has been told why: only the first time."""
+        code = code.strip()
+        if not self._is_shell or code not in _GOODBYES or self._armed == code:
+            return False
+        self.hint(f"Ctrl-D leaves; Enter again runs `{code}`, which ends the shell of the session")
+        self._armed = code
+        return True
 
     def interrupt_others(self) -> None:
         """Ctrl-C at an empty prompt: explain, then interrupt what somebody else runs."""

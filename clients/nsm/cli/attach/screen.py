@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from prompt_toolkit.application import run_in_terminal
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator
     from typing import Any, TextIO
 
     from prompt_toolkit.application import Application
@@ -61,7 +61,7 @@ class Screen:
             self.write(("\n" if self._mid_line else "") + text.rstrip("\n") + "\n")
 
     @contextmanager
-    def above(self, app: Application[Any]) -> Iterator[None]:
+    def above(self, app: Application[Any]) -> Generator[None]:
         """Write above that prompt as long as the context is open."""
         if self._mid_line:
             self.write("\n")

@@ -19,7 +19,7 @@ from prompt_toolkit.input.typeahead import store_typeahead
 from prompt_toolkit.keys import Keys
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Generator
 
     from prompt_toolkit.input import Input
 
@@ -30,7 +30,7 @@ _INPUT_FLAGS, _LOCAL_FLAGS, _CHARACTERS = 0, 3, 6
 
 
 @contextmanager
-def quiet(descriptor: int) -> Iterator[None]:
+def quiet(descriptor: int) -> Generator[None]:
     """Keep the terminal in the mode between prompts, and give it back as it was.
 
     Resources: takes over SIGCONT on the running loop, since a shell that the program was suspended
@@ -58,7 +58,7 @@ def quiet(descriptor: int) -> Iterator[None]:
 
 
 @contextmanager
-def handled(handlers: dict[signal.Signals, Callable[[], object]]) -> Iterator[None]:
+def handled(handlers: dict[signal.Signals, Callable[[], object]]) -> Generator[None]:
     """Take over signals on the running loop."""
     loop = asyncio.get_running_loop()
     try:
@@ -71,7 +71,7 @@ def handled(handlers: dict[signal.Signals, Callable[[], object]]) -> Iterator[No
 
 
 @contextmanager
-def typing_ahead(keyboard: Input, on_leave: Callable[[], object]) -> Iterator[None]:
+def typing_ahead(keyboard: Input, on_leave: Callable[[], object]) -> Generator[None]:
     """Keep what is typed for the next prompt.
 
     Args:
