@@ -3096,8 +3096,14 @@ class PythonWorker:
         """Takes more bytes from the agent; the event loop, if there is one, runs meanwhile."""
         loop = self._loop
         if loop is not None and not loop.is_closed():
+
+            def readable() -> None:
+                # Once: another loop's `stop` may work twice, the second time in the code's await.
+                loop.remove_reader(self._control_fd)
+                loop.stop()
+
             try:
-                loop.add_reader(self._control_fd, loop.stop)
+                loop.add_reader(self._control_fd, readable)
                 try:
                     loop.run_forever()
                 finally:

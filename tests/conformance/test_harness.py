@@ -18,7 +18,7 @@ from conformance.campaign import run_case
 from conformance.cases import Case, CaseError, Language, Step, load_all, load_file
 from conformance.judge import Answer, problems
 from conformance.table import as_values, table
-from conformance.targets import LostAnswerError, Session, any_agent, parts_of
+from conformance.targets import LostAnswerError, Session, any_agent, own_agent, parts_of
 
 
 def write(tmp_path: Path, text: str, folder: str = "python") -> Path:
@@ -297,6 +297,16 @@ def test_an_agent_that_knows_the_base_exchange_only(tmp_path: Path) -> None:
 def test_an_agent_that_ends(tmp_path: Path) -> None:
     with pytest.raises(LostAnswerError, match="the agent ended; its log: 'why"):
         any_agent("/bin/sh -c 'echo why >&2'")
+
+
+def test_a_case_about_a_module_that_is_not_installed(tmp_path: Path) -> None:
+    text = "code = 'import {0}'\nmodules = ['json', '{0}']"
+    target = own_agent()
+    here = run_case(only(tmp_path, HEAD + text.format("xml")), target)
+    assert here.status == "passed", here
+    assert run_case(only(tmp_path, HEAD + text.format("no_such")), target).note == (
+        "has no module no_such"
+    )
 
 
 RUN = Path(program.__file__).with_name("run.py")
