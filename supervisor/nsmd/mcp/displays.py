@@ -54,14 +54,22 @@ class Shown:
     omitted_images: int
 
 
-def show(bundles: Sequence[Mapping[str, Any]], *, room_chars: int = MAX_IMAGES_CHARS) -> Shown:
+def show(
+    bundles: Sequence[Mapping[str, Any]],
+    *,
+    room_chars: int = MAX_IMAGES_CHARS,
+    failed: bool = False,
+) -> Shown:
     """Show the displays of an execution.
 
     Args:
         bundles: each a map from MIME type to data.
         room_chars: for all images together, as base64; at most `MAX_IMAGES_CHARS` are used.
+        failed: the result is an error. Then no image is shown: Anthropic's API refuses a request
+            ("all content must be type `text` if `is_error` is true"), and with it everything that
+            would be said afterwards.
     """
-    album = _Album(min(room_chars, MAX_IMAGES_CHARS))
+    album = _Album(min(room_chars, MAX_IMAGES_CHARS), failed=failed)
     lines = [line for bundle in bundles for line in _lines(bundle, album)]
     return Shown(
         text="".join(line_end(line) for line in lines),
@@ -73,9 +81,10 @@ def show(bundles: Sequence[Mapping[str, Any]], *, room_chars: int = MAX_IMAGES_C
 class _Album:
     """The images of one result, as far as there is room."""
 
-    def __init__(self, room_chars: int) -> None:
+    def __init__(self, room_chars: int, *, failed: bool) -> None:
         self.images: list[Image] = []
         self.omitted = 0
+        self._failed = failed
         self._room_chars = room_chars
 
     def take(self, kind: str, data: Any) -> str:
@@ -104,6 +113,8 @@ class _Album:
         return f"{kind}, {pixels}{_size(data, chars)}, is left out: {why}"
 
     def _no_room(self, chars: int) -> str:
+        if self._failed:
+            return "a failed call shows none"
         if chars > MAX_IMAGE_CHARS:
             return f"models take {MAX_IMAGE_CHARS:,} characters of base64, it has {chars:,}"
         if len(self.images) >= MAX_IMAGES:
