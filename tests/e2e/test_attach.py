@@ -126,6 +126,28 @@ def test_the_other_interpreters(
         model.kill("shell")
 
 
+@pytest.mark.parametrize(
+    ("env", "prompt", "code", "typed", "completed"),
+    [
+        ("python", "live >>>", "radius = 2", "rad\t", "live >>> radius"),
+        ("python", "live >>>", "import math", "math.copy\t", "live >>> math.copysign"),
+        ("node", "live >", "const radius = {inner: 1}", "radius.inn\t", "live > radius.inner"),
+    ],
+)
+def test_completion_from_what_lives(
+    shared: Supervisor, env: str, prompt: str, code: str, typed: str, completed: str
+) -> None:
+    with shared.client("model") as model:
+        model.run(code, env=env, session="live")
+        with attached(shared, "live", prompt) as person:
+            person.type(typed)
+            person.see_line(completed)
+            person.type("\x03")
+            person.see_line(prompt)
+            leave(person)
+        model.kill("live")
+
+
 def test_two_people(shared: Supervisor) -> None:
     with shared.client("model") as model:
         model.run("", env="python", session="both")

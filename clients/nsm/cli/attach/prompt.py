@@ -164,7 +164,8 @@ class Prompt:
         else:
             if found.available:
                 return found
-            self.hint(f"no completions {'while code runs' if self._feed.running else 'now'}")
+            when = "while code runs" if self._feed.running else "now"
+            self.hint(f"no completions {'in Bash' if self._is_shell else when}")
         return None
 
     def holds_back(self, code: str) -> bool:
