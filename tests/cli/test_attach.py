@@ -93,12 +93,12 @@ def test_unfinished_code_gets_another_line(session: FakeSession, person: Termina
 
 
 def test_pasted_lines_wait_for_enter(session: FakeSession, person: Terminal) -> None:
-    person.paste("if x:\r\n    a\r\n\r\n    b\r\n")
+    person.paste("if x:\r\n    a\r\n\r\n\tb\r\n")
     person.see("work >>> if x:\n     ...     a\n     ...\n     ...     b\n     ...")
     assert session.ran == []
     person.type("\r")
     person.wait(lambda e: e.current_line == "work >>>", "a new prompt")
-    assert session.ran == ["if x:\n    a\n\n    b\n"]
+    assert session.ran == ["if x:\n    a\n\n\tb\n"]
 
 
 def test_others_at_work_while_somebody_types(session: FakeSession, person: Terminal) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import io
 import json
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
@@ -16,7 +17,7 @@ from prompt_toolkit.document import Document
 import samples
 from fakesupervisor import Exchange, FakeSupervisor
 from nsm.cli.attach import history, screen
-from nsm.cli.attach.excerpt import MAX_LINE_CHARS, Excerpt, Lines
+from nsm.cli.attach.excerpt import HEAD_CHARS, MAX_LINE_CHARS, TAIL_CHARS, Excerpt, Lines
 from nsm.cli.attach.feed import Feed, others
 from nsm.cli.attach.history import FileHistory, history_path
 from nsm.cli.attach.keys import is_at_last_line, is_in_indentation
@@ -38,7 +39,6 @@ from nsm.wire.transcripts import (
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
-    from pathlib import Path
 
     from prompt_toolkit.application import Application
 
@@ -86,6 +86,11 @@ def test_every_character_is_shown_or_counted(texts: list[str], head: int, tail: 
     assert len(whole) == len(shown) + len(ending) + sum(one.skipped for one in rest)
     assert len(shown) <= head
     assert len(ending) <= tail
+
+
+def test_how_much_that_is_stands_in_the_documentation() -> None:
+    page = Path(__file__).parents[2] / "docs" / "command-line.md"
+    assert f"first {HEAD_CHARS} and the last {TAIL_CHARS} characters" in page.read_text()
 
 
 def test_what_never_came_is_counted_as_well() -> None:

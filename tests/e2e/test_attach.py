@@ -183,13 +183,18 @@ def test_a_flood_of_ones_own(shared: Supervisor) -> None:
         model.kill("both")
 
 
-def test_the_session_is_killed(shared: Supervisor) -> None:
+@pytest.mark.parametrize("while_running", [False, True])
+def test_the_session_is_killed(shared: Supervisor, while_running: bool) -> None:
     with shared.client("model") as model:
-        model.run("", env="python", session="both")
+        model.run("import time", env="python", session="both")
         with attached(shared, "both", "both >>>") as person:
+            if while_running:
+                person.type("print('begun'); time.sleep(60)\r")
+                person.see("\nbegun\n")
             model.kill("both")
             assert person.end() == 1
-            assert "session both has ended: killed" in person.text
+            assert person.text.count("session both has ended: killed") == 1
+            assert "Traceback" not in person.text
             assert person.mode_after == person.mode_before
 
 

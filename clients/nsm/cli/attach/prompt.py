@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from prompt_toolkit.completion import Completer, Completion
+from prompt_toolkit.layout.processors import TabsProcessor
 from prompt_toolkit.shortcuts import PromptSession
 from prompt_toolkit.styles import Style
 from prompt_toolkit.utils import get_cwidth
@@ -100,12 +101,15 @@ class Prompt:
             tempfile_suffix={"python": ".py", "bash": ".sh", "node": ".js"}.get(interpreter, ""),
             enable_suspend=True,
             style=_STYLE,
+            input_processors=[TabsProcessor(char1=" ", char2=" ")],  # pasted code has some
             include_default_pygments_style=False,
             input=keyboard,
             output=output,
         )
         self.app = self._session.app
         self.app.terminal_size_polling_interval = None  # SIGWINCH tells
+        # A terminal that does not tell where its cursor is does well enough; no warning is due.
+        self.app.renderer.cpr_not_supported_callback = None
 
     async def read(self) -> str:
         """Let the person type.
