@@ -58,7 +58,8 @@ def main(arguments: list[str]) -> int:
         verb.error(f"{error.message}\n{error.hint}")
     # Without these handlers a file in the making would be left where files need a name.
     for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _end)
+        if signal.getsignal(number) is signal.SIG_DFL:  # not under nohup(1)
+            signal.signal(number, _end)
     failed = False
     with Client(autostart=False) as client:
         for copy in copies:
