@@ -3551,7 +3551,7 @@ class PythonCompleter:
     MISSING = object()
     MAX_NAMES = 200_000
     GETSET: Any = type(type.__dict__["__dict__"])
-    MEMBER: Any = type(type.__dict__["__mro__"])
+    MEMBER: Any = type(type(lambda: None).__dict__["__globals__"])
     DOTTED = re.compile(r"((?:[^\W\d]\w*\s*\.\s*)*)([^\W\d]\w*)?\Z")
     SUBSCRIPT = re.compile(r"((?:[^\W\d]\w*\s*\.\s*)*[^\W\d]\w*)\s*\[\s*\Z")
     FROM = re.compile(r"\s*from\s+([\w.]+)\s+import\s+\(?(?:[\w\s,]*,\s*)?(\w*)\Z")
