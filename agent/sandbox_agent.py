@@ -18,7 +18,9 @@ import codecs
 import contextlib
 import errno
 import fcntl
+import itertools
 import json
+import keyword
 import os
 import re
 import select
@@ -3677,12 +3679,10 @@ class PythonCompleter:
     GETTERS: Any = (type.__dict__["__mro__"].__get__, type.__dict__["__dict__"].__get__)
 
     def _entries(self, mapping: Any) -> list[tuple[Any, Any]]:
-        from itertools import islice
-
         view: Any = mapping.items() if type(mapping) is self.PROXY else dict.items(mapping)
         for _ in range(3):
             with contextlib.suppress(RuntimeError):  # another thread has changed it
-                return list(islice(view, self.MAX_NAMES))
+                return list(itertools.islice(view, self.MAX_NAMES))
         return []
 
     PROXY: Any = type(type.__dict__)
@@ -3711,9 +3711,10 @@ class PythonCompleter:
         """The dictionary of an instance or module; an empty one if it has none."""
         getter = self._find_inherited(type(value), "__dict__")
         if type(getter) is self.GETSET or type(getter) is self.MEMBER:
-            found = getter.__get__(value)
-            if self._inherits(type(found), dict):
-                return found
+            with contextlib.suppress(TypeError, AttributeError):  # another class's descriptor
+                found = getter.__get__(value)
+                if self._inherits(type(found), dict):
+                    return found
         return {}
 
     def _attribute(self, value: Any, name: str) -> Any:
@@ -3724,7 +3725,7 @@ class PythonCompleter:
         if kind is self.MEMBER:
             try:
                 return inherited.__get__(value)
-            except AttributeError:  # a slot that has nothing in it
+            except (AttributeError, TypeError):  # nothing in the slot, or another class's
                 return self.MISSING
         for method in ("__set__", "__delete__"):  # it would come before the instance's own
             if self._find_inherited(kind, method) is not self.MISSING:
@@ -3769,8 +3770,6 @@ class PythonCompleter:
         return (key for key, _ in self._entries(mapping) if type(key) is str)
 
     def _top_level(self) -> Iterator[str]:
-        import keyword
-
         yield from self._keys(self._namespace)
         yield from self._keys(self._builtins)
         yield from keyword.kwlist

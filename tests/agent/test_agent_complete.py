@@ -219,7 +219,14 @@ class Module(type(sys)):
     __getattribute__ = __dir__ = ran
     __dict__ = property(ran)
 module = Module('module')
-types = {'x': Holder}
+class Other:
+    __slots__ = ('slot', '__dict__')
+class Borrower:
+    __slots__ = ('own',)
+    slot = Other.__dict__['slot']
+    __dict__ = Other.__dict__['__dict__']
+borrower = Borrower()
+sys.modules['itertools'] = sys.modules['keyword'] = real = object.__new__(Evil)
 # In the namespace itself, with the hash of a name that will be asked for.
 real = object.__new__(Evil)
 globals()[Name('evil')] = globals().pop('evil')
@@ -248,6 +255,9 @@ HOSTILE_CASES: dict[str, list[str] | None] = {
     "holder.gam": [],
     "Strange.inn": ["Strange.inner"],
     "module.": None,
+    "borrower.ow": ["borrower.own"],
+    "borrower.own.": [],
+    "borrower.slot.": [],
     "Name.": None,
     "thread.": None,
     "import js": None,
