@@ -3643,22 +3643,21 @@ class PythonCompleter:
         end = "" if following == quote else f"{quote}]"
         keys = (
             key.replace("\\", "\\\\").replace(quote, f"\\{quote}")
-            for key, _ in self._entries(value)
-            if type(key) is str and len(key) < MAX_MATCH // 2 and key.isprintable()
+            for key in self._keys(value)
+            if len(key) < MAX_MATCH // 2 and key.isprintable()
         )
         return prefix, sorted({key + end for key in keys if key.startswith(prefix)})[:MAX_MATCHES]
 
     def _offered(self, names: Iterable[str], prefix: str) -> list[str]:
-        private = prefix.startswith("_")
-        found = {
-            name
-            for name in names
-            if name.startswith(prefix)
-            and (private or name[:1] != "_")
-            and len(name) <= MAX_MATCH
-            and name.isidentifier()
-        }
-        return sorted(found)[:MAX_MATCHES]
+        kept = [name for name in names if name.startswith(prefix)]
+        if not prefix.startswith("_"):
+            kept = [name for name in kept if name[:1] != "_"]
+        fit = (name for name in sorted(dict.fromkeys(kept)) if self._may_be_name(name))
+        return list(itertools.islice(fit, MAX_MATCHES))
+
+    @staticmethod
+    def _may_be_name(text: str) -> bool:
+        return len(text) <= MAX_MATCH and text.isidentifier()
 
     # Objects.
 
@@ -3678,11 +3677,13 @@ class PythonCompleter:
 
     GETTERS: Any = (type.__dict__["__mro__"].__get__, type.__dict__["__dict__"].__get__)
 
-    def _entries(self, mapping: Any) -> list[tuple[Any, Any]]:
-        view: Any = mapping.items() if type(mapping) is self.PROXY else dict.items(mapping)
+    def _keys(self, mapping: Any) -> list[str]:
+        """Those that are plain texts."""
+        view: Any = mapping.keys() if type(mapping) is self.PROXY else dict.keys(mapping)
         for _ in range(3):
             with contextlib.suppress(RuntimeError):  # another thread has changed it
-                return list(itertools.islice(view, self.MAX_NAMES))
+                keys = list(itertools.islice(view, self.MAX_NAMES))
+                return [key for key in keys if type(key) is str]
         return []
 
     PROXY: Any = type(type.__dict__)
@@ -3765,9 +3766,6 @@ class PythonCompleter:
             mappings = [own] if is_module else [own, *mappings]
         for mapping in mappings:
             yield from self._keys(mapping)
-
-    def _keys(self, mapping: Any) -> Iterator[str]:
-        return (key for key, _ in self._entries(mapping) if type(key) is str)
 
     def _top_level(self) -> Iterator[str]:
         yield from self._keys(self._namespace)
