@@ -4225,6 +4225,13 @@ const describeSyntax = (details, code, name) => {
   return place + '\n' + message + '\n';
 };
 
+// Whether the inspector still evaluates.
+const isUsable = () => {
+  let usable = false;
+  session.post('Runtime.evaluate', { expression: '0' }, (error) => { usable = !error; });
+  return usable;
+};
+
 const run = ({ id, code }) => {
   if (Atomics.load(state, 0) === id) { post({ id, exit_code: 130 }); return; }
   running = id;
@@ -4237,8 +4244,10 @@ const run = ({ id, code }) => {
     if (running !== id || exiting) return;  // abandoned while it awaited, or overtaken
     let exit_code = 0;
     try {
-      if (error && /terminated/.test(error.message)) exit_code = 130;
-      else if (error) {  // e.g. Node believed that process.kill(-1) would end it, and tore down
+      // An evaluation that was ended is "terminated", and since Node 22 an "Internal error". So is
+      // one after Node believed that process.kill(-1) would end it, and tore down.
+      if (error && isUsable()) exit_code = 130;
+      else if (error) {
         complain('the interpreter cannot go on: ' + error.message + '\n');
         process.reallyExit(1);
       } else if (outcome.exceptionDetails) {
