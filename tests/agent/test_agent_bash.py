@@ -213,7 +213,7 @@ def test_a_syntax_error_tells_the_line(shared: AgentProcess) -> None:
         ("exec sh -c 'echo sh; exit 6'", "sh\n", 6),
         ("kill -9 $$", "", 137),
         ("kill -SEGV $$; sleep 1", "", 139),
-        ('for fd in 0 1 2 {229..260}; do eval "exec $fd>&-"; done; echo x', "", 0),
+        ('for fd in 0 1 2 {229..260}; do eval "exec $fd>&-"; done; echo x', "", 1),
     ],
 )
 def test_the_end_of_the_shell_is_answered(
@@ -237,6 +237,20 @@ def test_descriptors_of_the_driver_that_code_closed_mean_a_fresh_shell(agent: Ag
     assert later.stdout == "fresh\n"
     assert later.interpreter_restarted
     assert "descriptors that belong to nsm" in later.restart_reason
+
+
+def test_a_restricted_shell_is_replaced_since_it_can_run_no_code(agent: AgentProcess) -> None:
+    reply = agent.bash("kept=1; set -r; echo restricted; cd /tmp")
+    assert (reply.stdout, reply.exit_code) == ("restricted\n", 1)
+    later = agent.bash("echo $kept fresh")
+    assert (later.stdout, later.interpreter_restarted) == ("fresh\n", True)
+    assert "restricted shell by `set -r`" in later.restart_reason
+
+
+def test_a_debug_trap_that_forbids_everything_costs_no_time(agent: AgentProcess) -> None:
+    agent.bash("shopt -s extdebug; trap 'false' DEBUG")
+    reply = agent.bash("echo not run")
+    assert (reply.stdout, reply.timed_out) == ("", False)
 
 
 def test_sigterm_to_the_shell_is_ignored_as_an_interactive_shell_does(agent: AgentProcess) -> None:

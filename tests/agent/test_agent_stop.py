@@ -138,6 +138,77 @@ def test_a_timeout_is_an_interrupt(shared: AgentProcess, interpreter: Interprete
     assert shared.run(GET[interpreter], interpreter).stdout == "5\n"
 
 
+CATCHES = """
+import signal, sys
+signal.signal(signal.SIGINT, lambda *_: sys.exit(0))
+print("up", flush=True)
+signal.pause()
+"""
+"""Handles an interrupt and exits as if nothing had been, like test runners and `ping`."""
+
+GOES_ON = {
+    "list": "python3 catches; echo ran on",
+    "lines": "python3 catches\necho ran on",
+    "and": "python3 catches && echo ran on",
+    "if": "if python3 catches; then echo ran on; fi",
+    "loop": "for i in 1 2 3; do python3 catches; done; echo ran on",
+    "function": "f() { python3 catches; echo ran on; }; f; echo ran on",
+    "pipeline": "python3 catches | cat; echo ran on",
+    "substitution": "{ x=$(python3 catches >&3); } 3>&1; echo ran on",
+    "eval": "eval 'python3 catches; echo ran on'; echo ran on",
+    "wait": "python3 catches & wait; echo ran on",
+    "under set -e": "set -e; python3 catches; echo ran on",
+    "under set -x": "{ set -x; python3 catches; echo ran on; } 2>/dev/null",
+    "with a trap for another signal": "trap 'echo t' USR1; python3 catches; echo ran on",
+    "opening a queue": "mkfifo q; echo up; read x < q; echo ran on",
+    "reading a queue": "exec 7<> <(:); echo up; read -u 7 x; echo ran on",
+    "read with a limit": "exec 7<> <(:); echo up; read -t 60 -u 7 x; echo ran on",
+    "select": "exec 7<> <(:); echo up; select x in a b; do :; done <&7 2>&1; echo ran on",
+    "here-document": "cat <<EOF\n$(echo up >&2; sleep 60)\nEOF\necho ran on",
+    "coproc": "coproc sleep 60; echo up; wait $COPROC_PID; echo ran on",
+    "sleep twice": "echo up; sleep 60; sleep 60; echo ran on",
+    "exit trap": "trap 'echo ran on' EXIT; python3 catches; echo ran on",
+}
+
+
+@pytest.mark.parametrize("name", GOES_ON)
+def test_nothing_more_of_a_shells_code_runs_after_an_interrupt(
+    agent: AgentProcess, name: str
+) -> None:
+    (agent.workspace / "catches").write_text(CATCHES)
+    agent.bash(SET["bash"])
+    request = agent.begin(GOES_ON[name], "bash", stream=True, timeout_s=60, grace_s=GRACE_S)
+    agent.running("up\n")
+    agent.send(type="interrupt", id=request)
+    reply = agent.result(request)
+    assert (reply.exit_code, reply.interrupted) == (130, True)
+    assert "ran on" not in reply.stdout
+    assert reply.duration_s < GRACE_S / 2, "the first interrupt is enough"
+    assert not reply.interpreter_restarted
+    after = agent.bash("trap - EXIT; set +ex; " + GET["bash"])
+    assert (after.stdout, after.exit_code, after.interrupted) == ("5\n", 0, False)
+
+
+FORKING = {
+    "commands": "while :; do /bin/true; done",
+    "subshells": "f() { (/bin/true); x=$(/bin/true); /bin/true | /bin/true; }; while f; do :; done",
+    "process substitutions": "while :; do read -t 0.001 x <> <(:); done",
+    "here-documents": "while :; do cat <<EOF >/dev/null\n$(:)\nEOF\ndone",
+}
+
+
+@pytest.mark.parametrize("name", FORKING)
+def test_a_shell_that_does_nothing_but_fork_is_interrupted(agent: AgentProcess, name: str) -> None:
+    """Whatever the moment: a fork that is interrupted too early takes itself for the shell."""
+    agent.bash(SET["bash"])
+    for milliseconds in range(1, 21):
+        reply = agent.bash(FORKING[name], timeout_s=milliseconds / 1000, grace_s=GRACE_S)
+        assert (reply.exit_code, reply.restart_reason) == (124, "")
+        assert reply.duration_s < GRACE_S / 2
+        after = agent.bash(GET["bash"])
+        assert (after.stdout, after.stderr, after.interrupted) == ("5\n", "", False)
+
+
 STUBBORN: dict[Interpreter, str] = {
     "python": """
 import signal

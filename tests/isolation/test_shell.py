@@ -47,8 +47,8 @@ def bash() -> Environment:
             "exec 9>&2; BASH_XTRACEFD=9",
             marks=pytest.mark.xfail(
                 strict=True,
-                reason="the driver's line for the exit status sends descriptor 2 away, not 9; "
-                "the execution's number is shown, which is no secret",
+                reason="the trace of a DEBUG trap for the driver's line has a descriptor of its "
+                "own; the execution's number is shown, which is no secret",
             ),
         ),
     ],
