@@ -18,7 +18,9 @@ import codecs
 import contextlib
 import errno
 import fcntl
+import itertools
 import json
+import keyword
 import os
 import re
 import select
@@ -56,6 +58,7 @@ CAPABILITIES = (
     "limits",
     "files",
     "check",
+    "complete",
 )
 
 MAX_FRAME_BYTES = 64 * 1024 * 1024
@@ -96,6 +99,10 @@ MAX_QUESTION_CHARS = 64 * 1024
 
 QUESTION_S = 1.0
 """Within that time a question is answered, if only by saying that nobody could tell."""
+
+MAX_MATCHES = 500
+MAX_MATCH = 1000
+"""Completions that are offered, and characters of each."""
 
 MAX_CHECKS = 4
 """Children that check a text, at a time."""
@@ -1911,6 +1918,7 @@ class PythonInterpreter(FramedInterpreter):
     """A fork of the agent when the agent's own Python is to be used, else another program."""
 
     name = "python"
+    answers = ("complete",)
 
     def become_program(self, control_fd: int) -> NoReturn:
         if self.program == sys.executable:
@@ -2108,7 +2116,7 @@ class NodeInterpreter(FramedInterpreter):
     # Code that is interrupted in a timer or immediate leaves Node's book-keeping of asynchronous
     # contexts a level too deep; with the checks on, Node would abort over that.
     OPTIONS = ("--no-force-async-hooks-checks",)
-    answers = ("check",)
+    answers = ("check", "complete")
 
     def become_program(self, control_fd: int) -> NoReturn:
         restore_signals()
@@ -2493,6 +2501,8 @@ class Agent:
             self._on_transfer(message)
         elif kind == "check":
             self._on_check(message)
+        elif kind == "complete":
+            self._on_complete(message)
         elif kind == "ping":
             self._send({"type": "pong"})
         elif kind == "status":
@@ -2502,7 +2512,7 @@ class Agent:
         else:
             self._fail(
                 f"unknown type {kind!r:.50}: expected execute, interrupt, stream, ack, hello, "
-                f"ping, status, check, shutdown, {', '.join(Transfers.REQUESTS)}",
+                f"ping, status, check, complete, shutdown, {', '.join(Transfers.REQUESTS)}",
                 message.get("id"),
             )
 
@@ -2596,6 +2606,41 @@ class Agent:
         question = interpreter.question = Question(self._questions, settled)
         self.poller.at(timer, time.monotonic() + QUESTION_S, lambda: question.settle({}))
         interpreter.send_question(kind, question.number, fields)
+
+    def _on_complete(self, message: Mapping[str, Any]) -> None:
+        interpreter = self._interpreter_asked(message)
+        if interpreter is None:
+            return
+        request_id, code, cursor = message["id"], message["code"], message.get("cursor")
+        if not isinstance(cursor, int) or cursor is True or not 0 <= cursor <= len(code):
+            self._fail(f"cursor is {cursor!r:.50}, expected 0 to {len(code)}", request_id)
+            return
+        before = code[:cursor]
+
+        def settle(answer: Mapping[str, Any]) -> None:
+            prefix, found = answer.get("prefix"), answer.get("matches")
+            available = isinstance(prefix, str) and before.endswith(prefix)
+            matches = list(found) if available and isinstance(found, list) else []
+            self._send(
+                {
+                    "type": "completions",
+                    "id": request_id,
+                    "start": cursor - len(str(prefix)) if available else cursor,
+                    "end": cursor,
+                    "matches": [text for text in matches if _may_be_offered(text)][:MAX_MATCHES],
+                    "available": available,
+                }
+            )
+
+        if (
+            interpreter.runs
+            or "complete" not in interpreter.answers
+            or len(code) > MAX_QUESTION_CHARS
+        ):
+            settle({})
+        else:
+            fields = {"before": before, "next": code[cursor : cursor + 1]}
+            self._ask(interpreter, "complete", fields, settle)
 
     def _on_check(self, message: Mapping[str, Any]) -> None:
         interpreter = self._interpreter_asked(message)
@@ -2995,6 +3040,10 @@ def _wake_up(_number: int, _frame: object) -> None:
     """Handles SIGCHLD: the write to the wake-up descriptor is all that it takes."""
 
 
+def _may_be_offered(text: object) -> bool:
+    return isinstance(text, str) and len(text) <= MAX_MATCH and text.isprintable()
+
+
 def _is_seconds(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 1e9
 
@@ -3050,6 +3099,8 @@ class PythonWorker:
             for fd in (control_fd, self._out_fd, self._err_fd, self._null_fd)
         }
         self._reader = FrameReader()
+        self._poll = select.poll()
+        self._poll.register(control_fd, select.POLLIN)
         self._lock = _thread.allocate_lock()
         self._get_ident = _thread.get_ident
         self._main_thread = _thread.get_ident()
@@ -3104,6 +3155,8 @@ class PythonWorker:
                 self._wait()
             elif message["type"] == "limits":
                 apply_limits(message["limits"])
+            elif message["type"] == "complete":
+                self._complete(message)
             elif message["type"] == "run":
                 exit_code = self._run(message["id"], message["code"])
                 if os.getpid() != self._pid:
@@ -3113,19 +3166,33 @@ class PythonWorker:
                 done = {"type": "done", "id": message["id"], "token": message["token"]}
                 self._send({**done, "exit_code": exit_code})
 
+    def _complete(self, message: Mapping[str, Any]) -> None:
+        answer: dict[str, Any] = {}
+        with contextlib.suppress(Exception):
+            completer = PythonCompleter(self._namespace, self._builtins)
+            prefix, matches = completer.complete(message["before"], message["next"])
+            answer = {"prefix": prefix, "matches": matches}
+        self._send({"type": "answer", "id": message["id"], **answer})
+
     def _wait(self) -> None:
         """Takes more bytes from the agent; the event loop, if there is one, runs meanwhile."""
         loop = self._loop
         if loop is not None and not loop.is_closed():
+
+            def readable() -> None:
+                # Once: another loop's `stop` may work twice, the second time in the code's await.
+                loop.remove_reader(self._control_fd)
+                loop.stop()
+
             try:
-                loop.add_reader(self._control_fd, loop.stop)
+                loop.add_reader(self._control_fd, readable)
                 try:
                     loop.run_forever()
                 finally:
                     loop.remove_reader(self._control_fd)
             except BaseException as error:
                 self._report(error)
-            if not select.select([self._control_fd], [], [], 0)[0]:
+            if not self._poll.poll(0):
                 return
         data = os.read(self._control_fd, READ_BYTES)
         if not data:
@@ -3236,14 +3303,15 @@ class PythonWorker:
         """Runs a piece of code; returns its exit code. Never raises."""
         name = f"<exec {number}>"
         code = code.removeprefix("\ufeff")  # as a file's would be
-        self._remember_source(name, code)
         self._displayed_bytes = 0
-        self._namespace.pop("__warningregistry__", None)
-        for finder in list(sys.path_importer_cache.values()):
-            # Modules written since the last look, within the time stamp's resolution.
-            invalidate = getattr(finder, "invalidate_caches", None)
-            if invalidate is not None:
-                invalidate()
+        with contextlib.suppress(Exception):  # all this belongs to code, and may be anything
+            self._remember_source(name, code)
+            self._namespace.pop("__warningregistry__", None)
+            for finder in list(sys.path_importer_cache.values()):
+                # Modules written since the last look, within the time stamp's resolution.
+                invalidate = getattr(finder, "invalidate_caches", None)
+                if invalidate is not None:
+                    invalidate()
         exit_code = 1
         try:
             try:
@@ -3327,9 +3395,11 @@ class PythonWorker:
         return module
 
     def _remember_source(self, name: str, code: str) -> None:
-        lines = code.splitlines(keepends=True)
-        if lines and not lines[-1].endswith("\n"):
-            lines[-1] += "\n"  # as `linecache` has it of files
+        # As Python counts lines: a form feed, for one, ends none.
+        text = code.replace("\r\n", "\n").replace("\r", "\n")
+        lines = [line + "\n" for line in text.split("\n")]
+        if text.endswith("\n"):
+            lines.pop()
         self._linecache.cache[name] = (len(code), None, lines, name)
         self._sources.append(name)
         if len(self._sources) > self.SOURCES:
@@ -3527,7 +3597,7 @@ class PythonWorker:
 
             return binascii.b2a_base64(data, newline=False).decode()
         try:
-            return json.loads(json.dumps(data, allow_nan=False))
+            return _from_json(_to_json(data))  # which are bound before code can replace them
         except (TypeError, ValueError, RecursionError):
             return None
 
@@ -3549,6 +3619,276 @@ class PythonWorker:
                 self._show({"text/plain": repr(figure), "image/png": self._plain(png.getvalue())})
         except Exception as error:
             self._print_error(error)
+
+
+class PythonCompleter:
+    """What names could follow a text, found without running any code of the namespace.
+
+    Attributes are looked up where they are kept, in the dictionaries of modules, instances and
+    classes, by C code that nobody can override; what takes a property, `__getattr__` or the like
+    to find is not found. Dictionaries are gone through rather than asked, since asking one may
+    compare keys by a method of theirs.
+    """
+
+    MISSING = object()
+    MAX_NAMES = 200_000
+    GETSET: Any = type(type.__dict__["__dict__"])
+    MEMBER: Any = type(type(lambda: None).__dict__["__globals__"])
+    DOTTED = re.compile(r"((?:[^\W\d]\w*\s*\.\s*)*)([^\W\d]\w*)?\Z")
+    SUBSCRIPT = re.compile(r"((?:[^\W\d]\w*\s*\.\s*)*[^\W\d]\w*)\s*\[\s*\Z")
+    FROM = re.compile(r"\s*from\s+([\w.]+)\s+import\s+\(?(?:[\w\s,]*,\s*)?(\w*)\Z")
+    IMPORT = re.compile(r"\s*(?:from|import)\s+(?:[\w\s.,]*,\s*)?((?:\w+\.)*)(\w*)\Z")
+    TEXTS = re.compile(
+        r"#[^\n]*|"
+        r'\"""(?:\\.|[^\\])*?\"""|\'\'\'(?:\\.|[^\\])*?\'\'\'|'
+        r'"(?!"")(?:\\.|[^"\\\n])*"|\'(?!\'\')(?:\\.|[^\'\\\n])*\'|'
+        r'(?P<open>\"""|\'\'\'|["\'])',
+        re.DOTALL,
+    )
+    MODULE_ENDS = (".py", ".pyc", ".so")
+
+    def __init__(self, namespace: Mapping[str, Any], builtins: Mapping[str, Any]) -> None:
+        self._namespace = namespace
+        self._builtins = builtins
+
+    def complete(self, before: str, following: str) -> tuple[str, list[str]]:
+        """What of the text before the cursor is to be replaced, and by what.
+
+        Args:
+            following: the character at the cursor, if any.
+        """
+        line = before[-MAX_MATCH:].rpartition("\n")[2]
+        in_text, quote, start = self._open_text(before)
+        if in_text:
+            return self._complete_key(before, quote, start, following)
+        if found := self.FROM.match(line):
+            return found[2], self._offered(self._of_module(found[1]), found[2])
+        if found := self.IMPORT.match(line):
+            return found[2], self._offered(self._modules(found[1].split(".")[:-1]), found[2])
+        dotted = self.DOTTED.search(line)
+        if dotted is None:
+            return "", []
+        path, prefix = dotted[1], dotted[2] or ""
+        preceding = line[: dotted.start()][-1:]
+        if preceding == "." or (path and preceding in {")", "]", "}", '"', "'"}):
+            return prefix, []
+        if preceding.isdigit():
+            return "", []
+        if not path:
+            return prefix, self._offered(self._top_level(), prefix)
+        value = self._resolve(path)
+        if value is self.MISSING:
+            return prefix, []
+        return prefix, self._offered(self._names(value), prefix)
+
+    # The text.
+
+    def _open_text(self, before: str) -> tuple[bool, str, int]:
+        """Whether the cursor is in a comment or string; then its quote and where it begins."""
+        place = 0
+        while found := self.TEXTS.search(before, place):
+            place = found.end()
+            quote = found["open"]
+            if quote is None:
+                if found[0][0] == "#" and place == len(before):
+                    return True, "", place
+                continue
+            if len(quote) == 1:
+                line_end = before.find("\n", place)
+                if line_end >= 0:
+                    place = line_end
+                    continue
+            return self._in_expression(before, found.start(), place), quote, place
+        return False, "", 0
+
+    @staticmethod
+    def _in_expression(before: str, start: int, place: int) -> bool:
+        """False where an f-string's braces make the cursor's place code again."""
+        letters = re.search(r"[A-Za-z]*\Z", before[max(0, start - 3) : start])
+        if letters is None or "f" not in letters[0].lower():
+            return True
+        text = before[place:].replace("{{", "")
+        return text.rfind("{") <= text.rfind("}")
+
+    def _complete_key(
+        self, before: str, quote: str, start: int, following: str
+    ) -> tuple[str, list[str]]:
+        """Keys of a dictionary whose subscript has been begun."""
+        prefix = before[start:]
+        head = before[max(0, start - MAX_MATCH) : start - 1]
+        found = self.SUBSCRIPT.search(head.rpartition("\n")[2]) if len(quote) == 1 else None
+        value = self._resolve(found[1] + ".") if found else self.MISSING
+        if value is self.MISSING or not self._inherits(type(value), dict):
+            return prefix, []
+        end = "" if following == quote else f"{quote}]"
+        keys = (
+            key.replace("\\", "\\\\").replace(quote, f"\\{quote}")
+            for key in self._keys(value)
+            if len(key) < MAX_MATCH // 2 and key.isprintable()
+        )
+        return prefix, sorted({key + end for key in keys if key.startswith(prefix)})[:MAX_MATCHES]
+
+    def _offered(self, names: Iterable[str], prefix: str) -> list[str]:
+        kept = [name for name in names if name.startswith(prefix)]
+        if not prefix.startswith("_"):
+            kept = [name for name in kept if name[:1] != "_"]
+        fit = (name for name in sorted(dict.fromkeys(kept)) if self._may_be_name(name))
+        return list(itertools.islice(fit, MAX_MATCHES))
+
+    @staticmethod
+    def _may_be_name(text: str) -> bool:
+        return len(text) <= MAX_MATCH and text.isidentifier()
+
+    # Objects.
+
+    @staticmethod
+    def _mro(kind: Any) -> tuple[type, ...]:
+        classes: tuple[type, ...] = PythonCompleter.GETTERS[0](kind)
+        return classes
+
+    @classmethod
+    def _inherits(cls, kind: type, base: type) -> bool:
+        """Like `issubclass`, without the comparisons of `in`, which metaclasses may define."""
+        return any(other is base for other in cls._mro(kind))
+
+    @staticmethod
+    def _members(kind: type) -> Any:
+        return PythonCompleter.GETTERS[1](kind)
+
+    GETTERS: Any = (type.__dict__["__mro__"].__get__, type.__dict__["__dict__"].__get__)
+
+    def _keys(self, mapping: Any) -> list[str]:
+        """Those that are plain texts."""
+        view: Any = mapping.keys() if type(mapping) is self.PROXY else dict.keys(mapping)
+        for _ in range(3):
+            with contextlib.suppress(RuntimeError):  # another thread has changed it
+                keys = list(itertools.islice(view, self.MAX_NAMES))
+                return [key for key in keys if type(key) is str]
+        return []
+
+    PROXY: Any = type(type.__dict__)
+
+    def _find(self, mapping: Any, name: str) -> Any:
+        view: Any = mapping.items() if type(mapping) is self.PROXY else dict.items(mapping)
+        for _ in range(3):
+            with contextlib.suppress(RuntimeError):
+                for key, value in view:
+                    if type(key) is str and key == name:
+                        return value
+                break
+        return self.MISSING
+
+    def _find_inherited(self, kind: type, name: str) -> Any:
+        for base in self._mro(kind):
+            value = self._find(self._members(base), name)
+            if value is not self.MISSING:
+                return value
+        return self.MISSING
+
+    def _is_class(self, value: object) -> bool:
+        return self._inherits(type(value), type)
+
+    def _own(self, value: object) -> Any:
+        """The dictionary of an instance or module; an empty one if it has none."""
+        getter = self._find_inherited(type(value), "__dict__")
+        if type(getter) is self.GETSET or type(getter) is self.MEMBER:
+            with contextlib.suppress(TypeError, AttributeError):  # another class's descriptor
+                found = getter.__get__(value)
+                if self._inherits(type(found), dict):
+                    return found
+        return {}
+
+    def _attribute(self, value: Any, name: str) -> Any:
+        if self._is_class(value):
+            return self._undecorated(self._find_inherited(value, name))
+        inherited = self._find_inherited(type(value), name)
+        kind = type(inherited)
+        if kind is self.MEMBER:
+            try:
+                return inherited.__get__(value)
+            except (AttributeError, TypeError):  # nothing in the slot, or another class's
+                return self.MISSING
+        for method in ("__set__", "__delete__"):  # it would come before the instance's own
+            if self._find_inherited(kind, method) is not self.MISSING:
+                return self.MISSING
+        own = self._find(self._own(value), name)
+        return self._undecorated(inherited) if own is self.MISSING else own
+
+    def _undecorated(self, value: Any) -> Any:
+        """What a class has under a name, unless only code can say what that gives."""
+        kind = type(value)
+        if kind is staticmethod or kind is classmethod:
+            return value.__func__
+        functions = type(lambda: None), type(len), type(str.join), type(object.__init__)
+        if any(kind is function for function in functions):
+            return value
+        if self._find_inherited(kind, "__get__") is self.MISSING:
+            return value
+        return self.MISSING
+
+    def _resolve(self, path: str) -> Any:
+        first, *rest = [name.strip() for name in path.split(".")[:-1]]
+        value = self._find(self._namespace, first)
+        if value is self.MISSING:
+            value = self._find(self._builtins, first)
+        for name in rest:
+            if value is self.MISSING:
+                break
+            value = self._attribute(value, name)
+        return value
+
+    def _names(self, value: Any) -> Iterator[str]:
+        kinds = self._mro(value if self._is_class(value) else type(value))
+        mappings = [self._members(kind) for kind in kinds]
+        if not self._is_class(value):
+            own = self._own(value)
+            is_module = self._inherits(type(value), type(sys))
+            mappings = [own] if is_module else [own, *mappings]
+        for mapping in mappings:
+            yield from self._keys(mapping)
+
+    def _top_level(self) -> Iterator[str]:
+        yield from self._keys(self._namespace)
+        yield from self._keys(self._builtins)
+        yield from keyword.kwlist
+
+    # Modules.
+
+    def _loaded(self, name: str) -> Any:
+        modules: Any = sys.modules
+        if not self._inherits(type(modules), dict):
+            return self.MISSING
+        return self._find(modules, name)
+
+    def _of_module(self, name: str) -> Iterator[str]:
+        module = self._loaded(name)
+        if module is not self.MISSING:
+            yield from self._names(module)
+        yield from self._modules(name.split("."))
+
+    def _modules(self, parents: list[str]) -> Iterator[str]:
+        """Modules that could be imported, of a package or at the top."""
+        if not parents:
+            yield from sys.builtin_module_names
+        loaded = self._loaded(".".join(parents))
+        paths: Any = sys.path
+        below = parents
+        if loaded is not self.MISSING and parents:
+            paths, below = self._find(self._own(loaded), "__path__"), []
+        if type(paths) is not list:
+            return
+        for path in list(paths):
+            if type(path) is str:
+                yield from self._modules_in(os.path.join(path or ".", *below))
+
+    def _modules_in(self, directory: str) -> Iterator[str]:
+        with contextlib.suppress(OSError, ValueError), os.scandir(directory) as entries:
+            for number, entry in enumerate(entries):
+                if number >= self.MAX_NAMES:
+                    break
+                stem, dot, _ = entry.name.partition(".")
+                if entry.name.endswith(self.MODULE_ENDS) if dot else entry.is_dir():
+                    yield stem
 
 
 def _dup_high(fd: int) -> int:
@@ -3574,12 +3914,108 @@ const { createRequire } = require('node:module');
 // Number of an execution that was interrupted and must not begin any more.
 const state = new Int32Array(new SharedArrayBuffer(4));
 
+// What the worker answers about texts; its source is put into the worker's.
+const questions = (inspector) => {
+  // What V8's parser says of a text, here where no code runs: { message, at } of its error, if any.
+  const parse = (text) => {
+    const own = new inspector.Session();
+    own.connect();
+    let failure = { message: 'not parsed' };
+    own.post('Runtime.enable');
+    const request = { expression: text, sourceURL: '', persistScript: false };
+    own.post('Runtime.compileScript', request, (error, { exceptionDetails: details } = {}) => {
+      if (error) return;
+      failure = details && {
+        message: details.exception.description || '',
+        at: text.split('\n').slice(0, details.lineNumber)
+          .reduce((sum, line) => sum + line.length + 1, details.columnNumber),
+      };
+    });
+    own.disconnect();
+    return failure;
+  };
+  // An unfinished comment, or a string whose last line ends in a backslash.
+  const OPEN = /^(\/\*|(["'])(\\[^]|(?!\2)[^\\\n])*\\\n?$)/;
+  const judge = (text) => {
+    const failure = parse(text);
+    if (!failure) return 'complete';
+    const { message, at } = failure;
+    if (/Unexpected end of input|Unterminated template/.test(message)) return 'incomplete';
+    if (/call stack|not parsed/.test(message)) return '';
+    if (/Missing } in template/.test(message)) {
+      return /in template/.test(parse(text + '}`')?.message) ? 'invalid' : 'incomplete';
+    }
+    if (/Missing catch or finally/.test(message)) {
+      return parse(text + ' finally {}') ? 'invalid' : 'incomplete';
+    }
+    if (/missing \) after/.test(message)) {
+      return /end of input/.test(parse(text + ',')?.message) ? 'incomplete' : 'invalid';
+    }
+    if (/Invalid or unexpected token/.test(message) && OPEN.test(text.slice(at))) {
+      return 'incomplete';
+    }
+    return 'invalid';
+  };
+  // Whether a text is whole. Outside of functions await is an operator like void, in a session.
+  const check = (text) => {
+    let status = judge(text);
+    if (status === 'invalid' && /\bawait\b/.test(text)) {
+      status = judge(text.replace(/\bfor(\s+)await\b/g, 'for$1     ')
+        .replace(/\bawait\b/g, 'void '));
+    }
+    if (status !== 'complete' && /^\s*\{/.test(text)) {
+      const value = judge('(' + text + '\n)');
+      if (value === 'complete' || (status === 'invalid' && judge('(' + text) === 'incomplete')) {
+        status = value === 'complete' ? value : 'incomplete';
+      }
+    }
+    const failure = status === 'incomplete' ? parse(text + '\u0001') : null;
+    return { status, in_text: /end of input/.test(failure?.message) };
+  };
+  const KEYWORDS = ('async await break case catch class const continue debugger default delete ' +
+    'do else export extends false finally for function if import in instanceof let new null of ' +
+    'return static super switch this throw true try typeof var void while with yield').split(' ');
+  const NAME = /^[\p{ID_Start}$_][\p{ID_Continue}$\u200c\u200d]*$/u;
+  const PATH =
+    /((?:[\p{ID_Start}$_][\p{ID_Continue}$]*\s*\??\.\s*)*)([\p{ID_Start}$_][\p{ID_Continue}$]*)?$/u;
+  const TEXTS = new RegExp([
+    /\/\/[^\n]*/, /\/\*(?:[^]*?(\*\/)|[^]*)/, /(["'])(?:\\[^]|(?!\2)[^\\\n])*(\2)?/,
+    /`(?:\\[^]|[^`\\])*(`)?/,
+  ].map(({ source }) => source).join('|'), 'g');
+  // Whether a text ends in a comment, a string, or the plain part of a template.
+  const inText = (text) => {
+    for (const { 0: found, 1: comment, 3: string, 4: template, index } of text.matchAll(TEXTS)) {
+      if (index + found.length === text.length && !(comment ?? string ?? template)) {
+        return found[0] !== '`' || found.lastIndexOf('${') <= found.lastIndexOf('}');
+      }
+    }
+    return false;
+  };
+  // The names before a text's end: `steps` lead to an object, `prefix` begins a name of its.
+  const dissect = (before) => {
+    const line = before.slice(-1000).split('\n').pop();
+    const [matched, path, prefix = ''] = PATH.exec(line);
+    const preceding = line[line.length - matched.length - 1] ?? '';
+    const ofOther = path ? /[)\]}"'`.#\p{Nd}]/u : /[.#\p{Nd}]/u;  // more than a path of names
+    if (inText(before) || ofOther.test(preceding)) return null;
+    const steps = path.split('.').map((name) => name.replace('?', '').trim()).slice(0, -1);
+    return { steps, prefix };
+  };
+  const choose = ({ steps, prefix }, names) => {
+    const all = new Set(steps.length ? names : [...KEYWORDS, ...names]);
+    const fits = (name) => name.startsWith(prefix) && NAME.test(name);
+    return { prefix, matches: [...all].filter(fits).sort().slice(0, 500) };
+  };
+  return { check, dissect, choose };
+};
+
 // Owns the control socket, so that there is somebody to listen while the main thread is busy.
 const worker = new Worker(`
   const fs = require('node:fs');
   const net = require('node:net');
   const inspector = require('node:inspector');
   const { parentPort, workerData: state } = require('node:worker_threads');
+  const { check, dissect, choose } = (${questions})(inspector);
   const socket = new net.Socket({ fd: 3, readable: true, writable: true });
   let buffered = [], size = 0, running = 0, token = '', interrupting = false, ended = null;
   const send = (message) => {
@@ -3596,7 +4032,9 @@ const worker = new Worker(`
   };
   parentPort.on('message', (message) => {
     if (message.type === 'display') send(message);
-    else finish(message.id, message.exit_code);
+    else if (message.type === 'names') {
+      send({ type: 'answer', id: message.id, ...choose(message, Array.from(message.names)) });
+    } else finish(message.id, message.exit_code);
   });
   // Ends whatever JavaScript runs on the main thread. The session lives for that moment only:
   // with one open, process.exit() would wait for it. The execution's end is told after it, so
@@ -3619,69 +4057,17 @@ const worker = new Worker(`
     });
     session.post('Runtime.terminateExecution', () => settle(10));
   };
-  // What V8's parser says of a text, here where no code runs: { message, at } of its error, if any.
-  const parse = (text) => {
-    const own = new inspector.Session();
-    own.connect();
-    let failure = { message: 'not parsed' };
-    own.post('Runtime.enable');
-    const request = { expression: text, sourceURL: '', persistScript: false };
-    own.post('Runtime.compileScript', request, (error, { exceptionDetails: details } = {}) => {
-      if (error) return;
-      failure = details && {
-        message: details.exception.description || '',
-        at: text.split('\\n').slice(0, details.lineNumber)
-          .reduce((sum, line) => sum + line.length + 1, details.columnNumber),
-      };
-    });
-    own.disconnect();
-    return failure;
-  };
-  // An unfinished comment, or a string whose last line ends in a backslash.
-  const OPEN = /^(\\/\\*|(["'])(\\\\[^]|(?!\\2)[^\\\\\\n])*\\\\\\n?$)/;
-  const judge = (text) => {
-    const failure = parse(text);
-    if (!failure) return 'complete';
-    const { message, at } = failure;
-    if (/Unexpected end of input|Unterminated template/.test(message)) return 'incomplete';
-    if (/call stack|not parsed/.test(message)) return '';
-    if (/Missing } in template/.test(message)) {
-      return /in template/.test(parse(text + '}\`')?.message) ? 'invalid' : 'incomplete';
-    }
-    if (/Missing catch or finally/.test(message)) {
-      return parse(text + ' finally {}') ? 'invalid' : 'incomplete';
-    }
-    if (/missing \\) after/.test(message)) {
-      return /end of input/.test(parse(text + ',')?.message) ? 'incomplete' : 'invalid';
-    }
-    if (/Invalid or unexpected token/.test(message) && OPEN.test(text.slice(at))) {
-      return 'incomplete';
-    }
-    return 'invalid';
-  };
-  // Whether a text is whole. Outside of functions await is an operator like void, in a session.
-  const check = (text) => {
-    let status = judge(text);
-    if (status === 'invalid' && /\\bawait\\b/.test(text)) {
-      status = judge(text.replace(/\\bfor(\\s+)await\\b/g, 'for$1     ')
-        .replace(/\\bawait\\b/g, 'void '));
-    }
-    if (status !== 'complete' && /^\\s*\\{/.test(text)) {
-      const value = judge('(' + text + '\\n)');
-      if (value === 'complete' || (status === 'invalid' && judge('(' + text) === 'incomplete')) {
-        status = value === 'complete' ? value : 'incomplete';
-      }
-    }
-    const failure = status === 'incomplete' ? parse(text + '\\u0001') : null;
-    return { status, in_text: /end of input/.test(failure?.message) };
-  };
   const take = (message) => {
     if (message.type === 'run') {
       running = message.id;
       token = message.token;
       parentPort.postMessage({ type: 'run', id: message.id, code: message.code });
     } else if (message.type === 'interrupt') interrupt(message.id);
-    else if (message.type === 'check') {
+    else if (message.type === 'complete') {
+      const wanted = dissect(message.before);
+      if (wanted) parentPort.postMessage({ type: 'complete', id: message.id, ...wanted });
+      else send({ type: 'answer', id: message.id, prefix: '', matches: [] });
+    } else if (message.type === 'check') {
       let answer = {};
       try { answer = check(message.code); } catch {}
       send({ type: 'answer', id: message.id, ...answer });
@@ -3919,6 +4305,13 @@ const describeSyntax = (details, code, name) => {
   return place + '\n' + message + '\n';
 };
 
+// Whether the inspector still evaluates.
+const isUsable = () => {
+  let usable = false;
+  session.post('Runtime.evaluate', { expression: '0' }, (error) => { usable = !error; });
+  return usable;
+};
+
 const run = ({ id, code }) => {
   if (Atomics.load(state, 0) === id) { post({ id, exit_code: 130 }); return; }
   running = id;
@@ -3931,8 +4324,10 @@ const run = ({ id, code }) => {
     if (running !== id || exiting) return;  // abandoned while it awaited, or overtaken
     let exit_code = 0;
     try {
-      if (error && /terminated/.test(error.message)) exit_code = 130;
-      else if (error) {  // e.g. Node believed that process.kill(-1) would end it, and tore down
+      // An evaluation that was ended is "terminated", and since Node 22 an "Internal error". So is
+      // one after Node believed that process.kill(-1) would end it, and tore down.
+      if (error && isUsable()) exit_code = 130;
+      else if (error) {
         complain('the interpreter cannot go on: ' + error.message + '\n');
         process.reallyExit(1);
       } else if (outcome.exceptionDetails) {
@@ -3963,16 +4358,113 @@ const run = ({ id, code }) => {
   });
 };
 const setImmediate_ = setImmediate;
-worker.on('message', (message) => {
+
+// What completion looks up. No getter is called but those that were there before any code, no
+// proxy is asked, and nothing is used that code may have replaced.
+const { apply, defineProperty, deleteProperty, getOwnPropertyDescriptor, getPrototypeOf, ownKeys } =
+  Reflect;
+const { hasOwn } = Object;
+const { isArray } = Array;
+const { isView } = ArrayBuffer;
+const { isProxy } = util.types;
+const { startsWith } = String.prototype;
+const global_ = globalThis, pid_ = process.pid;
+const NOTHING = {};
+const PROTOTYPES = {
+  __proto__: null, string: String.prototype, number: Number.prototype, bigint: BigInt.prototype,
+  boolean: Boolean.prototype, symbol: Symbol.prototype,
+};
+const OWN_GETTERS = [
+  ...ownKeys(global_).map((name) => getOwnPropertyDescriptor(global_, name).get),
+  ...['stdout', 'stderr'].map((name) => getOwnPropertyDescriptor(process, name).get),
+].filter(Boolean);
+const objectOf = (value) => {
+  const kind = typeof value;
+  return (kind === 'object' || kind === 'function') && value !== null ? value
+    : PROTOTYPES[kind] ?? null;
+};
+const getProperty = (value, name) => {
+  let object = objectOf(value);
+  for (let depth = 0; object !== null && depth < 100 && !isProxy(object); depth++) {
+    const found = getOwnPropertyDescriptor(object, name);
+    if (found !== undefined) {
+      if (hasOwn(found, 'value')) return found.value;
+      for (let i = 0; i < OWN_GETTERS.length; i++) {
+        if (OWN_GETTERS[i] === found.get) return apply(found.get, value, []);
+      }
+      return NOTHING;
+    }
+    object = getPrototypeOf(object);
+  }
+  return NOTHING;
+};
+const lexicalNames = () => {
+  let names = [];
+  session.post('Runtime.globalLexicalScopeNames', {}, (error, answer) => {
+    if (!error) names = answer.names;
+  });
+  return names;
+};
+// Reading a let, const or class runs nothing.
+const getLexical = (name) => {
+  let value = NOTHING;
+  const key = '__nsm_take_' + pid_;
+  const take = (found) => { value = found; };
+  defineProperty(global_, key, { __proto__: null, value: take, configurable: true });
+  session.post('Runtime.evaluate', { expression: key + '(' + name + ')', silent: true }, () => {});
+  deleteProperty(global_, key);
+  return value;
+};
+const complete = ({ id, steps, prefix }) => {
+  const names = { __proto__: null, length: 0 };
+  const add = (name) => {
+    if (typeof name === 'string' && names.length < 200000 && apply(startsWith, name, [prefix])) {
+      names[names.length++] = name;
+    }
+  };
+  const lexical = lexicalNames();
+  let object = global_;
+  if (steps.length) {
+    let value = NOTHING;
+    for (let i = 0; i < lexical.length; i++) {
+      if (lexical[i] === steps[0]) value = getLexical(steps[0]);
+    }
+    if (value === NOTHING) {
+      value = steps[0] === 'globalThis' ? global_ : getProperty(global_, steps[0]);
+    }
+    for (let i = 1; i < steps.length && value !== NOTHING; i++) {
+      value = getProperty(value, steps[i]);
+    }
+    object = value === NOTHING ? null : objectOf(value);
+  } else for (let i = 0; i < lexical.length; i++) add(lexical[i]);
+  for (let depth = 0; object !== null && depth < 100 && !isProxy(object); depth++) {
+    // Of millions of elements no name could be completed.
+    const many = isView(object) || (isArray(object) && object.length > 1000);
+    const keys = many ? ['length'] : ownKeys(object);
+    for (let i = 0; i < keys.length; i++) add(keys[i]);
+    object = getPrototypeOf(object);
+  }
+  post({ type: 'names', id, steps, prefix, names });
+};
+const onMessage = (message) => {
   // An interrupt ended code that runs at exit, such as an endless handler, and the exit with it:
   // without the inspector, which has been let go, nothing more can be run.
   if (exiting) process.reallyExit(process.exitCode ?? 0);
   if (message.type === 'run') run(message);
-  else if (message.type === 'abandon') {
+  else if (message.type === 'complete') {
+    try {
+      complete(message);
+    } catch {
+      post({ type: 'names', id: message.id, steps: [''], prefix: message.prefix, names: [] });
+    }
+  } else if (message.type === 'abandon') {
     post({ id: message.id, exit_code: 130 });
     if (running === message.id) running = 0;
   }
-});
+};
+// Node's emitters call `listener.apply`, which code may have replaced for all functions.
+defineProperty(onMessage, 'apply', { value: (self, values) => onMessage(values[0]) });
+worker.on('message', onMessage);
 })();
 """
 

@@ -26,6 +26,10 @@ CAPABILITIES = [
     "interrupt",
     "status",
     "limits",
+    "stream.late",
+    "files",
+    "complete",
+    "check",
 ]
 
 PYTHON = Environment(name="python", interpreter="python", program="/usr/bin/python3")

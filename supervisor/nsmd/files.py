@@ -146,7 +146,7 @@ class Transfer:
             return answer
         assert isinstance(answer, FileErrorFrame), "nothing else was asked for"
         self.over = True
-        raise FileError(answer.message)
+        raise FileError(answer.message, data={"errno": answer.code})
 
     def _check_mode(self, mode: Mode) -> None:
         if self._mode != mode:

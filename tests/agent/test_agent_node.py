@@ -302,6 +302,7 @@ await new Promise((r) => require('child_process').fork('./child.js', ['sent']).o
 def test_an_exit_that_is_interrupted_is_still_an_exit(agent: AgentProcess) -> None:
     """An endless handler holds the exit up; ended, it must not leave a runner that can't run."""
     code = "process.on('exit', () => { for (;;); }); process.exit(0)"
+    agent.node("'up'")  # else the limit may come before the code has begun
     held = agent.node(code, timeout_s=0.3)
     assert held.exit_code == 124
     later = agent.node("console.log('fresh')", timeout_s=10)

@@ -682,3 +682,15 @@ def test_the_environments_packages_are_importable(tmp_path: Path, agent: AgentPr
         "import sys\nprint(sys.path[0] == '', sys.flags.isolated, sys.flags.no_site)"
     )
     assert reply.stdout == "True 1 0\n"
+
+
+def test_a_loop_that_is_asked_for_before_the_first_await_is_the_one(agent: AgentProcess) -> None:
+    reply = agent.python(
+        "import asyncio, warnings\n"
+        "warnings.simplefilter('ignore')\n"
+        "loop = asyncio.get_event_loop()\n"
+        "future = loop.create_future()\n"
+        "loop.call_soon(future.set_result, 5)\n"
+        "print(await future, asyncio.get_running_loop() is loop)"
+    )
+    assert reply.stdout == "5 True\n", reply.stderr

@@ -43,6 +43,8 @@ def supervisor(
     monkeypatch.setenv("NSM_SOCKET", str(tmp_path / "s"))
     with FakeSupervisor(str(tmp_path / "s"), **files.handlers()) as supervisor:
         yield supervisor
+        for held in files.hold.values():
+            held.set()
 
 
 @pytest.fixture

@@ -42,6 +42,7 @@ def test_an_operand(operand: str, meant: Remote | Local) -> None:
         (["a", "b", "s:c"], ["c/a", "c/b"]),
         (["-", "s:c"], ["c"]),
         (["./x:y", "s:"], ["x:y"]),
+        (["latin\udce9", "s:other"], ["other"]),
     ],
 )
 def test_to_a_session(operands: list[str], paths: list[str]) -> None:
@@ -83,6 +84,8 @@ def test_from_a_session(operands: list[str], into: bool) -> None:
         (["s:a", "s:b", "-"], "several files make no one stream", "one by one"),
         (["a/x", "b/x", "s:"], "two of the files would become 'x'", "one by one"),
         (["s:a/x", "t:x", "d"], "two of the files would become 'x'", "one by one"),
+        (["latin\udce9", "s:"], "'s:latin\\udce9' is not UTF-8 text", "SESSION:NAME"),
+        (["s:latin\udce9", "x"], "'s:latin\\udce9' is not UTF-8 text", ""),
         (["", "s:"], "an empty name is no file", ""),
         (["a", ""], "an empty name is no file", ""),
     ],

@@ -354,6 +354,15 @@ def test_an_image_that_cannot_be_written_is_a_failure(
     assert said.err.startswith("nsm: image/svg+xml, cannot be written: ")
 
 
+def test_a_displayed_value_has_a_line_of_its_own(
+    capsys: pytest.CaptureFixture[bytes], supervisor: FakeSupervisor
+) -> None:
+    supervisor.handlers["run"] = answer(stdout="no end", displays=[{"text/plain": "42"}])
+    assert Said(capsys, "-e", "python", "x").out == "no end\n42\n"
+    supervisor.handlers["run"] = answer(stdout="no end", displays=[{"image/png": "?"}])
+    assert Said(capsys, "-e", "python", "x").out == "no end"
+
+
 def test_the_name_of_a_new_session_is_told(
     capsys: pytest.CaptureFixture[bytes], supervisor: FakeSupervisor
 ) -> None:

@@ -158,11 +158,11 @@ def test_code() -> None:
         ),
         (
             ended(truncated={"stdout": Truncation(123_456, "/workspace/.nsm/a")}),
-            "[121 KiB of stdout left out, all of it in /workspace/.nsm/a; 0.01 s]\n",
+            "[121 KiB of stdout left out of the answer, all of it in /workspace/.nsm/a; 0.01 s]\n",
         ),
         (
             ended(truncated={"stderr": Truncation(5, None)}),
-            "[5 bytes of stderr left out; 0.01 s]\n",
+            "[5 bytes of stderr left out of the answer; 0.01 s]\n",
         ),
         (
             ended(displays=(Shown({"text/plain": "a\n[9]"}, {}), Shown({"text/html": "<b>"}, {}))),

@@ -44,6 +44,9 @@ def run_case(case: Case, target: Target) -> Report:
     found: list[str] = []
     try:
         with target.session(case) as session:
+            note = missing_module(case, session)
+            if note:
+                return Report(case=case, target=target.name, status="not applicable", note=note)
             found += _Run(case, session).problems()
     except LostAnswerError as error:
         found.append(str(error))
@@ -54,6 +57,16 @@ def run_case(case: Case, target: Target) -> Report:
         problems=found,
         duration_s=time.monotonic() - started,
     )
+
+
+def missing_module(case: Case, session: Session) -> str:
+    """Why the case cannot apply to this Python; empty if it does."""
+    for name in case.modules:
+        code = f"import importlib.util, sys; sys.exit(importlib.util.find_spec({name!r}) is None)"
+        answer = session.run(Step(code=code), "python")
+        if answer.exit_code:
+            return f"has no module {name}"
+    return ""
 
 
 def start(

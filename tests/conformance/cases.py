@@ -93,6 +93,7 @@ class Case:
         spec: the sentence that the case checks, or where the idea comes from.
         language: interpreter of its steps.
         needs: properties that a target must have; see `NEEDS`.
+        modules: Python's, that are not part of it and must be installed.
     """
 
     file: str
@@ -100,6 +101,7 @@ class Case:
     spec: str
     language: Language
     needs: frozenset[str]
+    modules: tuple[str, ...]
     steps: tuple[Step, ...]
 
     @property
@@ -154,6 +156,7 @@ def load_file(path: Path) -> Iterator[Case]:
         needs = frozenset(entry.texts("needs"))
         if not needs <= NEEDS:
             raise CaseError(f"{entry.where}: needs {sorted(needs - NEEDS)}, known: {sorted(NEEDS)}")
+        modules = entry.texts("modules")
         steps = entry.tables("step")
         if steps:
             entry.finish()
@@ -169,6 +172,7 @@ def load_file(path: Path) -> Iterator[Case]:
                     spec=spec,
                     language=language,
                     needs=needs,
+                    modules=modules,
                     steps=tuple(_step(step.copy(), language) for step in steps),
                 )
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import secrets
 import select
 import shlex
@@ -35,9 +36,6 @@ PATIENCE_S = 30.0
 
 SYSTEM_PATH = "/usr/local/bin:/usr/bin:/bin"
 """Of agents, so that an answer does not depend on whose PATH the runner has."""
-
-MAX_RESULT_CHARS = 40_000
-"""What the tool of MCP shows of an answer; a step that wants more is not for it."""
 
 
 class LostAnswerError(Exception):
@@ -393,8 +391,6 @@ class McpTarget:
         self._variables = dict(variables)
 
     def lacks(self, case: Case) -> str:
-        if any(len(step.stdout or "") > MAX_RESULT_CHARS for step in case.steps):
-            return "shows less of an answer"
         if any(step.truncated for step in case.steps):
             return "truncates elsewhere"
         return self._control.lacks(case)
@@ -521,14 +517,34 @@ class _McpSession:
         meta = cast("dict[str, Any]", result.get("_meta", {}).get("nsm", {}))
         if "error" in meta:
             return _from_error(meta["error"], text)
+        stdout, stderr = parts_of(text)
         return Answer(
+            stdout=stdout,
+            stderr=stderr,
             text=text,
+            cut=frozenset(("stdout", "stderr") if meta["omitted_chars"] else meta["omitted_bytes"]),
             exit_code=meta["exit_code"],
             timed_out=meta["timed_out"],
             interrupted=meta["interrupted"],
             restarted=meta["interpreter_restarted"],
             reason=text if meta["interpreter_restarted"] else "",
         )
+
+
+NOTES = re.compile(
+    r"((^|\n)\[(session|timed out|interrupted|exit code|interpreter restarted|waited"
+    r"|timeout_seconds|(stdout|stderr|output) truncated)[^\n]*\])+\Z"
+)
+
+
+def parts_of(text: str) -> tuple[str, str]:
+    """Stdout and stderr in a text that a model reads; displays are taken for the end of either."""
+    body = NOTES.sub("", text)
+    if body != text and body:
+        body += "\n"  # which was before the first note
+    body = body.removeprefix("(no output)\n")
+    stdout, heading, stderr = body.partition("--- stderr ---\n")
+    return stdout, stderr if heading else ""
 
 
 # ---------------------------------------------------------------------------------------- making

@@ -18,7 +18,7 @@ from conformance.campaign import run_case
 from conformance.cases import Case, CaseError, Language, Step, load_all, load_file
 from conformance.judge import Answer, problems
 from conformance.table import as_values, table
-from conformance.targets import LostAnswerError, Session, any_agent
+from conformance.targets import LostAnswerError, Session, any_agent, own_agent, parts_of
 
 
 def write(tmp_path: Path, text: str, folder: str = "python") -> Path:
@@ -150,9 +150,9 @@ RIGHT = Answer(
         (Step(code="", refused=True), RIGHT, "was not refused"),
         (Step(code=""), Answer(refused="no"), "refused: no"),
         (Step(code=""), Answer(ended="gone"), "session ended: gone"),
-        (Step(code="", stdout="a"), Answer(text="b", exit_code=0), "has no stdout 'a'"),
-        (Step(code=""), Answer(text="b", exit_code=0), "expected no output"),
+        (Step(code="", stdout="a"), Answer(text="b", stdout="b"), "expected 'a'"),
         (Step(code="", displays=({"text/plain": "1"},)), Answer(text="2"), "has no display"),
+        (Step(code="", stdout="x", displays=None), Answer(text="2"), "has no stdout"),
     ],
 )
 def test_a_wrong_answer_is_told(step: Step, answer: Answer, says: str) -> None:
@@ -165,7 +165,9 @@ def test_a_wrong_answer_is_told(step: Step, answer: Answer, says: str) -> None:
         (Step(code=""), RIGHT),
         (Step(code=""), Answer()),
         (Step(code=""), Answer(text="(no output)\n")),
-        (Step(code="", stdout="a\n"), Answer(text="a\n", exit_code=0)),
+        (Step(code="", stdout="a"), Answer(text="a\n[exit code 0]", stdout="a\n")),
+        (Step(code="", stdout="a"), Answer(text="[...]", cut=frozenset({"stdout"}))),
+        (Step(code="", stdout="1\n", displays=({"text/plain": "2"},)), Answer(text="1\n2\n")),
         (Step(code="", stdout=None, stdout_like=("^a.c$",)), replace(RIGHT, stdout="a\nc")),
         (Step(code="", exit_code=None), replace(RIGHT, exit_code=77)),
         (Step(code="", restarted="either"), replace(RIGHT, restarted=True, reason="r")),
@@ -180,6 +182,25 @@ def test_a_wrong_answer_is_told(step: Step, answer: Answer, says: str) -> None:
 )
 def test_a_right_answer_is_right(step: Step, answer: Answer) -> None:
     assert problems(step, answer) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("(no output)\n", ("", "")),
+        ("a\n", ("a\n", "")),
+        ("a\n[session 'x' is new]", ("a\n", "")),
+        ("a\n--- stderr ---\nb\n[exit code 1]", ("a\n", "b\n")),
+        (
+            "--- stderr ---\nb\n[session 'x' is new]\n[timed out after 1 s; exit code 1]",
+            ("", "b\n"),
+        ),
+        ("[exit code 1]", ("", "")),
+        ("[1, 2]", ("[1, 2]", "")),
+    ],
+)
+def test_the_text_of_mcp_in_parts(text: str, parts: tuple[str, str]) -> None:
+    assert parts_of(text) == parts
 
 
 class Liar:
@@ -276,6 +297,16 @@ def test_an_agent_that_knows_the_base_exchange_only(tmp_path: Path) -> None:
 def test_an_agent_that_ends(tmp_path: Path) -> None:
     with pytest.raises(LostAnswerError, match="the agent ended; its log: 'why"):
         any_agent("/bin/sh -c 'echo why >&2'")
+
+
+def test_a_case_about_a_module_that_is_not_installed(tmp_path: Path) -> None:
+    text = "code = 'import {0}'\nmodules = ['json', '{0}']"
+    target = own_agent()
+    here = run_case(only(tmp_path, HEAD + text.format("xml")), target)
+    assert here.status == "passed", here
+    assert run_case(only(tmp_path, HEAD + text.format("no_such")), target).note == (
+        "has no module no_such"
+    )
 
 
 RUN = Path(program.__file__).with_name("run.py")

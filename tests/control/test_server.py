@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
-from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import cbor2
@@ -12,142 +10,16 @@ import pytest
 import trio
 import trio.testing
 
-from fakes import BASH, BROKEN, PYTHON, FakeAgent, FakeJail, FakeLauncher, echo, launching, no_usage
-from nsm.wire.connection import ClientConnection
+from control_bench import Peer, bench
 from nsm.wire.errors import NsmError, SessionEndedError
-from nsm.wire.messages import CONNECTION_ID, Cancel, Event, Failure, Hello, Request, Result
-from nsmd.control.call import ALL_RIGHTS, Right, Services
-from nsmd.control.server import HELLO_TIMEOUT_S, Access, ControlServer
-from nsmd.registry import Registry
-from nsmd.settings import PoolSettings, Settings
+from nsm.wire.messages import Cancel, Request
+from nsmd.control.call import ALL_RIGHTS
+from nsmd.control.server import HELLO_TIMEOUT_S
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
     from pathlib import Path
 
-    from fakes import Behaviour
-
-Answer = Result | Failure | Event | Hello
-
-
-class Peer:
-    """A client that speaks frame by frame."""
-
-    def __init__(self, end: socket.socket) -> None:
-        end.setblocking(False)
-        self.stream = trio.SocketStream(trio.socket.from_stdlib_socket(end))
-        self.connection = ClientConnection()
-        self.events: list[Event] = []
-
-    async def hello(self) -> Hello:
-        await self.send(Hello(name="test", program_version="0", scope="here"))
-        answer = await self.next()
-        assert isinstance(answer, Hello)
-        return answer
-
-    async def send(self, message: Hello | Request | Cancel) -> None:
-        await self.stream.send_all(self.connection.send(message))
-
-    async def start(self, op: str, **args: Any) -> int:
-        id_ = self.connection.new_id()
-        await self.send(Request(id_, op, args))
-        return id_
-
-    async def next(self) -> Answer:
-        while True:
-            message = self.connection.next_message()
-            if message is not None:
-                return message
-            data = await self.stream.receive_some(65536)
-            if not data:
-                raise EOFError
-            self.connection.receive_data(data)
-
-    async def answer(self, id_: int) -> dict[str, Any]:
-        """The result of a request; its events are kept, its error is raised."""
-        while True:
-            message = await self.next()
-            match message:
-                case Event():
-                    self.events.append(message)
-                case Result(id=answered, result=result):
-                    assert answered == id_
-                    return result
-                case Failure(id=answered, error=error):
-                    assert answered in (id_, CONNECTION_ID)
-                    raise error
-                case _:
-                    pytest.fail(f"unexpected {message!r}")
-
-    async def call(self, op: str, **args: Any) -> dict[str, Any]:
-        return await self.answer(await self.start(op, **args))
-
-
-class Bench:
-    def __init__(self, registry: Registry, launcher: FakeLauncher, nursery: trio.Nursery) -> None:
-        self.registry = registry
-        self.launcher = launcher
-        self.shut_down = False
-        self.attached: list[bytes] = []
-        self.ends: list[socket.socket] = []
-        self._nursery = nursery
-        self.server = self.make_server(ALL_RIGHTS, os.getuid())
-
-    def make_server(self, rights: frozenset[Right], uid: int) -> ControlServer:
-        services = Services(
-            registry=self.registry,
-            socket_path="/run/nsm/control.sock",
-            pid=7,
-            jail={"kind": "fake"},
-            started_s=trio.current_time(),
-            shutdown=self._shutdown,
-            clients=lambda: self.server.connections,
-            max_file_bytes=1 << 20,
-        )
-        return ControlServer(Access(uid=uid, rights=rights), services, self._attach)
-
-    def raw(self, server: ControlServer | None = None) -> socket.socket:
-        ours, theirs = socket.socketpair()
-        self.ends.append(ours)
-        theirs.setblocking(False)
-        stream = trio.SocketStream(trio.socket.from_stdlib_socket(theirs))
-        self._nursery.start_soon((server or self.server).handle, stream)
-        return ours
-
-    async def connect(self, server: ControlServer | None = None) -> Peer:
-        peer = Peer(self.raw(server))
-        await peer.hello()
-        return peer
-
-    def _shutdown(self) -> None:
-        self.shut_down = True
-
-    async def _attach(self, stream: trio.SocketStream, first: bytes) -> None:
-        self.attached.append(first)
-
-
-@asynccontextmanager
-async def bench(behave: Behaviour = echo) -> AsyncGenerator[Bench]:
-    async with (
-        launching(behave) as launcher,
-        trio.open_nursery() as sessions,
-        trio.open_nursery() as nursery,
-    ):
-        registry = Registry(
-            Settings(pool=PoolSettings(spares=0)),
-            [PYTHON, BASH, BROKEN],
-            launcher,
-            home="/home/user",
-            sessions=sessions,
-            upkeep=nursery,
-            measure=no_usage,
-        )
-        it = Bench(registry, launcher, nursery)
-        yield it
-        registry.close()
-        nursery.cancel_scope.cancel()
-        for end in it.ends:
-            end.close()
+    from fakes import FakeAgent, FakeJail
 
 
 async def test_hello_tells_who_and_which_rights(autojump_clock: trio.abc.Clock) -> None:

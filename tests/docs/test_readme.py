@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
-BLOCK = re.compile(r"^(<!-- .* -->\n)?```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+BLOCK = re.compile(r"^(<!-- [^\n]* -->\n)?```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 VARIES = "<!-- numbers vary -->"
 PRINTS = re.compile(r"^ *print\(.*\)  # (.*)$", re.MULTILINE)
 COMMAND_TIMEOUT_S = 60

@@ -162,7 +162,7 @@ class Drawn:
                 assert (part.mime_type, base64.b64decode(part.data)) == ("image/png", picture)
             result = await run(f"Drawn({pictures.png(10_000, 1)!r})")
             assert "[image/png, 10000x1, " in text_of(result)
-            assert "save them to files" in text_of(result)
+            assert "save to files" in text_of(result)
             assert "Drawn object" in text_of(result)
 
 

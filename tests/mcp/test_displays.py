@@ -66,7 +66,8 @@ CASES: list[tuple[str, dict[str, Any], str, list[str]]] = [
         "[image/png, 0 bytes, cannot be shown: it is not base64 text]\n",
         [],
     ),
-    ("SVG is text", {"text/plain": "<S>", "image/svg+xml": SVG}, "<S>\n", []),
+    ("SVG is text", {"text/plain": "<S>", "image/svg+xml": SVG}, "<svg/>\n", []),
+    ("words before SVG", {"text/plain": "a tree", "image/svg+xml": SVG}, "a tree\n", []),
     ("SVG alone", {"image/svg+xml": SVG}, "<svg/>\n", []),
     (
         "other media are named",

@@ -171,9 +171,28 @@ def test_results(result: RunResult, text: str, is_error: bool) -> None:
 
 def test_images_follow_the_text() -> None:
     picture = {"text/plain": "<Figure>", "image/png": pictures.text(pictures.png())}
-    reply = render_result(ran("1\n", exit_code=1, displays=(picture,)))
-    assert reply.text == "1\n[image 1: image/png, 4x3]\n[exit code 1]"
+    reply = render_result(
+        a_result(
+            Outcome(stdout="1\n", stderr="", exit_code=0, displays=(picture,)),
+            session="a",
+            created=True,
+        )
+    )
+    assert reply.text == "1\n[image 1: image/png, 4x3]\n[session 'a' is new]"
     assert [image.data for image in reply.images] == [pictures.png()]
+
+
+def test_an_error_has_no_images() -> None:
+    """There are models' APIs that refuse the conversation in which one has."""
+    picture = {"text/plain": "<Figure>", "image/png": pictures.text(pictures.png())}
+    reply = render_result(ran("1\n", exit_code=1, displays=(picture,)))
+    assert reply.is_error
+    assert reply.images == ()
+    assert reply.text == (
+        "1\n<Figure>\n[image/png, 4x3, 68 bytes, is left out: a failed call shows none]\n"
+        "[1 image left out: show in a call that succeeds, or save to files, in a session, from "
+        "where a person gets them with `nsm cp SESSION:PATH .`]\n[exit code 1]"
+    )
 
 
 def test_an_image_alone_is_output() -> None:
@@ -184,8 +203,8 @@ def test_an_image_alone_is_output() -> None:
 @pytest.mark.parametrize(
     ("session", "where"),
     [
-        (None, "save them to files, in a session, from where"),
-        ("plots", "save them to files from where"),
+        (None, "save to files, in a session, from where"),
+        ("plots", "save to files from where"),
     ],
 )
 def test_what_to_do_about_images_that_are_left_out(session: str | None, where: str) -> None:

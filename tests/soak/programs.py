@@ -15,11 +15,12 @@ MAX_CODE = 100_000
 """Characters; the few cases about megabytes of code would be all that a random run does."""
 
 SAY = {
-    "python": "print({!r}, flush=True)\n",
-    "bash": "echo {}\n",
-    "node": "console.log({!r});\n",
+    "python": "__import__('os').write(1, b'{}\\n')\n",
+    "bash": "builtin printf '%s\\n' {}\n",
+    "node": "require('fs').writeSync(1, '{}\\n');\n",
 }
-"""Says a token in the foreground before anything else happens."""
+"""Says a token in the foreground before anything else happens, by the shortest way there is: many
+of the programs replace `print`, `echo` and `console`, which then stay replaced."""
 
 
 class Program(NamedTuple):

@@ -133,6 +133,7 @@ PROGRAMS = [
     ("nsmd.daemon", HEAVY_AT_START, "the control socket answers before MCP is loaded"),
     ("nsm.shim", (*HEAVY_AT_START, "trio", "cbor2", "argparse"), "see the shim's budget"),
     ("nsm.cli.main", (*HEAVY_AT_START, "trio"), "`nsm ps` takes four times an empty Python"),
+    ("nsm.cli.attach", ("prompt_toolkit", "asyncio"), "shells ask for its options at each Tab"),
     ("nsm", (*HEAVY_AT_START, "trio"), "the blocking client is light"),
 ]
 

@@ -13,6 +13,14 @@ import sandbox_agent
 from nsm.cli.main import VERBS
 from nsm.wire import connection, errors, frames, sessions
 from nsm.wire.results import RunResult, SessionRow
+from nsm.wire.transcripts import (
+    EndedRow,
+    ExecutionEnd,
+    ExecutionStart,
+    LogEnd,
+    OutputPiece,
+    SessionStart,
+)
 from nsmd import history, values
 from nsmd.control.operations import OPERATIONS
 from nsmd.control.server import MAX_CONNECTIONS
@@ -51,6 +59,18 @@ def test_every_command_is_there_and_none_else() -> None:
 
 def test_the_fields_of_ps() -> None:
     assert names(table("field", after="nsm ps --json")) == list(SessionRow._fields)
+
+
+def test_the_fields_of_an_ended_session() -> None:
+    assert names(table("ended session", after="nsm ps --all --json")) == list(EndedRow._fields)
+
+
+def test_the_events_of_logs() -> None:
+    rows = table("event", after="nsm logs --json")
+    assert names(rows) == ["session", "execution", "output", "finished", "end"]
+    kinds = (SessionStart, ExecutionStart, OutputPiece, ExecutionEnd, LogEnd)
+    for row, fields in zip(rows, [kind._fields for kind in kinds], strict=True):
+        assert set(fields) <= set(re.findall(r"\w+", row[1])), row
 
 
 def test_the_fields_of_a_result() -> None:

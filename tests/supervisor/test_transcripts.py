@@ -353,7 +353,7 @@ async def test_a_reader_that_was_overtaken_goes_on_where_the_record_does(
     monkeypatch.setattr(transcript, "MAX_TRANSCRIPT_BYTES", 5000)
     it.run("0")
     reading = iter(it.transcript.read(follow=True))
-    next(reading), next(reading)
+    assert [type(next(reading)) for _ in range(2)] == [SessionStart, ExecutionStart]
     for number in range(1, 20):
         it.run(str(number), stdout="x" * 1000)
     assert isinstance(next(reading), ExecutionEnd)  # it had that one already

@@ -28,9 +28,9 @@ SESSION is an id or a name. PATH is absolute or below the session's /workspace, 
 alone means. `-` is standard input or output. A target that is a directory, or ends in `/`, takes
 files under their own names. A local name with a colon is written `./a:b`.
 
-A file appears whole at its target, or not at all. Permissions are kept, without those to run as
-another user, and less your umask; a file that is replaced keeps its own. Copies work while code
-runs in the session. The largest file is `[session] max_file_mb`.
+A file appears whole at its target, or not at all. Permissions are kept, but those to run as
+another user; here less your umask, and a file that is replaced keeps its own. Copies work while
+code runs in the session. The largest file is `[session] max_file_mb`. Directories go as archives.
 
 examples:
   nsm cp data.csv model.py work:
@@ -58,7 +58,8 @@ def main(arguments: list[str]) -> int:
         verb.error(f"{error.message}\n{error.hint}")
     # Without these handlers a file in the making would be left where files need a name.
     for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _end)
+        if signal.getsignal(number) is signal.SIG_DFL:  # not under nohup(1)
+            signal.signal(number, _end)
     failed = False
     with Client(autostart=False) as client:
         for copy in copies:

@@ -15,6 +15,10 @@ _TEXT_TYPES = ("text/plain", "text/markdown", "application/json", "text/html")
 _SVG = "image/svg+xml"
 
 
+ELSEWHERE = ": --json holds it"
+"""How a note ends on what a terminal cannot show; true of `nsm run`."""
+
+
 class Picture(NamedTuple):
     """What goes into a file.
 
@@ -49,7 +53,7 @@ def display(bundle: Mapping[str, Any]) -> Display:
     media = [kind for kind in bundle if kind.startswith(("image/", "audio/", "video/"))]
     if picture is None and not notes and (media or not text):
         kinds = ", ".join(visible(kind) for kind in media or bundle) or "nothing"
-        notes.append(f"displayed {kinds}: --json holds it")
+        notes.append(f"displayed {kinds}{ELSEWHERE}")
     return Display(text if not text or text.endswith("\n") else text + "\n", picture, notes)
 
 

@@ -134,13 +134,11 @@ class Target:
         if self._permissions is None:
             self._permissions = permissions & 0o777 & ~_umask()
         with _told(self._path, "written"):
-            os.fchmod(self._descriptor, self._permissions)
-            try:
-                self._link(self._name)
-            except FileExistsError:
-                if not self._temporary:
-                    self._link(name := _other_name())
-                    self._temporary = name
+            with suppress(PermissionError):  # of a file system that has no permissions
+                os.fchmod(self._descriptor, self._permissions)
+            if not self._temporary:
+                self._name_it()
+            if self._temporary:
                 os.rename(
                     self._temporary,
                     self._name,
@@ -148,6 +146,16 @@ class Target:
                     dst_dir_fd=self._directory,
                 )
                 self._temporary = ""
+
+    def _name_it(self) -> None:
+        """Give the file without a name its own, if that is free, else a temporary one."""
+        unnamed = f"/proc/self/fd/{self._descriptor}"
+        try:
+            os.link(unnamed, self._name, dst_dir_fd=self._directory)
+        except FileExistsError:
+            name = _other_name()
+            os.link(unnamed, name, dst_dir_fd=self._directory)
+            self._temporary = name
 
     def _open(self) -> None:
         try:
@@ -183,13 +191,6 @@ class Target:
         descriptor = os.open(name, flags, 0o600, dir_fd=self._directory)
         self._temporary = name
         return descriptor
-
-    def _link(self, name: str) -> None:
-        """Give the file a name that must be free."""
-        if self._temporary:
-            os.link(self._temporary, name, src_dir_fd=self._directory, dst_dir_fd=self._directory)
-        else:
-            os.link(f"/proc/self/fd/{self._descriptor}", name, dst_dir_fd=self._directory)
 
 
 def write_all(descriptor: int, data: bytes) -> None:

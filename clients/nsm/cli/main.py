@@ -17,6 +17,7 @@ VERBS = {
     "ps": "list the sessions",
     "logs": "show what was run in a session, and what came of it",
     "cp": "copy files to and from sessions",
+    "attach": "join a session: run code in it, and see what others run",
     "kill": "end sessions",
     "interrupt": "stop what runs in a session, and keep the session",
     "envs": "list what there is to run code in",

@@ -91,10 +91,12 @@ def plan(operands: list[str]) -> list[Upload | Download]:
     if isinstance(target, Remote):
         copies = [_upload(source, target, several=several) for source in sources]
         _check_distinct([copy.target.path for copy in copies])
+        _check_texts([copy.target for copy in copies])
         return list(copies)
     downloads = [_download(source, target, several=several) for source in sources]
     if several:
         _check_distinct([file_name(copy.source) for copy in downloads])
+    _check_texts([copy.source for copy in downloads])
     return list(downloads)
 
 
@@ -142,6 +144,17 @@ def _download(source: Remote | Local, target: Local, *, several: bool) -> Downlo
             "several files make no one stream", hint="Copy them one by one, or to a directory."
         )
     return Download(source, target, several or target.path.endswith("/"))
+
+
+def _check_texts(remotes: list[Remote]) -> None:
+    for remote in remotes:
+        try:
+            str(remote).encode()
+        except UnicodeEncodeError:  # frames hold text; sent as it is, it would be another name
+            raise BadRequestError(
+                f"{str(remote)!a} is not UTF-8 text, as names in a session have to be",
+                hint="A file here is copied under another name by naming that: SESSION:NAME.",
+            ) from None
 
 
 def _check_distinct(names: list[str]) -> None:

@@ -186,8 +186,11 @@ class _Execution:
             self._write(name, rest.text)
             if rest.left_out_bytes:
                 left_out[name] = rest.left_out_bytes
-        for bundle in result.displays:
-            self._show_display(display(bundle), result.session.name or result.env)
+        displays = [display(bundle) for bundle in result.displays]
+        if result.stdout[-1:] not in ("", "\n") and any(shown.text for shown in displays):
+            self._write("stdout", "\n")  # what is displayed has lines of its own
+        for shown in displays:
+            self._show_display(shown, result.session.name or result.env)
         fresh_name = self._options.session == "new"
         for note in render.run_notes(result, fresh_name=fresh_name, left_out=left_out):
             terminal.note(note)

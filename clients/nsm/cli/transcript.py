@@ -169,7 +169,8 @@ def _facts(end: ExecutionEnd) -> list[str]:
         facts.append(f"interpreter restarted{': ' if why else ''}{why}")
     for stream, truncation in sorted(end.truncated.items()):
         where = "" if truncation.file is None else f", all of it in {one_line(truncation.file)}"
-        facts.append(f"{render.size(truncation.omitted_bytes)} of {stream} left out{where}")
+        missing = render.size(truncation.omitted_bytes)
+        facts.append(f"{missing} of {stream} left out of the answer{where}")
     return [*facts, _seconds(end.duration_s)]
 
 

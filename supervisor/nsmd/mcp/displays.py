@@ -28,8 +28,10 @@ MAX_IMAGES = 20
 MAX_IMAGES_CHARS = 10 * 1024 * 1024
 """All images of a result, as base64: one result is one line, and that has a limit, too."""
 
-_TEXT_TYPES = ("text/plain", "text/markdown", "application/json", "image/svg+xml", "text/html")
-"""MIME types that a model can read, the plainest first."""
+_SVG = "image/svg+xml"
+
+_TEXT_TYPES = ("text/plain", "text/markdown", "application/json", _SVG, "text/html")
+"""MIME types that a model can read, the plainest first. An SVG says more than a bare repr."""
 
 _CAPTION_TYPES = ("text/plain", "text/markdown")
 """Those that may say more than an image does."""
@@ -52,14 +54,22 @@ class Shown:
     omitted_images: int
 
 
-def show(bundles: Sequence[Mapping[str, Any]], *, room_chars: int = MAX_IMAGES_CHARS) -> Shown:
+def show(
+    bundles: Sequence[Mapping[str, Any]],
+    *,
+    room_chars: int = MAX_IMAGES_CHARS,
+    failed: bool = False,
+) -> Shown:
     """Show the displays of an execution.
 
     Args:
         bundles: each a map from MIME type to data.
         room_chars: for all images together, as base64; at most `MAX_IMAGES_CHARS` are used.
+        failed: the result is an error. Then no image is shown: Anthropic's API refuses a request
+            ("all content must be type `text` if `is_error` is true"), and with it everything that
+            would be said afterwards.
     """
-    album = _Album(min(room_chars, MAX_IMAGES_CHARS))
+    album = _Album(min(room_chars, MAX_IMAGES_CHARS), failed=failed)
     lines = [line for bundle in bundles for line in _lines(bundle, album)]
     return Shown(
         text="".join(line_end(line) for line in lines),
@@ -71,9 +81,10 @@ def show(bundles: Sequence[Mapping[str, Any]], *, room_chars: int = MAX_IMAGES_C
 class _Album:
     """The images of one result, as far as there is room."""
 
-    def __init__(self, room_chars: int) -> None:
+    def __init__(self, room_chars: int, *, failed: bool) -> None:
         self.images: list[Image] = []
         self.omitted = 0
+        self._failed = failed
         self._room_chars = room_chars
 
     def take(self, kind: str, data: Any) -> str:
@@ -102,6 +113,8 @@ class _Album:
         return f"{kind}, {pixels}{_size(data, chars)}, is left out: {why}"
 
     def _no_room(self, chars: int) -> str:
+        if self._failed:
+            return "a failed call shows none"
         if chars > MAX_IMAGE_CHARS:
             return f"models take {MAX_IMAGE_CHARS:,} characters of base64, it has {chars:,}"
         if len(self.images) >= MAX_IMAGES:
@@ -120,7 +133,7 @@ def _lines(bundle: Mapping[str, Any], album: _Album) -> list[str]:
             if not why:
                 return [_image_line(album), *_caption(bundle)]
             refused.append(f"[{why}]")
-    readable = next((kind for kind in _TEXT_TYPES if kind in bundle), None)
+    readable = _readable(bundle)
     if readable is None:
         return refused + [_not_shown(*item) for item in bundle.items() if item[0] not in EXTENSIONS]
     media = [
@@ -129,6 +142,14 @@ def _lines(bundle: Mapping[str, Any], album: _Album) -> list[str]:
         if kind.startswith(_MEDIA) and kind not in (*EXTENSIONS, *_TEXT_TYPES)
     ]
     return [_text(bundle[readable]), *refused, *media]
+
+
+def _readable(bundle: Mapping[str, Any]) -> str | None:
+    """The type of the text to show, if there is any."""
+    plain = bundle.get("text/plain")
+    if _SVG in bundle and (not isinstance(plain, str) or _is_repr(plain.strip())):
+        return _SVG
+    return next((kind for kind in _TEXT_TYPES if kind in bundle), None)
 
 
 def _image_line(album: _Album) -> str:

@@ -104,7 +104,7 @@ def _show(outcome: Outcome, max_chars: int) -> Shown:
         return Shown(text="", images=(), omitted_images=0)
     text_bytes = _MAX_ESCAPED_BYTES * min(len(outcome.stdout) + len(outcome.stderr), max_chars)
     room = MAX_LINE_BYTES - _LINE_RESERVE_BYTES - text_bytes
-    return displays.show(outcome.displays, room_chars=room)
+    return displays.show(outcome.displays, room_chars=room, failed=outcome.exit_code != 0)
 
 
 def _body(outcome: Outcome, displayed: str, max_chars: int) -> tuple[str, int]:
@@ -153,9 +153,10 @@ def _image_notes(result: RunResult, omitted: int) -> list[str]:
     left_out = "1 image" if omitted == 1 else f"{omitted} images"
     where = "" if result.session_name is not None else ", in a session,"
     target = f"{result.session_name or 'SESSION'}:PATH"
+    instead = "in a call that succeeds" if result.outcome.exit_code else "fewer or smaller ones"
     note = (
-        f"{left_out} left out: show fewer or smaller ones, or save them to files{where} from "
-        f"where a person gets them with `nsm cp {target} .`"
+        f"{left_out} left out: show {instead}, or save to files{where} from where a person gets "
+        f"them with `nsm cp {target} .`"
     )
     return [note]
 

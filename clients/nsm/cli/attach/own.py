@@ -1,0 +1,83 @@
+"""One execution of the person's own: what it prints as it comes, then what the result adds."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from nsm.cli import render
+from nsm.cli.displays import ELSEWHERE, display
+from nsm.cli.harmless import Harmless, harmless
+from nsm.cli.live import Live
+
+if TYPE_CHECKING:
+    from nsm.cli.attach.feed import Sink
+    from nsm.cli.displays import Display
+    from nsm.cli.pictures import Folder
+    from nsm.wire.results import RunResult
+    from nsm.wire.transcripts import OutputPiece
+
+
+class Own:
+    """Shows one execution; see `nsm.cli.attach.feed.Viewer`.
+
+    Attributes:
+        has_started: whether the transcript has told that it runs.
+        over: set when the transcript has told that it has ended.
+    """
+
+    def __init__(self, sink: Sink, folder: Folder) -> None:
+        """Args: `folder` takes the pictures."""
+        self.has_started = False
+        self.over = asyncio.Event()
+        self._finished = False
+        self._sink = sink
+        self._folder = folder
+        self._streams = {"stdout": (Live(), Harmless()), "stderr": (Live(), Harmless())}
+
+    def started(self) -> None:
+        """It runs now; the person has just typed what."""
+        self.has_started = True
+
+    def output(self, piece: OutputPiece) -> None:
+        """Show what it printed, unless the result has come first."""
+        if self._finished:
+            return
+        live, filter_ = self._streams[piece.stream]
+        self._sink.write(filter_.take(live.take(piece.text, skipped=bool(piece.skipped))))
+
+    def ended(self) -> None:
+        """The transcript has nothing more of it."""
+        self.over.set()
+
+    def finish(self, result: RunResult) -> None:
+        """Show what of the result has not been shown."""
+        self._finished = True
+        left_out: dict[str, int] = {}
+        finals = {"stdout": result.stdout, "stderr": result.stderr}
+        for name, (live, filter_) in self._streams.items():
+            truncation = result.truncated.get(name)
+            rest = live.rest(finals[name], truncation.omitted_bytes if truncation else 0)
+            self._sink.write(filter_.take(rest.text) + filter_.end())
+            if rest.left_out_bytes:
+                left_out[name] = rest.left_out_bytes
+        for bundle in result.displays:
+            self._show_display(display(bundle), result.session.name or result.env)
+        notes = render.run_notes(result, fresh_name=False, left_out=left_out)
+        # Python and Node have said why.
+        told = result.timed_out or result.interrupted or (result.exit_code == 1 and result.stderr)
+        if result.exit_code and not told:
+            notes.append(f"exit code {result.exit_code}")
+        for note in notes:
+            self._sink.lines(f"nsm: {note}")
+
+    def _show_display(self, shown: Display, stem: str) -> None:
+        notes = [note.removesuffix(ELSEWHERE) for note in shown.notes]
+        if shown.picture is not None:
+            try:
+                notes.append(f"{shown.picture.what}: {self._folder.write(shown.picture, stem)}")
+            except OSError as error:
+                notes.append(f"{shown.picture.what}, cannot be written: {error}")
+        self._sink.lines(harmless(shown.text))
+        for note in notes:
+            self._sink.lines(f"nsm: {render.visible_lines(note)}")

@@ -1,0 +1,322 @@
+"""The composition root of `nsm attach`: connects, runs, ends."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import signal
+import sys
+from contextlib import ExitStack, suppress
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+from nsm import operations, paths, start
+from nsm.cli import render, terminal
+from nsm.cli.attach import tty
+from nsm.cli.attach.feed import Feed, label, others
+from nsm.cli.attach.history import FileHistory, history_path
+from nsm.cli.attach.link import Link
+from nsm.cli.attach.own import Own
+from nsm.cli.attach.prompt import Prompt
+from nsm.cli.attach.screen import Screen
+from nsm.cli.options import EXIT_FAILED, EXIT_OK
+from nsm.cli.pictures import Folder
+from nsm.wire import results, transcripts
+from nsm.wire.errors import NsmError, SessionEndedError
+from nsm.wire.results import RunResult, SessionRow
+from nsm.wire.transcripts import ExecutionStart, LogEnd, SessionStart
+
+if TYPE_CHECKING:
+    import socket
+    from typing import Any
+
+    from nsm.cli.attach.link import Call
+    from nsm.wire.messages import Event
+    from nsm.wire.transcripts import Entry
+
+CLIENT_NAME = "nsm attach"
+
+TRANSCRIPT_GRACE_S = 1.0
+"""How long a result waits for the transcript to tell the same, and an error that the session has
+ended for the reason. They are sent at the same time."""
+
+
+WITHDRAWN_GRACE_S = 0.2
+"""The same for what the transcript has not told of yet, and never will if it was withdrawn. (What
+is told later is not shown again.)"""
+
+IMPATIENCE_S = 1.0
+"""After Ctrl-C, code has that long to stop before the person is told what else there is to do."""
+
+_STILL_WAITING = "nsm: asked to stop; Ctrl-C again stops waiting for it"
+
+
+class Ending(NamedTuple):
+    """How it ended.
+
+    Attributes:
+        code: for the exit.
+        text: for the person; may be empty.
+        signal: what to die of instead; 0 for nothing.
+    """
+
+    code: int
+    text: str = ""
+    signal: int = 0
+
+
+def attach(
+    target: str, *, executions: int, timeout_s: float | None, images: str | None = None
+) -> int:
+    """Join a session, until the person leaves or it ends.
+
+    Args:
+        executions: how many of the last ones are shown at first.
+        timeout_s: seconds, for each of the person's own; None for the environment's limit.
+        images: directory for displayed pictures; None for a fresh one.
+
+    Returns:
+        The exit code.
+
+    Raises:
+        NsmError: it can't be joined.
+        OSError: the directory for pictures can't be made.
+    """
+    folder = Folder(images)
+    connection = start.connect(paths.socket_path(), autostart=False)
+    ending = asyncio.run(_attach(connection, target, executions, timeout_s, folder))
+    if ending.text:
+        terminal.note(ending.text)
+    if ending.signal:
+        tty.end_by(ending.signal)
+    return ending.code
+
+
+async def _attach(
+    connection: socket.socket,
+    target: str,
+    executions: int,
+    timeout_s: float | None,
+    folder: Folder,
+) -> Ending:
+    link = await Link.open(connection, name=CLIENT_NAME, scope="cli")
+    try:
+        attachment = Attachment(link, Screen(sys.stdout), folder, timeout_s)
+        with ExitStack() as stack:
+            handlers = {number: partial(attachment.die, number) for number in tty.ENDING_SIGNALS}
+            stack.enter_context(tty.handled({**handlers, signal.SIGINT: attachment.interrupt}))
+            stack.enter_context(tty.quiet(sys.stdin.fileno()))
+            await attachment.join(target, executions)
+            return await attachment.stay()
+    finally:
+        link.close()
+
+
+class Attachment:
+    """A person's place in a session."""
+
+    def __init__(self, link: Link, screen: Screen, folder: Folder, timeout_s: float | None) -> None:
+        loop = asyncio.get_running_loop()
+        self._link = link
+        self._screen = screen
+        self._folder = folder
+        self._timeout_s = timeout_s
+        self._feed = Feed(screen)
+        self._over: asyncio.Future[Ending] = loop.create_future()
+        self._session: asyncio.Future[SessionStart] = loop.create_future()
+        self._early: list[Entry] | None = []
+        self._prompt: Prompt | None = None
+        self._call: Call | None = None
+        self._given_up = asyncio.Event()
+        self._impatience: asyncio.TimerHandle | None = None
+
+    @property
+    def _name(self) -> str:
+        session = self._session.result()
+        return session.id if session.name is None else session.name
+
+    async def join(self, target: str, executions: int) -> None:
+        """Find the session, and show what happened last.
+
+        Raises:
+            NsmError: there is none, or the supervisor does not tell.
+        """
+        arguments = operations.logs_arguments(target, executions=executions, follow=True)
+        answer = self._link.begin("logs", arguments, self._take_event).answer
+        await _first_of(self._session, answer)
+        if answer.done():
+            answer.result()
+        answer.add_done_callback(self._ended)
+        session = await self._session
+        wire = await self._link.call("sessions")
+        rows = [SessionRow.from_wire(row) for row in results.rows(wire, "sessions")]
+        early, self._early = self._early or [], None
+        clients = [entry.client for entry in early if isinstance(entry, ExecutionStart)]
+        row = next((row for row in rows if row.id == session.id), None)
+        self._screen.lines(banner(session, row, list(dict.fromkeys(clients))))
+        for entry in early:
+            self._feed.take(entry)
+
+    async def stay(self) -> Ending:
+        """Let the person type until it is over."""
+        session = self._session.result()
+        history = FileHistory(history_path(session.env))
+        prompt = self._prompt = Prompt(
+            self._link,
+            self._feed,
+            self._screen,
+            session_id=session.id,
+            name=self._name,
+            interpreter=session.interpreter,
+            history=history,
+        )
+        self._over.add_done_callback(lambda _over: prompt.leave())
+        while not self._over.done():
+            try:
+                code = await prompt.read()
+            except KeyboardInterrupt:
+                continue
+            except EOFError:
+                self.leave()
+                break
+            except OSError:
+                if self._over.done():  # the terminal has gone, and a signal has said so
+                    break
+                raise
+            if code.strip():
+                await self._run(code, prompt)
+            if history.problem is not None:
+                self._screen.lines(f"nsm: what you type is not kept: {history.problem}")
+                history.problem = None
+        return await self._over
+
+    def leave(self) -> None:
+        """The person goes."""
+        self._end(Ending(EXIT_OK, f"left {render.visible(self._name)}, which goes on"))
+
+    def die(self, number: int) -> None:
+        """A signal ends us."""
+        self._end(Ending(EXIT_FAILED, signal=number))
+
+    def interrupt(self) -> None:
+        """SIGINT: stop the person's own execution, the second time the waiting for it."""
+        if self._call is not None:
+            if self._impatience is not None:
+                self._given_up.set()
+                return
+            self._call.cancel()
+            loop = asyncio.get_running_loop()
+            self._impatience = loop.call_later(IMPATIENCE_S, self._screen.lines, _STILL_WAITING)
+        elif self._prompt is not None and self._prompt.app.is_running:
+            self._prompt.app.key_processor.send_sigint()
+        else:
+            self.die(signal.SIGINT)
+
+    async def _run(self, code: str, prompt: Prompt) -> None:
+        """Run the person's code; returns when it has ended or is no longer waited for."""
+        execution_id = secrets.token_hex(16)
+        try:
+            arguments = operations.run_in_arguments(
+                self._session.result().id,
+                code,
+                timeout_s=self._timeout_s,
+                execution_id=execution_id,
+                stream=False,
+            )
+        except NsmError as error:
+            self._tell(error)
+            return
+        running = self._feed.running
+        own = Own(self._screen, self._folder)
+        self._feed.view(execution_id, own)
+        call = self._call = self._link.begin("run_in", arguments)
+        self._given_up.clear()
+        if running is not None:
+            self._screen.lines(f"nsm: waiting behind {label(running)}; Ctrl-C withdraws your code")
+        given_up = asyncio.ensure_future(self._given_up.wait())
+        try:
+            with tty.typing_ahead(prompt.app.input, self.leave):
+                await _first_of(call.answer, given_up, self._over)
+        finally:
+            given_up.cancel()
+            self._call = None
+            if self._impatience is not None:
+                self._impatience.cancel()
+                self._impatience = None
+        if call.answer.done():
+            await self._finish(own, call)
+        elif not self._over.done():
+            self._screen.lines("nsm: no longer waiting; it goes on")
+            self._feed.unview(execution_id)
+
+    async def _finish(self, own: Own, call: Call) -> None:
+        error = call.answer.exception()
+        if isinstance(error, SessionEndedError):
+            await asyncio.wait({self._over}, timeout=TRANSCRIPT_GRACE_S)
+            if self._over.done():
+                return
+        if isinstance(error, NsmError):
+            self._tell(error)
+            return
+        grace_s = TRANSCRIPT_GRACE_S if own.has_started else WITHDRAWN_GRACE_S
+        with suppress(TimeoutError):
+            await asyncio.wait_for(own.over.wait(), grace_s)
+        own.finish(RunResult.from_wire(call.answer.result()))
+
+    def _tell(self, error: NsmError) -> None:
+        self._screen.lines(f"nsm: {render.error(error.message, error.hint)}")
+
+    def _take_event(self, event: Event) -> None:
+        try:
+            entry = transcripts.entry(event.event, event.data)
+        except NsmError as error:
+            self._end(Ending(EXIT_FAILED, render.error(error.message, error.hint)))
+            return
+        if isinstance(entry, SessionStart):
+            if not self._session.done():
+                self._session.set_result(entry)
+        elif entry is not None and self._early is not None:
+            self._early.append(entry)
+        elif entry is not None:
+            self._feed.take(entry)
+            if self._prompt is not None:
+                self._prompt.redraw()
+
+    def _ended(self, answer: asyncio.Future[dict[str, Any]]) -> None:
+        """The transcript has ended, and so has the session."""
+        name = render.visible(self._name)
+        try:
+            end = LogEnd.from_wire(answer.result())
+        except NsmError as error:
+            text = render.error(error.message, error.hint)
+        else:
+            why = f": {render.visible_lines(end.end_reason)}" if end.end_reason else ""
+            text = f"session {name} has ended{why}"
+        self._end(Ending(EXIT_FAILED, text))
+
+    def _end(self, ending: Ending) -> None:
+        if not self._over.done():
+            self._over.set_result(ending)
+
+
+async def _first_of(*futures: asyncio.Future[Any]) -> None:
+    """Wait until one of them is done."""
+    await asyncio.wait(futures, return_when=asyncio.FIRST_COMPLETED)
+
+
+def banner(session: SessionStart, row: SessionRow | None, clients: list[str]) -> str:
+    """What the person should know at first.
+
+    Args:
+        row: the session as it is now; None if it has just ended.
+        clients: who ran something in it lately.
+    """
+    facts = [session.env, f"opened by {session.client}"]
+    if row is not None:
+        facts += [row.state, render.count(row.executions, "execution") + " so far"]
+    name = session.id if session.name is None else f"{session.name} ({session.id})"
+    lines = [f"session {name}: {', '.join(facts)}"]
+    if clients:
+        lines.append(f"lately used by {others(clients)}")
+    lines.append("Ctrl-D leaves it running, Ctrl-C interrupts, Alt-Enter runs code as it is")
+    return "\n".join(f"nsm: {render.visible(line)}" for line in lines)

@@ -1,0 +1,272 @@
+"""The line editor: what it looks like, and what Enter and Tab ask the session."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import TYPE_CHECKING
+
+from prompt_toolkit.completion import Completer, Completion
+from prompt_toolkit.layout.processors import TabsProcessor
+from prompt_toolkit.shortcuts import PromptSession
+from prompt_toolkit.styles import Style
+from prompt_toolkit.utils import get_cwidth
+
+from nsm.cli import render
+from nsm.cli.attach.feed import label
+from nsm.cli.attach.keys import bindings
+from nsm.wire.errors import NsmError
+from nsm.wire.results import flag
+from nsm.wire.sessions import Check, Completions
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Iterable
+
+    from prompt_toolkit.completion import CompleteEvent
+    from prompt_toolkit.document import Document
+    from prompt_toolkit.formatted_text import StyleAndTextTuples
+    from prompt_toolkit.history import History
+    from prompt_toolkit.input import Input
+    from prompt_toolkit.output import Output
+
+    from nsm.cli.attach.feed import Feed
+    from nsm.cli.attach.link import Link
+    from nsm.cli.attach.screen import Screen
+
+CHECK_TIMEOUT_S = 1.0
+"""How long Enter waits for the session's opinion; without one it runs the code."""
+
+COMPLETE_TIMEOUT_S = 2.0
+"""Longer than the second that the agent gives an interpreter."""
+
+CONFIRM_S = 3.0
+"""How long the first Ctrl-C waits for the second, and how long a hint stays."""
+
+_MARKS = {"python": (">>>", "..."), "bash": ("$", ">"), "node": (">", "...")}
+"""What each interpreter's own prompt ends with, and how it asks for more."""
+
+_GOODBYES = ("exit", "logout")
+"""What fingers type into a shell in order to leave. Here it would take everybody's variables."""
+
+_STYLE = Style.from_dict({"session": "bold", "status": "ansibrightblack", "aborting": ""})
+
+
+class Prompt:
+    """A prompt for one session, shown again and again.
+
+    Attributes:
+        app: prompt_toolkit's application behind it.
+    """
+
+    def __init__(
+        self,
+        link: Link,
+        feed: Feed,
+        screen: Screen,
+        *,
+        session_id: str,
+        name: str,
+        interpreter: str,
+        history: History,
+        keyboard: Input | None = None,
+        output: Output | None = None,
+    ) -> None:
+        """Make it; nothing is shown yet.
+
+        Args:
+            name: of the session, for the person.
+            interpreter: ``python``, ``bash`` or ``node``.
+            keyboard, output: in place of the terminal.
+        """
+        self._link = link
+        self._feed = feed
+        self._screen = screen
+        self._id = session_id
+        self._name = render.visible(name)
+        self._mark, self._more = _MARKS.get(interpreter, (">", "..."))
+        self._hint = ""
+        self._hint_ends: asyncio.TimerHandle | None = None
+        self._armed = ""
+        self._is_shell = interpreter == "bash"
+        self._session: PromptSession[str] = PromptSession(
+            self._message,
+            multiline=True,
+            prompt_continuation=self._continuation,
+            key_bindings=bindings(self),
+            completer=SessionCompleter(self),
+            complete_while_typing=False,
+            history=history,
+            search_ignore_case=True,
+            enable_open_in_editor=True,
+            tempfile_suffix={"python": ".py", "bash": ".sh", "node": ".js"}.get(interpreter, ""),
+            enable_suspend=True,
+            style=_STYLE,
+            input_processors=[TabsProcessor(char1=" ", char2=" ")],  # pasted code has some
+            include_default_pygments_style=False,
+            input=keyboard,
+            output=output,
+        )
+        self.app = self._session.app
+        self.app.terminal_size_polling_interval = None  # SIGWINCH tells
+        # A terminal that does not tell where its cursor is does well enough; no warning is due.
+        self.app.renderer.cpr_not_supported_callback = None
+
+    async def read(self) -> str:
+        """Let the person type.
+
+        Raises:
+            KeyboardInterrupt: the line was cleared.
+            EOFError: Ctrl-D, or `leave`.
+        """
+        self._end_hint()
+        with self._screen.above(self.app):
+            return await self._session.prompt_async(
+                set_exception_handler=False, handle_sigint=False
+            )
+
+    def leave(self) -> None:
+        """Take the prompt off the screen, if it is shown."""
+        if self.app.is_running and not self.app.is_done:
+            self.app.exit(exception=EOFError())
+
+    def redraw(self) -> None:
+        """Show what has changed around it."""
+        self.app.invalidate()
+
+    def hint(self, text: str) -> None:
+        """Say something above the prompt for some seconds."""
+        if self._hint_ends is not None:
+            self._hint_ends.cancel()
+        self._hint = text
+        self._hint_ends = asyncio.get_running_loop().call_later(CONFIRM_S, self._end_hint)
+        self.redraw()
+
+    async def check(self, code: str) -> Check:
+        """Ask the session whether code is whole; ``unknown`` if it does not tell in time."""
+        try:
+            wire = await self._link.call(
+                "check", {"target": self._id, "code": code}, timeout_s=CHECK_TIMEOUT_S
+            )
+            return Check.from_wire(wire)
+        except (NsmError, TimeoutError):
+            return Check("unknown", "")
+
+    async def complete(self, document: Document) -> Completions | None:
+        """Ask the session what could stand at the cursor; None if it does not tell in time."""
+        arguments = {
+            "target": self._id,
+            "code": document.text,
+            "cursor": document.cursor_position,
+        }
+        try:
+            wire = await self._link.call("complete", arguments, timeout_s=COMPLETE_TIMEOUT_S)
+            found = Completions.from_wire(wire)
+        except NsmError as error:
+            self.hint(f"no completions: {render.visible(error.message)}")
+        except TimeoutError:
+            self.hint(f"no completions within {COMPLETE_TIMEOUT_S:g} s")
+        else:
+            if found.available:
+                return found
+            when = "while code runs" if self._feed.running else "now"
+            self.hint(f"no completions {'in Bash' if self._is_shell else when}")
+        return None
+
+    def holds_back(self, code: str) -> bool:
+        """Whether a person should think twice, and has been told why: only the first time."""
+        code = code.strip()
+        if not self._is_shell or code not in _GOODBYES or self._armed == code:
+            return False
+        self.hint(f"Ctrl-D leaves; Enter again runs `{code}`, which ends the shell of the session")
+        self._armed = code
+        return True
+
+    def interrupt_others(self) -> None:
+        """Ctrl-C at an empty prompt: explain, then interrupt what somebody else runs."""
+        running = self._feed.of_others
+        if running is None:
+            self.hint(f"nothing runs; Ctrl-D leaves, and {self._name} goes on")
+        elif self._armed != running.execution_id:
+            self._armed = running.execution_id
+            self.hint(f"Ctrl-C again interrupts {label(running)}")
+        else:
+            self._armed = ""
+            call = self._link.begin("interrupt", {"target": self._id})
+            call.answer.add_done_callback(partial(self._interrupted, label(running)))
+
+    def _interrupted(self, what: str, answer: asyncio.Future[dict[str, object]]) -> None:
+        error = answer.exception()
+        if error is not None:
+            self._screen.lines(f"nsm: {render.visible_lines(str(error))}")
+        else:
+            interrupted = flag(answer.result(), "interrupted")
+            self.hint(f"interrupted {what}" if interrupted else f"{what} had ended already")
+
+    def _end_hint(self) -> None:
+        if self._hint_ends is not None:
+            self._hint_ends.cancel()
+        self._hint = self._armed = ""
+        self.redraw()
+
+    def _message(self) -> StyleAndTextTuples:
+        """The prompt, and above it what happens elsewhere."""
+        parts: StyleAndTextTuples = []
+        if not self.app.is_done:
+            width = self.app.output.get_size().columns
+            for line in (self._feed.unfinished, self._feed.status, self._hint):
+                if line:
+                    parts.append(("class:status", end_of_line(line, width) + "\n"))
+        return [*parts, ("class:session", self._name), ("", f" {self._mark} ")]
+
+    def _continuation(self, width: int, _line: int, wrapped: int) -> str:
+        return " " * width if wrapped else f"{self._more} ".rjust(width)
+
+
+class SessionCompleter(Completer):
+    """Completion from the names that live in the session."""
+
+    def __init__(self, prompt: Prompt) -> None:
+        self._prompt = prompt
+
+    # The arguments have prompt_toolkit's names.
+
+    def get_completions(
+        self,
+        document: Document,  # noqa: ARG002
+        complete_event: CompleteEvent,  # noqa: ARG002
+    ) -> Iterable[Completion]:
+        """None: they are only to be had by waiting."""
+        return ()
+
+    async def get_completions_async(
+        self,
+        document: Document,
+        complete_event: CompleteEvent,  # noqa: ARG002
+    ) -> AsyncGenerator[Completion, None]:
+        """What the session offers."""
+        found = await self._prompt.complete(document)
+        if found is not None:
+            for completion in completions(found, document):
+                yield completion
+
+
+def completions(found: Completions, document: Document) -> list[Completion]:
+    """The session's matches as the editor takes them, which replaces only before the cursor."""
+    cursor = document.cursor_position
+    if not 0 <= found.start <= cursor <= found.end <= len(document.text):
+        return []
+    behind = document.text[cursor : found.end]
+    return [
+        Completion(match.removesuffix(behind), found.start - cursor, display=match)
+        for match in found.matches
+        if match.isprintable()
+    ]
+
+
+def end_of_line(line: str, width: int) -> str:
+    """The end of a line as fits into so many columns."""
+    line = line.expandtabs()
+    columns, at = 0, len(line)
+    while at and (columns := columns + get_cwidth(line[at - 1])) < width:
+        at -= 1
+    return line[at:]

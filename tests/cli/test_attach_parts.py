@@ -1,0 +1,465 @@
+"""The parts of `nsm attach` that need no terminal."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from prompt_toolkit.document import Document
+
+import samples
+from fakesupervisor import Exchange, FakeSupervisor
+from nsm.cli.attach import history, screen
+from nsm.cli.attach.excerpt import HEAD_CHARS, MAX_LINE_CHARS, TAIL_CHARS, Excerpt, Lines
+from nsm.cli.attach.feed import Feed, others
+from nsm.cli.attach.history import FileHistory, history_path
+from nsm.cli.attach.keys import is_at_last_line, is_in_indentation
+from nsm.cli.attach.link import Link
+from nsm.cli.attach.program import banner
+from nsm.cli.attach.prompt import completions, end_of_line
+from nsm.cli.attach.screen import Screen
+from nsm.wire.errors import DisconnectedError, UnknownSessionError
+from nsm.wire.results import SessionRow
+from nsm.wire.sessions import Completions
+from nsm.wire.transcripts import (
+    Entry,
+    ExecutionEnd,
+    ExecutionStart,
+    OutputPiece,
+    SessionStart,
+    StreamName,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from prompt_toolkit.application import Application
+
+
+def piece(text: str, stream: StreamName = "stdout", skipped: int = 0) -> OutputPiece:
+    return OutputPiece("x-1", stream, text, skipped)
+
+
+def start(number: int = 1, client: str = "claude") -> ExecutionStart:
+    return ExecutionStart(f"x-{number}", number, client, "code", 0, 1e9)
+
+
+def end(number: int = 1) -> ExecutionEnd:
+    return ExecutionEnd(
+        f"x-{number}", 0, 0.5, False, False, False, "", displays=(), truncated={}, error=None
+    )
+
+
+# Output in short.
+
+
+def excerpt(pieces: list[OutputPiece], head: int, tail: int) -> tuple[str, list[OutputPiece]]:
+    shortened = Excerpt(head, tail)
+    shown = [now.text for one in pieces if (now := shortened.take(one)) is not None]
+    return "".join(shown), shortened.rest()
+
+
+def test_a_short_output_is_shown_as_it_comes() -> None:
+    assert excerpt([piece("ab"), piece("cd")], 4, 2) == ("abcd", [])
+
+
+def test_of_a_long_output_the_beginning_and_the_end_are_shown() -> None:
+    shown, rest = excerpt([piece("abcdef"), piece("gh", "stderr"), piece("ij")], 4, 3)
+    assert shown == "abcd"
+    assert rest == [piece("h", "stderr", skipped=3), piece("ij")]
+
+
+@given(st.lists(st.text("abc", max_size=12)), st.integers(0, 20), st.integers(1, 20))
+def test_every_character_is_shown_or_counted(texts: list[str], head: int, tail: int) -> None:
+    whole = "".join(texts)
+    shown, rest = excerpt([piece(text) for text in texts], head, tail)
+    ending = "".join(one.text for one in rest)
+    assert whole.startswith(shown)
+    assert whole.endswith(ending)
+    assert len(whole) == len(shown) + len(ending) + sum(one.skipped for one in rest)
+    assert len(shown) <= head
+    assert len(ending) <= tail
+
+
+def test_how_much_that_is_stands_in_the_documentation() -> None:
+    page = Path(__file__).parents[2] / "docs" / "command-line.md"
+    assert f"first {HEAD_CHARS} and the last {TAIL_CHARS} characters" in page.read_text()
+
+
+def test_what_never_came_is_counted_as_well() -> None:
+    _, rest = excerpt([piece("ab"), piece("cdef", skipped=10)], 2, 2)
+    assert rest == [piece("ef", skipped=12)]
+
+
+def test_lines_are_shown_when_they_are_whole_and_as_they_stand_then() -> None:
+    lines = Lines()
+    assert lines.take(piece("a\nb")).text == "a\n"
+    assert lines.unfinished == "b"
+    assert lines.take(piece("c\r\n1 %\r2")).text == "bc\r\n"
+    assert lines.unfinished == "2"
+    assert lines.take(piece(" %\r")).text == ""
+    assert lines.unfinished == "2 %"
+    assert lines.take(piece("3 %\nx\ry\n")).text == "3 %\ny\n"
+    assert lines.take(piece("rest")).text == ""
+    assert lines.take(piece("more", "stderr")).text == ""
+    assert lines.rest("x-1") == [piece("rest"), piece("more", "stderr")]
+    assert lines.unfinished == ""
+
+
+def test_a_line_without_end_is_not_kept_for_ever() -> None:
+    lines = Lines()
+    text = "x" * (MAX_LINE_CHARS + 1)
+    assert lines.take(piece(text)).text == text
+    assert lines.unfinished == ""
+
+
+# The transcript as it comes.
+
+
+class Written:
+    """Where a feed writes to."""
+
+    def __init__(self) -> None:
+        self.text = ""
+
+    def write(self, text: str) -> None:
+        self.text += text
+
+    def lines(self, text: str) -> None:
+        self.text += text.rstrip("\n") + "\n"
+
+
+class Watching:
+    """Whoever shows an execution in a way of their own."""
+
+    def __init__(self) -> None:
+        self.events: list[str] = []
+
+    def started(self) -> None:
+        self.events.append("started")
+
+    def output(self, piece: OutputPiece) -> None:
+        self.events.append(piece.text)
+
+    def ended(self) -> None:
+        self.events.append("ended")
+
+
+def fed(*entries: Entry) -> tuple[Feed, Written]:
+    written = Written()
+    feed = Feed(written)
+    for entry in entries:
+        feed.take(entry)
+    return feed, written
+
+
+def test_somebody_elses_execution() -> None:
+    feed, written = fed(start(), piece("one\ntw"))
+    assert feed.status == "claude's execution 1 is running"
+    assert feed.unfinished == "tw"
+    feed.take(piece("o"))
+    feed.take(end())
+    assert written.text.endswith("claude\n> code\n  one\n  two\n[0.50 s]\n")
+    assert feed.status == feed.unfinished == ""
+
+
+def test_ones_own_execution_is_left_to_who_waits_for_it() -> None:
+    feed, written = fed()
+    watching = Watching()
+    feed.view("x-1", watching)
+    for entry in (start(), piece("out"), end(), start(2)):
+        feed.take(entry)
+    assert watching.events == ["started", "out", "ended"]
+    assert "out" not in written.text
+    assert feed.of_others is not None
+    assert feed.of_others.number == 2
+
+
+def test_ones_own_that_nobody_waits_for_any_more() -> None:
+    feed, written = fed()
+    feed.view("x-1", Watching())
+    feed.take(start())
+    assert feed.of_others is None
+    feed.unview("x-1")
+    feed.take(piece("late\n"))
+    feed.take(end())
+    assert written.text == "  late\n[0.50 s]\n"
+
+
+def test_names_of_clients_cannot_drive_a_terminal() -> None:
+    feed, written = fed(start(client="\x1b[2J"))
+    assert feed.status == r"\x1b[2J's execution 1 is running"
+    assert "\x1b" not in written.text
+
+
+def test_what_an_unfinished_line_says_is_harmless() -> None:
+    feed, _ = fed(start(), piece("\x1b[31m\x1b]0;x\x07red"))
+    assert feed.unfinished == r"\x1b]0;x\x07red"
+
+
+@pytest.mark.parametrize(
+    ("clients", "said"),
+    [(["a"], "a"), (["a", "b"], "a and b"), (list("abcde"), "a, b and 3 more")],
+)
+def test_who_else_is_there(clients: list[str], said: str) -> None:
+    assert others(clients) == said
+
+
+def test_what_is_said_at_first() -> None:
+    session = SessionStart("s-1", None, "py\x1b", "python", "cl", "scope", 1e9, 0)
+    row = SessionRow.from_wire(samples.session_row(executions=1, state="running"))
+    said = banner(session, row, ["nsm"])
+    assert "session s-1: py\\x1b, opened by cl, running, 1 execution so far" in said
+    assert "lately used by nsm" in said
+    assert "execution" not in banner(session, None, [])
+
+
+# Writing above the prompt.
+
+
+class FakeApp:
+    """As much of an application as a screen needs where none runs."""
+
+
+def test_without_a_prompt_text_is_written_as_it_comes() -> None:
+    stream = io.StringIO()
+    it = Screen(stream)
+    it.write("half")
+    it.lines("a note")
+    it.lines("another\n")
+    assert stream.getvalue() == "half\na note\nanother\n"
+
+
+def above_a_prompt(write: Callable[[Screen], Awaitable[None]]) -> str:
+    stream = io.StringIO()
+
+    async def main() -> None:
+        it = Screen(stream)
+        it.write("before")
+        with it.above(cast("Application[Any]", FakeApp())):
+            await write(it)
+
+    asyncio.run(main())
+    return stream.getvalue()
+
+
+def test_what_waits_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(screen, "MAX_PENDING_CHARS", 20)
+
+    async def write(it: Screen) -> None:
+        for number in range(10):
+            it.write(f"line {number}\n")
+
+    assert above_a_prompt(write) == (
+        "before\nline 0\nlin\n[... 50 characters left out ...]\n 8\nline 9\n"
+    )
+
+
+def test_what_waits_is_written_when_the_prompt_goes() -> None:
+    async def write(it: Screen) -> None:
+        it.write("one\ntw")
+
+    assert above_a_prompt(write) == "before\none\ntw"
+
+
+# The line editor.
+
+
+@pytest.mark.parametrize(
+    ("text", "at", "found", "expected"),
+    [
+        ("mat", 3, Completions(0, 3, ("math", "match"), True), [("math", -3), ("match", -3)]),
+        ("a.ma)", 4, Completions(2, 4, ("max",), True), [("max", -2)]),
+        ("prnt", 2, Completions(0, 4, ("pront",), True), [("pro", -2)]),
+        ("x", 1, Completions(0, 1, ("x\x1b[2J", "x\ny"), True), []),
+        ("x", 1, Completions(0, 9, ("xx",), True), []),
+        ("x", 1, Completions(-1, 1, ("xx",), True), []),
+    ],
+)
+def test_completions(
+    text: str, at: int, found: Completions, expected: list[tuple[str, int]]
+) -> None:
+    made = completions(found, Document(text, at))
+    assert [(one.text, one.start_position) for one in made] == expected
+
+
+@pytest.mark.parametrize(
+    ("line", "width", "shown"),
+    [
+        ("abc", 10, "abc"),
+        ("abcdef", 4, "def"),
+        ("日本語", 5, "本語"),
+        ("\tx", 4, "  x"),
+        ("", 4, ""),
+    ],
+)
+def test_the_end_of_a_line(line: str, width: int, shown: str) -> None:
+    assert end_of_line(line, width) == shown
+
+
+@pytest.mark.parametrize(
+    ("text", "at", "last", "indentation"),
+    [
+        ("ab", 1, True, False),
+        ("a\nb", 0, False, True),
+        ("a\n  ", 1, True, False),
+        ("  a", 2, True, True),
+    ],
+)
+def test_where_the_cursor_is(text: str, at: int, last: bool, indentation: bool) -> None:
+    document = Document(text, at)
+    assert is_at_last_line(document) == last
+    assert is_in_indentation(document) == indentation
+
+
+# What was typed earlier.
+
+
+def entries(path: Path) -> list[str]:
+    return list(FileHistory(str(path)).load_history_strings())
+
+
+def test_a_history_is_kept(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "history-python"
+    first, second = FileHistory(str(path)), FileHistory(str(path))
+    first.append_string("one\n  line é\ud800")
+    second.append_string("two")
+    second.append_string("two")
+    first.append_string("one\n  line é\ud800")
+    assert entries(path) == ["two", "one\n  line é\ud800"]
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert path.parent.stat().st_mode & 0o777 == 0o700
+    assert len(path.read_text().splitlines()) == 2
+
+
+def test_a_damaged_history(tmp_path: Path) -> None:
+    path = tmp_path / "h"
+    path.write_bytes(b'"good"\n{\n"half\n\xff\n17\n"last"\n"cut')
+    assert entries(path) == ["last", "good"]
+
+
+def test_a_history_does_not_grow_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(history, "MAX_ENTRIES", 3)
+    path = tmp_path / "h"
+    path.write_text("".join(json.dumps(str(n)) + "\n" for n in range(7)))
+    assert entries(path) == ["6", "5", "4"]
+    assert path.read_text() == '"4"\n"5"\n"6"\n'
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert os.listdir(tmp_path) == ["h"]
+
+
+def test_long_code_is_no_history(tmp_path: Path) -> None:
+    it = FileHistory(str(tmp_path / "h"))
+    it.append_string("x" * (history.MAX_ENTRY_CHARS + 1))
+    assert entries(tmp_path / "h") == []
+    assert len(it.get_strings()) == 1
+
+
+def test_a_history_that_cannot_be_kept(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "target")
+    it = FileHistory(str(tmp_path / "link"))
+    it.append_string("x")
+    assert it.problem is not None
+    assert not (tmp_path / "target").exists()
+    there = FileHistory(str(tmp_path))
+    assert list(there.load_history_strings()) == []
+    assert there.problem is not None
+
+
+def test_where_a_history_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", "/state")
+    assert history_path("data-3.11") == "/state/nsm/history-data-3.11"
+    assert history_path("../x") == "/state/nsm/history-.._x"
+
+
+# The connection.
+
+
+def linked(
+    use: Callable[[Link], Awaitable[None]], **handlers: Callable[[Exchange], dict[str, Any]]
+) -> FakeSupervisor:
+    async def main(supervisor: FakeSupervisor) -> None:
+        link = await Link.open(supervisor.connect(), name="test", scope="cli")
+        try:
+            await use(link)
+        finally:
+            link.close()
+
+    with FakeSupervisor(None, **handlers) as supervisor:
+        asyncio.run(main(supervisor))
+    return supervisor
+
+
+def test_calls_meet_their_answers() -> None:
+    def echo(exchange: Exchange) -> dict[str, Any]:
+        exchange.emit("said", exchange.args)
+        if exchange.args.get("fail"):
+            raise UnknownSessionError("no such session")
+        return exchange.args
+
+    async def use(link: Link) -> None:
+        heard: list[dict[str, Any]] = []
+        calls = [
+            link.begin("echo", {"n": n}, lambda event: heard.append(event.data)) for n in range(9)
+        ]
+        assert [(await call.answer)["n"] for call in calls] == list(range(9))
+        assert sorted(data["n"] for data in heard) == list(range(9))
+        with pytest.raises(UnknownSessionError):
+            await link.call("echo", {"fail": True})
+
+    linked(use, echo=echo)
+
+
+def test_an_answer_that_is_waited_for_no_longer() -> None:
+    def late(exchange: Exchange) -> dict[str, Any]:
+        exchange.cancelled.wait(20)
+        return {}
+
+    async def use(link: Link) -> None:
+        call = link.begin("late")
+        with pytest.raises(TimeoutError):
+            await link.call("late", timeout_s=0.01)
+        call.cancel()
+        assert await call.answer == {}
+        call.cancel()  # too late, and no harm
+
+    assert linked(use, late=late).cancelled == [1]
+
+
+def test_a_connection_that_is_lost() -> None:
+    def hang_up(exchange: Exchange) -> dict[str, Any]:
+        exchange.hang_up()
+        return {}
+
+    async def use(link: Link) -> None:
+        call = link.begin("hang_up")
+        with pytest.raises(DisconnectedError):
+            await call.answer
+        with pytest.raises(DisconnectedError):
+            await link.lost
+        with pytest.raises(DisconnectedError):
+            await link.call("anything")
+
+    linked(use, hang_up=hang_up)
+
+
+def test_a_supervisor_that_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    import socket
+
+    from nsm.cli.attach import link as module
+
+    monkeypatch.setattr(module, "ANSWER_TIMEOUT_S", 0.01)
+
+    async def main() -> None:
+        ours, theirs = socket.socketpair()
+        with theirs, pytest.raises(DisconnectedError, match="has not answered"):
+            await Link.open(ours, name="test", scope="cli")
+
+    asyncio.run(main())

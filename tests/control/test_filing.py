@@ -1,0 +1,440 @@
+"""Files over the control socket, to agents that are honest and to some that are not."""
+
+from __future__ import annotations
+
+import base64
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import trio
+import trio.testing
+
+from control_bench import MAX_FILE_BYTES, Bench, Peer, bench
+from nsm.wire.errors import FileError, FileTooLargeError, NsmError, SessionEndedError
+from nsm.wire.messages import Cancel
+from nsm.wire.sessions import PIECE_BYTES
+from nsmd.files import ANSWER_TIMEOUT_S
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from fakes import FakeAgent, FakeJail
+
+Frame = dict[str, Any]
+
+
+class FileAgent:
+    """An agent with files in memory. `lie` may change each of its answers about files."""
+
+    def __init__(self, lie: Callable[[Frame], Frame] = lambda frame: frame) -> None:
+        self.files: dict[str, bytes] = {}
+        self.open: dict[str, tuple[str, str, bytearray]] = {}
+        self.requests: list[Mapping[str, Any]] = []
+        self.silent = trio.Event()  # is set: requests about files have no answer
+        self._lie = lie
+
+    async def __call__(self, agent: FakeAgent, jail: FakeJail) -> None:
+        del jail
+        await agent.be_ready()
+        while True:
+            frame = await agent.receive()
+            match frame["type"]:
+                case "execute":
+                    await agent.answer(frame, stdout=frame["code"])
+                case "status":
+                    await agent.send({"type": "status", "running": None, "background": 0})
+                case _:
+                    self.requests.append(frame)
+                    if not self.silent.is_set():
+                        await agent.send(self._lie({"id": frame["id"], **self._answer(frame)}))
+
+    def _answer(self, frame: Mapping[str, Any]) -> Frame:
+        path, mode, data = self.open.get(frame["id"], ("", "", bytearray()))
+        match frame["type"]:
+            case "file_open":
+                path, mode = f"/workspace/{frame['path']}", frame["mode"]
+                if mode == "read" and path not in self.files:
+                    return {"type": "file_error", "message": f"{path}: none", "code": "ENOENT"}
+                data = bytearray(self.files[path] if mode == "read" else b"")
+                self.open[frame["id"]] = path, mode, data
+                size = len(data)
+                return {"type": "file", "path": path, "size": size, "permissions": 0o644}
+            case _ if not path:
+                return {"type": "file_error", "message": "no file is open under this id"}
+            case "file_read":
+                piece = bytes(data[: frame["bytes"]])
+                del data[: frame["bytes"]]
+                text = base64.b64encode(piece).decode()
+                return {"type": "file_data", "data": text, "eof": not data}
+            case "file_write":
+                data += base64.b64decode(frame["data"])
+                size = len(data)
+                return {"type": "file", "path": path, "size": size, "permissions": 0o644}
+            case _:
+                del self.open[frame["id"]]
+                if mode == "write" and frame["keep"]:
+                    self.files[path] = bytes(data)
+                size = len(data) if mode == "write" else len(self.files[path]) - len(data)
+                return {"type": "file_closed", "path": path, "size": size}
+
+
+async def client_of(it: Bench) -> Peer:
+    """A client, and a session `a` with files."""
+    peer = await it.connect()
+    await peer.call("run", env="python", code="x", session="a")
+    return peer
+
+
+async def open_file(peer: Peer, path: str, mode: str, **args: Any) -> int:
+    answer = await peer.call("file_open", target="a", path=path, mode=mode, **args)
+    handle = answer["file"]
+    assert isinstance(handle, int)
+    return handle
+
+
+async def test_a_file_goes_in_and_comes_back(autojump_clock: trio.abc.Clock) -> None:
+    agent = FileAgent()
+    data = bytes(range(256)) * 2000
+    async with bench(agent) as it:
+        peer = await client_of(it)
+        file = await open_file(peer, "f", "write", permissions=0o600, overwrite=False)
+        opening = agent.requests[-1]
+        assert (opening["permissions"], opening["overwrite"]) == (0o600, False)
+        for start in range(0, len(data), PIECE_BYTES):
+            piece = data[start : start + PIECE_BYTES]
+            written = await peer.call("file_write", file=file, data=piece)
+            assert written == {"size": start + len(piece)}
+        closed = await peer.call("file_close", file=file, keep=True)
+        assert closed == {"path": "/workspace/f", "size": len(data)}
+        assert agent.files == {"/workspace/f": data}
+        answer = await peer.call("file_open", target="here/a", path="f", mode="read")
+        assert (answer["path"], answer["size"]) == ("/workspace/f", len(data))
+        assert answer["permissions"] == 0o644
+        received = b""
+        while True:
+            part = await peer.call("file_read", file=answer["file"])
+            received += part["data"]
+            if part["eof"]:
+                break
+        assert received == data
+        assert (await peer.call("file_close", file=answer["file"], keep=True))["size"] == len(data)
+        assert agent.open == {}
+
+
+async def test_files_go_while_code_runs(autojump_clock: trio.abc.Clock) -> None:
+    agent = FileAgent()
+    async with bench(agent) as it:
+        peer = await client_of(it)
+        file = await open_file(peer, "f", "write")
+        await peer.call("run_in", target="a", code="meanwhile")
+        await peer.call("file_write", file=file, data=b"x")
+        await peer.call("file_close", file=file, keep=True)
+        assert agent.files == {"/workspace/f": b"x"}
+
+
+async def test_several_requests_for_one_file_take_turns(autojump_clock: trio.abc.Clock) -> None:
+    agent = FileAgent()
+    async with bench(agent) as it:
+        peer = await client_of(it)
+        file = await open_file(peer, "f", "write")
+        for _ in range(10):
+            await peer.start("file_write", file=file, data=bytes(10))
+        sizes = [(await peer.next_result())["size"] for _ in range(10)]
+        assert sizes == [10 * n for n in range(1, 11)]
+
+
+async def test_the_agents_reason_is_handed_on(autojump_clock: trio.abc.Clock) -> None:
+    async with bench(FileAgent()) as it:
+        peer = await client_of(it)
+        with pytest.raises(FileError, match="/workspace/nope: none") as error:
+            await open_file(peer, "nope", "read")
+        assert error.value.data == {"errno": "ENOENT"}
+
+
+async def test_after_an_error_the_transfer_is_over(autojump_clock: trio.abc.Clock) -> None:
+    def full(frame: Frame) -> Frame:
+        if frame["type"] == "file" and frame["size"]:
+            return {"type": "file_error", "id": frame["id"], "message": "no space is left"}
+        return frame
+
+    async with bench(FileAgent(full)) as it:
+        peer = await client_of(it)
+        file = await open_file(peer, "f", "write")
+        with pytest.raises(FileError, match="no space"):
+            await peer.call("file_write", file=file, data=b"x")
+        with pytest.raises(FileError, match=f"No file {file} is open"):
+            await peer.call("file_close", file=file, keep=True)
+
+
+async def test_a_file_belongs_to_its_connection(autojump_clock: trio.abc.Clock) -> None:
+    agent = FileAgent()
+    async with bench(agent) as it:
+        peer, other = await client_of(it), await it.connect()
+        file = await open_file(peer, "f", "write")
+        with pytest.raises(FileError, match="No file"):
+            await other.call("file_write", file=file, data=b"x")
+        await peer.call("file_write", file=file, data=b"half")
+        await peer.stream.aclose()
+        await trio.testing.wait_all_tasks_blocked()
+        assert agent.open == {}
+        assert agent.files == {}
+
+
+async def test_a_client_that_vanishes_while_a_file_opens(autojump_clock: trio.abc.Clock) -> None:
+    agent = FileAgent()
+    async with bench(agent) as it:
+        peer = await client_of(it)
+        agent.silent.set()
+        await peer.start("file_open", target="a", path="f", mode="write")
+        await trio.testing.wait_all_tasks_blocked()
+        await peer.stream.aclose()
+        await trio.testing.wait_all_tasks_blocked()
+        opened, closed = agent.requests
+        assert (closed["type"], closed["id"], closed["keep"]) == ("file_close", opened["id"], False)
+
+
+async def test_opening_can_be_cancelled(autojump_clock: trio.abc.Clock) -> None:
+    agent = FileAgent()
+    async with bench(agent) as it:
+        peer = await client_of(it)
+        agent.silent.set()
+        opening = await peer.start("file_open", target="a", path="f", mode="write")
+        await trio.testing.wait_all_tasks_blocked()
+        await peer.send(Cancel(opening))
+        with pytest.raises(NsmError, match="cancelled"):
+            await peer.answer(opening)
+        await trio.testing.wait_all_tasks_blocked()
+        assert agent.requests[-1]["type"] == "file_close"
+
+
+async def test_a_session_that_ends_in_the_middle(autojump_clock: trio.abc.Clock) -> None:
+    agent = FileAgent()
+    async with bench(agent) as it:
+        peer = await client_of(it)
+        file = await open_file(peer, "f", "write")
+        agent.silent.set()
+        writing = await peer.start("file_write", file=file, data=b"x")
+        await trio.testing.wait_all_tasks_blocked()
+        it.registry.find("a").end("test")
+        with pytest.raises(SessionEndedError, match="test"):
+            await peer.answer(writing)
+        with pytest.raises(FileError):
+            await peer.call("file_close", file=file, keep=True)
+
+
+async def test_an_agent_that_does_not_answer(autojump_clock: trio.abc.Clock) -> None:
+    agent = FileAgent()
+    async with bench(agent) as it:
+        peer = await client_of(it)
+        file = await open_file(peer, "f", "write")
+        agent.silent.set()
+        start_s = trio.current_time()
+        with pytest.raises(FileError, match="not answered within 30 s"):
+            await peer.call("file_write", file=file, data=b"x")
+        assert trio.current_time() - start_s == pytest.approx(ANSWER_TIMEOUT_S)
+        await trio.testing.wait_all_tasks_blocked()
+        assert agent.requests[-1]["type"] == "file_close"
+        # Only this transfer is over.
+        assert (await peer.call("run_in", target="a", code="fine"))["stdout"] == "fine"
+
+
+# Limits
+
+
+async def test_a_file_that_is_too_large_is_not_read(autojump_clock: trio.abc.Clock) -> None:
+    agent = FileAgent()
+    agent.files = {"/workspace/f": bytes(MAX_FILE_BYTES + 1)}
+    async with bench(agent) as it:
+        peer = await client_of(it)
+        with pytest.raises(FileTooLargeError, match="max_file_mb"):
+            await open_file(peer, "f", "read")
+        await trio.testing.wait_all_tasks_blocked()
+        assert agent.open == {}
+
+
+async def test_a_file_that_is_too_large_is_not_written(autojump_clock: trio.abc.Clock) -> None:
+    agent = FileAgent()
+    async with bench(agent) as it:
+        peer = await client_of(it)
+        file = await open_file(peer, "f", "write")
+        for _ in range(MAX_FILE_BYTES // PIECE_BYTES):
+            await peer.call("file_write", file=file, data=bytes(PIECE_BYTES))
+        with pytest.raises(FileTooLargeError, match=str(MAX_FILE_BYTES)):
+            await peer.call("file_write", file=file, data=b"x")
+        await trio.testing.wait_all_tasks_blocked()
+        assert agent.open == {}
+        assert agent.files == {}
+
+
+async def test_a_transfer_is_activity(autojump_clock: trio.abc.Clock) -> None:
+    agent = FileAgent()
+    async with bench(agent, idle_timeout_s=100) as it:
+        peer = await client_of(it)
+        file = await open_file(peer, "f", "write")
+        for _ in range(5):
+            await trio.sleep(90)
+            await peer.call("file_write", file=file, data=b"x")
+        session = it.registry.find("a")
+        start_s = trio.current_time()
+        await session.wait_ended()
+        assert session.end_reason == "idle timeout"
+        assert trio.current_time() - start_s == pytest.approx(100, abs=1)
+
+
+async def test_activity_overtakes_the_question_for_it(autojump_clock: trio.abc.Clock) -> None:
+    """At its idle limit a session asks its agent; what comes meanwhile makes that out of date."""
+    answer = trio.Event()
+
+    async def slow_to_tell(agent: FakeAgent, jail: FakeJail) -> None:
+        await agent.be_ready()
+        await agent.answer(await agent.receive())
+        assert (await agent.receive())["type"] == "status"
+        frame = await agent.receive()
+        checked = {"type": "checked", "id": frame["id"], "status": "complete", "indent": ""}
+        await agent.send(checked)
+        await answer.wait()
+        await agent.send({"type": "status", "running": None, "background": 0})
+        await agent.receive()
+
+    async with bench(slow_to_tell, idle_timeout_s=100) as it:
+        peer = await client_of(it)
+        await trio.sleep(101)
+        await peer.call("check", target="a", code="x")
+        answer.set()
+        await trio.sleep(50)
+        assert it.registry.find("a").state.value == "idle"
+
+
+# Lies
+
+
+def more_than_asked(frame: Frame) -> Frame:
+    if frame["type"] == "file_data":
+        return frame | {"data": base64.b64encode(bytes(200_000)).decode(), "eof": False}
+    return frame
+
+
+def no_end(frame: Frame) -> Frame:
+    if frame["type"] == "file_data":
+        return frame | {"data": "", "eof": False}
+    return frame
+
+
+def miscounted(frame: Frame) -> Frame:
+    return frame | {"size": 77} if frame["type"] in ("file", "file_closed") else frame
+
+
+def something_else(frame: Frame) -> Frame:
+    return {"type": "checked", "id": frame["id"], "status": "complete", "indent": ""}
+
+
+def no_base64(frame: Frame) -> Frame:
+    return frame | {"data": "?"} if frame["type"] == "file_data" else frame
+
+
+async def read_all(peer: Peer) -> None:
+    file = await open_file(peer, "f", "read")
+    while not (await peer.call("file_read", file=file, bytes=1000))["eof"]:
+        pass
+    await peer.call("file_close", file=file, keep=True)
+
+
+async def write_all(peer: Peer) -> None:
+    file = await open_file(peer, "g", "write")
+    await peer.call("file_write", file=file, data=b"x")
+    await peer.call("file_close", file=file, keep=True)
+
+
+@pytest.mark.parametrize(
+    ("lie", "transfer"),
+    [
+        (more_than_asked, read_all),
+        (no_end, read_all),
+        (miscounted, read_all),
+        (miscounted, write_all),
+        (something_else, read_all),
+        (something_else, write_all),
+        (no_base64, read_all),
+    ],
+)
+async def test_a_lying_agent_loses_its_own_session(
+    lie: Callable[[Frame], Frame], transfer: Any, autojump_clock: trio.abc.Clock
+) -> None:
+    agent = FileAgent(lie)
+    agent.files = {"/workspace/f": bytes(5000)}
+    async with bench(agent) as it:
+        peer = await client_of(it)
+        await peer.call("run", env="bash", code="x", session="b")
+        with pytest.raises(SessionEndedError, match="broke the protocol"):
+            await transfer(peer)
+        await trio.testing.wait_all_tasks_blocked()
+        assert [session.name for session in it.registry.live_sessions()] == ["b"]
+        assert await peer.call("ping") == {}
+
+
+async def test_data_for_files_that_nobody_has_open_is_passed_over(
+    autojump_clock: trio.abc.Clock,
+) -> None:
+    async def eager(agent: FakeAgent, jail: FakeJail) -> None:
+        await agent.be_ready()
+        while True:
+            frame = await agent.receive()
+            data = base64.b64encode(bytes(PIECE_BYTES)).decode()
+            for _ in range(50):
+                await agent.send({"type": "file_data", "id": "q1", "data": data, "eof": False})
+            await agent.answer(frame, stdout="fine")
+
+    async with bench(eager) as it:
+        peer = await client_of(it)
+        assert (await peer.call("run_in", target="a", code="x"))["stdout"] == "fine"
+
+
+# What is refused
+
+
+@pytest.mark.parametrize(
+    ("op", "args", "code"),
+    [
+        ("file_open", {"path": "x", "mode": "read"}, "bad-request"),
+        ("file_open", {"target": "nobody", "path": "x", "mode": "read"}, "unknown-session"),
+        ("file_open", {"target": "a", "mode": "read"}, "bad-request"),
+        ("file_open", {"target": "a", "path": "", "mode": "read"}, "bad-request"),
+        ("file_open", {"target": "a", "path": "a\0b", "mode": "read"}, "bad-request"),
+        ("file_open", {"target": "a", "path": "x" * 5000, "mode": "read"}, "bad-request"),
+        ("file_open", {"target": "a", "path": "x", "mode": "append"}, "bad-request"),
+        (
+            "file_open",
+            {"target": "a", "path": "x", "mode": "write", "permissions": 0o7777},
+            "bad-request",
+        ),
+        (
+            "file_open",
+            {"target": "a", "path": "x", "mode": "write", "overwrite": 1},
+            "bad-request",
+        ),
+        ("file_read", {}, "bad-request"),
+        ("file_read", {"file": 99}, "file-error"),
+        ("file_read", {"file": "1"}, "bad-request"),
+        ("file_read", {"file": 1, "bytes": 0}, "bad-request"),
+        ("file_read", {"file": 1, "bytes": PIECE_BYTES + 1}, "bad-request"),
+        ("file_read", {"file": 1}, "file-error"),
+        ("file_write", {"file": 1}, "bad-request"),
+        ("file_write", {"file": 1, "data": "text"}, "bad-request"),
+        ("file_write", {"file": 1, "data": bytes(PIECE_BYTES + 1)}, "bad-request"),
+        ("file_close", {"file": 1, "keep": 1}, "bad-request"),
+    ],
+)
+async def test_bad_requests_cost_nothing(
+    op: str, args: dict[str, Any], code: str, autojump_clock: trio.abc.Clock
+) -> None:
+    agent = FileAgent()
+    async with bench(agent) as it:
+        peer = await client_of(it)
+        file = await open_file(peer, "f", "write")
+        assert file == 1
+        with pytest.raises(NsmError) as error:
+            await peer.call(op, **args)
+        assert error.value.code == code
+        await peer.call("file_write", file=file, data=b"x")
+        await peer.call("file_close", file=file, keep=True)
+        assert agent.files == {"/workspace/f": b"x"}

@@ -1,0 +1,531 @@
+"""People who join a session: transcripts, code in it, completion, checks."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import trio
+import trio.testing
+
+from control_bench import Bench, Peer, bench
+from nsm.wire import transcripts
+from nsm.wire.errors import NsmError, SessionEndedError, UnknownSessionError
+from nsm.wire.messages import Cancel, Event
+from nsm.wire.transcripts import ExecutionEnd, ExecutionStart, OutputPiece, SessionStart
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from fakes import FakeAgent, FakeJail
+    from nsm.wire.transcripts import Entry
+
+
+def entries(events: Sequence[Event]) -> list[Entry]:
+    """What a client makes of events."""
+    found = [transcripts.entry(event.event, event.data) for event in events]
+    return [entry for entry in found if entry is not None]
+
+
+def kinds(events: Sequence[Event]) -> list[str]:
+    return [event.event for event in events]
+
+
+async def logs(peer: Peer, target: str, **args: Any) -> tuple[list[Entry], dict[str, Any]]:
+    peer.events.clear()
+    end = await peer.call("logs", target=target, **args)
+    return entries(peer.events), end
+
+
+async def next_entry(peer: Peer) -> Entry:
+    message = await peer.next()
+    assert isinstance(message, Event)
+    (entry,) = entries([message])
+    return entry
+
+
+class Typing:
+    """An agent whose executions print what the test says, when it says so."""
+
+    def __init__(self) -> None:
+        self.frames: list[Mapping[str, Any]] = []
+        self.agent: FakeAgent | None = None
+
+    async def __call__(self, agent: FakeAgent, jail: FakeJail) -> None:
+        del jail
+        self.agent = agent
+        await agent.be_ready()
+        while True:
+            self.frames.append(await agent.receive())
+
+    async def say(self, text: str) -> None:
+        assert self.agent is not None
+        frame = {"type": "output", "id": self._running["id"], "stream": "stdout", "text": text}
+        await self.agent.send(frame)
+
+    async def answer(self, **fields: Any) -> None:
+        assert self.agent is not None
+        await self.agent.answer(self._running, **fields)
+
+    @property
+    def _running(self) -> Mapping[str, Any]:
+        return [frame for frame in self.frames if frame["type"] == "execute"][-1]
+
+
+# Transcripts
+
+
+async def test_a_transcript_of_several_clients(autojump_clock: trio.abc.Clock) -> None:
+    async with bench() as it:
+        peer = await it.connect()
+        first = await peer.call("run", env="python", code="one", session="a")
+        await peer.call("run_in", target="a", code="two")
+        found, end = await logs(peer, "a")
+        assert [type(entry) for entry in found] == [
+            SessionStart,
+            *[ExecutionStart, OutputPiece, ExecutionEnd] * 2,
+        ]
+        assert isinstance(found[1], ExecutionStart)
+        assert found[1].execution_id == first["execution_id"]
+        assert (found[1].client, found[1].code) == ("test", "one")
+        assert end == {
+            "id": first["session"]["id"],
+            "name": "a",
+            "state": "idle",
+            "end_reason": None,
+            "executions": 2,
+        }
+        assert len((await logs(peer, "here/a", executions=1))[0]) == 4
+        assert len((await logs(peer, end["id"], executions=0))[0]) == 1
+
+
+async def test_ended_sessions_are_listed_and_read(autojump_clock: trio.abc.Clock) -> None:
+    async with bench() as it:
+        peer = await it.connect()
+        await peer.call("run", env="python", code="one", session="a")
+        await peer.call("run", env="python", code="shot")
+        await trio.sleep(30)
+        await peer.call("kill", targets=["a"])
+        rows = (await peer.call("sessions", all=True))["ended"]
+        assert [row["name"] for row in rows] == [None, "a"]
+        assert rows[1]["reason"] == "killed by test"
+        assert rows[1]["lived_s"] == pytest.approx(30, abs=1)
+        assert rows[0]["ended_s"] == pytest.approx(30, abs=1)
+        assert [row["executions"] for row in rows] == [1, 1]
+        assert "ended" not in await peer.call("sessions")
+        found, end = await logs(peer, "a")
+        assert (end["state"], end["end_reason"]) == ("ended", "killed by test")
+        assert [e.code for e in found if isinstance(e, ExecutionStart)] == ["one"]
+        found, end = await logs(peer, rows[0]["id"], follow=True)  # there is nothing to wait for
+        assert [e.code for e in found if isinstance(e, ExecutionStart)] == ["shot"]
+        # A new session of the name is what the name means from now on.
+        await peer.call("run", env="python", code="two", session="a")
+        found, _ = await logs(peer, "a")
+        assert [e.code for e in found if isinstance(e, ExecutionStart)] == ["two"]
+        assert (await logs(peer, rows[1]["id"]))[1]["executions"] == 1
+
+
+async def test_a_session_that_does_not_start_has_a_transcript(
+    autojump_clock: trio.abc.Clock,
+) -> None:
+    async def stillborn(agent: FakeAgent, jail: FakeJail) -> None:
+        jail.words = "bwrap: No permissions"
+
+    async with bench(stillborn) as it:
+        peer = await it.connect()
+        with pytest.raises(NsmError, match="No permissions"):
+            await peer.call("run", env="python", code="x", session="a")
+        found, end = await logs(peer, "a")
+        assert "No permissions" in end["end_reason"]
+        assert isinstance(found[-1], ExecutionEnd)
+        assert found[-1].error is not None
+        assert found[-1].error.code == "start-failed"
+
+
+async def test_what_is_interrupted_in_the_queue_or_dies_in_it_is_told(
+    autojump_clock: trio.abc.Clock,
+) -> None:
+    async with bench() as it:
+        peer, other = await it.connect(), await it.connect()
+        await peer.start("run", env="python", code="wait", session="a")
+        await trio.testing.wait_all_tasks_blocked()
+        queued = await other.start("run", env="python", code="queued", session="a")
+        await trio.testing.wait_all_tasks_blocked()
+        await other.send(Cancel(queued))
+        await other.answer(queued)
+        await peer.start("run", env="python", code="doomed", session="a")
+        await trio.testing.wait_all_tasks_blocked()
+        it.registry.find("a").end("test")
+        await trio.testing.wait_all_tasks_blocked()
+        found, _ = await logs(other, "a")
+        ends = [entry for entry in found if isinstance(entry, ExecutionEnd)]
+        starts = [entry for entry in found if isinstance(entry, ExecutionStart)]
+        assert [start.code for start in starts] == ["wait", "queued", "doomed"]
+        assert ends[1].interrupted
+        assert isinstance(ends[0].error, SessionEndedError)
+        assert isinstance(ends[2].error, SessionEndedError)
+
+
+async def test_a_follower_sees_output_as_it_comes(autojump_clock: trio.abc.Clock) -> None:
+    typing = Typing()
+    async with bench(typing) as it:
+        peer, follower = await it.connect(), await it.connect()
+        running = await peer.start("run", env="python", code="first", session="a")
+        await trio.testing.wait_all_tasks_blocked()
+        assert typing.frames[-1]["stream"] is False
+        following = await follower.start("logs", target="a", follow=True)
+        assert isinstance(await next_entry(follower), SessionStart)
+        assert isinstance(await next_entry(follower), ExecutionStart)
+        # One that runs already begins to stream ...
+        assert typing.frames[-1] == {"type": "stream", "id": typing.frames[-2]["id"]}
+        await typing.say("a")
+        entry = await next_entry(follower)
+        assert isinstance(entry, OutputPiece)
+        assert entry.text == "a"
+        await typing.answer(stdout="ab")
+        assert (await peer.answer(running))["stdout"] == "ab"
+        entry = await next_entry(follower)
+        assert isinstance(entry, OutputPiece)
+        assert entry.text == "b"
+        assert isinstance(await next_entry(follower), ExecutionEnd)
+        # ... the next one streams from its beginning, and for the follower alone.
+        running = await peer.start("run", env="python", code="second", session="a")
+        assert isinstance(await next_entry(follower), ExecutionStart)
+        assert typing.frames[-1]["stream"] is True
+        await typing.say("c")
+        assert isinstance(await next_entry(follower), OutputPiece)
+        await typing.answer(stdout="c")
+        await peer.answer(running)
+        assert peer.events == []
+        assert isinstance(await next_entry(follower), ExecutionEnd)
+        # It ends when asked to, and then nothing streams any more.
+        await follower.send(Cancel(following))
+        end = await follower.answer(following)
+        assert (end["state"], end["executions"]) == ("idle", 2)
+        await peer.start("run", env="python", code="third", session="a")
+        await trio.testing.wait_all_tasks_blocked()
+        assert typing.frames[-1]["stream"] is False
+
+
+async def test_a_run_that_streams_is_seen_from_its_beginning(
+    autojump_clock: trio.abc.Clock,
+) -> None:
+    typing = Typing()
+    async with bench(typing) as it:
+        peer, follower = await it.connect(), await it.connect()
+        await peer.start("run", env="python", code="x", session="a", stream=True)
+        await trio.testing.wait_all_tasks_blocked()
+        await typing.say("so far")
+        await trio.testing.wait_all_tasks_blocked()
+        found, end = await logs(follower, "a")
+        assert [type(entry) for entry in found] == [SessionStart, ExecutionStart, OutputPiece]
+        assert end["state"] == "running"
+        assert not [frame for frame in typing.frames if frame["type"] == "stream"]
+
+
+async def test_following_ends_with_the_session(autojump_clock: trio.abc.Clock) -> None:
+    async with bench() as it:
+        peer, follower = await it.connect(), await it.connect()
+        await peer.call("run", env="python", code="x", session="a")
+        following = await follower.start("logs", target="a", follow=True)
+        await trio.testing.wait_all_tasks_blocked()
+        await peer.call("kill", targets=["a"])
+        end = await follower.answer(following)
+        assert (end["state"], end["end_reason"]) == ("ended", "killed by test")
+
+
+async def test_followers_that_do_not_read_hold_nobody_up(autojump_clock: trio.abc.Clock) -> None:
+    typing = Typing()
+    async with bench(typing) as it:
+        peer = await it.connect()
+        running = await peer.start("run", env="python", code="x", session="a")
+        deaf = [await it.connect() for _ in range(20)]
+        for follower in deaf:
+            await follower.start("logs", target="a", follow=True)
+        await trio.testing.wait_all_tasks_blocked()
+        for _ in range(100):
+            await typing.say("x" * 65536)
+        await typing.answer(stdout="done")
+        assert (await peer.answer(running))["stdout"] == "done"
+        # Each has its own place; a reader that wakes up is told what it has missed.
+        missed = seen = 0
+        while not isinstance(entry := await next_entry(deaf[0]), ExecutionEnd):
+            if isinstance(entry, OutputPiece):
+                missed += entry.skipped
+                seen += len(entry.text)
+        assert seen + missed == 100 * 65536 + len("done")
+        assert missed > 50 * 65536
+
+
+async def test_followers_that_vanish_are_forgotten(autojump_clock: trio.abc.Clock) -> None:
+    typing = Typing()
+    async with bench(typing) as it:
+        peer, follower = await it.connect(), await it.connect()
+        await peer.start("run", env="python", code="x", session="a")
+        await trio.testing.wait_all_tasks_blocked()
+        await follower.start("logs", target="a", follow=True)
+        await trio.testing.wait_all_tasks_blocked()
+        session = it.registry.find("a")
+        assert session.transcript.followers == 1
+        await follower.stream.aclose()
+        await trio.testing.wait_all_tasks_blocked()
+        assert session.transcript.followers == 0
+
+
+async def test_an_agent_that_cannot_stream_late_gives_its_output_at_the_end(
+    autojump_clock: trio.abc.Clock,
+) -> None:
+    async def old(agent: FakeAgent, jail: FakeJail) -> None:
+        await agent.be_ready(["sequence", "execute.timeout", "execute.result", "stream"])
+        frame = await agent.receive()
+        await trio.sleep(5)
+        await agent.answer(frame, stdout="all")
+        await agent.receive()
+
+    async with bench(old) as it:
+        peer, follower = await it.connect(), await it.connect()
+        running = await peer.start("run", env="python", code="x", session="a")
+        await trio.testing.wait_all_tasks_blocked()
+        await follower.start("logs", target="a", follow=True)
+        await peer.answer(running)
+        found = [await next_entry(follower) for _ in range(4)]
+        assert [type(entry) for entry in found] == [
+            SessionStart,
+            ExecutionStart,
+            OutputPiece,
+            ExecutionEnd,
+        ]
+
+
+# Code of others
+
+
+async def test_code_joins_a_session_of_another_scope(autojump_clock: trio.abc.Clock) -> None:
+    typing = Typing()
+    async with bench(typing) as it:
+        peer = await it.connect()
+        first = await peer.start("run", env="python", code="x", session="a")
+        await trio.testing.wait_all_tasks_blocked()
+        await typing.answer(stdout="1")
+        session = (await peer.answer(first))["session"]
+        joining = await peer.start(
+            "run_in", target=session["id"], code="y", timeout_s=99, execution_id="j", stream=True
+        )
+        await trio.testing.wait_all_tasks_blocked()
+        await typing.say("2")
+        await typing.answer(stdout="2")
+        result = await peer.answer(joining)
+        assert result["session"] == session | {"created": False}
+        assert (result["stdout"], result["env"]) == ("2", "python")
+        assert (result["timeout_s"], result["clamped_from_s"]) == (30, 99)
+        assert [event.data["text"] for event in peer.events] == ["2"]
+        assert (await peer.call("result", execution_id="j"))["stdout"] == "2"
+
+
+async def test_joining_code_is_interrupted_by_its_own_client_only(
+    autojump_clock: trio.abc.Clock,
+) -> None:
+    async with bench() as it:
+        peer, joiner = await it.connect(), await it.connect()
+        await peer.call("run", env="python", code="x", session="a")
+        joining = await joiner.start("run_in", target="a", code="wait")
+        await trio.testing.wait_all_tasks_blocked()
+        await joiner.send(Cancel(joining))
+        assert (await joiner.answer(joining))["interrupted"]
+        # Who leaves takes nothing along.
+        await joiner.start("run_in", target="a", code="wait")
+        await trio.testing.wait_all_tasks_blocked()
+        await joiner.stream.aclose()
+        await trio.testing.wait_all_tasks_blocked()
+        assert it.registry.find("a").state.value == "running"
+
+
+# What a prompt asks
+
+COMPLETIONS = {"type": "completions", "start": 0, "end": 2, "matches": ["print"], "available": True}
+CHECKED = {"type": "checked", "status": "incomplete", "indent": "    "}
+COMPLETE = {"target": "a", "code": "pr", "cursor": 2}
+
+
+async def answering(
+    agent: FakeAgent, jail: FakeJail, *, answers: Sequence[Mapping[str, Any]] = ()
+) -> None:
+    """Answers executions, and each request with the next of the answers; then no more."""
+    del jail
+    await agent.be_ready()
+    left = list(answers)
+    while True:
+        frame = await agent.receive()
+        if frame["type"] == "execute":
+            await agent.answer(frame, stdout=frame["code"])
+        elif left:
+            await agent.send({"id": frame["id"], **left.pop(0)})
+
+
+async def prompt(it: Bench) -> Peer:
+    """A client, and a session `a` to join."""
+    peer = await it.connect()
+    await peer.call("run", env="python", code="x", session="a")
+    return peer
+
+
+async def test_completion_and_check(autojump_clock: trio.abc.Clock) -> None:
+    async with bench(partial(answering, answers=[COMPLETIONS, CHECKED])) as it:
+        peer = await prompt(it)
+        assert await peer.call("complete", **COMPLETE) == {
+            "start": 0,
+            "end": 2,
+            "matches": ["print"],
+            "available": True,
+        }
+        answer = await peer.call("check", target="a", code="if x:")
+        assert answer == {"status": "incomplete", "indent": "    "}
+
+
+async def test_an_agent_that_does_not_answer_a_prompt(autojump_clock: trio.abc.Clock) -> None:
+    async with bench(answering) as it:
+        peer = await prompt(it)
+        assert not (await peer.call("complete", **COMPLETE))["available"]
+        assert (await peer.call("check", target="a", code="x"))["status"] == "unknown"
+        assert (await peer.call("run_in", target="a", code="fine"))["stdout"] == "fine"
+
+
+async def test_a_place_outside_of_the_code_is_no_completion(
+    autojump_clock: trio.abc.Clock,
+) -> None:
+    async with bench(partial(answering, answers=[COMPLETIONS | {"end": 3}])) as it:
+        peer = await prompt(it)
+        answer = await peer.call("complete", **COMPLETE)
+        assert answer == {"start": 2, "end": 2, "matches": [], "available": False}
+
+
+@pytest.mark.parametrize("late", [COMPLETIONS, CHECKED, {"type": "file_error", "message": "x"}])
+async def test_answers_that_nobody_waits_for_are_passed_over(
+    late: Mapping[str, Any], autojump_clock: trio.abc.Clock
+) -> None:
+    answers = [{"id": "q99", **late}, COMPLETIONS]
+    async with bench(partial(answering, answers=answers)) as it:
+        peer = await prompt(it)
+        assert not (await peer.call("complete", **COMPLETE))["available"]
+        assert (await peer.call("complete", **COMPLETE))["available"]
+
+
+async def test_an_answer_to_something_else_ends_that_session(
+    autojump_clock: trio.abc.Clock,
+) -> None:
+    async with bench(partial(answering, answers=[CHECKED])) as it:
+        peer = await prompt(it)
+        await peer.call("run", env="bash", code="x", session="b")
+        with pytest.raises(SessionEndedError, match="broke the protocol"):
+            await peer.call("complete", **COMPLETE)
+        assert [s.name for s in it.registry.live_sessions()] == ["b"]
+
+
+async def test_an_agent_that_refuses_says_why(autojump_clock: trio.abc.Clock) -> None:
+    answers = [{"type": "error", "message": "unknown type"}]
+    async with bench(partial(answering, answers=answers)) as it:
+        peer = await prompt(it)
+        with pytest.raises(NsmError, match="refused: unknown type"):
+            await peer.call("complete", **COMPLETE)
+
+
+async def test_an_older_agent_is_told_apart(autojump_clock: trio.abc.Clock) -> None:
+    async def old(agent: FakeAgent, jail: FakeJail) -> None:
+        await agent.be_ready([])
+        await agent.answer(await agent.receive())
+        await agent.receive()
+
+    async with bench(old) as it:
+        peer = await prompt(it)
+        for op, args in (
+            ("complete", COMPLETE),
+            ("check", {"target": "a", "code": "x"}),
+            ("file_open", {"target": "a", "path": "x", "mode": "read"}),
+        ):
+            with pytest.raises(NsmError, match="too old") as error:
+                await peer.call(op, **args)
+            assert error.value.code == "unknown-operation"
+
+
+async def test_a_session_that_ends_while_a_prompt_asks(autojump_clock: trio.abc.Clock) -> None:
+    async with bench(answering) as it:
+        peer = await prompt(it)
+        asking = await peer.start("complete", **COMPLETE)
+        await trio.testing.wait_all_tasks_blocked()
+        it.registry.find("a").end("test")
+        with pytest.raises(SessionEndedError, match="test"):
+            await peer.answer(asking)
+
+
+async def test_asking_a_session_that_still_starts_waits_for_it(
+    autojump_clock: trio.abc.Clock,
+) -> None:
+    async def slow(agent: FakeAgent, jail: FakeJail) -> None:
+        await trio.sleep(3)
+        await answering(agent, jail, answers=[CHECKED])
+
+    async with bench(slow) as it:
+        peer = await it.connect()
+        running = await peer.start("run", env="python", code="x", session="a")
+        asking = await peer.start("check", target="a", code="if x:")
+        assert (await peer.answer(running))["exit_code"] == 0
+        assert (await peer.answer(asking))["status"] == "incomplete"
+
+
+# What is refused
+
+
+@pytest.mark.parametrize(
+    ("op", "args", "code"),
+    [
+        ("logs", {"target": "nobody"}, "unknown-session"),
+        ("logs", {}, "bad-request"),
+        ("logs", {"target": "a", "executions": -1}, "bad-request"),
+        ("logs", {"target": "a", "executions": True}, "bad-request"),
+        ("logs", {"target": "a", "follow": 1}, "bad-request"),
+        ("run_in", {"target": "nobody", "code": "x"}, "unknown-session"),
+        ("run_in", {"target": "a"}, "bad-request"),
+        ("run_in", {"target": "a", "code": "x" * (8 * 1024 * 1024 + 1)}, "code-too-large"),
+        ("run_in", {"target": "a", "code": "x", "timeout_s": 0}, "bad-request"),
+        ("complete", {"target": "a", "code": "x", "cursor": 2}, "bad-request"),
+        ("complete", {"target": "a", "code": "x"}, "bad-request"),
+        ("check", {"target": "a"}, "bad-request"),
+        ("sessions", {"all": 1}, "bad-request"),
+    ],
+)
+async def test_bad_requests(
+    op: str, args: dict[str, Any], code: str, autojump_clock: trio.abc.Clock
+) -> None:
+    async with bench() as it:
+        peer = await prompt(it)
+        with pytest.raises(NsmError) as error:
+            await peer.call(op, **args)
+        assert error.value.code == code
+
+
+async def test_the_right_to_manage_is_needed(autojump_clock: trio.abc.Clock) -> None:
+    async with bench() as it:
+        server = it.make_server(frozenset({"run", "read"}), it.uid)
+        peer = await it.connect(server)
+        await peer.call("run", env="python", code="x", session="a")
+        for op in (
+            "logs",
+            "run_in",
+            "complete",
+            "check",
+            "file_open",
+            "file_read",
+            "file_write",
+            "file_close",
+        ):
+            with pytest.raises(NsmError) as error:
+                await peer.call(op, target="a")
+            assert error.value.code == "forbidden"
+
+
+async def test_a_name_without_any_session_is_told(autojump_clock: trio.abc.Clock) -> None:
+    async with bench() as it:
+        peer = await it.connect()
+        with pytest.raises(UnknownSessionError, match="no transcript"):
+            await peer.call("logs", target="nobody")

@@ -1,0 +1,248 @@
+"""Files, transcripts and images on the command line, with a real supervisor and real jails."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import stat
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+
+import pictures
+from e2e_support import Supervisor, program, supervisor
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+TIMEOUT_S = 30
+
+
+class Shell:
+    """A directory to work in, and commands that are run there."""
+
+    def __init__(self, running: Supervisor, directory: Path) -> None:
+        self.running = running
+        self.directory = directory
+        scripts = os.path.dirname(program("nsm"))
+        path = f"{scripts}:{running.variables['PATH']}"
+        self.variables = running.variables | {"PATH": path, "TMPDIR": str(directory)}
+
+    def __call__(self, command: str) -> subprocess.CompletedProcess[bytes]:
+        return subprocess.run(
+            ["bash", "-o", "pipefail", "-c", f"umask 022; {command}"],
+            cwd=self.directory,
+            env=self.variables,
+            capture_output=True,
+            timeout=TIMEOUT_S,
+            check=False,
+        )
+
+    def out(self, command: str) -> str:
+        """What a command prints that does what it should and says nothing else."""
+        done = self(command)
+        assert (done.returncode, done.stderr) == (0, b""), done
+        return done.stdout.decode()
+
+    def error(self, command: str) -> str:
+        """What is said by a command that fails."""
+        done = self(command)
+        assert done.returncode == 1, done
+        assert b"Traceback" not in done.stderr
+        return done.stderr.decode()
+
+
+@pytest.fixture
+def sh(shared: Supervisor, tmp_path: Path) -> Iterator[Shell]:
+    """A shell with a session `work`."""
+    tmp_path.chmod(0o755)
+    shell = Shell(shared, tmp_path)
+    assert shell("nsm run -e python -s work 'x = 1'").returncode == 0
+    yield shell
+    shell("nsm kill --all")
+
+
+# Files.
+
+
+def test_files_there_and_back(sh: Shell) -> None:
+    data = os.urandom(3_000_001)
+    (sh.directory / "data").write_bytes(data)
+    (sh.directory / "tool").write_text("#!/bin/sh\necho ran\n")
+    (sh.directory / "tool").chmod(0o755)
+    assert sh.out("nsm cp data tool work:") == ""
+    assert sh.out("nsm run -e python -s work 'import os; os.path.getsize(\"data\")'") == "3000001\n"
+    assert sh.out("nsm run -e python -s work 'os.system(\"./tool\")'") == "ran\n0\n"
+    sh.out('nsm run -e python -s work \'os.mkdir("made"); os.symlink("data", "link")\'')
+    assert sh.out("nsm cp data work:made && nsm cp work:made/data work:link . ") == ""
+    assert (sh.directory / "data").read_bytes() == (sh.directory / "link").read_bytes() == data
+    assert sh.out("nsm cp work:tool copy && ./copy") == "ran\n"
+    assert stat.S_IMODE((sh.directory / "copy").stat().st_mode) == 0o755
+    assert sh.out("printf abc | nsm cp - work:/tmp/x:y; nsm cp work:/tmp/x:y - | wc -c") == "3\n"
+    identifier = json.loads(sh.out("nsm ps --json"))[0]["id"]
+    assert sh.out(f"nsm cp {identifier}:/tmp/x:y -") == "abc"
+    assert sorted(os.listdir(sh.directory)) == ["copy", "data", "link", "tool"]
+
+
+def test_files_while_code_runs(sh: Shell) -> None:
+    with subprocess.Popen(
+        [program("nsm"), "run", "-e", "python", "-s", "work"],
+        env=sh.variables,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as running:
+        assert running.stdin is not None
+        assert running.stdout is not None
+        running.stdin.write(
+            b"import os, time\nopen('out', 'w').write('made')\nprint('ready', flush=True)\n"
+            b"while not os.path.exists('in'): time.sleep(0.01)\nprint(open('in').read())\n"
+        )
+        running.stdin.close()
+        assert running.stdout.readline() == b"ready\n"
+        assert sh.out("nsm cp work:out -") == "made"
+        assert sh.out("printf whole | nsm cp - work:in") == ""
+        assert running.stdout.read() == b"whole\n"
+
+
+def test_directories_as_the_hints_say(sh: Shell) -> None:
+    source = sh.directory / "src" / "deep"
+    source.mkdir(parents=True)
+    (source / "a").write_text("a")
+    refused = sh.error("nsm cp src work:")
+    assert "tar -c src | nsm cp - SESSION:src.tar" in refused
+    assert "shutil.unpack_archive('src.tar')" in refused
+    sh.out("tar -c src | nsm cp - work:src.tar")
+    unpack = "import shutil; shutil.unpack_archive('src.tar')\nprint(open('src/deep/a').read())"
+    assert sh.out(f'nsm run -e python -s work "{unpack}"') == "a\n"
+    refused = sh.error("nsm cp work:src other")
+    assert "shutil.make_archive('files', 'tar', base_dir='DIR')" in refused
+    assert "nsm cp SESSION:files.tar - | tar -x" in refused
+    pack = "_ = shutil.make_archive('files', 'tar', base_dir='src')"
+    sh.out(f'nsm run -e python -s work "{pack}"')
+    sh.out("mkdir back; nsm cp work:files.tar - | tar -x -C back")
+    assert (sh.directory / "back" / "src" / "deep" / "a").read_text() == "a"
+    sh.out("nsm run -e bash -s shell 'mkdir d; echo b > d/b; tar -cf files.tar d'")
+    sh.out("nsm cp shell:files.tar - | tar -x; nsm cp files.tar shell:copy.tar 2>&1 || true")
+    assert (sh.directory / "d" / "b").read_text() == "b\n"
+
+
+def test_refusals(sh: Shell) -> None:
+    (sh.directory / "f").write_text("f")
+    assert "gone" in sh.error("nsm cp f gone:")
+    assert "gone" in sh.error("nsm cp gone:f .")
+    assert "nothing" in sh.error("nsm cp work:nothing .")
+    assert "/proc" in sh.error("nsm cp work:/proc/1/environ .")
+    sh.out("nsm run -e python -s work 'import os; os.mkfifo(\"pipe\")'")
+    assert "pipe" in sh.error("nsm cp work:pipe .")
+    assert "read-only" in sh.error("nsm cp f work:/usr/")
+    assert "no space" in sh.error("nsm cp /dev/zero work:/dev/shm/")
+    assert sh.out("nsm run -e python -s work 'os.listdir(\"/dev/shm\")'") == "[]\n"
+    assert "No space left" in sh.error("nsm cp work:/usr/bin/env /dev/full")
+    sh.out("nsm kill work")
+    assert "work" in sh.error("nsm cp f work:")
+    assert os.listdir(sh.directory) == ["f"]
+
+
+def test_a_file_over_the_limit(short_dir: Path, tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    with supervisor(short_dir, config="[session]\nmax_file_mb = 1\n") as it:
+        sh = Shell(it, tmp_path)
+        sh.out('nsm run -e python -s work \'open("big", "wb").write(bytes(2**20 + 1)); None\'')
+        (tmp_path / "big").write_bytes(bytes(2**20 + 1))
+        sh.error("nsm cp work:big other")
+        sh.error("nsm cp big work:other")
+        sh.error("nsm cp /dev/zero work:other")
+        assert os.listdir(tmp_path) == ["big"]
+        assert sh.out("nsm run -e python -s work 'import os; os.listdir()'") == "['big']\n"
+        assert sh.out("head -c 1048576 big | nsm cp - work:fits; nsm cp work:fits - | wc -c") == (
+            "1048576\n"
+        )
+
+
+# Transcripts.
+
+
+def test_what_was_run_and_what_came_of_it(sh: Shell) -> None:
+    sh("nsm run -e python -s work 'for n in range(2):\n    print(n)\nn'")
+    sh("nsm run -e python -s work 'import sys; print(\"\\x1b[2J\", file=sys.stderr); 1/0'")
+    text = sh.out("nsm logs work")
+    assert text.startswith("session work (")
+    assert "> for n in range(2):\n>     print(n)\n> n\n  0\n  1\n  1\n[" in text
+    assert "! \\x1b[2J\n! Traceback (most recent call last):\n" in text
+    assert "\n[exit code 1; " in text
+    assert "\x1b" not in text
+    last = sh.out("nsm logs work -n 1")
+    assert last.count("\n> ") == 1
+    assert "\n[3] " in last
+    lines = [json.loads(line) for line in sh.out("nsm logs work --json").splitlines()]
+    assert [line["event"] for line in lines if line["event"] != "output"] == [
+        "session",
+        *["execution", "finished"] * 3,
+        "end",
+    ]
+    assert lines[-1]["executions"] == 3
+    assert "\x1b[2J\n" in "".join(line.get("text", "") for line in lines)
+    assert sh("nsm logs work | head -1; echo ${PIPESTATUS[0]}").stderr == b""
+
+
+def test_ended_sessions(sh: Shell) -> None:
+    identifier = json.loads(sh.out("nsm ps --json"))[0]["id"]
+    sh.out("nsm kill work")
+    text = sh.out("nsm logs work")
+    assert "> x = 1\n[" in text
+    assert "\nended: " in text
+    assert sh.out(f"nsm logs {identifier}") == text
+    assert sh.out("nsm logs -f work") == text
+    rows = json.loads(sh.out("nsm ps --all --json"))["ended"]
+    assert (rows[-1]["id"], rows[-1]["name"], rows[-1]["executions"]) == (identifier, "work", 1)
+    assert identifier in sh.out("nsm ps --all")
+    assert identifier not in sh.out("nsm ps")
+    assert "never" in sh.error("nsm logs never")
+
+
+def test_following(sh: Shell) -> None:
+    command = [program("nsm"), "logs", "-f", "-n", "0", "work"]
+    for ends_by_itself in (False, True):
+        with subprocess.Popen(
+            command, env=sh.variables, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        ) as following:
+            assert following.stdout is not None
+            assert following.stdout.readline().startswith(b"session work")
+            sh.out("nsm run -e python -s work 'print(\"seen\")'")
+            while b"seen" not in following.stdout.readline():
+                pass
+            if ends_by_itself:
+                sh.out("nsm kill work")
+            else:
+                following.send_signal(signal.SIGINT)
+            out, err = following.communicate(timeout=TIMEOUT_S)
+            assert (following.returncode, err) == (0, b"")
+            assert (b"ended: " in out) is ends_by_itself
+
+
+# Images.
+
+
+def test_images_of_run(sh: Shell) -> None:
+    picture = pictures.png(640, 480)
+    code = (
+        f"class Drawn:\n def _repr_png_(self): return {picture!r}\n"
+        "class Vector:\n def _repr_svg_(self): return '<svg/>'\n def __repr__(self): return 'V'\n"
+        "print('text'); display(Vector()); Drawn()"
+    )
+    (sh.directory / "plot.py").write_text(code)
+    done = sh("nsm run -e python -s work --images plots -f plot.py")
+    assert done.returncode == 0
+    assert done.stdout.startswith(b"text\nV\n<__main__.Drawn object at ")
+    target = sh.directory / "plots"
+    assert done.stderr.decode() == (
+        f"nsm: image/svg+xml: {target}/work-1.svg\nnsm: image/png, 640x480: {target}/work-2.png\n"
+    )
+    assert (target / "work-1.svg").read_text() == "<svg/>"
+    assert (target / "work-2.png").read_bytes() == picture
+    done = sh("nsm run -e python -f plot.py")
+    (private,) = sh.directory.glob("nsm-*")
+    assert sorted(os.listdir(private)) == ["python-1.svg", "python-2.png"]

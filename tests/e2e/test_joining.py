@@ -1,0 +1,247 @@
+"""A person joins sessions in real jails: reads along, runs code there, moves files."""
+
+from __future__ import annotations
+
+import io
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+
+import nsm
+from nsm.wire.errors import FileError, SessionEndedError, UnknownSessionError
+from nsm.wire.transcripts import ExecutionEnd, ExecutionStart, OutputPiece, SessionStart
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+    from e2e_support import Supervisor
+    from nsm.wire.transcripts import Entry, LogEnd
+
+
+@pytest.fixture
+def client(shared: Supervisor) -> Generator[nsm.Client]:
+    with shared.client() as client:
+        yield client
+        client.kill_all()
+
+
+class Follower:
+    """Reads a transcript in a thread of its own; `wait_for` waits until some text was printed."""
+
+    def __init__(self, supervisor: Supervisor, target: str) -> None:
+        self.entries: list[Entry] = []
+        self.end: LogEnd | None = None
+        self._client = supervisor.client()
+        self._target = target
+        self._changed = threading.Condition()
+        self._thread = threading.Thread(target=self._read)
+        self._thread.start()
+
+    @property
+    def text(self) -> str:
+        return "".join(entry.text for entry in self.entries if isinstance(entry, OutputPiece))
+
+    def wait_for(self, text: str) -> None:
+        with self._changed:
+            assert self._changed.wait_for(lambda: text in self.text, timeout=30), self.entries
+
+    def join(self) -> None:
+        self._thread.join(30)
+        assert not self._thread.is_alive()
+
+    def _read(self) -> None:
+        with self._client as client:
+            self.end = client.logs(self._target, follow=True, on_entry=self._take)
+
+    def _take(self, entry: Entry) -> None:
+        with self._changed:
+            self.entries.append(entry)
+            self._changed.notify_all()
+
+
+PYTHON_WAITS = """
+import os, time
+print("before", flush=True)
+while not os.path.exists("go"):
+    time.sleep(0.01)
+print("after")
+"""
+
+NODE_WAITS = """
+console.log("before");
+while (!require("fs").existsSync("go")) await new Promise((done) => setTimeout(done, 10));
+console.log("after");
+"""
+
+WAITS = [
+    ("python", PYTHON_WAITS),
+    ("bash", "echo before; until [ -e go ]; do sleep .01; done; echo after"),
+    ("node", NODE_WAITS),
+]
+
+
+@pytest.mark.parametrize(("env", "code"), WAITS, ids=["python", "bash", "node"])
+def test_who_joins_late_sees_what_was_printed_and_what_follows(
+    env: str, code: str, shared: Supervisor, client: nsm.Client
+) -> None:
+    results: list[nsm.RunResult] = []
+
+    def run() -> None:
+        with shared.client() as other:
+            # Nobody asks for this one's output: it is streamed from its middle on.
+            results.append(other.run(code, env=env, session="a"))
+
+    client.run("true" if env == "bash" else "1", env=env, session="a")
+    thread = threading.Thread(target=run)
+    thread.start()
+    follower = Follower(shared, "a")
+    follower.wait_for("before")
+    client.put_file("a", "go", io.BytesIO().read)
+    thread.join()
+    client.kill("a")
+    follower.join()
+    assert follower.text == "before\nafter\n" == results[0].stdout
+    kinds = [type(entry) for entry in follower.entries if not isinstance(entry, OutputPiece)]
+    assert kinds == [SessionStart, *[ExecutionStart, ExecutionEnd] * 2]
+    assert follower.end is not None
+    assert (follower.end.state, follower.end.end_reason) == ("ended", "killed by nsm")
+
+
+def test_transcripts_outlive_their_sessions(client: nsm.Client) -> None:
+    client.run("print('one')", env="python", session="a")
+    client.run("1 / 0", env="python", session="a")
+    (row,) = client.sessions()
+    one_shot = client.run("echo shot", env="bash").session
+    client.kill("a")
+    rows = {ended.id: ended for ended in client.ended_sessions()}
+    assert rows[row.id].executions == 2
+    assert rows[one_shot.id].name is None
+    for target in ("a", row.id):
+        found: list[Entry] = []
+        end = client.logs(target, on_entry=found.append)
+        assert end.end_reason == "killed by nsm"
+        ends = [entry for entry in found if isinstance(entry, ExecutionEnd)]
+        assert [entry.exit_code for entry in ends] == [0, 1]
+        texts = [entry.text for entry in found if isinstance(entry, OutputPiece)]
+        assert texts[0] == "one\n"
+        assert "ZeroDivisionError" in texts[1]
+    found = []
+    client.logs(one_shot.id, on_entry=found.append)
+    assert [entry.text for entry in found if isinstance(entry, OutputPiece)] == ["shot\n"]
+    with pytest.raises(UnknownSessionError):
+        client.logs("never", on_entry=found.append)
+
+
+def test_a_follower_of_a_flood_keeps_up_or_is_told(shared: Supervisor, client: nsm.Client) -> None:
+    client.run("true", env="bash", session="a")
+    follower = Follower(shared, "a")
+    result = client.run("yes | head -c 20000000; echo; echo the end", env="bash", session="a")
+    follower.wait_for("the end")
+    client.kill("a")
+    follower.join()
+    assert result.exit_code == 0
+    assert follower.text.endswith("the end\n")
+
+
+def test_code_in_a_session_of_another_scope(shared: Supervisor, client: nsm.Client) -> None:
+    with shared.client(scope="model") as model:
+        model.run("x = 41", env="python", session="work")
+        assert client.run_in("model/work", "print(x + 1)").stdout == "42\n"
+        seen: list[str] = []
+        code = "x = 6\nprint('said', flush=True)"
+        client.run_in("work", code, on_output=lambda _, text: seen.append(text))
+        assert "".join(seen) == "said\n"
+        assert model.run("print(x * 7)", env="python", session="work").stdout == "42\n"
+
+
+def test_files_in_and_out(client: nsm.Client) -> None:
+    data = bytes(range(256)) * 8000
+    client.run("mkdir sub", env="bash", session="a")
+    info = client.put_file("a", "sub/data", io.BytesIO(data).read, permissions=0o750)
+    assert (info.path, info.size) == ("/workspace/sub/data", len(data))
+    result = client.run("sha256sum < sub/data; stat -c %a sub/data", env="bash", session="a")
+    assert result.stdout.splitlines()[1] == "750"
+    received = bytearray()
+    assert client.get_file("a", "/workspace/sub/data", received.extend).permissions == 0o750
+    assert received == data
+    client.run_in("a", "echo changed >> sub/data")
+    received.clear()
+    client.get_file("a", "sub/data", received.extend)
+    assert received == data + b"changed\n"
+
+
+@pytest.mark.parametrize(
+    ("make", "path", "says"),
+    [
+        (":", "missing", "no such file"),
+        (":", "/workspace", "directory"),
+        ("mkfifo f", "f", "named pipe"),
+        (":", "/dev/zero", "device"),
+        ("ln -s /proc/1/environ f", "f", "/proc"),
+        ("ln -s f f", "f", "links"),
+        ("ln -s /proc/self/root f", "f/etc/passwd", "/proc"),
+    ],
+)
+def test_what_is_no_file_is_refused_at_once(
+    make: str, path: str, says: str, client: nsm.Client
+) -> None:
+    client.run(make, env="bash", session="a")
+    with pytest.raises(FileError, match=says):
+        client.get_file("a", path, lambda _: None)
+    assert client.run("echo fine", env="bash", session="a").stdout == "fine\n"
+
+
+def test_nothing_is_written_through_a_link(client: nsm.Client) -> None:
+    client.run("echo old > target; ln -s target link", env="bash", session="a")
+    with pytest.raises(FileError, match="link"):
+        client.put_file("a", "link", io.BytesIO(b"new").read)
+    with pytest.raises(FileError, match="read-only"):
+        client.put_file("a", "/usr/new", io.BytesIO(b"new").read)
+    with pytest.raises(FileError, match="exists"):
+        client.put_file("a", "target", io.BytesIO(b"new").read, overwrite=False)
+    assert client.run("cat target; ls -A | wc -l", env="bash", session="a").stdout == "old\n2\n"
+
+
+def test_a_full_disk_leaves_the_old_file(client: nsm.Client) -> None:
+    client.run("echo old > f", env="bash", session="a")
+    zeros = bytes(256 * 1024)
+    with pytest.raises(FileError, match="no space"):
+        client.put_file("a", "/dev/shm/f", lambda _: zeros)
+    assert client.run("ls -A /dev/shm; cat f", env="bash", session="a").stdout == "old\n"
+
+
+def test_a_client_that_vanishes_leaves_no_file(shared: Supervisor, client: nsm.Client) -> None:
+    client.run("true", env="bash", session="a")
+    with shared.client() as vanishing:
+        answer = vanishing.call("file_open", {"target": "a", "path": "f", "mode": "write"})
+        vanishing.call("file_write", {"file": answer["file"], "data": b"half"})
+        assert client.run_in("a", "ls -A").stdout == ""
+    # The supervisor has closed it when every one of the session's eight transfers is free again.
+    for _ in range(20):
+        client.put_file("a", "g", io.BytesIO(b"whole").read)
+    assert client.run_in("a", "ls -A").stdout == "g\n"
+
+
+def test_a_session_that_ends_in_the_middle_of_a_file(
+    shared: Supervisor, client: nsm.Client
+) -> None:
+    client.run("true", env="bash", session="a")
+
+    def killing(_: int) -> bytes:
+        with shared.client() as other:
+            other.kill("a")
+        return b"more"
+
+    with pytest.raises((SessionEndedError, FileError)) as error:
+        client.put_file("a", "f", killing)
+    assert error.value.code in ("session-ended", "file-error")
+    client.ping()
+
+
+def test_a_prompt_asks_a_live_interpreter(client: nsm.Client) -> None:
+    client.run("value_of_mine = {'key': 1}", env="python", session="a")
+    check = client.check("a", "def f():")
+    assert (check.status, check.indent) == ("incomplete", "    ")
+    assert client.check("a", "f(1)").status == "complete"
+    assert client.check("a", "f)1(").status == "invalid"
