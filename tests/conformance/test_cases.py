@@ -25,9 +25,9 @@ from e2e_support import supervisor
 
 TargetName = Literal["agent", "control", "mcp"]
 
-JOBS = 4
+JOBS = 6
 
-PARTS: dict[TargetName, int] = {"agent": 1, "control": 5, "mcp": 10}
+PARTS: dict[TargetName, int] = {"agent": 1, "control": 8, "mcp": 16}
 """One case in so many, besides those that need a jail, which no agent runs.
 `tests/conformance/run.py --via ...` runs the others."""
 
