@@ -2618,9 +2618,10 @@ class Agent:
         before = code[:cursor]
 
         def settle(answer: Mapping[str, Any]) -> None:
-            prefix, found = answer.get("prefix"), answer.get("matches")
+            prefix: Any = answer.get("prefix")
+            found: list[Any] | None = answer.get("matches")
             available = isinstance(prefix, str) and before.endswith(prefix)
-            matches = list(found) if available and isinstance(found, list) else []
+            matches = found if available and type(found) is list else []
             self._send(
                 {
                     "type": "completions",
@@ -3621,6 +3622,10 @@ class PythonWorker:
             self._print_error(error)
 
 
+def _type_of(value: object) -> Any:
+    return type(value)
+
+
 class PythonCompleter:
     """What names could follow a text, found without running any code of the namespace.
 
@@ -3632,8 +3637,8 @@ class PythonCompleter:
 
     MISSING = object()
     MAX_NAMES = 200_000
-    GETSET: Any = type(type.__dict__["__dict__"])
-    MEMBER: Any = type(type(lambda: None).__dict__["__globals__"])
+    GETSET = _type_of(vars(type)["__dict__"])
+    MEMBER = _type_of(vars(type(lambda: None))["__globals__"])
     DOTTED = re.compile(r"((?:[^\W\d]\w*\s*\.\s*)*)([^\W\d]\w*)?\Z")
     SUBSCRIPT = re.compile(r"((?:[^\W\d]\w*\s*\.\s*)*[^\W\d]\w*)\s*\[\s*\Z")
     FROM = re.compile(r"\s*from\s+([\w.]+)\s+import\s+\(?(?:[\w\s,]*,\s*)?(\w*)\Z")
@@ -3718,7 +3723,7 @@ class PythonCompleter:
         head = before[max(0, start - MAX_MATCH) : start - 1]
         found = self.SUBSCRIPT.search(head.rpartition("\n")[2]) if len(quote) == 1 else None
         value = self._resolve(found[1] + ".") if found else self.MISSING
-        if value is self.MISSING or not self._inherits(type(value), dict):
+        if value is self.MISSING or not self._inherits(_type_of(value), dict):
             return prefix, []
         end = "" if following == quote else f"{quote}]"
         keys = (
@@ -3747,29 +3752,31 @@ class PythonCompleter:
         return classes
 
     @classmethod
-    def _inherits(cls, kind: type, base: type) -> bool:
+    def _inherits(cls, kind: Any, base: type[object]) -> bool:
         """Like `issubclass`, without the comparisons of `in`, which metaclasses may define."""
         return any(other is base for other in cls._mro(kind))
 
     @staticmethod
-    def _members(kind: type) -> Any:
+    def _members(kind: Any) -> Any:
         return PythonCompleter.GETTERS[1](kind)
 
     GETTERS: Any = (type.__dict__["__mro__"].__get__, type.__dict__["__dict__"].__get__)
 
     def _keys(self, mapping: Any) -> list[str]:
         """Those that are plain texts."""
-        view: Any = mapping.keys() if type(mapping) is self.PROXY else dict.keys(mapping)
+        owner: Any = self.PROXY if _type_of(mapping) is self.PROXY else dict
+        view = owner.keys(mapping)
         for _ in range(3):
             with contextlib.suppress(RuntimeError):  # another thread has changed it
-                keys = list(itertools.islice(view, self.MAX_NAMES))
+                keys: list[Any] = list(itertools.islice(view, self.MAX_NAMES))
                 return [key for key in keys if type(key) is str]
         return []
 
-    PROXY: Any = type(type.__dict__)
+    PROXY = _type_of(vars(type))
 
     def _find(self, mapping: Any, name: str) -> Any:
-        view: Any = mapping.items() if type(mapping) is self.PROXY else dict.items(mapping)
+        owner: Any = self.PROXY if _type_of(mapping) is self.PROXY else dict
+        view = owner.items(mapping)
         for _ in range(3):
             with contextlib.suppress(RuntimeError):
                 for key, value in view:
@@ -3778,7 +3785,7 @@ class PythonCompleter:
                 break
         return self.MISSING
 
-    def _find_inherited(self, kind: type, name: str) -> Any:
+    def _find_inherited(self, kind: Any, name: str) -> Any:
         for base in self._mro(kind):
             value = self._find(self._members(base), name)
             if value is not self.MISSING:
@@ -3786,23 +3793,23 @@ class PythonCompleter:
         return self.MISSING
 
     def _is_class(self, value: object) -> bool:
-        return self._inherits(type(value), type)
+        return self._inherits(_type_of(value), type)
 
     def _own(self, value: object) -> Any:
         """The dictionary of an instance or module; an empty one if it has none."""
-        getter = self._find_inherited(type(value), "__dict__")
-        if type(getter) is self.GETSET or type(getter) is self.MEMBER:
+        getter = self._find_inherited(_type_of(value), "__dict__")
+        if _type_of(getter) is self.GETSET or _type_of(getter) is self.MEMBER:
             with contextlib.suppress(TypeError, AttributeError):  # another class's descriptor
                 found = getter.__get__(value)
-                if self._inherits(type(found), dict):
+                if self._inherits(_type_of(found), dict):
                     return found
         return {}
 
     def _attribute(self, value: Any, name: str) -> Any:
         if self._is_class(value):
             return self._undecorated(self._find_inherited(value, name))
-        inherited = self._find_inherited(type(value), name)
-        kind = type(inherited)
+        inherited = self._find_inherited(_type_of(value), name)
+        kind = _type_of(inherited)
         if kind is self.MEMBER:
             try:
                 return inherited.__get__(value)
@@ -3816,7 +3823,7 @@ class PythonCompleter:
 
     def _undecorated(self, value: Any) -> Any:
         """What a class has under a name, unless only code can say what that gives."""
-        kind = type(value)
+        kind = _type_of(value)
         if kind is staticmethod or kind is classmethod:
             return value.__func__
         functions = type(lambda: None), type(len), type(str.join), type(object.__init__)
@@ -3838,11 +3845,11 @@ class PythonCompleter:
         return value
 
     def _names(self, value: Any) -> Iterator[str]:
-        kinds = self._mro(value if self._is_class(value) else type(value))
+        kinds = self._mro(value if self._is_class(value) else _type_of(value))
         mappings = [self._members(kind) for kind in kinds]
         if not self._is_class(value):
             own = self._own(value)
-            is_module = self._inherits(type(value), type(sys))
+            is_module = self._inherits(_type_of(value), _type_of(sys))
             mappings = [own] if is_module else [own, *mappings]
         for mapping in mappings:
             yield from self._keys(mapping)
@@ -3856,7 +3863,7 @@ class PythonCompleter:
 
     def _loaded(self, name: str) -> Any:
         modules: Any = sys.modules
-        if not self._inherits(type(modules), dict):
+        if not self._inherits(_type_of(modules), dict):
             return self.MISSING
         return self._find(modules, name)
 
@@ -3875,9 +3882,10 @@ class PythonCompleter:
         below = parents
         if loaded is not self.MISSING and parents:
             paths, below = self._find(self._own(loaded), "__path__"), []
-        if type(paths) is not list:
+        if _type_of(paths) is not list:
             return
-        for path in list(paths):
+        entries: list[Any] = list(paths)
+        for path in entries:
             if type(path) is str:
                 yield from self._modules_in(os.path.join(path or ".", *below))
 
