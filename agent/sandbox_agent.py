@@ -86,12 +86,15 @@ MAX_REPLY_BYTES = 4 * 1024 * 1024
 FILE_BYTES = 64 * 1024 * 1024
 """Default cap of the file that holds what a reply has no room for."""
 
-DISPLAY_BYTES = 16 * 1024 * 1024
-"""Displays kept per execution, all together."""
+DISPLAY_BYTES = 8 * 1024 * 1024
+"""Displays kept per execution, all together: with two streams they have to fit into one answer of
+the supervisor's, which has 16 MiB."""
+
+DISPLAY_LEFT_OUT = f"[display left out: more than {DISPLAY_BYTES} bytes in one execution]"
 
 MAX_DISPLAYS = 1000
 
-WORKER_FRAME_BYTES = 2 * DISPLAY_BYTES
+WORKER_FRAME_BYTES = 4 * DISPLAY_BYTES
 """Largest frame taken from an interpreter, which may be under the control of hostile code."""
 
 MAX_QUESTION_CHARS = 64 * 1024
@@ -1814,11 +1817,14 @@ class Interpreter:
         if bundle is None or len(self.displays) >= MAX_DISPLAYS:
             return
         try:
-            self._display_bytes += len(json.dumps(bundle, allow_nan=False))
-        except (ValueError, RecursionError):
+            size = len(encode_frame(bundle))
+        except FrameError:
             return
-        if self._display_bytes <= DISPLAY_BYTES:
-            self.displays.append(bundle)
+        if self._display_bytes + size > DISPLAY_BYTES:
+            bundle = {"text/plain": DISPLAY_LEFT_OUT}
+            size = 0
+        self._display_bytes += size
+        self.displays.append(bundle)
 
     def take_displays(self) -> list[dict[str, Any]]:
         taken, self.displays, self._display_bytes = self.displays, [], 0
@@ -3110,7 +3116,6 @@ class PythonWorker:
         self._flags: int = 0
         self._loop: Any = None
         self._handler: Any = signal.default_int_handler
-        self._displayed_bytes = 0
         self._held = b""
         self._agent_module = sys.modules.get("__main__")  # its globals live as long as this does
         module = ModuleType("__main__")
@@ -3304,7 +3309,6 @@ class PythonWorker:
         """Runs a piece of code; returns its exit code. Never raises."""
         name = f"<exec {number}>"
         code = code.removeprefix("\ufeff")  # as a file's would be
-        self._displayed_bytes = 0
         with contextlib.suppress(Exception):  # all this belongs to code, and may be anything
             self._remember_source(name, code)
             self._namespace.pop("__warningregistry__", None)
@@ -3542,10 +3546,9 @@ class PythonWorker:
         if os.getpid() != self._pid:
             print(bundle.get("text/plain", ""))
             return
-        self._displayed_bytes += sum(len(str(data)) for data in bundle.values())
-        if self._displayed_bytes > DISPLAY_BYTES:
-            print(f"[display left out: more than {DISPLAY_BYTES} bytes]", file=sys.stderr)
-            return
+        size = sum(len(str(data)) for data in bundle.values())
+        if size > DISPLAY_BYTES:  # the agent would not keep it; it need not be sent
+            bundle = {"text/plain": DISPLAY_LEFT_OUT}
         message = {"type": "display", "data": bundle}
         if hold and self._get_ident() == self._main_thread:
             self._held += encode_frame(message)

@@ -276,9 +276,9 @@ def test_displays_survive_the_end_of_the_interpreter(agent: AgentProcess) -> Non
 
 def test_displays_are_bounded(agent: AgentProcess) -> None:
     reply = agent.python("for i in range(30): display('x' * 1_000_000)\nprint('end')")
-    assert 10 <= len(reply.displays) <= 16
-    assert reply.stdout == "end\n"
-    assert "display left out" in reply.stderr
+    assert 5 <= sum(len(shown) > 1000 for shown in reply.shown) <= 8
+    assert reply.shown[-1].startswith("[display left out")
+    assert (len(reply.displays), reply.stdout) == (30, "end\n")
     assert agent.python("display('next')").shown == ["'next'"]
 
 

@@ -65,7 +65,8 @@ verdict(sorted(set(os.listdir("/")) - shown - {"workspace", "tmp", "project"}))
         name="etc",
         source="issue 2: of /etc what /usr needs, the rest synthetic",
         code="""
-shown = {"alternatives", "ca-certificates", "crypto-policies", "ld.so.cache", "pki", "ssl"}
+shown = {"alternatives", "ca-certificates", "crypto-policies", "fonts", "ld.so.cache"}
+shown |= {"pki", "ssl"}
 more = set(os.listdir("/etc")) - shown - {"passwd", "group", "hosts", "nsswitch.conf"}
 private = [p for p in ("/etc/ssl/private", "/etc/pki/tls/private") if os.path.lexists(p)]
 people = [l for l in open("/etc/passwd") if l.split(":")[0] not in ("user", "nobody")]

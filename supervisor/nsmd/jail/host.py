@@ -12,6 +12,7 @@ _ETC = (
     "alternatives",
     "ca-certificates",
     "crypto-policies",
+    "fonts",
     "ld.so.cache",
     "pki/ca-trust/extracted",
     "pki/tls/cert.pem",
@@ -22,8 +23,9 @@ _ETC = (
     "ssl/certs",
     "ssl/openssl.cnf",
 )
-"""Below /etc, what programs in /usr need: links between alternatives, the loader's cache and
-certificates. Never a whole /etc/ssl or /etc/pki: they hold private keys beside."""
+"""Below /etc, what programs in /usr need: links between alternatives, the loader's cache,
+where fonts are, and certificates. Never a whole /etc/ssl or /etc/pki: they hold private keys
+beside."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
