@@ -62,6 +62,7 @@ class Transcript:
         started_s, ended_s: on trio's clock; `ended_s` is None while the session lives.
         end_reason: why it has ended, for people.
         followers: how many readers wait for more.
+        size_bytes: about how much memory what is kept takes; what runs is not counted.
     """
 
     def __init__(self, subject: Subject, keeper: Keeper) -> None:
@@ -74,7 +75,7 @@ class Transcript:
         self._started_at = time.time()
         self._keeper = keeper
         self._records: OrderedDict[int, Record] = OrderedDict()  # by number, some missing
-        self._size_bytes = 0
+        self.size_bytes = 0
         self._running: Record | None = None
         self._running_since_s = 0.0
         self._changed: trio.Event | None = None
@@ -171,7 +172,7 @@ class Transcript:
     def drop(self, record: Record) -> None:
         """Give an execution up that has ended."""
         del self._records[record.number]
-        self._size_bytes -= record.size_bytes
+        self.size_bytes -= record.size_bytes
         self._keeper.shrunk(record)
 
     def clear(self) -> None:
@@ -186,9 +187,9 @@ class Transcript:
         return record
 
     def _finished(self, record: Record) -> None:
-        self._size_bytes += record.size_bytes
+        self.size_bytes += record.size_bytes
         self._keeper.grown(self, record)
-        while self._size_bytes > MAX_TRANSCRIPT_BYTES:
+        while self.size_bytes > MAX_TRANSCRIPT_BYTES:
             self.drop(next(r for r in self._records.values() if r.ended))
         self.wake_readers()
 
