@@ -3340,19 +3340,29 @@ class PythonWorker:
         from _ast import Expr, Interactive
 
         flags: int = self._flags | self.TOP_LEVEL_AWAIT
-        tree: _ast.Module = compile(code, name, "exec", flags | self.ONLY_AST, dont_inherit=True)
-        last = tree.body.pop() if tree.body and isinstance(tree.body[-1], Expr) else None
-        whole: CodeType = compile(tree, name, "exec", flags, dont_inherit=True)
+        try:
+            tree: _ast.Module = compile(
+                code, name, "exec", flags | self.ONLY_AST, dont_inherit=True
+            )
+            last = tree.body.pop() if tree.body and isinstance(tree.body[-1], Expr) else None
+            whole: CodeType = compile(tree, name, "exec", flags, dont_inherit=True)
+        except RecursionError:
+            # Python 3.9 compiles texts that are too deep to become a tree of objects, and back.
+            self._run_piece(compile(code, name, "exec", flags, dont_inherit=True))
+            return
         self._flags |= whole.co_flags & self.FUTURE_FLAGS
         flags |= self._flags
         pieces: list[CodeType] = list(self._split(tree, whole, name, flags))
         if last is not None:
             pieces.append(compile(Interactive([last]), name, "single", flags, dont_inherit=True))
         for piece in pieces:
-            if piece.co_flags & self.COROUTINE:
-                self._run_in_loop(eval(piece, self._namespace))
-            else:
-                exec(piece, self._namespace)
+            self._run_piece(piece)
+
+    def _run_piece(self, piece: CodeType) -> None:
+        if piece.co_flags & self.COROUTINE:
+            self._run_in_loop(eval(piece, self._namespace))
+        else:
+            exec(piece, self._namespace)
 
     def _split(
         self, tree: _ast.Module, whole: CodeType, name: str, flags: int

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import base64
 import re
+import subprocess
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
-from agent_process import AgentProcess, becomes_true, json_of
+from agent_process import PYTHON, AgentProcess, becomes_true, json_of
 
 CLEAN = {"exit_code": 0, "stdout": "", "stderr": ""}
 
@@ -694,3 +695,12 @@ def test_a_loop_that_is_asked_for_before_the_first_await_is_the_one(agent: Agent
         "print(await future, asyncio.get_running_loop() is loop)"
     )
     assert reply.stdout == "5 True\n", reply.stderr
+
+
+@pytest.mark.parametrize("terms", [100, 900, 3000, 20_000])
+def test_a_text_as_deep_as_python_takes_it(shared: AgentProcess, terms: int) -> None:
+    code = f"x = {'1+' * terms}1\nprint(x)"
+    plain = subprocess.run([PYTHON, "-"], input=code, capture_output=True, text=True, check=False)
+    reply = shared.python(code)
+    assert (reply.stdout, reply.exit_code) == (plain.stdout, plain.returncode)
+    assert not reply.interpreter_restarted
