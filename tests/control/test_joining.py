@@ -466,11 +466,11 @@ async def test_asking_a_session_that_still_starts_waits_for_it(
         await answering(agent, jail, answers=[CHECKED])
 
     async with bench(slow) as it:
-        peer = await it.connect()
+        peer, other = await it.connect(), await it.connect()
         running = await peer.start("run", env="python", code="x", session="a")
-        asking = await peer.start("check", target="a", code="if x:")
+        await trio.testing.wait_all_tasks_blocked()
+        assert (await other.call("check", target="a", code="if x:"))["status"] == "incomplete"
         assert (await peer.answer(running))["exit_code"] == 0
-        assert (await peer.answer(asking))["status"] == "incomplete"
 
 
 # What is refused
