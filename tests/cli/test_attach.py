@@ -92,6 +92,15 @@ def test_unfinished_code_gets_another_line(session: FakeSession, person: Termina
     assert "f()" not in session.checked
 
 
+def test_what_a_jail_suggests_is_nothing_but_space(session: FakeSession, person: Terminal) -> None:
+    session.on_check = lambda _code: ("incomplete", "  evil()\n")
+    person.type("if x:\r")
+    person.see("work >>> if x:\n     ...")
+    person.type("y\x1b\r")
+    person.see("     ... y\nwork >>>")
+    assert session.ran == ["if x:\ny"]
+
+
 def test_pasted_lines_wait_for_enter(session: FakeSession, person: Terminal) -> None:
     person.paste("if x:\r\n    a\r\n\r\n\tb\r\n")
     person.see("work >>> if x:\n     ...     a\n     ...\n     ...     b\n     ...")

@@ -25,7 +25,8 @@ from nsm.cli.attach.link import Link
 from nsm.cli.attach.program import banner
 from nsm.cli.attach.prompt import completions, end_of_line
 from nsm.cli.attach.screen import Screen
-from nsm.wire.errors import DisconnectedError, UnknownSessionError
+from nsm.wire.errors import BadRequestError, DisconnectedError, UnknownSessionError
+from nsm.wire.frames import MAX_FRAME_BYTES
 from nsm.wire.results import SessionRow
 from nsm.wire.sessions import Completions
 from nsm.wire.transcripts import (
@@ -431,6 +432,15 @@ def test_an_answer_that_is_waited_for_no_longer() -> None:
         call.cancel()  # too late, and no harm
 
     assert linked(use, late=late).cancelled == [1]
+
+
+def test_a_request_that_fits_into_no_frame() -> None:
+    async def use(link: Link) -> None:
+        with pytest.raises(BadRequestError):
+            await link.call("check", {"code": "x" * MAX_FRAME_BYTES})
+        assert await link.call("ping") == {}
+
+    linked(use, ping=lambda _exchange: {})
 
 
 def test_a_connection_that_is_lost() -> None:

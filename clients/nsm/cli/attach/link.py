@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, cast
 
 from nsm import operations
 from nsm.wire.connection import ClientConnection
-from nsm.wire.errors import DisconnectedError, NsmError
+from nsm.wire.errors import BadRequestError, DisconnectedError, NsmError
+from nsm.wire.frames import LocalProtocolError
 from nsm.wire.messages import CONNECTION_ID, Cancel, Event, Failure, Hello, Request
 
 if TYPE_CHECKING:
@@ -113,7 +114,11 @@ class Link(asyncio.Protocol):
         if self.lost.done():
             call.answer.set_exception(cast("BaseException", self.lost.exception()))
             return call
-        data = self._protocol.send(Request(id_, op, args or {}))
+        try:
+            data = self._protocol.send(Request(id_, op, args or {}))
+        except LocalProtocolError as error:  # more than fits into a frame was pasted
+            call.answer.set_exception(BadRequestError(str(error)))
+            return call
         self._calls[id_] = call
         self._write(data)
         return call

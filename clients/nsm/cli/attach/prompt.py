@@ -39,6 +39,8 @@ CHECK_TIMEOUT_S = 1.0
 COMPLETE_TIMEOUT_S = 2.0
 """Longer than the second that the agent gives an interpreter."""
 
+_MAX_INDENT = 200
+
 CONFIRM_S = 3.0
 """How long the first Ctrl-C waits for the second, and how long a hint stays."""
 
@@ -147,7 +149,10 @@ class Prompt:
             wire = await self._link.call(
                 "check", {"target": self._id, "code": code}, timeout_s=CHECK_TIMEOUT_S
             )
-            return Check.from_wire(wire)
+            answer = Check.from_wire(wire)
+            # It comes from a jail, and is typed on the person's behalf.
+            indent = answer.indent if len(answer.indent) <= _MAX_INDENT else ""
+            return answer._replace(indent="" if indent.strip(" \t") else indent)
         except (NsmError, TimeoutError):
             return Check("unknown", "")
 
