@@ -267,6 +267,11 @@ async def test_what_was_printed_before_the_session_died_is_kept(it: Bench) -> No
         (["all "], "all of it", "all of it"),
         (["all ", "\n[... 900 bytes left out ...]\nof it"], "all of it", None),
         (["x" * 100], "x" * 100, "x" * 100),
+        (
+            ["head", "middle"],
+            "head\n[... 99 bytes left out ...]\ntail",
+            "headmiddle\n[... some output left out ...]\ntail",
+        ),
     ],
 )
 async def test_the_last_of_the_output_is_never_missing(

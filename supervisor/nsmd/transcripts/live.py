@@ -84,7 +84,14 @@ class LiveOutput:
         if end and final.endswith(end):
             return
         found = final.rfind(end) if end else -1
-        if rest := final[found + len(end) :] if found >= 0 else final:
+        _, mark, tail = final.rpartition(_GAP_END)
+        if found >= 0:
+            rest = final[found + len(end) :]
+        elif end and mark:  # it ended where the final text, head and tail, leaves something out
+            rest = f"\n[... some output left out ...]\n{tail}"
+        else:
+            rest = final
+        if rest:
             self._keep(stream, rest)
 
     def read(self, place: Place) -> tuple[StreamName, str, int] | None:
