@@ -178,6 +178,7 @@ async def test_a_follower_sees_output_as_it_comes(autojump_clock: trio.abc.Clock
         assert isinstance(await next_entry(follower), SessionStart)
         assert isinstance(await next_entry(follower), ExecutionStart)
         # One that runs already begins to stream ...
+        await trio.testing.wait_all_tasks_blocked()  # the agent and the follower are told apart
         assert typing.frames[-1] == {"type": "stream", "id": typing.frames[-2]["id"]}
         await typing.say("a")
         entry = await next_entry(follower)
@@ -192,6 +193,7 @@ async def test_a_follower_sees_output_as_it_comes(autojump_clock: trio.abc.Clock
         # ... the next one streams from its beginning, and for the follower alone.
         running = await peer.start("run", env="python", code="second", session="a")
         assert isinstance(await next_entry(follower), ExecutionStart)
+        await trio.testing.wait_all_tasks_blocked()
         assert typing.frames[-1]["stream"] is True
         await typing.say("c")
         assert isinstance(await next_entry(follower), OutputPiece)
