@@ -1553,6 +1553,16 @@ def caught_signals(pid: int) -> int:
         return 0
 
 
+def ignores_interrupts(pid: int) -> bool:
+    """Whether SIGINT would be lost on a process; False where /proc does not say."""
+    try:
+        with open(f"/proc/{pid}/status", "rb", buffering=0) as file:
+            mask = file.read(READ_BYTES).partition(b"\nSigIgn:")[2].split(None, 1)[0]
+        return bool(int(mask, 16) >> signal.SIGINT - 1 & 1)
+    except (OSError, ValueError, IndexError):
+        return False
+
+
 def prctl(option: int, value: int) -> None:
     """
     Raises:
@@ -1940,6 +1950,11 @@ class PythonInterpreter(FramedInterpreter):
     def on_started(self) -> None:
         self.takes_signals = True
         self.agent.on_interruptible(self)
+
+    def send_interrupt(self, number: int) -> None:  # noqa: ARG002  # as all have it
+        # system(3) ignores SIGINT while its command runs, and the code would go on behind it.
+        if self.takes_signals and ignores_interrupts(self.pid):
+            send_signal(self.pid, PythonWorker.INTERRUPT)
 
     def limit(self, limits: Mapping[str, int]) -> None:
         self.send({"type": "limits", "limits": dict(limits)})
@@ -3110,6 +3125,8 @@ class PythonWorker:
     ONLY_AST = 0x400
     SOURCES = 500
     """Executions whose source text is kept for tracebacks and `inspect`."""
+    INTERRUPT = signal.SIGURG
+    """Stands in for a SIGINT that would be ignored. Ignored itself where code has its own use."""
 
     def __init__(self, control_fd: int) -> None:
         import _thread
@@ -3150,6 +3167,7 @@ class PythonWorker:
         sys.displayhook = self._display_hook
         self._open_streams()
         signal.signal(signal.SIGINT, self._ignore)
+        signal.signal(self.INTERRUPT, self._interrupt)
         os.register_at_fork(after_in_child=self._after_fork)
         import faulthandler
 
@@ -3307,6 +3325,12 @@ class PythonWorker:
 
     def _ignore(self, *_: object) -> None:
         """Handles an interrupt that comes when no code runs."""
+
+    def _interrupt(self, _number: int, frame: Any) -> None:
+        """Does what SIGINT would do if nobody outside of Python ignored it."""
+        handler = signal.getsignal(signal.SIGINT)
+        if callable(handler):
+            handler(signal.SIGINT, frame)
 
     def _arm(self) -> None:
         signal.signal(signal.SIGINT, self._handler)
@@ -3521,6 +3545,8 @@ class PythonWorker:
         self._clean_traceback(error, set())
         sys.last_type, sys.last_value = type(error), error
         sys.last_traceback = error.__traceback__
+        if sys.version_info >= (3, 12):
+            sys.last_exc = error
         if sys.excepthook is not sys.__excepthook__:
             sys.excepthook(type(error), error, error.__traceback__)
             return
