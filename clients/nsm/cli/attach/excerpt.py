@@ -1,4 +1,4 @@
-"""A long output in short: somebody else's flood must not bury a person's screen. Pure."""
+"""Others' output in short: a flood or a progress bar must not bury a person's screen. Pure."""
 
 from __future__ import annotations
 

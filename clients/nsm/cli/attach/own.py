@@ -27,7 +27,7 @@ class Own:
     """
 
     def __init__(self, sink: Sink, folder: Folder) -> None:
-        """Args: `folder` takes the pictures."""
+        """Show it on `sink`; displayed pictures go to files in `folder`."""
         self.has_started = False
         self.over = asyncio.Event()
         self._finished = False
