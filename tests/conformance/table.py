@@ -17,7 +17,7 @@ def table(reports: Iterable[Report]) -> str:
     for report in sorted(reports, key=lambda each: (each.case.file, each.case.language)):
         key = (report.case.file, report.case.language)
         counts.setdefault(key, Counter())[report.status] += 1
-    rows = [("file", "language", "cases", *COLUMNS)]
+    rows: list[tuple[str, ...]] = [("file", "language", "cases", *COLUMNS)]
     total: Counter[Status] = Counter()
     for (file, language), count in counts.items():
         rows.append((file, language, *_numbers(count)))

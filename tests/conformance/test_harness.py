@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -217,7 +217,7 @@ class Liar:
         return ""
 
     @contextmanager
-    def session(self, case: Case) -> Iterator[Session]:
+    def session(self, case: Case) -> Generator[Session]:
         yield self
 
     def run(self, step: Step, language: Language) -> Answer:

@@ -197,6 +197,7 @@ _BY_CODE: dict[str, type[NsmError]] = {
         SessionEndedError,
         UnknownExecutionError,
         CodeTooLargeError,
+        ResultTooLargeError,
         FileError,
         FileTooLargeError,
         BadProjectError,
