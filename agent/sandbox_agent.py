@@ -3970,10 +3970,17 @@ def _dup_high(fd: int) -> int:
 NODE_RUNNER = r"""
 'use strict';
 (() => {
+// What code may replace, or hide behind a let of that name, is taken before there is any.
+const {
+  Array, ArrayBuffer, Atomics, BigInt, Boolean, Buffer, Error, Int32Array, Math, Number, Object,
+  Reflect, Set, SharedArrayBuffer, String, Symbol, TypeError, eval: evaluate, process, setImmediate,
+} = globalThis;
+const {
+  apply, defineProperty, deleteProperty, getOwnPropertyDescriptor, getPrototypeOf, ownKeys,
+} = Reflect;
 const fs = require('node:fs');
 const inspector = require('node:inspector');
-const util = require('node:util');
-const vm = require('node:vm');
+const { inspect, types: { isNativeError, isProxy } } = require('node:util');
 const { Writable } = require('node:stream');
 const { Worker } = require('node:worker_threads');
 const { createRequire } = require('node:module');
@@ -4076,159 +4083,6 @@ const questions = (inspector) => {
   return { check, dissect, choose };
 };
 
-// Owns the control socket, so that there is somebody to listen while the main thread is busy.
-const worker = new Worker(`
-  const fs = require('node:fs');
-  const net = require('node:net');
-  const inspector = require('node:inspector');
-  const { parentPort, workerData: state } = require('node:worker_threads');
-  const { check, dissect, choose } = (${questions})(inspector);
-  const socket = new net.Socket({ fd: 3, readable: true, writable: true });
-  let buffered = [], size = 0, running = 0, token = '', interrupting = false, ended = null;
-  const send = (message) => {
-    const body = Buffer.from(JSON.stringify(message));
-    const head = Buffer.alloc(4);
-    head.writeUInt32BE(body.length);
-    socket.write(Buffer.concat([head, body]));
-  };
-  const finish = (id, exit_code) => {
-    if (id !== running) return;
-    if (interrupting) { ended = exit_code; return; }
-    running = 0;
-    send({ type: 'done', id, token, exit_code });
-  };
-  parentPort.on('message', (message) => {
-    if (message.type === 'display') send(message);
-    else if (message.type === 'names') {
-      send({ type: 'answer', id: message.id, ...choose(message, Array.from(message.names)) });
-    } else finish(message.id, message.exit_code);
-  });
-  // Ends whatever JavaScript runs on the main thread. The session lives for that moment only:
-  // with one open, process.exit() would wait for it. The execution's end is told after it, so
-  // that a late termination can't hit the next.
-  const interrupt = (id) => {
-    if (id !== running || interrupting) return;
-    Atomics.store(state, 0, id);
-    interrupting = true;
-    ended = null;
-    const session = new inspector.Session();
-    session.connectToMainThread();
-    const settle = (tries) => session.post('Runtime.evaluate', { expression: '0' }, (error) => {
-      if (error && tries > 0) { settle(tries - 1); return; }
-      session.disconnect();
-      interrupting = false;
-      // The main thread answers again: it has been ended, or it waits in an await, which nothing
-      // can end: then the execution is over and what it waits for is left alone.
-      if (ended !== null) finish(id, ended);
-      else parentPort.postMessage({ type: 'abandon', id });
-    });
-    session.post('Runtime.terminateExecution', () => settle(10));
-  };
-  const take = (message) => {
-    if (message.type === 'run') {
-      running = message.id;
-      token = message.token;
-      parentPort.postMessage({ type: 'run', id: message.id, code: message.code });
-    } else if (message.type === 'interrupt') interrupt(message.id);
-    else if (message.type === 'complete') {
-      const wanted = dissect(message.before);
-      if (wanted) parentPort.postMessage({ type: 'complete', id: message.id, ...wanted });
-      else send({ type: 'answer', id: message.id, prefix: '', matches: [] });
-    } else if (message.type === 'check') {
-      let answer = {};
-      try { answer = check(message.code); } catch {}
-      send({ type: 'answer', id: message.id, ...answer });
-    }
-  };
-  send({ type: 'begun' });
-  socket.on('data', (data) => {
-    buffered.push(data);
-    size += data.length;
-    while (size >= 4) {
-      if (buffered[0].length < 4) buffered = [Buffer.concat(buffered)];
-      const end = 4 + buffered[0].readUInt32BE(0);
-      if (size < end) return;
-      const all = Buffer.concat(buffered);
-      buffered = [all.subarray(end)];
-      size -= end;
-      take(JSON.parse(all.subarray(4, end).toString()));
-    }
-  });
-  socket.on('close', () => process.exit());
-  socket.on('error', () => process.exit());
-`, {
-  eval: true, workerData: state,
-  // Else Node opens its own streams to pass the thread's output on; see Output.
-  stdout: true, stderr: true,
-});
-worker.on('exit', () => process.reallyExit(1));
-const post = worker.postMessage.bind(worker);
-
-const session = new inspector.Session();
-session.connect();
-let exiting = false;
-process.on('exit', () => {
-  exiting = true;
-  session.disconnect();
-});
-
-// Output is written at once and whole: Node's own streams for pipes buffer, and make the pipe
-// non-blocking for every process that shares it.
-const sleeper = new Int32Array(new SharedArrayBuffer(4));
-const writeAll = (fd, data) => {
-  for (let done = 0; done < data.length;) {
-    try {
-      done += fs.writeSync(fd, data, done);
-    } catch (error) {
-      if (error.code !== 'EAGAIN') throw error;
-      Atomics.wait(sleeper, 0, 0, 1);
-    }
-  }
-};
-// It has no state that an interrupt in the middle of a write could leave behind.
-class Output extends Writable {
-  constructor(fd) {
-    super({ decodeStrings: false });
-    Object.assign(this, { fd, _type: 'pipe', _isStdio: true, destroySoon: this.destroy });
-  }
-  write(chunk, encoding, callback) {
-    if (typeof encoding === 'function') [encoding, callback] = [undefined, encoding];
-    if (typeof chunk !== 'string' && !ArrayBuffer.isView(chunk)) {
-      throw Object.assign(new TypeError('The "chunk" argument must be of type string or an ' +
-        'instance of Buffer, TypedArray, or DataView'), { code: 'ERR_INVALID_ARG_TYPE' });
-    }
-    writeAll(this.fd, typeof chunk === 'string' ? Buffer.from(chunk, encoding)
-      : Buffer.from(chunk.buffer, chunk.byteOffset, chunk.byteLength));
-    if (typeof callback === 'function') process.nextTick(callback);
-    return true;
-  }
-  end(chunk, encoding, callback) {
-    if (typeof chunk === 'string' || ArrayBuffer.isView(chunk)) this.write(chunk, encoding);
-    const last = [chunk, encoding, callback].find((given) => typeof given === 'function');
-    if (last) process.nextTick(last);
-    return this;
-  }
-  destroy() { return this; }
-}
-for (const [name, fd] of [['stdout', 1], ['stderr', 2]]) {
-  const stream = new Output(fd);
-  Object.defineProperty(process, name, {
-    configurable: true, enumerable: true, get: () => stream,
-  });
-}
-
-const require_ = createRequire(process.cwd() + '/');
-Object.defineProperty(globalThis, 'require', {
-  value: require_, configurable: true, writable: true, enumerable: false,
-});
-// Code evaluated by the inspector has no way to load modules by import(), but this script has.
-Object.defineProperty(globalThis, '__import__', {
-  value: (specifier, options) => import(specifier, options), enumerable: false,
-});
-process.argv.length = 1;
-process.execArgv = [];
-delete process._eval;
-
 // Replaces `import` before `(`, outside of strings, comments and regular expressions.
 const rewriteImports = (code) => {
   if (!/\bimport\b/.test(code)) return code;
@@ -4312,7 +4166,7 @@ const rewriteImports = (code) => {
 };
 
 // An object literal looks like a block: taken for what it must be meant as, as in a console.
-const asExpression = (code) => {
+const asExpression = (vm, code) => {
   if (!/^\s*\{/.test(code) || /;\s*$/.test(code)) return code;
   try {
     new vm.Script('(' + code + '\n)');
@@ -4322,11 +4176,189 @@ const asExpression = (code) => {
   }
 };
 
+// Owns the control socket, so that there is somebody to listen while the main thread is busy.
+const worker = new Worker(`
+  const fs = require('node:fs');
+  const net = require('node:net');
+  const inspector = require('node:inspector');
+  const { parentPort, workerData: state } = require('node:worker_threads');
+  const vm = require('node:vm');
+  const { check, dissect, choose } = (${questions})(inspector);
+  // Here, where code can't have replaced what they use.
+  const rewriteImports = ${rewriteImports};
+  const asExpression = ${asExpression};
+  const socket = new net.Socket({ fd: 3, readable: true, writable: true });
+  let buffered = [], size = 0, running = 0, token = '', interrupting = false, ended = null;
+  const send = (message) => {
+    const body = Buffer.from(JSON.stringify(message));
+    const head = Buffer.alloc(4);
+    head.writeUInt32BE(body.length);
+    socket.write(Buffer.concat([head, body]));
+  };
+  const finish = (id, exit_code) => {
+    if (id !== running) return;
+    if (interrupting) { ended = exit_code; return; }
+    running = 0;
+    send({ type: 'done', id, token, exit_code });
+  };
+  parentPort.on('message', (message) => {
+    if (message.type === 'display') send(message);
+    else if (message.type === 'names') {
+      send({ type: 'answer', id: message.id, ...choose(message, Array.from(message.names)) });
+    } else finish(message.id, message.exit_code);
+  });
+  // Ends whatever JavaScript runs on the main thread. The session lives for that moment only:
+  // with one open, process.exit() would wait for it. The execution's end is told after it, so
+  // that a late termination can't hit the next.
+  const interrupt = (id) => {
+    if (id !== running || interrupting) return;
+    Atomics.store(state, 0, id);
+    interrupting = true;
+    ended = null;
+    const session = new inspector.Session();
+    session.connectToMainThread();
+    const settle = (tries) => session.post('Runtime.evaluate', { expression: '0' }, (error) => {
+      if (error && tries > 0) { settle(tries - 1); return; }
+      session.disconnect();
+      interrupting = false;
+      // The main thread answers again: it has been ended, or it waits in an await, which nothing
+      // can end: then the execution is over and what it waits for is left alone.
+      if (ended !== null) finish(id, ended);
+      else parentPort.postMessage({ type: 'abandon', id });
+    });
+    session.post('Runtime.terminateExecution', () => settle(10));
+  };
+  const take = (message) => {
+    if (message.type === 'run') {
+      running = message.id;
+      token = message.token;
+      const { id, code } = message;
+      const expression = rewriteImports(asExpression(vm, code)) +
+        '\\n//# sourceURL=<exec-' + id + '>';
+      // As V8 counts them.
+      const lines = code.split(/\\r\\n|[\\n\\r\\u2028\\u2029]/);
+      parentPort.postMessage({ type: 'run', id, expression, lines });
+    } else if (message.type === 'interrupt') interrupt(message.id);
+    else if (message.type === 'complete') {
+      const wanted = dissect(message.before);
+      if (wanted) parentPort.postMessage({ type: 'complete', id: message.id, ...wanted });
+      else send({ type: 'answer', id: message.id, prefix: '', matches: [] });
+    } else if (message.type === 'check') {
+      let answer = {};
+      try { answer = check(message.code); } catch {}
+      send({ type: 'answer', id: message.id, ...answer });
+    }
+  };
+  send({ type: 'begun' });
+  socket.on('data', (data) => {
+    buffered.push(data);
+    size += data.length;
+    while (size >= 4) {
+      if (buffered[0].length < 4) buffered = [Buffer.concat(buffered)];
+      const end = 4 + buffered[0].readUInt32BE(0);
+      if (size < end) return;
+      const all = Buffer.concat(buffered);
+      buffered = [all.subarray(end)];
+      size -= end;
+      take(JSON.parse(all.subarray(4, end).toString()));
+    }
+  });
+  socket.on('close', () => process.exit());
+  socket.on('error', () => process.exit());
+`, {
+  eval: true, workerData: state,
+  // Else Node opens its own streams to pass the thread's output on; see Output.
+  stdout: true, stderr: true,
+});
+const reallyExit = process.reallyExit.bind(process);
+worker.on('exit', () => reallyExit(1));
+const post = worker.postMessage.bind(worker);
+
+const session = new inspector.Session();
+session.connect();
+const postToInspector = session.post.bind(session);
+const { prototype: everyObject } = Object;
+// Node makes JSON of a request, in which a toJSON that code gave to all objects must have no say:
+// it is away until the request's last property has been read.
+const ask = (method, params, callback) => {
+  const theirs = getOwnPropertyDescriptor(everyObject, 'toJSON');
+  if (theirs !== undefined && deleteProperty(everyObject, 'toJSON')) {
+    const restore = () => { defineProperty(everyObject, 'toJSON', theirs); };
+    defineProperty(params, 'last', { __proto__: null, enumerable: true, get: restore });
+  }
+  postToInspector(method, params, callback);
+};
+let exiting = false;
+process.on('exit', () => {
+  exiting = true;
+  session.disconnect();
+  // Reached when a handler that failed has stopped the exit: without the inspector there is no
+  // going on.
+  setImmediate(() => reallyExit(process.exitCode || 1));
+});
+
+// Output is written at once and whole: Node's own streams for pipes buffer, and make the pipe
+// non-blocking for every process that shares it.
+const sleeper = new Int32Array(new SharedArrayBuffer(4));
+const writeAll = (fd, data) => {
+  for (let done = 0; done < data.length;) {
+    try {
+      done += fs.writeSync(fd, data, done);
+    } catch (error) {
+      if (error.code !== 'EAGAIN') throw error;
+      Atomics.wait(sleeper, 0, 0, 1);
+    }
+  }
+};
+// It has no state that an interrupt in the middle of a write could leave behind.
+class Output extends Writable {
+  constructor(fd) {
+    super({ decodeStrings: false });
+    Object.assign(this, { fd, _type: 'pipe', _isStdio: true, destroySoon: this.destroy });
+  }
+  write(chunk, encoding, callback) {
+    if (typeof encoding === 'function') [encoding, callback] = [undefined, encoding];
+    if (typeof chunk !== 'string' && !ArrayBuffer.isView(chunk)) {
+      throw Object.assign(new TypeError('The "chunk" argument must be of type string or an ' +
+        'instance of Buffer, TypedArray, or DataView'), { code: 'ERR_INVALID_ARG_TYPE' });
+    }
+    writeAll(this.fd, typeof chunk === 'string' ? Buffer.from(chunk, encoding)
+      : Buffer.from(chunk.buffer, chunk.byteOffset, chunk.byteLength));
+    if (typeof callback === 'function') process.nextTick(callback);
+    return true;
+  }
+  end(chunk, encoding, callback) {
+    if (typeof chunk === 'string' || ArrayBuffer.isView(chunk)) this.write(chunk, encoding);
+    const last = [chunk, encoding, callback].find((given) => typeof given === 'function');
+    if (last) process.nextTick(last);
+    return this;
+  }
+  destroy() { return this; }
+}
+for (const [name, fd] of [['stdout', 1], ['stderr', 2]]) {
+  const stream = new Output(fd);
+  Object.defineProperty(process, name, {
+    configurable: true, enumerable: true, get: () => stream,
+  });
+}
+
+const require_ = createRequire(process.cwd() + '/');
+Object.defineProperty(globalThis, 'require', {
+  value: require_, configurable: true, writable: true, enumerable: false,
+});
+// Code evaluated by the inspector has no way to load modules by import(), but this script has.
+Object.defineProperty(globalThis, '__import__', {
+  value: (specifier, options) => import(specifier, options), enumerable: false,
+});
+process.argv.length = 1;
+process.execArgv = [];
+delete process._eval;
+
 // Takes the runner's frames, and the inspector's above them, off the stacks of an error.
 const RUNNER = /(\n    at [^\n]*\(node:inspector:[^\n]*)*\n    at ([^\n]*\()?\[eval\]:\d[^]*$/;
 const DEEP = /\n    at Session\.post \(node:inspector:.*$/;
 const trim = (error, depth) => {
-  if (depth > 10 || !util.types.isNativeError(error)) return;
+  if (depth > 10 || !isNativeError(error)) return;
   try {
     error.stack = error.stack.replace(RUNNER, '').replace(DEEP, '');
     trim(error.cause, depth + 1);
@@ -4335,58 +4367,71 @@ const trim = (error, depth) => {
 };
 const describe = (error) => {
   trim(error, 0);
-  return 'Uncaught ' + util.inspect(error) + '\n';
+  try {
+    return 'Uncaught ' + inspect(error) + '\n';
+  } catch {
+    const told = isNativeError(error) ? getOwnPropertyDescriptor(error, 'message')?.value : '';
+    return 'Uncaught ' + (typeof told === 'string' ? told : '') +
+      '\n(showing it failed: its own code, or Error.prepareStackTrace, threw)\n';
+  }
 };
-const complain = (text) => writeAll(2, Buffer.from(text));
+const { from: encode } = Buffer;
+const complain = (text) => writeAll(2, encode(text));
 
 // Failures that no code waits for. A rejection while an execution runs counts as its own.
 let running = 0, failed = false;
 process.on('uncaughtException', (error) => complain(describe(error)));
 process.on('unhandledRejection', (error) => { failed = true; complain(describe(error)); });
 
-// The value behind an inspector's reference.
+// The value behind an inspector's reference. It is handed to a function that is known to the
+// inspector from the beginning, and in no place where code could find it.
+let taken;
+globalThis.__nsm_taker = (value) => { taken = value; };
+let taker;
+ask('Runtime.evaluate', { expression: '__nsm_taker' }, (error, { result }) => { taker = result; });
+delete globalThis.__nsm_taker;
 const take = (remote) => {
   if (!remote.objectId) {
-    return remote.unserializableValue ? (0, eval)(remote.unserializableValue) : remote.value;
+    return remote.unserializableValue ? evaluate(remote.unserializableValue) : remote.value;
   }
-  let value;
-  const key = '__nsm_take_' + Math.random().toString(36).slice(2);
-  Object.defineProperty(globalThis, key, { value: (v) => { value = v; }, configurable: true });
-  session.post('Runtime.callFunctionOn', {
-    functionDeclaration: 'function (v) { globalThis["' + key + '"](v); }',
-    objectId: remote.objectId, arguments: [{ objectId: remote.objectId }],
-  });
-  delete globalThis[key];
+  taken = undefined;
+  ask('Runtime.callFunctionOn', {
+    functionDeclaration: 'function (value) { this(value); }',
+    objectId: taker.objectId, arguments: [{ objectId: remote.objectId }],
+  }, () => {});
+  const value = taken;
+  taken = undefined;
   return value;
 };
 
-const describeSyntax = (details, code, name) => {
-  const line = details.lineNumber, column = details.columnNumber;
-  const text = code.split('\n')[line];
-  const place = text === undefined ? name
-    : name + ':' + (line + 1) + '\n' + text + '\n' + ' '.repeat(column) + '^';
+const describeSyntax = (details, lines, name) => {
+  let line = details.lineNumber, column = details.columnNumber;
+  if (line >= lines.length) {  // the end was not expected
+    line = lines.length - 1;
+    column = lines[line].length;
+  }
   let message = (details.exception.description || '').split('\n')[0];
   if (/import statement/.test(message)) {
     message += '\n(a session takes scripts: write const { a } = await import("m") or require("m"))';
   }
-  return place + '\n' + message + '\n';
+  return name + ':' + (line + 1) + '\n' + lines[line] + '\n' + ' '.repeat(column) + '^\n' +
+    message + '\n';
 };
 
 // Whether the inspector still evaluates.
 const isUsable = () => {
   let usable = false;
-  session.post('Runtime.evaluate', { expression: '0' }, (error) => { usable = !error; });
+  ask('Runtime.evaluate', { expression: '0' }, (error) => { usable = !error; });
   return usable;
 };
 
-const run = ({ id, code }) => {
+const run = ({ id, expression, lines }) => {
   if (Atomics.load(state, 0) === id) { post({ id, exit_code: 130 }); return; }
   running = id;
   failed = false;
   const name = '<exec-' + id + '>';
-  session.post('Runtime.evaluate', {
-    expression: rewriteImports(asExpression(code)) + '\n//# sourceURL=' + name,
-    replMode: true, awaitPromise: true, objectGroup: 'exec',
+  ask('Runtime.evaluate', {
+    expression, replMode: true, awaitPromise: true, objectGroup: 'exec',
   }, (error, outcome) => {
     if (running !== id || exiting) return;  // abandoned while it awaited, or overtaken
     let exit_code = 0;
@@ -4396,44 +4441,40 @@ const run = ({ id, code }) => {
       if (error && isUsable()) exit_code = 130;
       else if (error) {
         complain('the interpreter cannot go on: ' + error.message + '\n');
-        process.reallyExit(1);
+        reallyExit(1);
       } else if (outcome.exceptionDetails) {
         exit_code = 1;
         const details = outcome.exceptionDetails;
         const thrown = take(details.exception);
         const isSyntax = details.exception.className === 'SyntaxError'
           && !/\n    at .*<exec-/.test(details.exception.description || '');
-        complain(isSyntax ? describeSyntax(details, code, name) : describe(thrown));
+        complain(isSyntax ? describeSyntax(details, lines, name) : describe(thrown));
       } else {
         const value = take(outcome.result);
         if (value !== undefined) {
-          const text = util.inspect(value);
+          const text = inspect(value);
           post({ type: 'display', data: { 'text/plain': text } });
         }
       }
     } catch (problem) {
       exit_code = 1;
-      try { complain(describe(problem)); } catch {}
+      complain(describe(problem));
     }
-    session.post('Runtime.releaseObjectGroup', { objectGroup: 'exec' });
+    ask('Runtime.releaseObjectGroup', { objectGroup: 'exec' });
     // One turn of the loop later rejections that nobody handles are known.
-    setImmediate_(() => {
+    setImmediate(() => {
       if (running !== id) return;
       post({ id, exit_code: exit_code || (failed ? 1 : 0) });
       running = 0;
     });
   });
 };
-const setImmediate_ = setImmediate;
 
 // What completion looks up. No getter is called but those that were there before any code, no
 // proxy is asked, and nothing is used that code may have replaced.
-const { apply, defineProperty, deleteProperty, getOwnPropertyDescriptor, getPrototypeOf, ownKeys } =
-  Reflect;
 const { hasOwn } = Object;
 const { isArray } = Array;
 const { isView } = ArrayBuffer;
-const { isProxy } = util.types;
 const { startsWith } = String.prototype;
 const global_ = globalThis, pid_ = process.pid;
 const NOTHING = {};
@@ -4467,7 +4508,7 @@ const getProperty = (value, name) => {
 };
 const lexicalNames = () => {
   let names = [];
-  session.post('Runtime.globalLexicalScopeNames', {}, (error, answer) => {
+  ask('Runtime.globalLexicalScopeNames', {}, (error, answer) => {
     if (!error) names = answer.names;
   });
   return names;
@@ -4478,7 +4519,7 @@ const getLexical = (name) => {
   const key = '__nsm_take_' + pid_;
   const take = (found) => { value = found; };
   defineProperty(global_, key, { __proto__: null, value: take, configurable: true });
-  session.post('Runtime.evaluate', { expression: key + '(' + name + ')', silent: true }, () => {});
+  ask('Runtime.evaluate', { expression: key + '(' + name + ')', silent: true }, () => {});
   deleteProperty(global_, key);
   return value;
 };
@@ -4516,8 +4557,16 @@ const complete = ({ id, steps, prefix }) => {
 const onMessage = (message) => {
   // An interrupt ended code that runs at exit, such as an endless handler, and the exit with it:
   // without the inspector, which has been let go, nothing more can be run.
-  if (exiting) process.reallyExit(process.exitCode ?? 0);
-  if (message.type === 'run') run(message);
+  if (exiting) reallyExit(process.exitCode ?? 0);
+  if (message.type === 'run') {
+    try {
+      run(message);
+    } catch (problem) {
+      complain(describe(problem));
+      post({ id: message.id, exit_code: 1 });
+      running = 0;
+    }
+  }
   else if (message.type === 'complete') {
     try {
       complete(message);
@@ -4529,9 +4578,10 @@ const onMessage = (message) => {
     if (running === message.id) running = 0;
   }
 };
-// Node's emitters call `listener.apply`, which code may have replaced for all functions.
-defineProperty(onMessage, 'apply', { value: (self, values) => onMessage(values[0]) });
-worker.on('message', onMessage);
+// Code may have replaced emitters' methods, or what they call, such as `listener.apply`.
+const { emit } = worker;
+worker.emit = (name, value) => name === 'message' ? onMessage(value)
+  : apply(emit, worker, [name, value]);
 })();
 """
 
