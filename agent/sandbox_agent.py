@@ -1132,6 +1132,7 @@ class FileReader:
             refuse_special(os.fstat(found).st_mode, path)
             if path.endswith(("/", "/.")):
                 _raise(errno.ENOTDIR)
+            self.path = name_of(found)
             # The very file that was looked at. It may be under a lease (fcntl(2)), and without
             # O_NONBLOCK its holder could keep this process waiting for 45 seconds.
             self._fd = os.open(
@@ -1140,7 +1141,6 @@ class FileReader:
         finally:
             os.close(found)
         status = os.fstat(self._fd)
-        self.path = name_of(self._fd)
         self.size = status.st_size
         self.permissions = status.st_mode & 0o777
 
@@ -1336,11 +1336,6 @@ class Transfers:
         try:
             if message["type"] == "file_open":
                 self._open(request_id, message)
-            elif message["type"] == "file_read" and not self._may_send():
-                if request_id in self._waiting:
-                    self._fail(request_id, "the read before has no answer yet", "EBUSY")
-                else:
-                    self._waiting[request_id] = message
             else:
                 self._continue(request_id, message)
         except TransferError as error:
@@ -1393,10 +1388,10 @@ class Transfers:
             file: FileReader | FileWriter = FileReader(whole)
         elif mode != "write":
             raise TransferError(f"mode is {mode!r:.50}, expected 'read' or 'write'", errno.EINVAL)
-        elif not (permissions is None or _is_whole(permissions)) or not isinstance(overwrite, bool):
-            raise TransferError(
-                "permissions must be a whole number, overwrite true or false", errno.EINVAL
-            )
+        elif permissions is not None and not (_is_whole(permissions) and permissions >= 0):
+            raise TransferError("permissions must be a whole number, 0 or more", errno.EINVAL)
+        elif not isinstance(overwrite, bool):
+            raise TransferError("overwrite must be true or false", errno.EINVAL)
         else:
             file = FileWriter(whole, permissions, overwrite=overwrite)
         self._files[request_id] = file
@@ -1419,7 +1414,7 @@ class Transfers:
         if file is None:
             raise TransferError("no file is open under this id: open it first", errno.EBADF)
         if request_id in self._waiting:
-            raise TransferError("a read of it has no answer yet", errno.EBUSY)
+            raise TransferError("the read before has no answer yet", errno.EBUSY)
         if kind == "file_close":
             if isinstance(file, FileWriter) and message.get("keep") is True:
                 file.keep()
@@ -1432,7 +1427,10 @@ class Transfers:
                 raise TransferError(
                     f"bytes is {count!r:.50}, expected 1 to {CHUNK_BYTES}", errno.EINVAL
                 )
-            self._send_data(request_id, *file.read(count))
+            if self._may_send():
+                self._send_data(request_id, *file.read(count))
+            else:
+                self._waiting[request_id] = message
         elif kind == "file_write" and isinstance(file, FileWriter):
             file.write(self._data(message.get("data")))
             self._tell(request_id, file)
@@ -2211,11 +2209,11 @@ class InputCheck:
 
     STATUSES = ("complete", "incomplete", "invalid")
     BASH = ("--norc", "--noprofile", "-O", "extglob", "-n")
-    BASH_UNFINISHED = re.compile(
+    BASH_UNFINISHED = (
         rb"bash: line \d+: (syntax error: unexpected end of file|unexpected EOF while looking for"
         rb"|unexpected token `EOF')"
     )
-    BASH_HERE = re.compile(rb"bash: line \d+: warning: here-document .*delimited by end-of-file")
+    BASH_HERE = rb"bash: line \d+: warning: here-document .*delimited by end-of-file"
 
     def __init__(self, interpreter: str, program: str, code: str) -> None:
         self._interpreter = interpreter
@@ -2291,7 +2289,7 @@ class InputCheck:
     def _of_bash(self, exit_code: int, said: bytes) -> tuple[str, bool]:
         """The status, and whether the text ends inside a quote or a here-document."""
         lines = [line for line in said.split(b"\n") if line.startswith(b"bash: line ")]
-        errors = [line for line in lines if not self.BASH_HERE.match(line)]
+        errors = [line for line in lines if not re.match(self.BASH_HERE, line)]
         here = len(errors) < len(lines)
         if exit_code == 0:
             last = self._code.rpartition("\n")[2]
@@ -2300,7 +2298,7 @@ class InputCheck:
             return ("incomplete" if here or continued else "complete"), here
         if exit_code in {1, 2} and errors:
             quoted = b"looking for matching" in errors[0]
-            unfinished = self.BASH_UNFINISHED.match(errors[0])
+            unfinished = re.match(self.BASH_UNFINISHED, errors[0])
             return ("incomplete" if unfinished else "invalid"), here or quoted
         return "", False
 
@@ -3685,6 +3683,11 @@ def _type_of(value: object) -> Any:
     return type(value)
 
 
+# What classes have and inherit, whatever their metaclasses say.
+_mro_of: Any = vars(type)["__mro__"].__get__
+_members_of: Any = vars(type)["__dict__"].__get__
+
+
 class PythonCompleter:
     """What names could follow a text, found without running any code of the namespace.
 
@@ -3696,18 +3699,19 @@ class PythonCompleter:
 
     MISSING = object()
     MAX_NAMES = 200_000
+    PROXY = _type_of(vars(type))
     GETSET = _type_of(vars(type)["__dict__"])
     MEMBER = _type_of(vars(type(lambda: None))["__globals__"])
-    DOTTED = re.compile(r"((?:[^\W\d]\w*\s*\.\s*)*)([^\W\d]\w*)?\Z")
-    SUBSCRIPT = re.compile(r"((?:[^\W\d]\w*\s*\.\s*)*[^\W\d]\w*)\s*\[\s*\Z")
-    FROM = re.compile(r"\s*from\s+([\w.]+)\s+import\s+\(?(?:[\w\s,]*,\s*)?(\w*)\Z")
-    IMPORT = re.compile(r"\s*(?:from|import)\s+(?:[\w\s.,]*,\s*)?((?:\w+\.)*)(\w*)\Z")
-    TEXTS = re.compile(
-        r"#[^\n]*|"
-        r'\"""(?:\\.|[^\\])*?\"""|\'\'\'(?:\\.|[^\\])*?\'\'\'|'
-        r'"(?!"")(?:\\.|[^"\\\n])*"|\'(?!\'\')(?:\\.|[^\'\\\n])*\'|'
-        r'(?P<open>\"""|\'\'\'|["\'])',
-        re.DOTALL,
+    # Compiled on first use: most sessions have nobody who types.
+    DOTTED = r"((?:[^\W\d]\w*\s*\.\s*)*)([^\W\d]\w*)?\Z"
+    SUBSCRIPT = r"((?:[^\W\d]\w*\s*\.\s*)*[^\W\d]\w*)\s*\[\s*\Z"
+    FROM = r"\s*from\s+([\w.]+)\s+import\s+\(?(?:[\w\s,]*,\s*)?(\w*)\Z"
+    IMPORT = r"\s*(?:from|import)\s+(?:[\w\s.,]*,\s*)?((?:\w+\.)*)(\w*)\Z"
+    TEXTS = (
+        r"(?s)#[^\n]*|"
+        r'"""(?:\\.|[^\\])*?"""|' + r"'''(?:\\.|[^\\])*?'''|"
+        r'"(?!"")(?:\\.|[^"\\\n])*"|' + r"'(?!'')(?:\\.|[^'\\\n])*'|"
+        r'(?P<open>"""|' + r"'''|[" + r'"' + r"'])"
     )
     MODULE_ENDS = (".py", ".pyc", ".so")
 
@@ -3725,11 +3729,11 @@ class PythonCompleter:
         in_text, quote, start = self._open_text(before)
         if in_text:
             return self._complete_key(before, quote, start, following)
-        if found := self.FROM.match(line):
+        if found := re.match(self.FROM, line):
             return found[2], self._offered(self._of_module(found[1]), found[2])
-        if found := self.IMPORT.match(line):
+        if found := re.match(self.IMPORT, line):
             return found[2], self._offered(self._modules(found[1].split(".")[:-1]), found[2])
-        dotted = self.DOTTED.search(line)
+        dotted = re.search(self.DOTTED, line)
         if dotted is None:
             return "", []
         path, prefix = dotted[1], dotted[2] or ""
@@ -3750,7 +3754,8 @@ class PythonCompleter:
     def _open_text(self, before: str) -> tuple[bool, str, int]:
         """Whether the cursor is in a comment or string; then its quote and where it begins."""
         place = 0
-        while found := self.TEXTS.search(before, place):
+        texts = re.compile(self.TEXTS)
+        while found := texts.search(before, place):
             place = found.end()
             quote = found["open"]
             if quote is None:
@@ -3780,7 +3785,7 @@ class PythonCompleter:
         """Keys of a dictionary whose subscript has been begun."""
         prefix = before[start:]
         head = before[max(0, start - MAX_MATCH) : start - 1]
-        found = self.SUBSCRIPT.search(head.rpartition("\n")[2]) if len(quote) == 1 else None
+        found = re.search(self.SUBSCRIPT, head.rpartition("\n")[2]) if len(quote) == 1 else None
         value = self._resolve(found[1] + ".") if found else self.MISSING
         if value is self.MISSING or not self._inherits(_type_of(value), dict):
             return prefix, []
@@ -3806,20 +3811,9 @@ class PythonCompleter:
     # Objects.
 
     @staticmethod
-    def _mro(kind: Any) -> tuple[type, ...]:
-        classes: tuple[type, ...] = PythonCompleter.GETTERS[0](kind)
-        return classes
-
-    @classmethod
-    def _inherits(cls, kind: Any, base: type[object]) -> bool:
+    def _inherits(kind: Any, base: type[object]) -> bool:
         """Like `issubclass`, without the comparisons of `in`, which metaclasses may define."""
-        return any(other is base for other in cls._mro(kind))
-
-    @staticmethod
-    def _members(kind: Any) -> Any:
-        return PythonCompleter.GETTERS[1](kind)
-
-    GETTERS: Any = (type.__dict__["__mro__"].__get__, type.__dict__["__dict__"].__get__)
+        return any(other is base for other in _mro_of(kind))
 
     def _keys(self, mapping: Any) -> list[str]:
         """Those that are plain texts."""
@@ -3830,8 +3824,6 @@ class PythonCompleter:
                 keys: list[Any] = list(itertools.islice(view, self.MAX_NAMES))
                 return [key for key in keys if type(key) is str]
         return []
-
-    PROXY = _type_of(vars(type))
 
     def _find(self, mapping: Any, name: str) -> Any:
         owner: Any = self.PROXY if _type_of(mapping) is self.PROXY else dict
@@ -3845,8 +3837,8 @@ class PythonCompleter:
         return self.MISSING
 
     def _find_inherited(self, kind: Any, name: str) -> Any:
-        for base in self._mro(kind):
-            value = self._find(self._members(base), name)
+        for base in _mro_of(kind):
+            value = self._find(_members_of(base), name)
             if value is not self.MISSING:
                 return value
         return self.MISSING
@@ -3904,8 +3896,8 @@ class PythonCompleter:
         return value
 
     def _names(self, value: Any) -> Iterator[str]:
-        kinds = self._mro(value if self._is_class(value) else _type_of(value))
-        mappings = [self._members(kind) for kind in kinds]
+        kinds = _mro_of(value if self._is_class(value) else _type_of(value))
+        mappings = [_members_of(kind) for kind in kinds]
         if not self._is_class(value):
             own = self._own(value)
             is_module = self._inherits(_type_of(value), _type_of(sys))

@@ -7,16 +7,27 @@ import contextlib
 import os
 import resource
 import stat
+import subprocess
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import sandbox_agent
-from agent_process import AgentProcess, becomes_true, direct_agent, jailed_agent
+from agent_process import AgentProcess, becomes_true, direct_agent, jailed_agent, short_directory
 from realjail import BWRAP, needs_bwrap
-from sandbox_agent import RESUMED, FileWriter, FrameReader, TransferError, resume_marker
+from sandbox_agent import (
+    RESUMED,
+    FileWriter,
+    FrameReader,
+    TransferError,
+    Transfers,
+    encode_frame,
+    resume_marker,
+)
 
 CHUNK = 256 * 1024
 TOKEN = "cd" * 16
@@ -252,6 +263,7 @@ def test_a_directory_of_its_own_for_a_path_with_links(shared: AgentProcess) -> N
         ({"path": "x", "mode": "append"}, "mode"),
         ({"path": "x", "mode": ["read"] * 100_000}, "mode"),
         ({"path": "x", "mode": "write", "permissions": "rw"}, "permissions"),
+        ({"path": "x", "mode": "write", "permissions": -1}, "permissions"),
         ({"path": "x", "mode": "write", "overwrite": 1}, "overwrite"),
         ({"path": "none"}, "no such file"),
         ({"path": "none/x", "mode": "write"}, "no such file"),
@@ -542,6 +554,31 @@ def test_descriptors_are_given_back(tmp_path: Path) -> None:
             ask(agent, "file_close", keep=False)
 
 
+def test_a_path_that_is_too_long_to_tell(tmp_path: Path) -> None:
+    """Directories nest deeper than a path can say; links lead there all the same."""
+    name = "d" * 250
+    levels = 17
+    here = os.open(tmp_path, os.O_RDONLY)
+    for level in range(levels):
+        os.mkdir(name, dir_fd=here)
+        if level in {0, 8}:
+            os.symlink("/".join([name] * (8 if level == 0 else 9)), f"to {level}", dir_fd=here)
+        here, above = os.open(name, os.O_RDONLY, dir_fd=here), here
+        os.close(above)
+    os.close(os.open("file", os.O_CREAT | os.O_WRONLY, dir_fd=here))
+    os.close(here)
+    try:
+        with direct_agent(tmp_path) as agent:
+            resource.prlimit(agent.process.pid, resource.RLIMIT_NOFILE, (48, 48))
+            for _ in range(40):
+                for mode in ("read", "write"):
+                    assert refused(agent, "to 0/to 8/file", mode).code == "ENAMETOOLONG"
+            assert store(agent, "to 0/x", b"near")["size"] == 4
+    finally:
+        # More than pytest's own clean-up of old directories can say.
+        subprocess.run(["rm", "-rf", str(tmp_path / name)], check=True)
+
+
 def test_no_descriptors_are_left(tmp_path: Path) -> None:
     with direct_agent(tmp_path) as agent:
         (tmp_path / "x").write_text("x")
@@ -632,6 +669,50 @@ class TestOnPlainFileSystems:
 def test_a_file_of_the_kernel_is_refused_by_its_file_system() -> None:
     with pytest.raises(TransferError, match="/proc"):
         sandbox_agent.open_path("/proc/self/fd/0")
+
+
+ODD = ["x", "d", "d/y", "l", "l/x", "x/", "/", "..", "\ud800", "a\0", "/proc/self/environ"]
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=6) | st.sampled_from(ODD),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner),
+    max_leaves=4,
+)
+REQUEST = st.fixed_dictionaries(
+    {"type": st.sampled_from(Transfers.REQUESTS)},
+    optional={
+        "path": st.sampled_from(ODD) | JSON,
+        "mode": st.sampled_from(["read", "write"]) | JSON,
+        "permissions": JSON,
+        "overwrite": JSON,
+        "bytes": JSON,
+        "data": st.sampled_from(["QUJD", ""]) | JSON,
+        "keep": JSON,
+    },
+)
+
+
+@given(asked=st.lists(st.tuples(st.sampled_from(["a", "b", 1]), REQUEST, st.booleans())))
+def test_whatever_is_asked(asked: list[tuple[str | int, dict[str, Any], bool]]) -> None:
+    """There is an answer, and in the end nothing is open or half-written."""
+    descriptors = len(os.listdir("/proc/self/fd"))
+    with short_directory() as workspace:
+        (workspace / "x").write_text("x")
+        (workspace / "d").mkdir()
+        (workspace / "l").symlink_to("d")
+        answers: list[dict[str, Any]] = []
+        lags = False
+        transfers = Transfers(str(workspace), answers.append, lambda: not lags)
+        for request_id, request, lag in asked:
+            lags = lag
+            transfers.take(request_id, request)
+            transfers.go_on()
+        lags = False
+        transfers.go_on()
+        assert {answer["id"] for answer in answers} == {request_id for request_id, _, _ in asked}
+        assert all(encode_frame(answer) for answer in answers)
+        transfers.drop_all()
+        assert not [name for name in os.listdir(workspace) if name.startswith(".")]
+    assert len(os.listdir("/proc/self/fd")) == descriptors
 
 
 # Sequence numbers and resuming.
