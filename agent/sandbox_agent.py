@@ -2113,9 +2113,12 @@ class BashInterpreter(Interpreter):
             if len(words) == 7 and words[3] == b"@" and words[2] in {b"", b"%d" % self.pid}:
                 numbers = (words[0], words[4], words[5])
                 if all(each.isdigit() and len(each) < 20 for each in numbers):
-                    self._on_report(*map(int, numbers))
                     if b"r" in words[1]:
-                        self.agent.end_interpreter(self, "became a restricted shell by `set -r`")
+                        self.agent.end_interpreter(
+                            self, "became a restricted shell by `set -r`", int(words[0])
+                        )
+                    else:
+                        self._on_report(*map(int, numbers))
 
     def _on_report(self, status: int, number: int, confirmation: int) -> None:
         if number == 0:
@@ -2864,8 +2867,10 @@ class Agent:
             for pid in {row.pid for row in new} - set(foreground):
                 send_signal(pid, signal.SIGINT)
         interpreter.release(execution.number)
-        # Held, or stopped by its own code: a stopped process handles no other signal.
-        send_signal(leader, signal.SIGCONT)
+        # Held, or stopped by its own code: a stopped process handles no other signal. (Node that
+        # stops itself has torn itself down before, believing that it would end.)
+        if interpreter.takes_signals:
+            send_signal(leader, signal.SIGCONT)
 
     def _signal_latecomers(self, execution: Execution) -> None:
         """Interrupts what the shell was about to start when it was interrupted itself.

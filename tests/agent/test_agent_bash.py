@@ -242,9 +242,9 @@ def test_descriptors_of_the_driver_that_code_closed_mean_a_fresh_shell(agent: Ag
 def test_a_restricted_shell_is_replaced_since_it_can_run_no_code(agent: AgentProcess) -> None:
     reply = agent.bash("kept=1; set -r; echo restricted; cd /tmp")
     assert (reply.stdout, reply.exit_code) == ("restricted\n", 1)
+    assert "restricted shell by `set -r`" in reply.restart_reason
     later = agent.bash("echo $kept fresh")
     assert (later.stdout, later.interpreter_restarted) == ("fresh\n", True)
-    assert "restricted shell by `set -r`" in later.restart_reason
 
 
 def test_a_debug_trap_that_forbids_everything_costs_no_time(agent: AgentProcess) -> None:
