@@ -263,7 +263,7 @@ def test_messages_while_idle_cost_nothing(jailed: AgentProcess) -> None:
 def test_an_interpreter_that_stops_itself(
     jailed: AgentProcess, interpreter: Interpreter, code: str
 ) -> None:
-    """An interrupt wakes it, but not Node, which has torn itself down in the belief that it ends."""
+    """An interrupt wakes it, but not Node, which has torn itself down as if it were to end."""
     jailed.run("", interpreter)
     reply = jailed.run(code, interpreter, timeout_s=0.3, grace_s=1)
     assert reply.exit_code == 124
