@@ -1952,6 +1952,7 @@ class PythonInterpreter(FramedInterpreter):
     def send_interrupt(self, number: int) -> None:  # noqa: ARG002  # as all have it
         # system(3) ignores SIGINT while its command runs, and the code would go on behind it.
         if self.takes_signals and ignores_interrupts(self.pid):
+            self.send({"type": "interrupt"})
             send_signal(self.pid, PythonWorker.INTERRUPT)
 
     def limit(self, limits: Mapping[str, int]) -> None:
@@ -3302,12 +3303,16 @@ class PythonWorker:
             ("stdout", 1, "surrogateescape"),
             ("stderr", 2, "backslashreplace"),
         ):
-            stream = io.TextIOWrapper(
-                Writer(fd, "w", closefd=False), encoding="utf-8", errors=errors, write_through=True
-            )
+            raw = Writer(fd, "w", closefd=False)
+            raw.name = f"<{name}>"  # as Python names them
+            stream: Any = io.TextIOWrapper(raw, encoding="utf-8", errors=errors, write_through=True)
+            stream.mode = "w"
             setattr(sys, name, stream)
             setattr(sys, f"__{name}__", stream)
-        stdin = io.TextIOWrapper(io.FileIO(0, closefd=False), encoding="utf-8")
+        empty = io.FileIO(0, closefd=False)
+        empty.name = "<stdin>"
+        stdin: Any = io.TextIOWrapper(empty, encoding="utf-8")
+        stdin.mode = "r"
         sys.stdin = sys.__stdin__ = stdin  # type: ignore[misc]
 
     def _restore_descriptors(self) -> None:
@@ -3330,9 +3335,12 @@ class PythonWorker:
         """Handles an interrupt that comes when no code runs."""
 
     def _interrupt(self, _number: int, frame: Any) -> None:
-        """Does what SIGINT would do if nobody outside of Python ignored it."""
+        """Does what SIGINT would do if nobody outside of Python ignored it.
+
+        The agent's word for it waits in the control socket; without, it is a signal of code's own.
+        """
         handler = signal.getsignal(signal.SIGINT)
-        if callable(handler):
+        if callable(handler) and self._poll.poll(0):
             handler(signal.SIGINT, frame)
 
     def _arm(self) -> None:
