@@ -73,12 +73,15 @@ class Execution:
     def answer_bytes(self) -> int:
         """About how much memory the answer takes; the code is dropped when it comes."""
         if not isinstance(self._answer, RunResult):
-            return 1000
+            return 1000 + len(str(self._answer))
         outcome = self._answer.outcome
+        words = len(outcome.restart_reason) + sum(
+            len(truncation.file or "") for truncation in outcome.truncated.values()
+        )
         displayed = sum(
             len(kind) + len(str(data)) for shown in outcome.displays for kind, data in shown.items()
         )
-        return 1000 + len(outcome.stdout) + len(outcome.stderr) + displayed
+        return 1000 + len(outcome.stdout) + len(outcome.stderr) + words + displayed
 
     @property
     def streams(self) -> bool:

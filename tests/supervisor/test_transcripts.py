@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from fakes import PYTHON
 from nsm.wire import transcripts as wire
-from nsm.wire.errors import NsmError, SessionEndedError
+from nsm.wire.errors import InternalError, NsmError, SessionEndedError
 from nsm.wire.results import Truncation
 from nsm.wire.transcripts import (
     Entry,
@@ -30,6 +30,9 @@ from nsmd.values import Truncation as OutcomeTruncation
 
 if TYPE_CHECKING:
     from nsmd.transcripts import Reader, Transcript
+
+WORDS = "w" * 10_000
+"""An agent's words that are no output; it may use somewhat more of them."""
 
 TENANCY = Tenancy(name="a", scope="s", client="test", idle_timeout_s=100, max_lifetime_s=1000)
 
@@ -365,6 +368,32 @@ async def test_a_reader_that_was_overtaken_goes_on_where_the_record_does(
     start = next(reading)
     assert isinstance(start, ExecutionStart)
     assert start.number > 10
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        Outcome(stdout="", stderr="", exit_code=1, restart_reason=WORDS),
+        Outcome(
+            stdout="",
+            stderr="",
+            exit_code=0,
+            truncated={"stdout": OutcomeTruncation(omitted_bytes=1, file=WORDS)},
+        ),
+        Outcome(
+            stdout="",
+            stderr="",
+            exit_code=0,
+            displays=tuple({f"a/{n:090}": 1} for n in range(100)),
+        ),
+        InternalError(WORDS),
+    ],
+    ids=["reason", "file", "kinds", "error"],
+)
+async def test_every_text_of_a_jail_counts(it: Bench, answer: Outcome | NsmError) -> None:
+    it.begin()
+    it.transcript.finish(answer)
+    assert it.transcript.size_bytes > 10_000
 
 
 async def test_all_transcripts_together_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -103,11 +103,13 @@ class Record:
                     displays=(),
                 )
             self.size_bytes += _size(answer.stdout) + _size(answer.stderr)
-            if self._shown:
-                self.size_bytes += sum(_size(t) for s in self._shown for t in s.data.values())
-        elif live is not None:  # all that is known of what it printed
-            self.live = live
-            self.size_bytes += live.size_bytes
+            if self._shown or answer.truncated or answer.restart_reason:
+                self.size_bytes += _words_size(answer) + sum(map(_shown_size, self._shown))
+        else:
+            self.size_bytes += _error_size(answer)
+            if live is not None:  # all that is known of what it printed
+                self.live = live
+                self.size_bytes += live.size_bytes
         self.size_bytes += _size(self._code)
         self._answer = answer
 
@@ -201,6 +203,24 @@ def _shown(displays: tuple[Mapping[str, Any], ...]) -> Iterator[Shown]:
             else:
                 omitted[kind] = len(value) if isinstance(value, str) else len(repr(value))
         yield Shown(data, omitted)
+
+
+# A jail chooses these texts, too, and may run a thousand times: all of them count.
+
+
+def _words_size(outcome: Outcome) -> int:
+    files = (truncation.file or "" for truncation in outcome.truncated.values())
+    return _size(outcome.restart_reason) + sum(map(_size, files))
+
+
+def _shown_size(shown: Shown) -> int:
+    kinds = (*shown.data, *shown.omitted)
+    return sum(map(_size, shown.data.values())) + sum(map(sys.getsizeof, kinds))
+
+
+def _error_size(error: NsmError) -> int:
+    texts = (error.message, error.hint, *map(str, error.data.values()))
+    return sum(map(_size, texts))
 
 
 def _size(text: str) -> int:
