@@ -18,6 +18,7 @@ class FakeFiles:
         files: path to data and permissions.
         largest_bytes: as `[session] max_file_mb`.
         full_bytes: where the file system is full.
+        made_meanwhile: directories that are there when a file is to be put into its place.
         hold: path to what a read after the first piece waits for.
         opened: every path that was asked for.
     """
@@ -27,6 +28,7 @@ class FakeFiles:
         self.directories = {"/", "/workspace", "/tmp"}
         self.largest_bytes = 64 * 1024 * 1024
         self.full_bytes = 64 * 1024 * 1024
+        self.made_meanwhile: set[str] = set()
         self.hold: dict[str, threading.Event] = {}
         self.opened: list[str] = []
         self.reading = threading.Event()
@@ -86,6 +88,9 @@ class FakeFiles:
 
     def _file_close(self, exchange: Exchange) -> dict[str, Any]:
         opened = self._open.pop(exchange.args["file"])
+        if exchange.args["keep"] and opened.path in self.made_meanwhile:
+            self.directories.add(opened.path)
+            raise FileError(f"{opened.path}: is a directory", data={"errno": "EISDIR"})
         if exchange.args["keep"]:
             self.files[opened.path] = opened.data, opened.permissions
         return {"path": opened.path, "size": len(opened.data)}

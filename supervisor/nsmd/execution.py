@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import copy
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -98,8 +99,9 @@ class Execution:
         if isinstance(self._answer, RunResult):
             return self._answer
         assert self._answer is not None
-        # A fresh traceback for each waiter: several may raise the same answer.
-        raise self._answer.with_traceback(None)
+        # A copy for each waiter: its traceback holds the waiter's frames, code and all, and the
+        # answer is remembered.
+        raise copy(self._answer)
 
     async def wait_done(self) -> None:
         """Return once the answer is there, whatever it is."""

@@ -8,6 +8,7 @@ a lie, which ends the session like any other.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from copy import copy
 from typing import Any
 
 import trio
@@ -97,7 +98,8 @@ class Requests:
 
     def _check(self, capability: str) -> None:
         if self._failure is not None:
-            raise self._failure.with_traceback(None)
+            # A copy: a traceback holds the frames of who asks, and this error is remembered.
+            raise copy(self._failure)
         if capability not in self._capabilities:
             raise UnknownOperationError(
                 f"The session's agent is too old for that: it does not offer {capability!r}.",

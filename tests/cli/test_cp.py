@@ -97,6 +97,15 @@ def test_a_directory_of_the_session_takes_the_file(
     assert cp(capsys, "a", "work:/tmp") == (1, "nsm: /tmp/a: is a directory: name a file\n")
 
 
+def test_a_directory_that_is_made_meanwhile_takes_no_empty_file(
+    capsys: pytest.CaptureFixture[str], files: FakeFiles, here: Path
+) -> None:
+    (here / "a").write_text("a")
+    files.made_meanwhile.add("/tmp/b")
+    assert cp(capsys, "a", "work:/tmp/b") == (1, "nsm: /tmp/b: is a directory\n")
+    assert files.files == {}
+
+
 def test_links_here_are_followed_and_pipes_read(
     capsys: pytest.CaptureFixture[str], files: FakeFiles, here: Path
 ) -> None:

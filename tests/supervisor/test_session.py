@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from contextlib import asynccontextmanager
+import gc
+import weakref
+from contextlib import asynccontextmanager, suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
@@ -23,7 +26,7 @@ from nsmd.transcripts import TranscriptStore
 from nsmd.values import Client, Output, RunRequest, SessionLimits, Tenancy
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
+    from collections.abc import AsyncGenerator, Awaitable, Callable
 
     from fakes import Behaviour
 
@@ -448,6 +451,30 @@ async def test_ending_a_session_fails_what_runs_and_waits(autojump_clock: trio.a
                 await execution.wait()
         with pytest.raises(SessionEndedError):
             it.submit("late")
+
+
+async def test_an_error_that_is_remembered_holds_nothing_of_those_who_were_told_it(
+    autojump_clock: trio.abc.Clock,
+) -> None:
+    class Large:
+        """Stands for megabytes of code."""
+
+    async with bench() as it:
+        execution = it.submit("wait")
+        await trio.testing.wait_all_tasks_blocked()
+        it.session.end("killed by test")
+
+        async def fail(ask: Callable[[], Awaitable[object]]) -> weakref.ref[Large]:
+            large = Large()
+            with suppress(SessionEndedError):
+                await ask()
+            return weakref.ref(large)
+
+        question = partial(it.session.requests.ask, "check", {"id": "q"}, (), 1)
+        for ask in (execution.wait, question):
+            large = await fail(ask)
+            gc.collect()
+            assert large() is None
 
 
 async def test_a_dead_jail_ends_its_session(autojump_clock: trio.abc.Clock) -> None:

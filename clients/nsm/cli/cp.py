@@ -91,7 +91,11 @@ def _upload(client: Client, copy: Upload) -> None:
     with source(copy.source.path) as opened:
         progress = Progress(str(copy.source), opened.size)
 
+        has_begun = False
+
         def read(count: int) -> bytes:
+            nonlocal has_begun
+            has_begun = True
             data = opened.read(count)
             progress.add(len(data))
             return data
@@ -103,9 +107,10 @@ def _upload(client: Client, copy: Upload) -> None:
             put(copy.target.path)
         except FileError as error:
             name = os.path.basename(copy.source.path)
-            if copy.source.is_standard or error.data.get("errno") != "EISDIR":
+            is_directory = error.data.get("errno") == "EISDIR"
+            # What has been read cannot be sent once more.
+            if has_begun or copy.source.is_standard or not is_directory:
                 raise
-            # It was refused before anything was read.
             put(copy.target.within(name).path)
         finally:
             progress.end()
