@@ -192,13 +192,24 @@ def encode_frame(message: Mapping[str, Any]) -> bytes:
         FrameError: it holds NaN or an infinity, or is larger than `MAX_FRAME_BYTES`.
     """
     try:
-        text = _to_json(message)
+        data = message.get("data")
+        if isinstance(data, str) and len(data) > READ_BYTES and _is_plain(data):
+            # A piece of a file. JSON's encoder would look at each character, in ten times as long.
+            rest = _to_json({key: value for key, value in message.items() if key != "data"})
+            text = f'{{"data":"{data}",{rest[1:]}' if len(rest) > 2 else f'{{"data":"{data}"}}'
+        else:
+            text = _to_json(message)
     except (ValueError, RecursionError) as error:
         raise FrameError(f"message is not plain JSON: {error}") from None
     body = text.encode("utf-8", "replace")
     if len(body) > MAX_FRAME_BYTES:
         raise FrameError(f"frame of {len(body)} bytes exceeds the limit of {MAX_FRAME_BYTES}")
     return len(body).to_bytes(4, "big") + body
+
+
+def _is_plain(text: str) -> bool:
+    """Whether a text is itself in JSON."""
+    return text.isascii() and text.isprintable() and '"' not in text and "\\" not in text
 
 
 def resume_marker(token: str) -> bytes:

@@ -153,3 +153,16 @@ def test_many_small_frames_in_one_piece_are_read_in_linear_time() -> None:
     while reader.next_message() is not None:
         count += 1
     assert count == 100_000
+
+
+@pytest.mark.parametrize(
+    "text", ["A", "\u00e4", '"', "\\", "\n", "\x7f", "\x1f", "\u2028", "\U0001f600"]
+)
+@pytest.mark.parametrize("rest", [{}, {"type": "x", "id": '"data":""', "data2": [1]}])
+def test_long_data_is_what_it_was(text: str, rest: dict[str, Any]) -> None:
+    for data in ("A" * 70_000 + text, text + "A" * 70_000):
+        reader = FrameReader()
+        reader.receive_data(encode_frame({**rest, "data": data}))
+        assert reader.next_message() == {**rest, "data": data}
+    with pytest.raises(FrameError):
+        encode_frame({**rest, "data": "A" * 70_000, "number": float("nan")})
