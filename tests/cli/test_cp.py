@@ -221,7 +221,7 @@ def test_pipes_and_devices_are_written_to(
     assert cp(capsys, "work:a", "/dev/null") == (0, "")
     code, err = cp(capsys, "work:a", "/dev/full")
     assert code == 1
-    assert err.startswith("nsm: /dev/full can't be written: No space left on device\n")
+    assert err == "nsm: /dev/full can't be written: No space left on device\n"
 
 
 @pytest.mark.parametrize("unnamed", [True, False])

@@ -84,6 +84,7 @@ def test_every_verb_has_help(capsys: pytest.CaptureFixture[str], verb: str) -> N
         (["--no-such"], "nsm: unknown command '--no-such'"),
         (["ps", "--jso"], "nsm: unrecognized arguments: --jso\nRun `nsm ps --help`."),
         (["ps", "x"], "nsm: unrecognized arguments: x"),
+        (["ps", "\x1b[2Jx"], "nsm: unrecognized arguments: \\x1b[2Jx"),
         (["kill"], "nsm: say which sessions"),
         (["kill", "a", "--all"], "nsm: say which sessions"),
         (["kill", "--all", "--idle", "5"], "nsm: say which sessions"),

@@ -19,11 +19,15 @@ if TYPE_CHECKING:
 
 
 class LocalFileError(FileError):
-    """A file here cannot be read or written."""
+    """A file here cannot be read or written.
 
-    def __init__(self, path: str, error: OSError, doing: str) -> None:
+    Args:
+        whole: it would have appeared whole or not at all.
+    """
+
+    def __init__(self, path: str, error: OSError, doing: str, *, whole: bool = False) -> None:
         hint = ""
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        if whole and error.errno in (errno.ENOSPC, errno.EDQUOT):
             hint = "Nothing of the copy is left, and an older file is as it was. Make room."
         super().__init__(f"{path} can't be {doing}: {error.strerror}", hint=hint)
 
@@ -92,7 +96,7 @@ class Target:
         self._temporary = ""
         self._permissions: int | None = None
         self._directory = -1
-        with _told(path, "written"):
+        with _told(path, "written", whole=True):
             self._open()
 
     def __enter__(self) -> Self:
@@ -117,7 +121,7 @@ class Target:
         Raises:
             LocalFileError: that's not possible.
         """
-        with _told(self._path, "written"):
+        with _told(self._path, "written", whole=self._directory >= 0):
             write_all(self._descriptor, data)
 
     def keep(self, permissions: int) -> None:
@@ -133,7 +137,7 @@ class Target:
             return
         if self._permissions is None:
             self._permissions = permissions & 0o777 & ~_umask()
-        with _told(self._path, "written"):
+        with _told(self._path, "written", whole=True):
             with suppress(PermissionError):  # of a file system that has no permissions
                 os.fchmod(self._descriptor, self._permissions)
             if not self._temporary:
@@ -212,10 +216,11 @@ def _umask() -> int:
 
 
 @contextmanager
-def _told(path: str, doing: str) -> Generator[None]:
+def _told(path: str, doing: str, *, whole: bool = False) -> Generator[None]:
     try:
         yield
     except BrokenPipeError:
         raise  # nobody reads any more: an end, and no mistake
     except OSError as error:
-        raise LocalFileError("standard input" if path == "-" else path, error, doing) from error
+        name = "standard input" if path == "-" else path
+        raise LocalFileError(name, error, doing, whole=whole) from error

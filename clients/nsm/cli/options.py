@@ -39,7 +39,10 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Say what is wrong with the arguments, and end."""
-        self.exit(EXIT_USAGE, f"nsm: {message}\nRun `{self.prog} --help`.\n")
+        from nsm.cli.render import visible_lines  # noqa: PLC0415  # rarely needed
+
+        # Arguments may be names of files that somebody else made up.
+        self.exit(EXIT_USAGE, f"nsm: {visible_lines(message)}\nRun `{self.prog} --help`.\n")
 
     def add_json(self, what: str) -> None:
         """Add ``--json``."""

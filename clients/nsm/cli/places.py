@@ -115,7 +115,8 @@ def _upload(source: Remote | Local, target: Remote, *, several: bool) -> Upload:
     if isinstance(source, Remote):
         raise BadRequestError(
             f"both {source} and {target} are in sessions",
-            hint=f"Copy through a pipe: nsm cp {source} - | nsm cp - {target}. A local file whose "
+            hint=f"Copy through a pipe: nsm cp {_quoted(str(source))} - | "
+            f"nsm cp - {_quoted(str(target))}. A local file whose "
             "name has a colon is named like `./a:b`.",
         )
     if not several and not target.is_directory:
@@ -171,10 +172,17 @@ def directory_here(path: str) -> BadRequestError:
     name = "files" if name in ("", ".", "..") else name
     return BadRequestError(
         f"{path} is a directory, and only files are copied",
-        hint=f"Copy an archive: tar -c {path} | nsm cp - SESSION:{name}.tar\n"
-        f"In the session, `tar -xf {name}.tar` or Python's shutil.unpack_archive('{name}.tar') "
-        "unpacks it.",
+        hint=f"Copy an archive: tar -c {_quoted(path)} | nsm cp - {_quoted(f'SESSION:{name}.tar')}\n"
+        f"In the session, `tar -xf {_quoted(f'{name}.tar')}` or Python's "
+        f"shutil.unpack_archive({f'{name}.tar'!r}) unpacks it.",
     )
+
+
+def _quoted(name: str) -> str:
+    """A name as a shell takes it: people paste what they are told to do."""
+    from shlex import quote  # noqa: PLC0415  # for mistakes only
+
+    return quote(f"./{name}" if name.startswith("-") else name)
 
 
 def _directory(operand: str) -> BadRequestError:
