@@ -170,11 +170,12 @@ def directory_here(path: str) -> BadRequestError:
     """What is said of a local directory."""
     name = posixpath.basename(path.rstrip("/"))
     name = "files" if name in ("", ".", "..") else name
+    archive = f"{name}.tar"
     return BadRequestError(
         f"{path} is a directory, and only files are copied",
-        hint=f"Copy an archive: tar -c {_quoted(path)} | nsm cp - {_quoted(f'SESSION:{name}.tar')}\n"
-        f"In the session, `tar -xf {_quoted(f'{name}.tar')}` or Python's "
-        f"shutil.unpack_archive({f'{name}.tar'!r}) unpacks it.",
+        hint=f"Copy an archive: tar -c {_quoted(path)} | nsm cp - {_quoted(f'SESSION:{archive}')}\n"
+        f"In the session, `tar -xf {_quoted(archive)}` or Python's "
+        f"shutil.unpack_archive({archive!r}) unpacks it.",
     )
 
 
