@@ -16,6 +16,11 @@ import time
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# How long an example takes says something about the machine and what else runs on it.
+settings.register_profile("nsm", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("nsm")
 
 ALLOWED_REASON = "not here:"
 
