@@ -1986,7 +1986,10 @@ class BashInterpreter(Interpreter):
     name = "bash"
     may_miss_interrupt = True
     exit_note = " (`exit`, `exec`, or a command that failed under `set -e`)"
-    OPTIONS = ("--norc", "--noprofile", "--noediting", "+o", "history", "+o", "histexpand", "-i")
+    OPTIONS = (
+        *("--norc", "--noprofile", "--noediting", "+o", "history", "+o", "histexpand"),
+        *("-O", "execfail", "-i"),  # a failed `exec` ends no shell at a terminal either
+    )
     FIRST_FD = 230
     ABORT_SIGNAL = signal.SIGURG
     """Follows SIGINT to have the shell give up the code. Ignored if code took the trap away.
