@@ -119,6 +119,9 @@ MAX_OPEN_FILES = 8
 CHUNK_BYTES = 256 * 1024
 """Of a file's data in one frame, before base64."""
 
+MAX_NUMBER = 2**53
+"""Whole numbers from here on are not exact for every reader of JSON, and no frame has them."""
+
 MAX_INDENT = 200
 """Characters of a suggested indentation."""
 
@@ -441,6 +444,7 @@ class Link:
 
     def drop_unsent(self) -> None:
         self._out.clear()
+        self._update()  # with nothing to write, to be told of room for it would be for ever
 
     def read_on(self, reading: bool) -> None:
         """Stops or resumes reading; the peer's end is noticed in either case."""
@@ -1140,9 +1144,14 @@ class FileReader:
         self.moved = 0
         found = open_path(path)
         try:
-            refuse_special(os.fstat(found).st_mode, path)
+            status = os.fstat(found)
+            refuse_special(status.st_mode, path)
             if path.endswith(("/", "/.")):
                 _raise(errno.ENOTDIR)
+            if status.st_size >= MAX_NUMBER:
+                raise TransferError(
+                    f"{path}: has {status.st_size} bytes, more than can be copied", errno.EFBIG
+                )
             self.path = name_of(found)
             # The very file that was looked at. It may be under a lease (fcntl(2)), and without
             # O_NONBLOCK its holder could keep this process waiting for 45 seconds.
@@ -1151,7 +1160,6 @@ class FileReader:
             )
         finally:
             os.close(found)
-        status = os.fstat(self._fd)
         self.size = status.st_size
         self.permissions = status.st_mode & 0o777
 
@@ -1275,6 +1283,10 @@ class FileWriter:
             OSError: it can't be put there.
         """
         os.fchmod(self._fd, self.permissions)
+        if self._temporary and self._overwrite:
+            # Its file system may have no hard links either.
+            self._rename()
+            return
         try:
             self._link(self._name)
         except FileExistsError:
@@ -1284,10 +1296,13 @@ class FileWriter:
                 temporary = self._other_name()
                 self._link(temporary)
                 self._temporary = temporary
-            os.rename(
-                self._temporary, self._name, src_dir_fd=self._directory, dst_dir_fd=self._directory
-            )
-            self._temporary = ""
+            self._rename()
+
+    def _rename(self) -> None:
+        os.rename(
+            self._temporary, self._name, src_dir_fd=self._directory, dst_dir_fd=self._directory
+        )
+        self._temporary = ""
 
     def close(self) -> None:
         """Lets go of the file; one that has not been kept is gone."""
@@ -1957,8 +1972,9 @@ class PythonInterpreter(FramedInterpreter):
         super().send_code(number, code)
 
     def on_started(self) -> None:
-        self.takes_signals = True
-        self.agent.on_interruptible(self)
+        if not self.takes_signals:  # else code says so, which may say it thousands of times
+            self.takes_signals = True
+            self.agent.on_interruptible(self)
 
     def send_interrupt(self, number: int) -> None:  # noqa: ARG002  # as all have it
         # system(3) ignores SIGINT while its command runs, and the code would go on behind it.
@@ -2142,6 +2158,8 @@ class BashInterpreter(Interpreter):
             self.agent.on_done(self, number, status)
 
     def _on_begun(self, status: int) -> None:
+        if self.takes_signals:
+            return  # code says so, which may say it thousands of times
         if status != 0:
             self.agent.end_interpreter(self, "cannot set up its descriptors; is it GNU bash?")
             return
@@ -3876,7 +3894,9 @@ class PythonCompleter:
     def _own(self, value: object) -> Any:
         """The dictionary of an instance or module; an empty one if it has none."""
         getter = self._find_inherited(_type_of(value), "__dict__")
-        if _type_of(getter) is self.GETSET or _type_of(getter) is self.MEMBER:
+        is_member = _type_of(getter) is self.GETSET or _type_of(getter) is self.MEMBER
+        # By its own name: others, such as those of a text file, ask objects of whatever class.
+        if is_member and getter.__name__ == "__dict__":
             with contextlib.suppress(TypeError, AttributeError):  # another class's descriptor
                 found = getter.__get__(value)
                 if self._inherits(_type_of(found), dict):

@@ -226,6 +226,12 @@ class Borrower:
     slot = Other.__dict__['slot']
     __dict__ = Other.__dict__['__dict__']
 borrower = Borrower()
+import io
+class Named(io.BytesIO):
+    name = property(ran)
+class Text(io.TextIOWrapper):
+    __dict__ = io.TextIOWrapper.__dict__['name']
+text = Text(Named())
 sys.modules['itertools'] = sys.modules['keyword'] = real = object.__new__(Evil)
 # In the namespace itself, with the hash of a name that will be asked for.
 real = object.__new__(Evil)
@@ -260,6 +266,7 @@ HOSTILE_CASES: dict[str, list[str] | None] = {
     "borrower.slot.": [],
     "Name.": None,
     "thread.": None,
+    "text.": None,
     "import js": None,
     "from json import du": None,
     "import ": None,
@@ -286,7 +293,13 @@ def test_nothing_is_run(hostile: AgentProcess, code: str) -> None:
 def test_what_hostile_objects_would_do_is_done_when_they_are_used(agent: AgentProcess) -> None:
     """The cases above can fail."""
     agent.python(HOSTILE)
-    for code in ("dir(real)", "isinstance(real, int)", "'alpha' in table", "dir(module)"):
+    for code in (
+        "dir(real)",
+        "isinstance(real, int)",
+        "'alpha' in table",
+        "dir(module)",
+        "text.name",
+    ):
         (agent.workspace / "run").unlink(missing_ok=True)
         assert agent.python(f"try: {code}\nexcept Ran: pass").exit_code == 0
         assert (agent.workspace / "run").exists(), code

@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import socket
 import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ import pytest
 
 import sandbox_agent
 from agent_process import ANSWER_TIMEOUT_S, PYTHON, AgentProcess, direct_agent
+from sandbox_agent import Link, Poller
 
 
 @pytest.mark.node
@@ -225,3 +228,29 @@ def test_text_survives_both_ways(shared: AgentProcess) -> None:
 def test_bytes_that_are_no_text_become_replacement_characters(shared: AgentProcess) -> None:
     reply = shared.python("import os; os.write(1, b'a\\xff\\xc3b')")
     assert reply.stdout == "a\ufffd\ufffdb"
+
+
+def test_what_is_dropped_is_not_waited_for() -> None:
+    """A new holder has read all that its predecessor left: nothing is left to be written, and a
+    poll for room to write would return at once for ever."""
+    ours, theirs = socket.socketpair()
+    with theirs:
+        poller = Poller()
+        fd = ours.detach()
+        link = Link(poller, fd, fd, lambda _: None, lambda: None)
+        while not link.unsent_bytes:
+            link.send(bytes(1 << 16))
+        theirs.setblocking(False)
+        with contextlib.suppress(BlockingIOError):
+            while theirs.recv(1 << 20):
+                pass
+        link.drop_unsent()
+        link.send(b"all at once")
+        over: list[bool] = []
+        poller.at("end", time.monotonic() + 0.02, lambda: over.append(True))
+        turns = 0
+        while not over:
+            poller.turn()
+            turns += 1
+        link.close()
+    assert turns <= 2

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import errno
 import os
 import resource
 import stat
 import subprocess
+import tempfile
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any
@@ -494,6 +496,19 @@ def test_a_sparse_terabyte_is_read_piece_by_piece(shared: AgentProcess) -> None:
     ask(shared, "file_close", keep=False)
 
 
+def test_a_size_that_no_frame_can_tell(shared: AgentProcess) -> None:
+    """JSON's numbers end at 2^53 for many; the supervisor takes a larger one for an attack."""
+    with tempfile.NamedTemporaryFile(dir="/dev/shm") as file:
+        try:
+            os.truncate(file.fileno(), 2**62)
+        except OSError:
+            pytest.skip("not here: a file system with files of exabytes")
+        assert refused(shared, file.name).code == "EFBIG"
+        os.truncate(file.fileno(), 2**53 - 1)
+        assert opened(shared, file.name)["size"] == 2**53 - 1
+        ask(shared, "file_close", keep=False)
+
+
 def test_a_lease_does_not_hold_the_agent_up(shared: AgentProcess) -> None:
     """open(2) of a leased file waits for its holder, up to 45 s, unless it is told not to."""
     path = shared.workspace / "leased"
@@ -535,6 +550,14 @@ def test_descriptors_are_given_back(tmp_path: Path) -> None:
         (tmp_path / "loop").symlink_to("loop")
         (tmp_path / "x").write_text("x")
         os.mkfifo(tmp_path / "pipe")
+        # A file whose own path is longer than any that the kernel tells.
+        depth = "/".join(["d" * 250] * 10)
+        (tmp_path / depth).mkdir(parents=True)
+        (tmp_path / "deep").symlink_to(depth)
+        with contextlib.chdir(tmp_path / depth):
+            os.makedirs(depth)
+            os.symlink(f"{depth}", "deeper")
+            Path(f"{depth}/x").touch()
         resource.prlimit(pid, resource.RLIMIT_NOFILE, (64, 64))
         for _ in range(30):
             for path in (
@@ -545,6 +568,7 @@ def test_descriptors_are_given_back(tmp_path: Path) -> None:
                 "/proc/version",
                 "x/y",
                 "directory/",
+                "deep/deeper/x",
             ):
                 for mode in ("read", "write"):
                     refused(agent, path, mode)
@@ -642,6 +666,23 @@ class TestOnPlainFileSystems:
         writer.close()
         assert names(tmp_path) == {"old"}
         assert (tmp_path / "old").read_bytes() == b"new"
+
+    @pytest.mark.parametrize("there", [False, True])
+    def test_without_hard_links_either(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, there: bool
+    ) -> None:
+        def refuse(*_args: object, **_options: object) -> None:
+            raise PermissionError(errno.EPERM, "as vfat says")
+
+        monkeypatch.setattr(os, "link", refuse)
+        if there:
+            (tmp_path / "x").write_text("old")
+        writer = FileWriter(f"{tmp_path}/x", None, overwrite=True)
+        writer.write(b"new")
+        writer.keep()
+        writer.close()
+        assert names(tmp_path) == {"x"}
+        assert (tmp_path / "x").read_bytes() == b"new"
 
     def test_one_that_is_not_kept(self, tmp_path: Path) -> None:
         writer = FileWriter(f"{tmp_path}/x", None, overwrite=True)

@@ -242,6 +242,40 @@ time.sleep(0.3)
     assert reply.stdout == "own answer\n"
 
 
+def test_forged_starts_bring_no_more_interrupts(jailed: AgentProcess) -> None:
+    """Each would have the agent look at all processes, thousands of times in a moment."""
+    starts = encode_frame({"type": "started", "id": 1}) * 50
+    code = f"""
+import os, signal, stat, threading, time
+signal.signal(signal.SIGINT, lambda *_: os.write(1, b'i'))
+socks = [int(fd) for fd in os.listdir('/proc/self/fd') if int(fd) >= 200]
+socks = [fd for fd in socks if stat.S_ISSOCK(os.fstat(fd).st_mode)]
+def flood():
+    while True:
+        for fd in socks: os.write(fd, {starts!r})
+threading.Thread(target=flood, daemon=True).start()
+while True: time.sleep(100)
+"""
+    reply = jailed.python(code, timeout_s=0.3, grace_s=0.6)
+    assert reply.exit_code == 124
+    assert 1 <= len(reply.stdout) <= 2, "at the limit, and after half of the grace"
+    assert works(jailed)
+
+
+def test_forged_starts_of_a_shell(jailed: AgentProcess) -> None:
+    """As above, by lines in the form of those that tell that it is set up."""
+    code = r"""
+trap 'builtin printf i >&2' INT
+for fd in {230..254}; do [[ $(readlink /proc/$$/fd/$fd) != socket:* ]] || socket=$fd; done
+line=$(for ((i = 0; i < 50; i++)); do builtin echo "bash: /dev/null/0 h $$ @ 0 0 : x"; done)
+while :; do builtin echo "$line"; done >&$socket
+"""
+    reply = jailed.bash(code, timeout_s=0.3, grace_s=0.6)
+    assert reply.exit_code == 124
+    said = reply.stderr.replace("bash: echo: write error: Interrupted system call\n", "")
+    assert 1 <= len(said) <= 3, said
+
+
 def test_messages_while_idle_cost_nothing(jailed: AgentProcess) -> None:
     jailed.python(
         "import threading, time\ndef flood():\n    for i in range(3000): display('x' * 10_000)\n"
