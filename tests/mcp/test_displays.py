@@ -107,6 +107,14 @@ def left_out(*bundles: dict[str, Any], room_chars: int = displays.MAX_IMAGES_CHA
     return shown.text.splitlines()[-1]
 
 
+def test_a_picture_of_two_types_is_one_picture() -> None:
+    large = pictures.text(pictures.png(noise_bytes=3 * 5 * 1024 * 1024 // 4))
+    shown = show([{"image/png": large, "image/jpeg": JPEG}])
+    assert (len(shown.images), shown.omitted_images) == (1, 0)
+    shown = show([{"image/png": PNG, "image/jpeg": JPEG}], room_chars=0)
+    assert (len(shown.images), shown.omitted_images) == (0, 1)
+
+
 def test_bounds() -> None:
     fits = pictures.text(pictures.png(noise_bytes=3 * 5 * 1024 * 1024 // 4 - 90))
     assert displays.MAX_IMAGE_CHARS - 16 < len(fits) <= displays.MAX_IMAGE_CHARS

@@ -64,10 +64,7 @@ class Folder:
             name = f"{stem}-{self._number}.{extension}"
             path = os.path.join(os.path.abspath(self._directory), name)
             try:
-                # Fails where anything has the name, a dangling link as well.
-                return os.open(
-                    path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666
-                ), path
+                return os.open(path, _NEW_FILE, 0o666), path
             except FileExistsError:
                 continue
 

@@ -127,12 +127,15 @@ class _Album:
 def _lines(bundle: Mapping[str, Any], album: _Album) -> list[str]:
     """One display."""
     refused: list[str] = []
+    omitted = album.omitted
     for kind in EXTENSIONS:
         if kind in bundle:
             why = album.take(kind, bundle[kind])
             if not why:
+                album.omitted = omitted  # it is shown, if in another type
                 return [_image_line(album), *_caption(bundle)]
             refused.append(f"[{why}]")
+    album.omitted = min(album.omitted, omitted + 1)  # one picture, however many types it has
     readable = _readable(bundle)
     if readable is None:
         return refused + [_not_shown(*item) for item in bundle.items() if item[0] not in EXTENSIONS]
