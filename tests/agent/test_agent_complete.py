@@ -503,7 +503,7 @@ const proxy = new Proxy({ target: 1 }, handler);
 const behind = Object.create(proxy, { own: { value: { proxy } } });
 const text = 'abc', big = 5n, none = null;
 const array = [1, 2], bytes = new Uint8Array(1000000);
-const keyed = { 'not a name': 1, valid: 2, [Symbol('s')]: 3 };
+const keyed = { 'not a name': 1, valid: 2, 'va\\0valley': 3, [Symbol('s')]: 3 };
 undefined
 """
 
@@ -638,9 +638,9 @@ def test_node_that_is_busy(agent: AgentProcess) -> None:
 @pytest.mark.node
 def test_node_with_much(agent: AgentProcess) -> None:
     agent.node(
-        "var text = 'x'.repeat(1e8); const many = {};"
-        " for (let i = 0; i < 1e5; i++) many['n' + i] = i;"
-        " const array = new Array(1e7).fill(0); undefined"
+        "var text = 'x'.repeat(1e7); const many = {};"
+        " for (let i = 0; i < 3e4; i++) many['n' + i] = i;"
+        " const array = new Array(1e6).fill(0); undefined"
     )
     assert len(told(agent, "many.", "node")["matches"]) == 500
     assert completed(agent, "tex", "node") == ["text"]
