@@ -27,7 +27,7 @@ TargetName = Literal["agent", "control", "mcp"]
 
 JOBS = 6
 
-PARTS: dict[TargetName, int] = {"agent": 1, "control": 8, "mcp": 16}
+PARTS: dict[TargetName, int] = {"agent": 1, "control": 12, "mcp": 24}
 """One case in so many, besides those that need a jail, which no agent runs.
 `tests/conformance/run.py --via ...` runs the others."""
 
