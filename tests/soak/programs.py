@@ -16,7 +16,7 @@ MAX_CODE = 100_000
 
 SAY = {
     "python": "__import__('os').write(1, b'{}\\n')\n",
-    "bash": "builtin printf '%s\\n' {}\n",
+    "bash": "/usr/bin/printf '%s\\n' {}\n",
     "node": "require('fs').writeSync(1, '{}\\n');\n",
 }
 """Says a token in the foreground before anything else happens, by the shortest way there is: many

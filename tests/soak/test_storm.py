@@ -257,8 +257,8 @@ class Storm(RuleBasedStateMachine):
 
     def _check_works(self, row: dict[str, Any]) -> None:
         """A session that is there answers, and with nothing but the answer. The first to ask may
-        find a process that was killed a moment ago; and where a program has spoiled the session
-        (`del __builtins__`), the answer is an error, which quotes the code."""
+        find a process that was killed a moment ago; and a program may have spoiled the session
+        for others (`del __builtins__`, a DEBUG trap that forbids every command)."""
         for last in (False, True):
             token = f"storm-{secrets.token_hex(8)}"
             code = Program("", row["env"], "", LONG_S).saying(token)
@@ -276,7 +276,6 @@ class Storm(RuleBasedStateMachine):
                 return
             if last:
                 self.tally.count("spoiled")
-                assert answer.result["exit_code"] != 0, ("says nothing", row, answer)
 
     def _touch(self, session: tuple[str, str]) -> None:
         for question in self.open.values():
