@@ -4019,6 +4019,9 @@ const {
 } = Reflect;
 const fs = require('node:fs');
 const inspector = require('node:inspector');
+const { writeSync } = fs;
+const { hasOwn } = Object;
+const { includes, indexOf, repeat, slice } = String.prototype;
 const { inspect, types: { isNativeError, isProxy } } = require('node:util');
 const { Writable } = require('node:stream');
 const { Worker } = require('node:worker_threads');
@@ -4342,7 +4345,7 @@ const sleeper = new Int32Array(new SharedArrayBuffer(4));
 const writeAll = (fd, data) => {
   for (let done = 0; done < data.length;) {
     try {
-      done += fs.writeSync(fd, data, done);
+      done += writeSync(fd, data, done);
     } catch (error) {
       if (error.code !== 'EAGAIN') throw error;
       Atomics.wait(sleeper, 0, 0, 1);
@@ -4389,6 +4392,11 @@ Object.defineProperty(globalThis, 'require', {
 Object.defineProperty(globalThis, '__import__', {
   value: (specifier, options) => import(specifier, options), enumerable: false,
 });
+// Where code signals its own process, Node expects it to end and takes the inspector down, also
+// for signals that are survived. It does not recognize the process by another thread's number.
+const { pid, _kill: kill } = process;
+const thread = fs.readdirSync('/proc/self/task').map(Number).find((id) => id !== pid) ?? pid;
+process._kill = (target, signal) => kill(target === pid && signal > 0 ? thread : target, signal);
 process.argv.length = 1;
 process.execArgv = [];
 delete process._eval;
@@ -4430,8 +4438,9 @@ let taker;
 ask('Runtime.evaluate', { expression: '__nsm_taker' }, (error, { result }) => { taker = result; });
 delete globalThis.__nsm_taker;
 const take = (remote) => {
-  if (!remote.objectId) {
-    return remote.unserializableValue ? evaluate(remote.unserializableValue) : remote.value;
+  if (!hasOwn(remote, 'objectId')) {
+    if (hasOwn(remote, 'unserializableValue')) return evaluate(remote.unserializableValue);
+    return hasOwn(remote, 'value') ? remote.value : undefined;
   }
   taken = undefined;
   ask('Runtime.callFunctionOn', {
@@ -4449,12 +4458,14 @@ const describeSyntax = (details, lines, name) => {
     line = lines.length - 1;
     column = lines[line].length;
   }
-  let message = (details.exception.description || '').split('\n')[0];
-  if (/import statement/.test(message)) {
+  let message = details.exception.description || '';
+  const end = apply(indexOf, message, ['\n']);
+  if (end >= 0) message = apply(slice, message, [0, end]);
+  if (apply(includes, message, ['import statement'])) {
     message += '\n(a session takes scripts: write const { a } = await import("m") or require("m"))';
   }
-  return name + ':' + (line + 1) + '\n' + lines[line] + '\n' + ' '.repeat(column) + '^\n' +
-    message + '\n';
+  return name + ':' + (line + 1) + '\n' + lines[line] + '\n' + apply(repeat, ' ', [column]) +
+    '^\n' + message + '\n';
 };
 
 // Whether the inspector still evaluates.
@@ -4481,12 +4492,13 @@ const run = ({ id, expression, lines }) => {
       else if (error) {
         complain('the interpreter cannot go on: ' + error.message + '\n');
         reallyExit(1);
-      } else if (outcome.exceptionDetails) {
+      } else if (hasOwn(outcome, 'exceptionDetails')) {
         exit_code = 1;
         const details = outcome.exceptionDetails;
         const thrown = take(details.exception);
         const isSyntax = details.exception.className === 'SyntaxError'
-          && !/\n    at .*<exec-/.test(details.exception.description || '');
+          && !apply(includes, details.exception.description || '', [' <exec-'])
+          && !apply(includes, details.exception.description || '', ['(<exec-']);
         complain(isSyntax ? describeSyntax(details, lines, name) : describe(thrown));
       } else {
         const value = take(outcome.result);
@@ -4497,7 +4509,7 @@ const run = ({ id, expression, lines }) => {
       }
     } catch (problem) {
       exit_code = 1;
-      complain(describe(problem));
+      try { complain(describe(problem)); } catch {}
     }
     ask('Runtime.releaseObjectGroup', { objectGroup: 'exec' });
     // One turn of the loop later rejections that nobody handles are known.
@@ -4511,11 +4523,10 @@ const run = ({ id, expression, lines }) => {
 
 // What completion looks up. No getter is called but those that were there before any code, no
 // proxy is asked, and nothing is used that code may have replaced.
-const { hasOwn } = Object;
 const { isArray } = Array;
 const { isView } = ArrayBuffer;
-const { includes, startsWith } = String.prototype;
-const global_ = globalThis, pid_ = process.pid;
+const { startsWith } = String.prototype;
+const global_ = globalThis;
 const NOTHING = {};
 const PROTOTYPES = {
   __proto__: null, string: String.prototype, number: Number.prototype, bigint: BigInt.prototype,
@@ -4555,7 +4566,7 @@ const lexicalNames = () => {
 // Reading a let, const or class runs nothing.
 const getLexical = (name) => {
   let value = NOTHING;
-  const key = '__nsm_take_' + pid_;
+  const key = '__nsm_take_' + pid;
   const take = (found) => { value = found; };
   defineProperty(global_, key, { __proto__: null, value: take, configurable: true });
   ask('Runtime.evaluate', { expression: key + '(' + name + ')', silent: true }, () => {});
@@ -4603,7 +4614,7 @@ const onMessage = (message) => {
     try {
       run(message);
     } catch (problem) {
-      complain(describe(problem));
+      try { complain(describe(problem)); } catch {}
       post({ id: message.id, exit_code: 1 });
       running = 0;
     }
