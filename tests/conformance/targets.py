@@ -249,7 +249,21 @@ class _AgentSession:
             elif kind == "result":
                 if frame.get("id") != request_id:
                     raise LostAnswerError(f"the answer is that of {frame.get('id')!r}")
-                return _from_frame(frame)
+                return self._judged(frame)
+
+    def _judged(self, frame: Mapping[str, Any]) -> Answer:
+        """What an agent that says that it tells more leaves out is no answer, while what it does
+        not tell is not judged."""
+        told: tuple[str, ...] = ("stdout", "stderr", "exit_code")
+        told += TOLD if "execute.result" in self._capabilities else ()
+        missing = [field for field in told if frame.get(field) is None]
+        if missing:
+            raise LostAnswerError(f"the result has no {', '.join(missing)}")
+        return _from_frame(frame)
+
+
+TOLD = ("displays", "truncated", "timed_out", "interrupted", "interpreter_restarted")
+"""Fields of a result that `execute.result` promises, as far as they are judged."""
 
 
 def _from_frame(frame: Mapping[str, Any]) -> Answer:

@@ -294,6 +294,17 @@ def test_an_agent_that_knows_the_base_exchange_only(tmp_path: Path) -> None:
     assert run_case(bash, target).note == "has no bash"
 
 
+def test_an_agent_that_tells_less_than_it_says(tmp_path: Path) -> None:
+    """A flag that is not there must not pass for one that is right."""
+    promise = OLD_AGENT.replace('"ready",', '"ready", "capabilities": ["execute.result"],')
+    (tmp_path / "less.py").write_text(promise)
+    directory = Path(sandbox_agent.__file__).parent
+    target = any_agent(f"{sys.executable} {tmp_path}/less.py {directory}")
+    report = run_case(only(tmp_path, HEAD + "code = 'pass'"), target)
+    assert report.status == "failed"
+    assert "the result has no displays, truncated, timed_out" in report.problems[0]
+
+
 def test_an_agent_that_ends(tmp_path: Path) -> None:
     with pytest.raises(LostAnswerError, match="the agent ended; its log: 'why"):
         any_agent("/bin/sh -c 'echo why >&2'")

@@ -26,6 +26,8 @@ class Pipelined:
         self._protocol = ClientConnection()
         self._answers: dict[int, Answer] = {}
         self._waiting: set[int] = set()
+        self.streamed: dict[tuple[int, str], str] = {}
+        """Output that came while a request was carried out, by its id and the stream."""
         self._write(self._protocol.send(operations.hello(name="storm", scope=scope)))
         hello = self._next(time.monotonic() + 20)
         assert isinstance(hello, Hello), hello
@@ -58,12 +60,19 @@ class Pipelined:
         while number not in self._answers:
             message = self._next(deadline)
             if isinstance(message, Event):
+                self._take(message)
                 continue
             assert not isinstance(message, Hello)
             assert message.id in self._waiting, message
             self._waiting.remove(message.id)
             self._answers[message.id] = message
         return self._answers.pop(number)
+
+    def _take(self, event: Event) -> None:
+        assert event.id in self._waiting, event
+        if event.event == "output":
+            key = event.id, event.data["stream"]
+            self.streamed[key] = self.streamed.get(key, "") + event.data["text"]
 
     def result(self, op: str, args: dict[str, Any], *, within_s: float = 60) -> dict[str, Any]:
         """Ask and wait; what must not fail."""

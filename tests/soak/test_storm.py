@@ -83,6 +83,7 @@ class Question:
     """One execution that was asked for.
 
     Attributes:
+        stream: it was to be told its output as it comes.
         touched: something was done to it or to its session that may end it early.
     """
 
@@ -90,6 +91,7 @@ class Question:
     program: Program
     session: tuple[str, str]
     limit_s: float
+    stream: bool
     touched: bool = False
 
 
@@ -145,7 +147,7 @@ class Storm(RuleBasedStateMachine):
                 "stream": stream,
             },
         )
-        self.open[number] = Question(token, program, session, limit_s)
+        self.open[number] = Question(token, program, session, limit_s, stream)
         self.tally.asked += 1
         if len(self.open) > MAX_OPEN:
             self.settle(next(iter(self.open)))
@@ -194,6 +196,13 @@ class Storm(RuleBasedStateMachine):
         question = self.open.pop(number)
         answer = self.client.answer(number, within_s=ANSWER_S)
         self.tally.answered += 1
+        for name in ("stdout", "stderr"):
+            text = self.client.streamed.pop((number, name), "")
+            assert question.stream or not text, ("a stream that nobody asked for", question)
+            said = set(TOKEN.findall(text))
+            assert said <= {question.token}, ("another's stream", question, text[-3000:])
+            if said:
+                self.tally.count("streamed")
         if isinstance(answer, Failure):
             self._check_error(question, answer.error)
         else:
@@ -318,6 +327,8 @@ def test_every_answer_is_matched_to_its_question(storm: type[Storm]) -> None:
     tally = storm.tally
     print(tally)
     assert tally.asked == tally.answered > 0
+    for what in ("ran", "streamed", "works"):  # else all of it may have been refusals
+        assert tally.outcomes.get(what, 0) > 0, tally
 
 
 @pytest.mark.slow
