@@ -94,6 +94,12 @@ DISPLAY_LEFT_OUT = f"[display left out: more than {DISPLAY_BYTES} bytes in one e
 
 MAX_DISPLAYS = 1000
 
+MAX_DEPTH = 48
+"""Levels of what is displayed as JSON; plots have about twenty. The supervisor's answers, in which
+it is some levels down, have at most 64."""
+
+DISPLAY_TOO_DEEP = f"[display left out: more than {MAX_DEPTH} levels in each other]"
+
 WORKER_FRAME_BYTES = 4 * DISPLAY_BYTES
 """Largest frame taken from an interpreter, which may be under the control of hostile code."""
 
@@ -750,6 +756,18 @@ class Spills:
         file = SpillFile(self._workspace, name, limits.file_bytes)
         self._files.append((name, file))
         return file
+
+
+def _is_deep(value: Any) -> bool:
+    """Whether lists and objects are nested deeper than the answer to a client may be: the whole
+    of it could not be sent."""
+    level: list[Any] = [value]
+    for _ in range(MAX_DEPTH):
+        inside = (part.values() if isinstance(part, dict) else part for part in level)
+        level = [one for parts in inside for one in parts if isinstance(one, (dict, list))]
+        if not level:
+            return False
+    return True
 
 
 class Capture:
@@ -1850,6 +1868,9 @@ class Interpreter:
         bundle = _as_object(data)
         if bundle is None or len(self.displays) >= MAX_DISPLAYS:
             return
+        if _is_deep(bundle):
+            bundle = {kind: value for kind, value in bundle.items() if not _is_deep([value])}
+            bundle = bundle or {"text/plain": DISPLAY_TOO_DEEP}
         try:
             size = len(encode_frame(bundle))
         except FrameError:

@@ -242,6 +242,21 @@ time.sleep(0.3)
     assert reply.stdout == "own answer\n"
 
 
+@pytest.mark.parametrize(("depth", "kind"), [(40, "a/b"), (60, "text/plain"), (970, "text/plain")])
+def test_displays_that_are_deep(jailed: AgentProcess, depth: int, kind: str) -> None:
+    """An answer to a client has at most 64 levels, and else could not be sent at all."""
+    data = '{"type":"display","data":{"a/b":' + "[" * depth + "]" * depth + "}}"
+    frame = len(data).to_bytes(4, "big") + data.encode()
+    reply = jailed.python(
+        "import os, stat\n"
+        "for fd in map(int, os.listdir('/proc/self/fd')):\n"
+        "    if fd >= 200 and stat.S_ISSOCK(os.fstat(fd).st_mode):\n"
+        f"        os.write(fd, {frame!r})"
+    )
+    assert (reply.exit_code, [list(bundle) for bundle in reply.displays]) == (0, [[kind]])
+    assert works(jailed)
+
+
 def test_forged_starts_bring_no_more_interrupts(jailed: AgentProcess) -> None:
     """Each would have the agent look at all processes, thousands of times in a moment."""
     starts = encode_frame({"type": "started", "id": 1}) * 50
