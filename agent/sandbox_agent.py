@@ -763,8 +763,11 @@ def _is_deep(value: Any) -> bool:
     of it could not be sent."""
     level: list[Any] = [value]
     for _ in range(MAX_DEPTH):
-        inside = (part.values() if isinstance(part, dict) else part for part in level)
-        level = [one for parts in inside for one in parts if isinstance(one, (dict, list))]
+        below: list[Any] = []
+        for part in level:
+            inside = _as_object(part)
+            below += part if inside is None else inside.values()
+        level = [one for one in below if isinstance(one, (dict, list))]
         if not level:
             return False
     return True
