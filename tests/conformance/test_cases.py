@@ -1,5 +1,8 @@
 """The conformance cases: all of them with the agent, a part with control socket and MCP.
 
+Two of three with the agent are marked `slow`, so that they are run by CI and `make soak`, and
+`make test` stays a matter of minutes.
+
 The cases of a target that were selected run at once in a few threads, since most of them wait for
 limits; each test is the report of one.
 """
@@ -32,14 +35,30 @@ PARTS: dict[TargetName, int] = {"agent": 1, "control": 12, "mcp": 24}
 `tests/conformance/run.py --via ...` runs the others."""
 
 
+QUICK = 3
+"""One case in so many is not `slow`."""
+
+
 def is_selected(case: Case, target: TargetName) -> bool:
     if "jail" in case.needs:
         return target == "control"
-    # By name, so that a new case does not change which others are chosen.
-    return zlib.crc32(case.id.encode()) % PARTS[target] == 0
+    return _number(case) % PARTS[target] == 0
 
 
-CASES = [(target, case) for target in PARTS for case in load_all() if is_selected(case, target)]
+def marks(case: Case, target: TargetName) -> list[pytest.MarkDecorator]:
+    if target != "agent":
+        return [pytest.mark.jail]
+    return [] if _number(case) % QUICK == 0 else [pytest.mark.slow]
+
+
+def _number(case: Case) -> int:
+    """By name, so that a new case does not change which others are chosen."""
+    return zlib.crc32(case.id.encode())
+
+
+CASES: list[tuple[TargetName, Case]] = [
+    (target, case) for target in PARTS for case in load_all() if is_selected(case, target)
+]
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +103,7 @@ def make_targets(stack: ExitStack, wanted: KeysView[TargetName]) -> dict[TargetN
             target,
             case,
             id=f"{target}-{case.language}-{case.file}: {case.name}",
-            marks=[] if target == "agent" else [pytest.mark.jail],
+            marks=marks(case, target),
         )
         for target, case in CASES
     ],
