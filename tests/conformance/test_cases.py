@@ -28,7 +28,7 @@ from e2e_support import supervisor
 
 TargetName = Literal["agent", "control", "mcp"]
 
-JOBS = 6
+JOBS = 3
 
 PARTS: dict[TargetName, int] = {"agent": 1, "control": 12, "mcp": 24}
 """One case in so many, besides those that need a jail, which no agent runs.
