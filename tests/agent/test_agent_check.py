@@ -228,7 +228,7 @@ def test_the_next_lines_indentation(
 ) -> None:
     if interpreter == "node":
         if "node" not in shared.ready["interpreters"]:
-            pytest.skip("not here: node")
+            pytest.skip("node is missing")
         shared.node("")
     assert judged(shared, code, interpreter)["indent"] == indent
 
@@ -326,7 +326,7 @@ DEEP = {
 @pytest.mark.parametrize("name", DEEP)
 def test_deep_and_long_texts(shared: AgentProcess, interpreter: Interpreter, name: str) -> None:
     if interpreter not in shared.ready["interpreters"]:
-        pytest.skip("not here: node")
+        pytest.skip("node is missing")
     shared.run(
         {"python": "kept = 1", "bash": "kept=1", "node": "var kept = 1"}[interpreter], interpreter
     )

@@ -475,7 +475,7 @@ LONG = {
 @pytest.mark.parametrize("name", LONG)
 def test_long_texts(shared: AgentProcess, interpreter: Interpreter, name: str) -> None:
     if interpreter not in shared.ready["interpreters"]:
-        pytest.skip("not here: node")
+        pytest.skip("node is missing")
     shared.run("", interpreter)
     if name == "huge":
         assert unavailable(ask(shared, LONG[name], interpreter))
@@ -565,7 +565,7 @@ NODE_CASES: dict[str, list[str]] = {
 @pytest.fixture(scope="module")
 def node(shared: AgentProcess) -> AgentProcess:
     if "node" not in shared.ready["interpreters"]:
-        pytest.skip("not here: node")
+        pytest.skip("node is missing")
     assert shared.node(NODE).exit_code == 0
     return shared
 
