@@ -1,0 +1,230 @@
+"""The filter of system calls, run by an interpreter of BPF. Real jails are in tests/isolation."""
+
+from __future__ import annotations
+
+import errno
+import platform
+import re
+import subprocess
+from functools import cache
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bpf import ALLOW, ERRNO, KILL_PROCESS, Call, check, run
+from nsmd.jail import syscalls
+from nsmd.jail.seccomp import REFUSALS, filter_program
+
+ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
+TABLES = {"x86_64": syscalls.X86_64, "aarch64": syscalls.AARCH64}
+JUDGED = {"clone", "unshare", "prlimit64", "ioctl", "fcntl", "personality", "socket", "socketpair"}
+"""Calls whose arguments decide."""
+
+MACHINES = pytest.mark.parametrize("machine", TABLES)
+UPPER = 1 << 32
+"""Bits that the kernel does not look at where it takes an int."""
+
+
+@cache
+def program(machine: str) -> bytes:
+    made = filter_program(machine)
+    assert made is not None
+    return made
+
+
+def verdict(machine: str, name: str, *arguments: int) -> int:
+    call = Call(
+        number=TABLES[machine][name], architecture=ARCHITECTURES[machine], arguments=arguments
+    )
+    return run(program(machine), call)
+
+
+def refused(error: int) -> int:
+    return ERRNO | error
+
+
+@MACHINES
+def test_every_listed_call_is_refused(machine: str) -> None:
+    for refusal in REFUSALS:
+        for name in refusal.calls:
+            if name in TABLES[machine]:
+                assert verdict(machine, name, 1, 2, 3) == refused(refusal.error), name
+
+
+@MACHINES
+def test_every_call_of_the_table_is_refused_or_judged(machine: str) -> None:
+    """Neither a number that nothing uses nor a call whose number was forgotten."""
+    listed = {name for refusal in REFUSALS for name in refusal.calls}
+    assert not listed & JUDGED
+    assert set(TABLES[machine]) <= listed | JUDGED
+    assert len(set(TABLES[machine].values())) == len(TABLES[machine])
+    forgotten = (listed | JUDGED) - set(TABLES[machine])
+    old = {"uselib", "modify_ldt", "_sysctl", "iopl", "ioperm"}
+    old |= {"create_module", "get_kernel_syms", "query_module"}
+    assert forgotten == {"x86_64": set[str](), "aarch64": old}[machine]
+
+
+@MACHINES
+@pytest.mark.parametrize("argument", [0, 1, 0x5412, 2**64 - 1], ids=hex)
+def test_every_other_call_is_let_through(machine: str, argument: int) -> None:
+    for number in set(range(syscalls.NEWEST + 1)) - set(TABLES[machine].values()):
+        arguments = [argument] * 6
+        call = Call(number=number, architecture=ARCHITECTURES[machine], arguments=arguments)
+        assert run(program(machine), call) == ALLOW
+
+
+@MACHINES
+@given(number=st.integers(syscalls.NEWEST + 1, 2**32 - 1))
+def test_calls_that_nobody_has_looked_at_are_not_there(machine: str, number: int) -> None:
+    """x32, at bit 30, among them."""
+    call = Call(number=number, architecture=ARCHITECTURES[machine])
+    assert run(program(machine), call) == refused(errno.ENOSYS)
+
+
+@MACHINES
+@given(number=st.integers(0, 2**32 - 1), architecture=st.integers(0, 2**32 - 1))
+def test_a_foreign_architecture_ends_the_process(
+    machine: str, number: int, architecture: int
+) -> None:
+    for foreign in {architecture, 0x40000003, 0x40000028} - {ARCHITECTURES[machine]}:
+        assert run(program(machine), Call(number=number, architecture=foreign)) == KILL_PROCESS
+
+
+CLONE_THREAD_OF_LIBC = 0x3D0F00
+CLONE_OF_FORK = 0x1200011
+CLONE_OF_VFORK = 0x4111
+
+
+@MACHINES
+def test_clone_makes_threads_and_processes_but_no_namespaces(machine: str) -> None:
+    for flags in (CLONE_THREAD_OF_LIBC, CLONE_OF_FORK, CLONE_OF_VFORK, 17):
+        assert verdict(machine, "clone", flags) == ALLOW
+        for bit in (0x20000, *(1 << n for n in range(25, 31))):
+            assert verdict(machine, "clone", flags | bit) == refused(errno.EPERM)
+            assert verdict(machine, "clone", flags | bit | UPPER) == refused(errno.EPERM)
+
+
+@MACHINES
+@given(flags=st.integers(0, 2**64 - 1))
+def test_unshare_stops_sharing_what_threads_share(machine: str, flags: int) -> None:
+    harmless = 0x200 | 0x400 | 0x40000
+    expected = ALLOW if not flags & ~harmless else refused(errno.EPERM)
+    assert verdict(machine, "unshare", flags) == expected
+    assert verdict(machine, "unshare", flags & harmless) == ALLOW
+
+
+@MACHINES
+def test_limits_of_others_may_be_read(machine: str) -> None:
+    new = 0x7FFD_0000_1000
+    assert verdict(machine, "prlimit64", 0, 7, new, 0) == ALLOW
+    assert verdict(machine, "prlimit64", UPPER, 7, new, 0) == ALLOW
+    assert verdict(machine, "prlimit64", 1, 7, 0, new) == ALLOW
+    for pointer in (new, 1, UPPER):
+        assert verdict(machine, "prlimit64", 1, 7, pointer, 0) == refused(errno.EPERM)
+
+
+@MACHINES
+@pytest.mark.parametrize("name", ["TIOCSTI", "TIOCLINUX", "TIOCCONS", "TIOCSETD"])
+def test_terminals_are_only_written_to(machine: str, name: str) -> None:
+    request = {"TIOCSTI": 0x5412, "TIOCLINUX": 0x541C, "TIOCCONS": 0x541D, "TIOCSETD": 0x5423}[name]
+    for upper in (0, UPPER, 0xFFFFFFFF << 32):
+        assert verdict(machine, "ioctl", 0, request | upper) == refused(errno.EPERM)
+    assert verdict(machine, "ioctl", 0x5412, 0x5413) == ALLOW  # TIOCGWINSZ
+
+
+@MACHINES
+def test_no_leases(machine: str) -> None:
+    for command in (1024, 1024 | UPPER, 1040):
+        assert verdict(machine, "fcntl", 3, command, 0) == refused(errno.EPERM)
+    for command in (0, 1, 2, 3, 4, 6, 7, 37, 1030, 1031, 1033):
+        assert verdict(machine, "fcntl", 1024, command, 1024) == ALLOW
+
+
+@MACHINES
+def test_personalities(machine: str) -> None:
+    for persona in (0, 0x40000, 0xFFFFFFFF, -1):
+        assert verdict(machine, "personality", persona) == ALLOW
+    for persona in (8, 0x20000, 0x400000, 0x100000, 0x40008, 0xFFFFFFFE):
+        assert verdict(machine, "personality", persona) == refused(errno.EPERM)
+
+
+FLAGS = 0o2000000 | 0o4000
+"""SOCK_CLOEXEC, SOCK_NONBLOCK"""
+
+
+@MACHINES
+def test_sockets(machine: str) -> None:
+    for family in (2, 10):
+        for kind, protocol in ((1, 0), (1, 6), (2, 0), (2, 17), (2, 1), (2, 58), (3, 1)):
+            assert verdict(machine, "socket", family, kind | FLAGS, protocol) == ALLOW
+        # SCTP, MPTCP, SMC, L2TP
+        for kind, protocol in ((1, 132), (1, 262), (1, 256), (2, 115)):
+            assert verdict(machine, "socket", family, kind | FLAGS, protocol) == refused(
+                errno.EPROTONOSUPPORT
+            )
+        for kind in (0, 4, 5, 6, 10):
+            assert verdict(machine, "socket", family, kind | FLAGS, 0) == refused(
+                errno.ESOCKTNOSUPPORT
+            )
+    for kind in (1, 2, 5):
+        assert verdict(machine, "socket", 1, kind | FLAGS, 0) == ALLOW
+        assert verdict(machine, "socketpair", 1, kind | FLAGS, 0) == ALLOW
+    assert verdict(machine, "socket", 16, 3 | FLAGS, 0) == ALLOW
+    for protocol in range(1, 32):
+        assert verdict(machine, "socket", 16, 3 | FLAGS, protocol) == refused(errno.EPROTONOSUPPORT)
+
+
+@MACHINES
+@given(family=st.integers(0, 2**32 - 1), upper=st.integers(0, 2**32 - 1))
+def test_no_other_family(machine: str, family: int, upper: int) -> None:
+    for tried in {family, family % 64} - {1}:
+        argument = tried | upper << 32
+        if tried not in {2, 10, 16}:
+            assert verdict(machine, "socket", argument, 1, 0) == refused(errno.EAFNOSUPPORT)
+        assert verdict(machine, "socketpair", argument, 1, 0) == refused(errno.EAFNOSUPPORT)
+
+
+@MACHINES
+def test_the_kernel_remembers_what_is_always_let_through(machine: str) -> None:
+    """Its look-ahead knows these instructions, and loads of the number and the architecture."""
+    codes = {code for code, *_ in check(program(machine))}
+    assert codes <= {0x20, 0x15, 0x35, 0x45, 0x05, 0x54, 0x06}
+    call = Call(number=63, architecture=ARCHITECTURES[machine], arguments=[1] * 6)
+    assert run(program(machine), call) == ALLOW
+
+
+@pytest.mark.parametrize("machine", ["i686", "riscv64", "armv7l", "aarch64_be", "ppc64le", ""])
+def test_there_is_none_for_other_machines(machine: str) -> None:
+    assert filter_program(machine) is None
+
+
+HEADERS = {"x86_64": "asm/unistd_64.h", "aarch64": "asm-generic/unistd.h"}
+GENERIC = """\
+#define __ARCH_WANT_SET_GET_RLIMIT
+#define __ARCH_WANT_SYS_CLONE3
+#define __BITS_PER_LONG 64
+"""
+"""What arm64's own header says before it includes the generic one."""
+
+
+@MACHINES
+def test_the_numbers_are_the_kernels(machine: str, tmp_path: Path) -> None:
+    if machine != "aarch64" and machine != platform.machine():
+        pytest.skip(f"not here: the headers of {machine} are on such machines only")
+    source = tmp_path / "numbers.c"
+    source.write_text(f"{GENERIC}#include <{HEADERS[machine]}>\n")
+    try:
+        told = subprocess.run(
+            ["cc", "-E", "-dM", str(source)], capture_output=True, text=True, check=True
+        )
+    except (OSError, subprocess.CalledProcessError) as error:
+        pytest.skip(f"not here: the kernel headers: {error}")
+    numbers = dict(re.findall(r"^#define __NR(?:3264)?_(\w+) (\d+)$", told.stdout, re.MULTILINE))
+    known = {name: number for name, number in TABLES[machine].items() if name in numbers}
+    assert {name: int(numbers[name]) for name in known} == known
+    assert len(known) > 50
+    # Headers are older than the table, whose newest calls have the same numbers everywhere.
+    unknown = set(TABLES[machine]) - set(known)
+    assert all(TABLES[machine][name] > 450 for name in unknown)
