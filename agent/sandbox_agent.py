@@ -2629,14 +2629,15 @@ class Agent:
         if marker and not self._token:
             self._token = str(token)
             self._channel.begin_sequence(marker)
-        self.limits = limits
+        known, self.limits = self.limits.resources, limits
         for interpreter in self._interpreters.values():
             if interpreter.pid and self.running is None:
                 interpreter.captures = {
                     stream: capture if capture.total_bytes else self.new_capture(stream)
                     for stream, capture in interpreter.captures.items()
                 }
-                if limits.resources:
+                # Those of its start hold already, and a filter may keep us from setting them.
+                if limits.resources and limits.resources != known:
                     interpreter.limit(limits.resources)
 
     def _on_ack(self, message: Mapping[str, Any]) -> None:
@@ -4698,6 +4699,7 @@ def serve(
     prestart: str | None = None,
     programs: Mapping[str, str] | None = None,
     workspace: str = "",
+    limits: Limits | None = None,
 ) -> NoReturn:
     """Becomes an agent on this channel; also callable in a fork of a process that did nothing.
 
@@ -4709,6 +4711,7 @@ def serve(
         prestart: name of the interpreter to be up before `ready`.
         programs: interpreter name → path, for those that are not the default.
         workspace: default `/workspace`, or the working directory where there is none.
+        limits: for interpreters from their start; default none until `hello` brings some.
     """
     prctl(PR_SET_DUMPABLE, 0)
     given = programs or {}
@@ -4717,7 +4720,7 @@ def serve(
     directory = workspace or ("/workspace" if os.path.isdir("/workspace") else os.getcwd())
     available = {name: path for name, path in found.items() if path}
     try:
-        Agent(read_fd, write_fd, available, os.path.realpath(directory)).run(prestart)
+        Agent(read_fd, write_fd, available, os.path.realpath(directory), limits).run(prestart)
     except ForkedWorker as fork:
         control_fd = fork.control_fd
     python_worker(control_fd)

@@ -104,6 +104,7 @@ class Bench:
             socket_path="/run/nsm/control.sock",
             pid=7,
             jail={"kind": "fake"},
+            cold_starts={},
             started_s=trio.current_time(),
             shutdown=self._shutdown,
             clients=lambda: self.server.connections,

@@ -60,6 +60,8 @@ def environment_row(**changes: Any) -> dict[str, Any]:
         "program": "/usr/bin/python3",
         "timeout_s": 30.0,
         "memory_mb": 512,
+        "preload": [],
+        "cold_start": None,
         "aliases": [],
     }
     return row | changes

@@ -95,6 +95,11 @@ def _cross_check(settings: Settings) -> Iterator[str]:
                 f"environments.{name}.interpreter: found {environment.interpreter!r}, "
                 "expected an absolute path"
             )
+        for module in environment.preload:
+            if not all(part.isidentifier() for part in module.split(".")):
+                yield f"environments.{name}.preload: {module!r} is not the name of a Python module"
+        if environment.preload and (environment.preset or name) != "python":
+            yield f"environments.{name}.preload: is for Python environments only"
     if settings.project.path is not None and not settings.project.path.startswith(("/", "~")):
         yield f"project.path: found {settings.project.path!r}, expected an absolute path"
 

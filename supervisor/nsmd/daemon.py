@@ -1,7 +1,7 @@
 """Puts the parts together and keeps them running until asked to end.
 
 Lifetimes are nested nurseries, ended from the inside out: connections first (nobody asks any more),
-then the pool, then the sessions, each killing its own jail, all at once.
+then the pool, then the sessions, each killing its own jail, all at once, then the templates.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import resource
 import signal
 import socket
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -21,12 +22,14 @@ import trio
 from nsmd.control.call import Services
 from nsmd.control.server import Access, ControlServer
 from nsmd.jail import Launcher
+from nsmd.limits import session_limits
 from nsmd.mcp.attachment import serve_attachment
 from nsmd.mcp.load import EndpointLoader
 from nsmd.project import Unreadable
 from nsmd.registry import Registry
 from nsmd.settings import Settings
-from nsmd.values import Environment
+from nsmd.templates import TemplateLauncher
+from nsmd.values import Environment, SessionLimits
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +46,7 @@ class Setup:
         socket_path: where.
         home: the user's home directory.
         private: directories of our own that no jail ever shows.
-        launcher: starts jails.
+        open_launcher: while its block lasts, what it gives starts jails.
         unreadable: why the jails' user cannot be shown a directory; None if it can.
         jail: facts about jails here, for `nsm status`.
         find_environments: looks at the host; blocks, so it is called in a thread.
@@ -55,7 +58,7 @@ class Setup:
     socket_path: str
     home: str
     private: Sequence[str]
-    launcher: Launcher
+    open_launcher: Callable[[SessionLimits], AbstractAsyncContextManager[Launcher]]
     unreadable: Unreadable
     jail: Mapping[str, Any]
     find_environments: Callable[[], Sequence[Environment]]
@@ -67,12 +70,15 @@ async def serve(setup: Setup) -> None:
     started_s = trio.current_time()
     ending = trio.Event()
     environments = await trio.to_thread.run_sync(setup.find_environments)
-    async with trio.open_nursery() as sessions:
+    async with (
+        setup.open_launcher(session_limits(setup.settings)) as launcher,
+        trio.open_nursery() as sessions,
+    ):
         async with trio.open_nursery() as upkeep:
             registry = Registry(
                 setup.settings,
                 environments,
-                setup.launcher,
+                launcher,
                 home=setup.home,
                 private=setup.private,
                 unreadable=setup.unreadable,
@@ -87,6 +93,7 @@ async def serve(setup: Setup) -> None:
                     socket_path=setup.socket_path,
                     pid=os.getpid(),
                     jail=setup.jail,
+                    cold_starts=launcher.reasons if isinstance(launcher, TemplateLauncher) else {},
                     started_s=started_s,
                     shutdown=ending.set,
                     clients=lambda: server.connections,

@@ -248,6 +248,7 @@ def _environment(
         description=entry.description or kind.title,
         timeout_s=entry.timeout_seconds or defaults.timeout_seconds,
         memory_mb=entry.memory_mb or defaults.memory_mb,
+        preload=entry.preload,
         source="config.toml" if name in settings.environments else "preset",
     )
     if isinstance(found, str):

@@ -1,11 +1,22 @@
-"""What of a request is checked before a session is looked for."""
+"""The limits of sessions, and what of a request is checked before a session is looked for."""
 
 from __future__ import annotations
 
 import math
 
 from nsm.wire.errors import BadRequestError, CodeTooLargeError
-from nsmd.values import MAX_CODE_BYTES, Environment
+from nsmd.settings import Settings
+from nsmd.values import MAX_CODE_BYTES, Environment, SessionLimits
+
+
+def session_limits(settings: Settings) -> SessionLimits:
+    """Those that hold for every session."""
+    return SessionLimits(
+        grace_s=settings.defaults.interrupt_grace_seconds,
+        max_queued=settings.session.max_queued,
+        processes=settings.defaults.processes,
+        descriptors=settings.defaults.descriptors,
+    )
 
 
 def check_code(code: str) -> None:

@@ -123,6 +123,7 @@ class _Starter:
         from nsmd import daemon  # noqa: PLC0415
         from nsmd.environments import find_environments  # noqa: PLC0415
         from nsmd.jail import BwrapLauncher  # noqa: PLC0415
+        from nsmd.templates import open_templates  # noqa: PLC0415
 
         daemon.raise_descriptor_limit()
         search_path = _search_path()
@@ -133,7 +134,7 @@ class _Starter:
             socket_path=socket_path,
             home=paths.home(),
             private=(paths.runtime_dir(), paths.state_dir(), paths.config_dir()),
-            launcher=launcher,
+            open_launcher=partial(open_templates, launcher, enabled=settings.defaults.templates),
             unreadable=launcher.user.why_unreadable,
             jail={"kind": "bubblewrap", "uid": launcher.user.uid},
             find_environments=partial(

@@ -31,7 +31,7 @@ from nsmd import names, procstats, project
 from nsmd.execution import Execution, Origin
 from nsmd.history import EndedSessions, Executions, ago
 from nsmd.jail import Launcher
-from nsmd.limits import check_code, time_limit
+from nsmd.limits import check_code, session_limits, time_limit
 from nsmd.listing import ended_row, live_row
 from nsmd.pool import Pool
 from nsmd.session import Session
@@ -46,7 +46,6 @@ from nsmd.values import (
     ProjectMount,
     RunRequest,
     SessionInfo,
-    SessionLimits,
     Tenancy,
 )
 
@@ -105,12 +104,7 @@ class Registry:
         self._home = home
         self._private = tuple(private)
         self._unreadable = unreadable
-        self._limits = SessionLimits(
-            grace_s=settings.defaults.interrupt_grace_seconds,
-            max_queued=settings.session.max_queued,
-            processes=settings.defaults.processes,
-            descriptors=settings.defaults.descriptors,
-        )
+        self._limits = session_limits(settings)
         self._sizes = JailSizes(
             workspace_mb=settings.defaults.workspace_mb,
             tmp_mb=settings.defaults.tmp_mb,

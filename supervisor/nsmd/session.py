@@ -283,13 +283,7 @@ class Session:
             nursery.start_soon(link.run_writer)
             try:
                 with trio.fail_after(START_TIMEOUT_S):
-                    await link.handshake(
-                        {
-                            "processes": self._limits.processes,
-                            "descriptors": self._limits.descriptors,
-                            "data_bytes": self.spec.environment.memory_mb << 20,
-                        }
-                    )
+                    await link.handshake(self._limits.of_interpreters(self.spec.environment))
                 self._link = link
                 self.requests.open(link.capabilities)
                 self._feed(Event.READY)

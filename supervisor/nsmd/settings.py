@@ -42,6 +42,7 @@ class Defaults:
     processes: Annotated[int, Ge(8), Le(32768)] = 256
     descriptors: Annotated[int, Ge(64), Le(65536)] = 1024
     interrupt_grace_seconds: Seconds = 2.0
+    templates: bool = True
     jail_uid: Annotated[int, Ge(1), Le(2**32 - 2)] = DEFAULT_JAIL_UID
 
 
@@ -50,7 +51,8 @@ class EnvironmentSettings:
     """`[environments.NAME]`: one environment.
 
     `preset` picks the interpreter and defaults to the environment's own name. `interpreter` is the
-    absolute path of the program to use for it instead of the one found on PATH.
+    absolute path of the program to use for it instead of the one found on PATH. `preload` names
+    Python modules that its sessions find imported already.
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
@@ -60,6 +62,7 @@ class EnvironmentSettings:
     description: str | None = None
     timeout_seconds: Seconds | None = None
     memory_mb: Megabytes | None = None
+    preload: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

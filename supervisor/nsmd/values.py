@@ -37,6 +37,7 @@ class Environment:
         path: value of PATH in the jail.
         timeout_s: default and upper limit of one execution, seconds.
         memory_mb: memory limit of a session, MiB.
+        preload: Python modules that its sessions find imported already.
         problem: why it cannot be used, for people; None when usable.
         source: where it comes from, e.g. ``preset`` or a configuration file's path.
     """
@@ -50,6 +51,7 @@ class Environment:
     path: str = "/usr/bin:/bin"
     timeout_s: float = 30.0
     memory_mb: int = 512
+    preload: tuple[str, ...] = ()
     problem: str | None = None
     source: str = "preset"
 
@@ -90,6 +92,22 @@ class JailSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TemplateSpec:
+    """All that decides what one template is: sessions of equal specs are forks of the same.
+
+    Attributes:
+        agent_python, binds, path, preload: as in `Environment`.
+        project: as in `JailSpec`.
+    """
+
+    agent_python: str
+    binds: tuple[ReadOnlyBind, ...]
+    path: str
+    preload: tuple[str, ...]
+    project: ProjectMount | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Client:
     """Who a request comes from, as far as names and projects go.
 
@@ -122,6 +140,14 @@ class SessionLimits:
     max_queued: int = 64
     processes: int = 256
     descriptors: int = 1024
+
+    def of_interpreters(self, environment: Environment) -> dict[str, int]:
+        """What the agent keeps its interpreters to (`docs/agent-protocol.md`, `limits`)."""
+        return {
+            "processes": self.processes,
+            "descriptors": self.descriptors,
+            "data_bytes": environment.memory_mb << 20,
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,10 +16,12 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Literal
 
-from nsmd.jail import BwrapLauncher, agentcode
-from nsmd.jail.arguments import FileData, Mount
+import sandbox_agent
+from nsmd.jail import BwrapLauncher, programcode
+from nsmd.jail.arguments import JailContent
+from nsmd.jail.launcher import Plan
 from nsmd.settings import DEFAULT_JAIL_UID
-from nsmd.values import Environment, Interpreter, JailSpec, ProjectMount
+from nsmd.values import Environment, Interpreter, ProjectMount
 from realjail import (
     BWRAP,
     SIZES,
@@ -158,15 +160,13 @@ class WeakLauncher(BwrapLauncher):
 
     def __init__(self, weakness: Weakness, stage: Stage, agent: bytes | None = None) -> None:
         if agent is None and weakness.agent is not None:
-            agent = weakness.agent(agentcode.source())
+            agent = weakness.agent(programcode.source_of(sandbox_agent))
         super().__init__(BWRAP, DEFAULT_JAIL_UID, agent_source=agent)
         self._weakness = weakness
         self._stage = stage
 
-    def _arguments(
-        self, spec: JailSpec, mounts: list[Mount], files: list[FileData], info_fd: int
-    ) -> Arguments:
-        words = super()._arguments(spec, mounts, files, info_fd)
+    def _arguments(self, plan: Plan, content: JailContent) -> Arguments:
+        words = super()._arguments(plan, content)
         weak = self._weakness.arguments(words, self._stage)
         for kept in ("--unshare-user", "--unshare-pid", "--unshare-ipc"):
             assert kept in weak, f"a throw-away jail keeps {kept}"

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from nsmd.jail.arguments import FileData, Mount, agent_command, jail_arguments
+from nsmd.jail.arguments import (
+    FileData,
+    JailContent,
+    Mount,
+    agent_command,
+    session_arguments,
+)
 from nsmd.jail.host import HostSystem
 from nsmd.values import Environment, JailSizes
 
@@ -27,14 +33,8 @@ def arguments(
     files: tuple[FileData, ...] = (),
     sizes: JailSizes | None = None,
 ) -> list[str]:
-    return jail_arguments(
-        host=host,
-        sizes=sizes or JailSizes(),
-        mounts=mounts,
-        files=files,
-        environment=PYTHON,
-        info_fd=7,
-    )
+    content = JailContent(host=host, mounts=mounts, files=files, path=PYTHON.path, info_fd=7)
+    return session_arguments(content, sizes or JailSizes())
 
 
 def triples(words: list[str]) -> list[tuple[str, str, str]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from nsm.wire.errors import BadProjectError, StartFailedError
-from nsmd.jail.binds import environment_binds
+from nsmd.jail.binds import needed_binds
 from nsmd.values import Environment, ProjectMount, ReadOnlyBind
 
 
@@ -19,7 +19,7 @@ def project(path: str, mount_point: str = "/project") -> ProjectMount:
 
 
 def targets(env: Environment, mount: ProjectMount | None) -> list[str]:
-    return [bind.target for bind in environment_binds(env, mount)]
+    return [bind.target for bind in needed_binds(env.binds, mount)]
 
 
 def test_apart_both_are_shown() -> None:
@@ -44,7 +44,7 @@ def test_what_the_project_shows_in_its_place_is_not_mounted_again() -> None:
 )
 def test_what_would_cover_the_other_is_refused(needed: str, mount: ProjectMount) -> None:
     with pytest.raises(BadProjectError) as error:
-        environment_binds(environment(needed), mount)
+        needed_binds(environment(needed).binds, mount)
     assert needed in error.value.message
     assert "/project" in error.value.hint
 
@@ -52,7 +52,7 @@ def test_what_would_cover_the_other_is_refused(needed: str, mount: ProjectMount)
 @pytest.mark.parametrize("needed", ["/workspace", "/tmp", "/", "/usr"])
 def test_the_jails_own_places_stay_its_own(needed: str) -> None:
     with pytest.raises(StartFailedError, match="the jail has its own"):
-        environment_binds(environment(needed), None)
+        needed_binds(environment(needed).binds, None)
 
 
 def test_below_the_jails_own_places_there_is_room() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = {
-    "sandbox_agent": [ROOT / "agent" / "sandbox_agent.py"],
+    "sandbox_agent": sorted((ROOT / "agent").glob("*.py")),
     "nsm": sorted((ROOT / "clients" / "nsm").rglob("*.py")),
     "nsmd": sorted((ROOT / "supervisor" / "nsmd").rglob("*.py")),
 }
@@ -21,6 +21,7 @@ FLOORS = (
     ("config", "names", "limits", "hostpaths", "packages"),
     ("interpreters", "environments", "project"),
     ("procstats", "jail"),
+    ("templates",),
     ("agentframes",),
     ("agentlink", "requests"),
     ("lifecycle", "transcripts"),

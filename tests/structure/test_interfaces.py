@@ -108,6 +108,8 @@ def _shown(default: object) -> str:
     match default:
         case None:
             return "none"
+        case bool():
+            return str(default).lower()
         case float():
             return f"{default:.0f}"
         case str():

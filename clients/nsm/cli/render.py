@@ -164,12 +164,20 @@ def environments(rows: Sequence[EnvironmentRow]) -> str:
                 duration(row.timeout_s),
                 f"{row.memory_mb} MiB",
                 row.source,
-                row.description if row.available else f"unavailable: {row.problem}",
+                _environment_note(row),
             )
             for row in rows
         ),
         right="LIMIT MEMORY",
     )
+
+
+def _environment_note(row: EnvironmentRow) -> str:
+    if not row.available:
+        return f"unavailable: {row.problem}"
+    preload = f", with {', '.join(row.preload)}" if row.preload else ""
+    cold = f" (starts slowly: {row.cold_start})" if row.cold_start else ""
+    return f"{row.description}{preload}{cold}"
 
 
 def status(answer: Status) -> str:

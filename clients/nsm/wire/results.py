@@ -158,6 +158,8 @@ class EnvironmentRow(NamedTuple):
         program: the interpreter's path in the jail; empty when unavailable.
         timeout_s: default and upper limit of one run, seconds.
         memory_mb: memory limit of a session, MiB.
+        preload: Python modules that its sessions find imported already.
+        cold_start: why its last session was not forked from a template; None if it was.
         aliases: other names that it answers to.
     """
 
@@ -170,6 +172,8 @@ class EnvironmentRow(NamedTuple):
     program: str
     timeout_s: float
     memory_mb: int
+    preload: tuple[str, ...]
+    cold_start: str | None
     aliases: tuple[str, ...]
 
     @classmethod
@@ -186,6 +190,8 @@ class EnvironmentRow(NamedTuple):
             program=row.text("program"),
             timeout_s=row.number("timeout_s"),
             memory_mb=row.integer("memory_mb"),
+            preload=row.texts("preload"),
+            cold_start=row.optional("cold_start", row.text),
             aliases=row.texts("aliases"),
         )
 

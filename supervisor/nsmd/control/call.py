@@ -22,6 +22,7 @@ class Services:
 
     Attributes:
         jail: facts for people: how jails are made here.
+        cold_starts: why sessions of an environment are no forks, by the environment's name.
         shutdown: asks the daemon to end.
         clients: how many connections there are.
         started_s: on trio's clock.
@@ -32,6 +33,7 @@ class Services:
     socket_path: str
     pid: int
     jail: Mapping[str, Any]
+    cold_starts: Mapping[str, str]
     started_s: float
     shutdown: Callable[[], None]
     clients: Callable[[], int]

@@ -103,7 +103,12 @@ async def _interrupt(call: Call) -> dict[str, Any]:
 
 
 async def _envs(call: Call) -> dict[str, Any]:
-    return {"environments": [_environment(e) for e in call.services.registry.environments()]}
+    return {
+        "environments": [
+            _environment(environment, call.services.cold_starts.get(environment.name))
+            for environment in call.services.registry.environments()
+        ]
+    }
 
 
 async def _shutdown(call: Call) -> dict[str, Any]:
@@ -149,7 +154,7 @@ def _project(call: Call) -> ProjectMount | None:
     )
 
 
-def _environment(environment: Environment) -> dict[str, Any]:
+def _environment(environment: Environment, cold_start: str | None) -> dict[str, Any]:
     return {
         "name": environment.name,
         "interpreter": environment.interpreter,
@@ -160,5 +165,7 @@ def _environment(environment: Environment) -> dict[str, Any]:
         "program": environment.program,
         "timeout_s": environment.timeout_s,
         "memory_mb": environment.memory_mb,
+        "preload": list(environment.preload),
+        "cold_start": cold_start,
         "aliases": [alias for alias, name in ALIASES.items() if name == environment.name],
     }

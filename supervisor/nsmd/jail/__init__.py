@@ -11,6 +11,8 @@ failure       why a jail did not start, and what to do about it
 process       a running jail: its processes, killed and waited for
 mounts        ways to closed directories, for a supervisor that runs as root
 user          the host's user as whom jails run
+programcode   our programs, compiled for the Python that runs them
+seccomp       which system calls code may not make
 launcher      puts these together
 """
 

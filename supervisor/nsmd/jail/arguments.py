@@ -11,13 +11,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from nsmd.jail.host import HostSystem
-from nsmd.values import Environment, JailSizes
+from nsmd.values import Environment, JailSizes, TemplateSpec
 
 JAIL_UID = 1000
 """User and group inside; the host's view of them is whoever started bwrap."""
 HOSTNAME = "nsm"
 WORKSPACE = "/workspace"
 AGENT_PATH = "/run/nsm/agent.py"
+TEMPLATE_PATH = "/run/nsm/template.py"
+FILTER_PATH = "/run/nsm/filter"
 
 PLACES = ("/bin", "/dev", "/etc", "/proc", "/run/nsm", "/sbin", "/tmp", "/usr", WORKSPACE)  # noqa: S108
 """What every jail has of its own; nothing else is mounted there or above."""
@@ -59,31 +61,55 @@ class FileData:
     target: str
 
 
-def jail_arguments(
-    *,
-    host: HostSystem,
-    sizes: JailSizes,
-    mounts: Sequence[Mount],
-    files: Sequence[FileData],
-    environment: Environment,
-    info_fd: int,
-) -> list[str]:
-    """Everything that bwrap reads from `--args`: all but the command.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JailContent:
+    """What a jail shows, and where bwrap finds it.
 
-    Args:
+    Attributes:
         mounts: beyond the base system; sorted here so that parents come first.
+        path: value of PATH.
         info_fd: descriptor on which bwrap tells the process id of the jail's PID 1.
     """
+
+    host: HostSystem
+    mounts: Sequence[Mount]
+    files: Sequence[FileData]
+    path: str
+    info_fd: int
+
+
+def session_arguments(content: JailContent, sizes: JailSizes) -> list[str]:
+    """Everything that bwrap reads from `--args`, all but the command, for a session's own jail."""
     return [
-        *_isolation(info_fd),
-        *_base_system(host),
+        *_namespaces(content.info_fd),
+        # Without it, code makes a user namespace in which it undoes read-only binds.
+        *("--disable-userns", "--hostname", HOSTNAME),
+        "--as-pid-1",
+        *_base_system(content.host),
+        *("--proc", "/proc", "--dev", "/dev"),
         *_private_file_systems(sizes),
-        *_files(files),
-        *_mounts(mounts),
-        # /dev/shm, /tmp and /workspace are file systems of their own and stay writable.
-        *("--remount-ro", "/dev", "--remount-ro", "/"),
-        *_variables(environment),
+        *_content(content),
         *("--chdir", WORKSPACE),
+    ]
+
+
+def template_arguments(content: JailContent) -> list[str]:
+    """The same for a template's jail, in which sessions are forked.
+
+    Forks need nested user namespaces, and mount their file systems over the empty directories
+    here; nothing in it is writable. bwrap stays PID 1, so that forks outlive the template.
+    """
+    return [
+        *_namespaces(content.info_fd),
+        *_base_system(content.host),
+        *("--proc", "/proc", "--dev", "/dev"),
+        *(
+            argument
+            for path, _, _ in session_file_systems(JailSizes())
+            for argument in ("--dir", path)
+        ),
+        *_content(content),
+        *("--chdir", "/"),
     ]
 
 
@@ -97,15 +123,28 @@ def agent_command(environment: Environment) -> list[str]:
     ]
 
 
-def _isolation(info_fd: int) -> Iterator[str]:
+def template_command(spec: TemplateSpec) -> list[str]:
+    """The command that a template's jail runs (`docs/agent-protocol.md`, Templates)."""
+    return [spec.agent_python, "-I", TEMPLATE_PATH, AGENT_PATH, FILTER_PATH, *spec.preload]
+
+
+def session_file_systems(sizes: JailSizes) -> Sequence[tuple[str, int, str]]:
+    """What each session has for itself: path, MiB, mode."""
+    return (
+        # --dev leaves /dev/shm on its own unbounded tmpfs.
+        ("/dev/shm", sizes.shm_mb, "1777"),  # noqa: S108 - in the jail
+        ("/tmp", sizes.tmp_mb, "1777"),  # noqa: S108 - in the jail
+        (WORKSPACE, sizes.workspace_mb, "0755"),
+    )
+
+
+def _namespaces(info_fd: int) -> Iterator[str]:
     # Not --unshare-all: it implies the -try forms, which go on without user namespace.
     yield from ("--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts")
     yield from ("--unshare-net", "--unshare-cgroup-try")
-    # Without it, code makes a user namespace in which it undoes read-only binds.
-    yield "--disable-userns"
-    yield from ("--uid", str(JAIL_UID), "--gid", str(JAIL_UID), "--hostname", HOSTNAME)
+    yield from ("--uid", str(JAIL_UID), "--gid", str(JAIL_UID))
     yield from ("--cap-drop", "ALL")
-    yield from ("--new-session", "--as-pid-1", "--info-fd", str(info_fd))
+    yield from ("--new-session", "--info-fd", str(info_fd))
 
 
 def _base_system(host: HostSystem) -> Iterator[str]:
@@ -117,14 +156,16 @@ def _base_system(host: HostSystem) -> Iterator[str]:
 
 
 def _private_file_systems(sizes: JailSizes) -> Iterator[str]:
-    yield from ("--proc", "/proc", "--dev", "/dev")
-    for path, size_mb, mode in (
-        # --dev leaves /dev/shm on its own unbounded tmpfs.
-        ("/dev/shm", sizes.shm_mb, "1777"),  # noqa: S108 - in the jail
-        ("/tmp", sizes.tmp_mb, "1777"),  # noqa: S108 - in the jail
-        (WORKSPACE, sizes.workspace_mb, "0755"),
-    ):
+    for path, size_mb, mode in session_file_systems(sizes):
         yield from ("--perms", mode, "--size", str(size_mb * 1024 * 1024), "--tmpfs", path)
+
+
+def _content(content: JailContent) -> Iterator[str]:
+    yield from _files(content.files)
+    yield from _mounts(content.mounts)
+    # What is a file system of its own below them stays writable.
+    yield from ("--remount-ro", "/dev", "--remount-ro", "/")
+    yield from _variables(content.path)
 
 
 def _files(files: Sequence[FileData]) -> Iterator[str]:
@@ -139,12 +180,12 @@ def _mounts(mounts: Sequence[Mount]) -> Iterator[str]:
         yield from (option, str(mount.source), mount.target)
 
 
-def _variables(environment: Environment) -> Iterator[str]:
+def _variables(path: str) -> Iterator[str]:
     variables = {
         "HOME": WORKSPACE,
         "LANG": "C.UTF-8",
         "LOGNAME": "user",
-        "PATH": environment.path,
+        "PATH": path,
         "TERM": "dumb",
         "TMPDIR": WORKSPACE,
         "USER": "user",

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from nsm.wire.errors import BadProjectError, StartFailedError
 from nsmd.hostpaths import is_within
 from nsmd.jail.arguments import PLACES
-from nsmd.values import Environment, ProjectMount, ReadOnlyBind
+from nsmd.values import ProjectMount, ReadOnlyBind
 
 
-def environment_binds(
-    environment: Environment, project: ProjectMount | None
+def needed_binds(
+    binds: Sequence[ReadOnlyBind], project: ProjectMount | None
 ) -> Sequence[ReadOnlyBind]:
-    """The environment's binds that have to be mounted beside a project.
+    """Those of an environment's binds that have to be mounted beside a project.
 
     Nothing is ever mounted below the project: its files are not ours, and a symlink among them
     would lead bwrap, which makes mount points, out of the jail (CVE-2026-87766).
@@ -24,20 +24,19 @@ def environment_binds(
         StartFailedError: the interpreter's directory is one that the jail has itself.
     """
     needed: list[ReadOnlyBind] = []
-    for bind in environment.binds:
+    for bind in binds:
         for place in PLACES:
             if is_within(place, bind.target):
                 raise StartFailedError(
-                    f"Environment {environment.name!r} needs {bind.source}, but the jail has its "
-                    f"own {place}.",
+                    f"The interpreter needs {bind.source}, but the jail has its own {place}.",
                     hint="Configure another interpreter in config.toml.",
                 )
         if project is None or not _overlap(bind.target, project.mount_point):
             needed.append(bind)
         elif not _shown_by(project, bind):
             raise BadProjectError(
-                f"The mount point {project.mount_point} and {bind.target}, which environment "
-                f"{environment.name!r} needs, cover each other.",
+                f"The mount point {project.mount_point} and {bind.target}, which the environment's "
+                "interpreter needs, cover each other.",
                 hint="Choose another mount point, such as /project.",
             )
     return needed

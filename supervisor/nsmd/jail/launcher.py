@@ -6,22 +6,30 @@ import os
 import re
 import socket
 import subprocess
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 
 import trio
 
+import sandbox_agent
+import sandbox_template
 from nsm.wire.errors import BadProjectError, StartFailedError
-from nsmd.jail.agentcode import AgentCode, source
 from nsmd.jail.arguments import (
     AGENT_PATH,
+    FILTER_PATH,
     SYNTHETIC_FILES,
+    TEMPLATE_PATH,
     FileData,
+    JailContent,
     Mount,
     agent_command,
-    jail_arguments,
+    session_arguments,
+    template_arguments,
+    template_command,
 )
-from nsmd.jail.binds import environment_binds
+from nsmd.jail.binds import needed_binds
 from nsmd.jail.bubblewrap import Bubblewrap, find_bwrap, missing_bwrap, probe_bwrap
 from nsmd.jail.failure import SEE_DOCTOR, explain, read_host_facts
 from nsmd.jail.host import HostSystem, scan_host
@@ -33,8 +41,9 @@ from nsmd.jail.process import (
     read_stderr,
     wait_for_starter,
 )
+from nsmd.jail.programcode import ProgramCode, source_of
 from nsmd.jail.user import JailUser
-from nsmd.values import Environment, JailSpec, ProjectMount
+from nsmd.values import Environment, JailSpec, ProjectMount, ReadOnlyBind, TemplateSpec
 
 INFO_TIMEOUT_S = 10.0
 """bwrap tells the process id of its child 3 ms after its start. One that has not by now hangs on
@@ -49,6 +58,27 @@ INFO_LIMIT_BYTES = 64 * 1024
 
 UMASK = 0o022
 """Of the code in jails; the supervisor's own keeps others out of its socket."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What bwrap is to start.
+
+    Attributes:
+        command: PID 1's, or its only child's.
+        arguments: bwrap's, made from what the jail shows.
+        channel: kind of the socket that the command gets as its descriptor 0.
+        binds, path, project: as in `TemplateSpec`.
+        programs: files that come from us: content by path.
+    """
+
+    command: list[str]
+    arguments: Callable[[JailContent], list[str]]
+    channel: socket.SocketKind
+    binds: Sequence[ReadOnlyBind]
+    path: str
+    project: ProjectMount | None
+    programs: Mapping[str, bytes]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +119,8 @@ class BwrapLauncher:
         self.user = JailUser(jail_uid, mounts)
         self.bwrap_path = bwrap_path
         self._agent_source = agent_source
-        self._agent_code = AgentCode()
+        self._agent_code = ProgramCode(sandbox_agent, AGENT_PATH)
+        self._template_code = ProgramCode(sandbox_template, TEMPLATE_PATH)
         self._bubblewrap: Bubblewrap | None = None
         self._host: HostSystem | None = None
 
@@ -113,9 +144,48 @@ class BwrapLauncher:
 
     async def launch(self, spec: JailSpec) -> BwrapJail:
         """See `Launcher`."""
-        agent = await self._agent(spec.environment)
+        environment = spec.environment
+        return await self._launch(
+            Plan(
+                command=agent_command(environment),
+                arguments=partial(session_arguments, sizes=spec.sizes),
+                channel=socket.SOCK_STREAM,
+                binds=environment.binds,
+                path=environment.path,
+                project=spec.project,
+                programs={AGENT_PATH: await self._agent(environment)},
+            )
+        )
+
+    async def launch_template(self, spec: TemplateSpec, system_calls: bytes) -> BwrapJail:
+        """Start a jail in which sessions are forked; `socket` is its control socket.
+
+        Args:
+            system_calls: the filter of its sessions, in classic BPF.
+
+        Raises, Cancellation: as `launch`.
+        """
+        python = spec.agent_python
+        return await self._launch(
+            Plan(
+                command=template_command(spec),
+                arguments=template_arguments,
+                channel=socket.SOCK_SEQPACKET,
+                binds=spec.binds,
+                path=spec.path,
+                project=spec.project,
+                programs={
+                    # Python that is not the agent's own may run it, too.
+                    AGENT_PATH: self._agent_source or await self._agent_code.for_python(python),
+                    TEMPLATE_PATH: await self._template_code.for_python(python),
+                    FILTER_PATH: system_calls,
+                },
+            )
+        )
+
+    async def _launch(self, plan: Plan) -> BwrapJail:
         try:
-            attempt = self._start(spec, agent)
+            attempt = self._start(plan)
         except OSError as error:
             raise self._start_error(error) from error
         try:
@@ -139,14 +209,14 @@ class BwrapLauncher:
         if self._agent_source is not None:
             return self._agent_source
         if environment.interpreter == "python" and environment.program != environment.agent_python:
-            return source()  # it will be run by both
+            return source_of(sandbox_agent)  # it will be run by both
         return await self._agent_code.for_python(environment.agent_python)
 
-    def _start(self, spec: JailSpec, agent: bytes) -> _Attempt:
+    def _start(self, plan: Plan) -> _Attempt:
         """Start bwrap; blocks for some 2 ms."""
         program = self._program()
         with ExitStack() as ours, ExitStack() as theirs:
-            channel, agent_end = socket.socketpair()
+            channel, agent_end = socket.socketpair(socket.AF_UNIX, plan.channel)
             theirs.enter_context(agent_end)
             ours.enter_context(channel).setblocking(False)
             info_fd, info_end = os.pipe2(os.O_CLOEXEC)
@@ -154,13 +224,20 @@ class BwrapLauncher:
             theirs.callback(os.close, info_end)
             stderr_fd = make_stderr()
             ours.callback(os.close, stderr_fd)
-            mounts = self._mounts(spec, program, theirs)
-            files = _files(agent, theirs)
-            arguments = self._arguments(spec, mounts, files, info_end)
+            mounts = self._mounts(plan, program, theirs)
+            files = _files(plan.programs, theirs)
+            if self._host is None:
+                self._host = scan_host()
+            arguments = self._arguments(
+                plan,
+                JailContent(
+                    host=self._host, mounts=mounts, files=files, path=plan.path, info_fd=info_end
+                ),
+            )
             # Not on the command line: everyone on the host and in the jail could read it there.
             arguments_fd = _memory_file(b"".join(os.fsencode(a) + b"\0" for a in arguments), theirs)
             starter = self._spawn(
-                [program.path, "--args", str(arguments_fd), "--", *agent_command(spec.environment)],
+                [program.path, "--args", str(arguments_fd), "--", *plan.command],
                 channel=agent_end,
                 stderr_fd=stderr_fd,
                 inherited=[
@@ -173,19 +250,8 @@ class BwrapLauncher:
             ours.pop_all()
         return _Attempt(starter=starter, channel=channel, info_fd=info_fd, stderr_fd=stderr_fd)
 
-    def _arguments(
-        self, spec: JailSpec, mounts: list[Mount], files: list[FileData], info_fd: int
-    ) -> list[str]:
-        if self._host is None:
-            self._host = scan_host()
-        return jail_arguments(
-            host=self._host,
-            sizes=spec.sizes,
-            mounts=mounts,
-            files=files,
-            environment=spec.environment,
-            info_fd=info_fd,
-        )
+    def _arguments(self, plan: Plan, content: JailContent) -> list[str]:
+        return plan.arguments(content)
 
     def _spawn(
         self, command: list[str], *, channel: socket.socket, stderr_fd: int, inherited: list[int]
@@ -208,18 +274,18 @@ class BwrapLauncher:
             extra_groups=credentials.extra_groups,
         )
 
-    def _mounts(self, spec: JailSpec, program: Bubblewrap, owned: ExitStack) -> list[Mount]:
+    def _mounts(self, plan: Plan, program: Bubblewrap, owned: ExitStack) -> list[Mount]:
         """What the jail shows beyond the base system; descriptors among it go to `owned`."""
         mounts: list[Mount] = [
             Mount(source=self.user.way_to(bind.source), target=bind.target)
-            for bind in environment_binds(spec.environment, spec.project)
+            for bind in needed_binds(plan.binds, plan.project)
         ]
-        if spec.project is not None:
-            path, directory = self._open_project(spec.project)
+        if plan.project is not None:
+            path, directory = self._open_project(plan.project)
             owned.callback(os.close, directory)
             # By descriptor, it is what was checked. Older versions take a path, a moment later.
             source = directory if program.binds_descriptors else path
-            mounts.append(Mount(source=source, target=spec.project.mount_point))
+            mounts.append(Mount(source=source, target=plan.project.mount_point))
         return mounts
 
     def _open_project(self, project: ProjectMount) -> tuple[str, int]:
@@ -348,11 +414,11 @@ async def _speaks(channel: socket.socket) -> bool:
         return False
 
 
-def _files(agent: bytes, owned: ExitStack) -> list[FileData]:
-    contents = [(AGENT_PATH, agent)]
-    contents += [(path, text.encode()) for path, text in SYNTHETIC_FILES]
+def _files(programs: Mapping[str, bytes], owned: ExitStack) -> list[FileData]:
+    contents = {**programs, **{path: text.encode() for path, text in SYNTHETIC_FILES}}
     return [
-        FileData(descriptor=_memory_file(content, owned), target=path) for path, content in contents
+        FileData(descriptor=_memory_file(content, owned), target=path)
+        for path, content in contents.items()
     ]
 
 

@@ -87,6 +87,10 @@ class BwrapJail:
             await wait_for_starter(self._starter)
             self._ended = True
 
+    async def reap_starter(self) -> None:
+        """Reap bwrap's outer process where it ends before the jail: a template's does."""
+        await wait_for_starter(self._starter)
+
     def _reap_adopted(self) -> None:
         """Collect PID 1 if it became our child: its parent was killed and we are a subreaper."""
         with suppress(ChildProcessError):

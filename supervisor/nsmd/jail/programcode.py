@@ -1,7 +1,7 @@
-"""The agent's program as a jail's Python can start it fastest: compiled.
+"""Our programs in jails as a jail's Python can start them fastest: compiled.
 
-Compiling it takes a Python 50 ms, which is half of a jail's start. Bytecode belongs to one version
-of Python, so another one than ours is asked once to compile it.
+Compiling the agent takes a Python 50 ms, which is half of a jail's start. Bytecode belongs to one
+version of Python, so another one than ours is asked once to compile it.
 """
 
 from __future__ import annotations
@@ -13,12 +13,9 @@ import os
 import subprocess
 import sys
 from importlib.abc import InspectLoader
-from types import CodeType
+from types import CodeType, ModuleType
 
 import trio
-
-import sandbox_agent
-from nsmd.jail.arguments import AGENT_PATH
 
 log = logging.getLogger(__name__)
 
@@ -35,10 +32,17 @@ _HEADER = importlib.util.MAGIC_NUMBER + bytes(12)
 """Of a .pyc file (PEP 552): flags, and a time and size that nobody compares for a main program."""
 
 
-class AgentCode:
-    """The installed agent, for any Python."""
+class ProgramCode:
+    """An installed program, for any Python.
 
-    def __init__(self) -> None:
+    Args:
+        module: the program as it can be imported here.
+        path: where it is in a jail.
+    """
+
+    def __init__(self, module: ModuleType, path: str) -> None:
+        self._module = module
+        self._path = path
         self._compiled: dict[str, bytes] = {}
         self._compiling = trio.Lock()
 
@@ -55,25 +59,27 @@ class AgentCode:
         """
         async with self._compiling:
             if python not in self._compiled:
-                self._compiled[python] = await trio.to_thread.run_sync(_compile, python)
+                self._compiled[python] = await trio.to_thread.run_sync(
+                    _compile, python, self._module, self._path
+                )
             return self._compiled[python]
 
 
-def source() -> bytes:
-    """The installed agent's source."""
-    path = sandbox_agent.__file__
+def source_of(module: ModuleType) -> bytes:
+    """The installed program's source."""
+    path = module.__file__
     assert path is not None
     with open(path, "rb") as file:
         return file.read()
 
 
-def _compile(python: str) -> bytes:
+def _compile(python: str, module: ModuleType, path: str) -> bytes:
     if os.path.realpath(python) == os.path.realpath(sys.executable):
-        return _our_own()
-    text = source()
+        return _our_own(module, path)
+    text = source_of(module)
     try:
         return subprocess.run(
-            [python, "-I", "-B", "-c", _COMPILE, AGENT_PATH],
+            [python, "-I", "-B", "-c", _COMPILE, path],
             input=text,
             capture_output=True,
             env={},
@@ -83,21 +89,21 @@ def _compile(python: str) -> bytes:
         ).stdout
     except (OSError, subprocess.SubprocessError) as error:
         # The jail will tell its reason, if it has one too.
-        log.warning("%s does not compile the agent: %s", python, error)
+        log.warning("%s does not compile %s: %s", python, module.__name__, error)
         return text
 
 
-def _our_own() -> bytes:
+def _our_own(module: ModuleType, path: str) -> bytes:
     """What the import system has for us already, under the name that it has in a jail."""
-    spec = sandbox_agent.__spec__
+    spec = module.__spec__
     loader = spec.loader if spec else None
-    code = loader.get_code("sandbox_agent") if isinstance(loader, InspectLoader) else None
+    code = loader.get_code(module.__name__) if isinstance(loader, InspectLoader) else None
     if code is None:
-        code = compile(source(), AGENT_PATH, "exec", dont_inherit=True)
-    return _HEADER + marshal.dumps(_renamed(code))
+        code = compile(source_of(module), path, "exec", dont_inherit=True)
+    return _HEADER + marshal.dumps(_renamed(code, path))
 
 
-def _renamed(code: CodeType) -> CodeType:
+def _renamed(code: CodeType, path: str) -> CodeType:
     """A code object without the host's path in it."""
-    constants = tuple(_renamed(c) if isinstance(c, CodeType) else c for c in code.co_consts)
-    return code.replace(co_filename=AGENT_PATH, co_consts=constants)
+    constants = tuple(_renamed(c, path) if isinstance(c, CodeType) else c for c in code.co_consts)
+    return code.replace(co_filename=path, co_consts=constants)

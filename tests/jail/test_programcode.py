@@ -1,4 +1,4 @@
-"""The agent compiled for the Python that will run it."""
+"""A program compiled for the Python that will run it."""
 
 from __future__ import annotations
 
@@ -11,9 +11,14 @@ from types import CodeType
 import pytest
 import trio
 
-from nsmd.jail.agentcode import AgentCode, source
+import sandbox_agent
+from nsmd.jail.programcode import ProgramCode, source_of
 
 OTHER = "/usr/bin/python3"
+
+
+def agent_code() -> ProgramCode:
+    return ProgramCode(sandbox_agent, "/run/nsm/agent.py")
 
 
 def code_of(compiled: bytes) -> CodeType:
@@ -28,7 +33,7 @@ def file_names(code: CodeType) -> set[str]:
 
 
 async def test_for_our_own_python_nothing_of_the_host_is_in_it() -> None:
-    compiled = await AgentCode().for_python(sys.executable)
+    compiled = await agent_code().for_python(sys.executable)
     assert file_names(code_of(compiled)) == {"/run/nsm/agent.py"}
 
 
@@ -37,7 +42,7 @@ async def test_that_python_runs_it(python: str, tmp_path: Path) -> None:
     if not Path(python).exists():
         pytest.skip("not here: no system Python")
     file = tmp_path / "agent.py"
-    file.write_bytes(await AgentCode().for_python(python))
+    file.write_bytes(await agent_code().for_python(python))
     command = [python, "-I", str(file), "--no-such-option", "x"]
     told = await trio.run_process(command, capture_stderr=True, check=False)
     assert b"no-such-option" in told.stderr
@@ -48,7 +53,7 @@ async def test_another_python_is_asked_once(tmp_path: Path) -> None:
     python = tmp_path / "python"
     python.write_text(f'#!/bin/sh\necho >> "{count}"\nexec "{sys.executable}" "$@"\n')
     python.chmod(0o755)
-    code = AgentCode()
+    code = agent_code()
     results: list[bytes] = []
 
     async def ask() -> None:
@@ -64,5 +69,5 @@ async def test_another_python_is_asked_once(tmp_path: Path) -> None:
 
 async def test_where_compiling_fails_the_source_does(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
-        assert await AgentCode().for_python("/opt/gone/python3") == source()
+        assert await agent_code().for_python("/opt/gone/python3") == source_of(sandbox_agent)
     assert "/opt/gone/python3" in caplog.text

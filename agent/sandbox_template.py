@@ -1,0 +1,481 @@
+"""Forks sessions from one Python that is up already; runs as a long-lived process in a jail.
+
+It starts an interpreter, imports what code usually imports, and then does nothing but fork. Each
+fork gives itself namespaces, file systems and limits of its own, drops every privilege, and becomes
+an agent (`sandbox_agent.serve`). Code of users runs only in there, never in this process.
+
+The control socket is descriptor 0, SOCK_SEQPACKET; docs/agent-protocol.md, "Templates", has its
+messages. End-of-file on it ends this process, not the sessions.
+
+Runs on Python 3.9 and newer, standard library only. The jail must allow nested user namespaces, and
+nothing may be mounted over /proc or below it, else the kernel refuses a fork its own /proc.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import importlib
+import json
+import os
+import resource
+import select
+import signal
+import socket
+import struct
+import sys
+from typing import TYPE_CHECKING, Any, NoReturn
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+COMMON = """
+    abc argparse array ast asyncio base64 bisect calendar collections contextlib copy csv datetime
+    decimal difflib enum errno fnmatch fractions functools getpass glob hashlib heapq html inspect
+    io itertools json linecache locale logging math numbers operator pathlib pickle platform pprint
+    queue random re secrets shlex shutil signal socket statistics string struct subprocess
+    tempfile textwrap threading time timeit tokenize traceback types typing unicodedata urllib.parse
+    uuid warnings weakref zipfile zlib
+"""
+"""What a fork has without importing it: most code begins with some of these. All are safe to fork:
+none starts a thread, and what draws random numbers does so anew in a fork."""
+
+SINGLE_THREADED = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+"""Asked of numeric libraries while they are preloaded: who has threads must not be forked."""
+
+SESSION_FD = 3
+REQUEST_BYTES = 64 * 1024
+MAX_ERROR = 4096
+
+WENT_WELL = b"+"
+WENT_WRONG = b"-"
+
+UID = 1000
+"""User and group in a session, as in every jail."""
+
+# sched.h, sys/mount.h, sys/prctl.h, linux/capability.h, linux/sockios.h, net/if.h
+CLONE_NEWNS = 0x0002_0000
+CLONE_NEWCGROUP = 0x0200_0000
+CLONE_NEWUTS = 0x0400_0000
+CLONE_NEWIPC = 0x0800_0000
+CLONE_NEWUSER = 0x1000_0000
+CLONE_NEWPID = 0x2000_0000
+CLONE_NEWNET = 0x4000_0000
+MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REC, MS_PRIVATE = 1, 2, 4, 8, 1 << 14, 1 << 18
+PR_SET_SECCOMP, PR_CAPBSET_DROP, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 22, 24, 36, 38
+PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL = 47, 4
+SECCOMP_MODE_FILTER = 2
+CAPABILITY_VERSION_3 = 0x2008_0522
+SIOCSIFFLAGS, IFF_UP, IFF_RUNNING = 0x8914, 0x1, 0x40
+
+NAMESPACES = (
+    CLONE_NEWUSER
+    | CLONE_NEWNS
+    | CLONE_NEWPID
+    | CLONE_NEWIPC
+    | CLONE_NEWUTS
+    | CLONE_NEWNET
+    | CLONE_NEWCGROUP
+)
+
+INODES_PER_MB = 128
+"""Each takes about 1 KiB of the kernel's memory, which the size of a tmpfs does not count."""
+
+COUNTED = {
+    # Nothing that code starts gets namespaces of its own: in one it would have privileges.
+    "max_user_namespaces": 0,
+    "max_mnt_namespaces": 0,
+    "max_net_namespaces": 0,
+    "max_pid_namespaces": 0,
+    # The host's user has 128 for all its processes.
+    "max_inotify_instances": 16,
+}
+"""Limits below /proc/sys/user of a session's own user namespace."""
+
+libc = ctypes.CDLL(None, use_errno=True)
+
+
+class SetupError(Exception):
+    """A step of a fork's set-up failed; the message says which, and what the kernel said."""
+
+
+def call(what: str, result: int) -> None:
+    """
+    Raises:
+        SetupError: a function of the C library returned -1.
+    """
+    if result < 0:
+        raise SetupError(f"{what}: {os.strerror(ctypes.get_errno())}")
+
+
+def prctl(what: str, option: int, *arguments: int) -> None:
+    given = (*arguments, 0, 0, 0, 0)[:4]
+    call(what, libc.prctl(option, *(ctypes.c_ulong(value) for value in given)))
+
+
+def mount(kind: str, target: str, flags: int, options: str = "") -> None:
+    call(
+        f"mount {kind or 'private'} on {target}",
+        libc.mount(
+            kind.encode() or None,
+            target.encode(),
+            kind.encode() or None,
+            ctypes.c_ulong(flags),
+            options.encode() or None,
+        ),
+    )
+
+
+def write_file(path: str, text: str) -> None:
+    try:
+        fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+        try:
+            os.write(fd, text.encode())
+        finally:
+            os.close(fd)
+    except OSError as error:
+        raise SetupError(f"{path}: {error.strerror}") from error
+
+
+class Filter:
+    """A seccomp filter: a program in classic BPF, as the kernel takes it.
+
+    Args:
+        program: an array of `struct sock_filter`.
+    """
+
+    class _Program(ctypes.Structure):
+        _fields_ = (("length", ctypes.c_ushort), ("instructions", ctypes.c_void_p))
+
+    def __init__(self, program: bytes) -> None:
+        if not program or len(program) % 8:
+            raise SetupError(f"the system call filter has {len(program)} bytes")
+        self._instructions = ctypes.create_string_buffer(program, len(program))
+        self._program = self._Program(len(program) // 8, ctypes.addressof(self._instructions))
+
+    def install(self) -> None:
+        """For this process and all that it starts, for ever."""
+        prctl("seccomp", PR_SET_SECCOMP, SECCOMP_MODE_FILTER, ctypes.addressof(self._program))
+
+
+# ---------------------------------------------------------------------------------- one session
+
+
+def enter_namespaces() -> None:
+    """Puts this process into namespaces of its own, and its next child into a PID namespace."""
+    uid, gid = os.getuid(), os.getgid()
+    call("unshare", libc.unshare(NAMESPACES))
+    write_file("/proc/self/setgroups", "deny")
+    write_file("/proc/self/uid_map", f"{UID} {uid} 1")
+    write_file("/proc/self/gid_map", f"{UID} {gid} 1")
+
+
+def make_file_systems(sizes: Mapping[str, int]) -> None:
+    """Mounts what a session has for itself.
+
+    Args:
+        sizes: path → MiB.
+    """
+    mount("", "/", MS_REC | MS_PRIVATE)
+    for path, size_mb in sizes.items():
+        mode = "0755" if path == "/workspace" else "1777"
+        options = f"size={size_mb}m,nr_inodes={size_mb * INODES_PER_MB},mode={mode}"
+        mount("tmpfs", path, MS_NOSUID | MS_NODEV, options)
+    if os.path.isdir("/dev/pts"):
+        # The template's own is one file system for all: in it, terminals of others would show.
+        mount(
+            "tmpfs", "/dev/pts", MS_NOSUID | MS_NODEV | MS_NOEXEC | MS_RDONLY, "size=4k,mode=0555"
+        )
+    # After the fork into the new PID namespace, whose processes it shows.
+    mount("proc", "/proc", MS_NOSUID | MS_NODEV | MS_NOEXEC)
+
+
+def start_loopback() -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        number = any_socket.fileno()
+        request = struct.pack("16sH14x", b"lo", IFF_UP | IFF_RUNNING)
+        call("loopback", libc.ioctl(number, ctypes.c_ulong(SIOCSIFFLAGS), request))
+
+
+def limit_resources(limits: Mapping[str, int]) -> None:
+    """Hard limits of everything in the session; interpreters get tighter ones from the agent."""
+    processes = limits.get("processes", 256) + 2  # the agent, and one to look at input with
+    wanted = {
+        # Counted in the session's own user namespace since Linux 5.14.
+        resource.RLIMIT_NPROC: processes,
+        # Descriptors that are in flight between processes count for all of the host's user: the
+        # supervisor must be able to send more than a session may.
+        resource.RLIMIT_NOFILE: max(256, limits.get("descriptors", 1024)),
+        resource.RLIMIT_CORE: 0,
+        resource.RLIMIT_MEMLOCK: 64 * 1024,
+        resource.RLIMIT_SIGPENDING: 1024,
+    }
+    for kind, value in wanted.items():
+        hard = resource.getrlimit(kind)[1]
+        limit = value if hard == resource.RLIM_INFINITY else min(value, hard)
+        resource.setrlimit(kind, (limit, limit))
+
+
+def drop_privileges(last_capability: int, system_calls: Filter) -> None:
+    prctl("no_new_privs", PR_SET_NO_NEW_PRIVS, 1)
+    prctl("ambient capabilities", PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL)
+    for capability in range(last_capability + 1):
+        prctl("capability bounding set", PR_CAPBSET_DROP, capability)
+    header = struct.pack("Ii", CAPABILITY_VERSION_3, 0)
+    call("capset", libc.capset(header, bytes(24)))
+    system_calls.install()
+
+
+class Session:
+    """What becomes of one fork.
+
+    Args:
+        request: as in docs/agent-protocol.md, "Templates".
+    """
+
+    def __init__(self, request: Mapping[str, Any], template: Template) -> None:
+        self._request = request
+        self._template = template
+
+    def become(self, fd: int) -> NoReturn:
+        """Runs in a fork of the template and never returns.
+
+        Args:
+            fd: the session's socket.
+        """
+        try:
+            self._keep_only(fd)
+            enter_namespaces()
+            if os.fork():
+                # At once: the session's PID 1 goes to the template, and nothing stays between.
+                os._exit(0)
+            self._set_up()
+            limits = self._limits()
+        except BaseException as error:
+            self._fail(error)
+        become_agent: Callable[..., NoReturn] = self._template.agent.serve
+        become_agent(
+            SESSION_FD,
+            SESSION_FD,
+            prestart=self._request["prestart"],
+            programs=self._request["programs"],
+            workspace="/workspace",
+            limits=limits,
+        )
+
+    def _keep_only(self, fd: int) -> None:
+        """Closes everything but the session's socket, the control socket first of all."""
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        os.dup2(fd, SESSION_FD, inheritable=False)
+        for entry in os.listdir("/proc/self/fd"):
+            if int(entry) > SESSION_FD:
+                with contextlib.suppress(OSError):
+                    os.close(int(entry))
+        null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
+        for number in (0, 1, 2):
+            os.dup2(null, number)
+        os.close(null)
+
+    def _set_up(self) -> None:
+        os.setsid()
+        make_file_systems(self._request["sizes"])
+        socket.sethostname(self._request["hostname"])
+        start_loopback()
+        os.chdir("/workspace")
+        self._send_pidfd()
+        for name, value in COUNTED.items():
+            write_file(f"/proc/sys/user/{name}", str(value))
+        limit_resources(self._request["limits"])
+        drop_privileges(self._template.last_capability, self._template.system_calls)
+
+    @staticmethod
+    def _send_pidfd() -> None:
+        """Gives the supervisor a handle on this process, the session's PID 1.
+
+        Before descriptors are limited: one in flight counts against that limit, too.
+        """
+        pidfd = os.pidfd_open(os.getpid())
+        try:
+            with socket.socket(fileno=os.dup(SESSION_FD)) as channel:
+                socket.send_fds(channel, [WENT_WELL], [pidfd])
+        finally:
+            os.close(pidfd)
+
+    def _limits(self) -> Any:
+        return self._template.agent.Limits(self._request["limits"])
+
+    @staticmethod
+    def _fail(error: BaseException) -> NoReturn:
+        text = str(error) if isinstance(error, SetupError) else f"{type(error).__name__}: {error}"
+        with contextlib.suppress(OSError):
+            os.write(SESSION_FD, WENT_WRONG + text.encode(errors="replace")[:MAX_ERROR])
+        os._exit(1)
+
+
+# ---------------------------------------------------------------------------------- the template
+
+
+class Template:
+    """Waits for requests and forks.
+
+    Attributes:
+        agent: the module `sandbox_agent`.
+        system_calls: the filter of every session.
+        last_capability: the kernel's highest.
+    """
+
+    def __init__(self, control: socket.socket, agent: Any, system_calls: Filter) -> None:
+        self.agent = agent
+        self.system_calls = system_calls
+        with open("/proc/sys/kernel/cap_last_cap", encoding="ascii") as file:
+            self.last_capability = int(file.read())
+        self._control = control
+
+    def serve(self) -> NoReturn:
+        """Forks whenever asked, until nobody can ask any more."""
+        wakeup_fd, write_fd = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.signal(signal.SIGCHLD, _wake_up)
+        signal.set_wakeup_fd(write_fd, warn_on_full_buffer=False)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_DFL)
+        # Orphans come here and are reaped, not to bwrap's init.
+        prctl("child subreaper", PR_SET_CHILD_SUBREAPER, 1)
+        poll = select.poll()
+        poll.register(self._control, select.POLLIN)
+        poll.register(wakeup_fd, select.POLLIN)
+        gc.collect()
+        gc.freeze()  # what all forks share is never touched by their garbage collectors
+        self._announce()
+        while True:
+            for fd, _ in poll.poll():
+                if fd == wakeup_fd:
+                    os.read(wakeup_fd, REQUEST_BYTES)
+                    _reap()
+                else:
+                    self._take()
+
+    def _announce(self) -> None:
+        """Says that requests are served, with a handle on this process."""
+        pidfd = os.pidfd_open(os.getpid())
+        ready = json.dumps({"ready": True, "pid": os.getpid()}).encode()
+        socket.send_fds(self._control, [ready], [pidfd])
+        os.close(pidfd)
+
+    def _take(self) -> None:
+        """One request: one message with one descriptor."""
+        message, fds, _, _ = socket.recv_fds(self._control, REQUEST_BYTES, 4)
+        if not message:
+            os._exit(0)
+        if len(fds) == 1:
+            self._fork(json.loads(message), fds[0])
+        for fd in fds:
+            os.close(fd)
+
+    def _fork(self, request: Mapping[str, Any], fd: int) -> None:
+        try:
+            pid = os.fork()
+        except OSError as error:
+            os.write(fd, WENT_WRONG + f"fork: {error.strerror}".encode())
+            return
+        if pid == 0:
+            raise Forked(request, fd)
+
+
+class Forked(BaseException):
+    """Unwinds the template's frames in a fork, so that code of users does not run on top of them.
+
+    Derives from BaseException because it is no error and nothing on its way must catch it.
+    """
+
+    def __init__(self, request: Mapping[str, Any], fd: int) -> None:
+        super().__init__()
+        self.request = request
+        self.fd = fd
+
+
+def _wake_up(_number: int, _frame: object) -> None:
+    """Handles SIGCHLD: the write to the wake-up descriptor is all that it takes."""
+
+
+def _reap() -> None:
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+
+
+# ---------------------------------------------------------------------------------------- start
+
+
+def claim_control() -> socket.socket:
+    """Moves the control socket away from descriptor 0, which becomes /dev/null."""
+    control = socket.socket(fileno=os.dup(0))
+    null = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
+    os.dup2(null, 0)
+    os.close(null)
+    return control
+
+
+def load_agent(path: str) -> Any:
+    """The agent's module from its file, which may be compiled whatever its name is."""
+    from importlib.machinery import ModuleSpec, SourceFileLoader, SourcelessFileLoader
+    from importlib.util import MAGIC_NUMBER, module_from_spec
+
+    with open(path, "rb") as file:
+        compiled = file.read(len(MAGIC_NUMBER)) == MAGIC_NUMBER
+    kind = SourcelessFileLoader if compiled else SourceFileLoader
+    spec = ModuleSpec("sandbox_agent", kind("sandbox_agent", path), origin=path)
+    spec.has_location = True
+    module = module_from_spec(spec)
+    # Not into sys.modules: code in sessions has no use for it.
+    assert spec.loader is not None
+    spec.loader.exec_module(module)
+    return module
+
+
+def preload(wanted: Sequence[str]) -> None:
+    """Imports the common modules and the wanted ones.
+
+    Raises:
+        SetupError: one that was wanted cannot be imported, or leaves a thread behind.
+    """
+    for name in COMMON.split():
+        with contextlib.suppress(ImportError):  # a Python may be built without
+            importlib.import_module(name)
+    added = [name for name in SINGLE_THREADED if name not in os.environ]
+    os.environ.update(dict.fromkeys(added, "1"))
+    for name in wanted:
+        try:
+            importlib.import_module(name)
+        except BaseException as error:
+            raise SetupError(f"import {name}: {type(error).__name__}: {error}") from error
+        if len(os.listdir("/proc/self/task")) > 1:
+            raise SetupError(f"import {name} started a thread, so sessions cannot be forked")
+    for name in added:
+        del os.environ[name]
+
+
+def main(arguments: Sequence[str]) -> NoReturn:
+    """`template.py AGENT FILTER [MODULE ...]`: paths of the agent and the filter, and what to
+    preload."""
+    control = claim_control()
+    try:
+        agent_path, filter_path, *wanted = arguments
+        with open(filter_path, "rb") as file:
+            system_calls = Filter(file.read())
+        template = Template(control, load_agent(agent_path), system_calls)
+        preload(wanted)
+        template.serve()
+    except Forked as fork:
+        request, fd = fork.request, fork.fd
+    except Exception as error:
+        text = str(error) if isinstance(error, SetupError) else f"{type(error).__name__}: {error}"
+        with contextlib.suppress(OSError):
+            control.send(json.dumps({"ready": False, "error": text[:MAX_ERROR]}).encode())
+        sys.exit(text)
+    Session(request, template).become(fd)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

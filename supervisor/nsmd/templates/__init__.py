@@ -1,0 +1,10 @@
+"""Sessions as forks of a Python that is up already. A map; no module imports a later one.
+
+spec        which template a session is a fork of, and what is asked of it
+template    one template: its jail, its control socket, its forks
+launcher    all templates; falls back to a jail per session where forking does not work
+"""
+
+from nsmd.templates.launcher import TemplateLauncher, open_templates
+
+__all__ = ["TemplateLauncher", "open_templates"]

@@ -1,0 +1,180 @@
+"""All templates, and the one way to a session: a fork where that works, else a jail of its own."""
+
+from __future__ import annotations
+
+import logging
+import platform
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+import trio
+
+from nsm.wire.errors import StartFailedError
+from nsmd.jail import BwrapLauncher, Jail
+from nsmd.jail.seccomp import filter_program
+from nsmd.templates.spec import request_for, template_of, why_unforkable
+from nsmd.templates.template import Template, TemplateError, TemplateGoneError, start_template
+from nsmd.values import Environment, JailSpec, SessionLimits, TemplateSpec
+
+log = logging.getLogger(__name__)
+
+MAX_TEMPLATES = 16
+"""Each takes some 12 MB. The one that was used least recently makes room."""
+
+FIRST_PAUSE_S = 30.0
+LONGEST_PAUSE_S = 1800.0
+"""How long sessions start in jails of their own after a template failed; doubled each time."""
+
+
+@dataclass(slots=True, kw_only=True)
+class _Line:
+    """The templates of one specification, one after another.
+
+    Attributes:
+        template: the one in use.
+        starting: held while one is started, so that all who wait get the same.
+        failures: in a row.
+        retry_s: until then no template is tried.
+    """
+
+    template: Template | None = None
+    starting: trio.Lock = field(default_factory=trio.Lock)
+    failures: int = 0
+    retry_s: float = 0.0
+    reason: str = ""
+
+
+class TemplateLauncher:
+    """See `nsmd.jail.interface.Launcher`.
+
+    Args:
+        cold: starts templates' jails, and sessions' own.
+        limits: of all sessions.
+        system_calls: the filter of forked sessions, in classic BPF.
+        nursery: owns the templates; cancelling it ends them, and all sessions that are left.
+    """
+
+    def __init__(
+        self,
+        cold: BwrapLauncher,
+        limits: SessionLimits,
+        system_calls: bytes,
+        nursery: trio.Nursery,
+    ) -> None:
+        self._cold = cold
+        self._limits = limits
+        self._system_calls = system_calls
+        self._nursery = nursery
+        self._lines: dict[TemplateSpec, _Line] = {}
+        self._reasons: dict[str, str] = {}
+
+    def __repr__(self) -> str:
+        return f"<TemplateLauncher {len(self.templates)} templates>"
+
+    @property
+    def templates(self) -> list[Template]:
+        """Those that can be forked from."""
+        lines = self._lines.values()
+        return [line.template for line in lines if line.template and line.template.is_open]
+
+    @property
+    def reasons(self) -> Mapping[str, str]:
+        """Environments whose last session was no fork, by name, and why."""
+        return self._reasons
+
+    async def launch(self, spec: JailSpec) -> Jail:
+        """See `Launcher`."""
+        reason = await self._why_not_forked(spec)
+        if isinstance(reason, str):
+            self._note(spec.environment, reason)
+            return await self._cold.launch(spec)
+        self._reasons.pop(spec.environment.name, None)
+        return reason
+
+    async def _why_not_forked(self, spec: JailSpec) -> Jail | str:
+        """A fork, or why there is none."""
+        if reason := why_unforkable(spec):
+            return reason
+        line = self._line(template_of(spec))
+        if trio.current_time() < line.retry_s:
+            return line.reason
+        try:
+            jail = await self._fork(line, spec)
+        except (TemplateError, StartFailedError) as error:
+            line.failures += 1
+            pause_s = min(FIRST_PAUSE_S * 2 ** (line.failures - 1), LONGEST_PAUSE_S)
+            line.retry_s = trio.current_time() + pause_s
+            line.reason = error.message if isinstance(error, StartFailedError) else str(error)
+            return line.reason
+        line.failures = 0
+        return jail
+
+    async def _fork(self, line: _Line, spec: JailSpec) -> Jail:
+        request = request_for(spec, self._limits)
+        template = await self._template(line, template_of(spec))
+        try:
+            return await template.fork(request)
+        except TemplateGoneError:
+            # It was killed, or made room. A new one that goes as well is at fault itself.
+            template.close()
+            template = await self._template(line, template_of(spec))
+            return await template.fork(request)
+
+    async def _template(self, line: _Line, spec: TemplateSpec) -> Template:
+        async with line.starting:
+            template = line.template
+            if template is None or not template.is_open:
+                self._make_room()
+                template = await start_template(self._cold, spec, self._system_calls)
+                line.template = template
+                self._nursery.start_soon(template.run, name=repr(template))
+            return template
+
+    def _line(self, spec: TemplateSpec) -> _Line:
+        # Lines of projects that come and go must not pile up.
+        if spec not in self._lines and len(self._lines) > 4 * MAX_TEMPLATES:
+            now = trio.current_time()
+            self._lines = {
+                other: line
+                for other, line in self._lines.items()
+                if (line.template and line.template.is_open)
+                or line.retry_s > now
+                or line.starting.locked()
+            }
+        return self._lines.setdefault(spec, _Line())
+
+    def _make_room(self) -> None:
+        templates = self.templates
+        if len(templates) >= MAX_TEMPLATES:
+            min(templates, key=lambda template: template.used_s).close()
+
+    def _note(self, environment: Environment, reason: str) -> None:
+        if self._reasons.get(environment.name) != reason:
+            self._reasons[environment.name] = reason
+            log.warning(
+                "sessions of environment %s start in jails of their own: %s",
+                environment.name,
+                reason,
+            )
+
+
+@asynccontextmanager
+async def open_templates(
+    cold: BwrapLauncher, limits: SessionLimits, *, enabled: bool = True
+) -> AsyncGenerator[TemplateLauncher | BwrapLauncher]:
+    """A launcher that forks where it can; the given one where it never can, or is not to.
+
+    Leaving ends all templates and what is left of their sessions.
+    """
+    if not enabled:
+        yield cold
+        return
+    system_calls = filter_program(platform.machine())
+    if system_calls is None:
+        log.warning("no table of system calls for %s: no templates", platform.machine())
+        yield cold
+        return
+    async with trio.open_nursery() as nursery:
+        yield TemplateLauncher(cold, limits, system_calls, nursery)
+        nursery.cancel_scope.cancel()

@@ -1,0 +1,50 @@
+"""Which template a session is a fork of, and what is asked of it; pure."""
+
+from __future__ import annotations
+
+import json
+
+from nsmd.hostpaths import is_within
+from nsmd.jail.arguments import HOSTNAME, session_file_systems
+from nsmd.values import JailSpec, SessionLimits, TemplateSpec
+
+
+def template_of(spec: JailSpec) -> TemplateSpec:
+    """The template whose forks are such sessions.
+
+    Environments that show the same share one: Bash is started by a fork of the same Python.
+    """
+    environment = spec.environment
+    return TemplateSpec(
+        agent_python=environment.agent_python,
+        binds=environment.binds,
+        path=environment.path,
+        preload=environment.preload,
+        project=spec.project,
+    )
+
+
+def why_unforkable(spec: JailSpec) -> str | None:
+    """Why such a session has to have a jail of its own; None if it may be a fork."""
+    targets = [bind.target for bind in spec.environment.binds]
+    if spec.project is not None:
+        targets.append(spec.project.mount_point)
+    for target in targets:
+        for place, _, _ in session_file_systems(spec.sizes):
+            if is_within(target, place):
+                return f"{target} is shown below {place}, which each session has for itself"
+    return None
+
+
+def request_for(spec: JailSpec, limits: SessionLimits) -> bytes:
+    """What the template is asked (`docs/agent-protocol.md`, Templates)."""
+    environment = spec.environment
+    return json.dumps(
+        {
+            "prestart": environment.interpreter,
+            "programs": {environment.interpreter: environment.program},
+            "sizes": {path: size_mb for path, size_mb, _ in session_file_systems(spec.sizes)},
+            "hostname": HOSTNAME,
+            "limits": limits.of_interpreters(environment),
+        }
+    ).encode()

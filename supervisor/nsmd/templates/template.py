@@ -1,0 +1,321 @@
+"""One template: a jail with a process that does nothing but fork, and its forks.
+
+The protocol is in `docs/agent-protocol.md`, "Templates". A template may die or be ended at any
+time: its forks live on below its jail's PID 1, which is bwrap's and leaves with the last of them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+from contextlib import ExitStack, suppress
+from typing import Any
+
+import trio
+
+from nsmd.jail import BwrapLauncher
+from nsmd.jail.process import BwrapJail
+from nsmd.values import TemplateSpec
+
+FORK_TIMEOUT_S = 10.0
+"""From the request to the announcement of the fork's PID 1: 3 ms; seconds on a machine that
+swaps."""
+
+SPEAK_TIMEOUT_S = 20.0
+"""From there to the agent's first byte: 1 ms, and Node's start where that comes first."""
+
+KEEP_S = 900.0
+"""How long a template that nobody forks from stays."""
+
+END_TIMEOUT_S = 10.0
+
+MESSAGE_BYTES = 64 * 1024
+
+WENT_WELL = b"+"
+WENT_WRONG = b"-"
+
+
+class TemplateError(Exception):
+    """No fork; the message says why, for people."""
+
+
+class TemplateGoneError(TemplateError):
+    """The template has ended; another one may do it."""
+
+
+class ForkedJail:
+    """See `nsmd.jail.interface.Jail`: a session in namespaces of its own, in a template's jail.
+
+    Args:
+        channel: the supervisor's end of the agent's socket; owned from now on.
+        pidfd: of the session's PID 1; owned from now on.
+        pid: the same process, on the host.
+    """
+
+    __slots__ = ("_pid", "_pidfd", "_released", "_socket")
+
+    def __init__(self, channel: socket.socket, pidfd: int, pid: int) -> None:
+        self._socket = channel
+        self._pidfd = pidfd
+        self._pid = pid
+        self._released = False
+
+    def __repr__(self) -> str:
+        return f"<ForkedJail pid={self._pid}{' released' if self._released else ''}>"
+
+    @property
+    def socket(self) -> socket.socket:
+        """See `Jail`."""
+        return self._socket
+
+    @property
+    def pid(self) -> int:
+        """See `Jail`."""
+        return self._pid
+
+    @property
+    def pidfd(self) -> int:
+        """See `Jail`."""
+        return self._pidfd
+
+    def kill(self) -> None:
+        """See `Jail`."""
+        if not self._released:
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+
+    async def wait(self) -> None:
+        """See `Jail`; the template reaps it, or bwrap."""
+        if not self._released:
+            # PID 1 of a PID namespace becomes waitable after all others in it are gone
+            # (pid_namespaces(7)).
+            await trio.lowlevel.wait_readable(self._pidfd)
+
+    def stderr_text(self) -> str:
+        """See `Jail`: a fork that failed told so before there was a jail."""
+        return ""
+
+    def release(self) -> None:
+        """See `Jail`."""
+        if not self._released:
+            self._released = True
+            self._socket.close()
+            os.close(self._pidfd)
+
+
+class Template:
+    """See the module. From `start_template`; `run` has to be run.
+
+    Args:
+        jail: its socket is the control socket; owned from now on.
+        pidfd: of the process that forks; owned from now on.
+    """
+
+    def __init__(self, spec: TemplateSpec, jail: BwrapJail, pidfd: int) -> None:
+        self.spec = spec
+        self.forks = 0
+        self.used_s = trio.current_time()
+        self._jail = jail
+        self._pidfd = pidfd
+        self._closed = trio.Event()
+
+    def __repr__(self) -> str:
+        return f"<Template pid={self._jail.pid} forks={self.forks} open={self.is_open}>"
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it can be asked for forks, as far as is known."""
+        return not self._closed.is_set()
+
+    @property
+    def pid(self) -> int:
+        """Process id on the host of the jail's PID 1, bwrap's."""
+        return self._jail.pid
+
+    def close(self) -> None:
+        """End the process that forks; its forks live on. May be repeated."""
+        if self.is_open:
+            self._closed.set()
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+
+    async def run(self) -> None:
+        """Watch over it; returns once nothing of its jail is left, forks included.
+
+        Cancellation: ends all of it.
+        """
+        try:
+            await self._until_closed()
+            self.close()
+            await self._jail.reap_starter()
+            await self._jail.wait()
+        finally:
+            self._closed.set()
+            self._jail.kill()
+            with trio.move_on_after(END_TIMEOUT_S, shield=True):
+                await self._jail.wait()
+            self._jail.release()
+            os.close(self._pidfd)
+
+    async def _until_closed(self) -> None:
+        """Until it ends, is closed, or has not been used for `KEEP_S`."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._until_dead)
+            while self.is_open and (left_s := self.used_s + KEEP_S - trio.current_time()) > 0:
+                with trio.move_on_after(left_s):
+                    await self._closed.wait()
+            nursery.cancel_scope.cancel()
+
+    async def _until_dead(self) -> None:
+        # A template says nothing after its first message, so this is the end.
+        await trio.lowlevel.wait_readable(self._jail.socket)
+        self._closed.set()
+
+    async def fork(self, request: bytes) -> ForkedJail:
+        """A new session, when its agent has begun to speak.
+
+        Args:
+            request: from `request_for`.
+
+        Raises:
+            TemplateGoneError: the template is no longer there.
+            TemplateError: it cannot do it; the message has the step that failed.
+
+        Cancellation: ends what was begun.
+        """
+        self.used_s = trio.current_time()
+        with ExitStack() as ours:
+            channel, theirs = socket.socketpair()
+            ours.enter_context(channel).setblocking(False)
+            with theirs:
+                await self._ask(request, theirs.fileno())
+            with trio.move_on_after(FORK_TIMEOUT_S) as patience:
+                jail = await _adopt(channel)
+                ours.pop_all()
+            if patience.cancelled_caught:
+                # It hangs; what it has forked does not depend on it.
+                self.close()
+                raise TemplateError(f"the template did not fork within {FORK_TIMEOUT_S:g} s")
+        self.forks += 1
+        try:
+            await _until_it_speaks(channel)
+        except BaseException:
+            jail.kill()
+            jail.release()
+            raise
+        return jail
+
+    async def _ask(self, request: bytes, fd: int) -> None:
+        while self.is_open:
+            try:
+                socket.send_fds(self._jail.socket, [request], [fd])
+            except BlockingIOError:
+                await trio.lowlevel.wait_writable(self._jail.socket)
+            except OSError as error:
+                if self.is_open and not isinstance(error, ConnectionError | BrokenPipeError):
+                    raise TemplateError(
+                        f"the template cannot be asked: {error.strerror}"
+                    ) from error
+                break
+            else:
+                return
+        raise TemplateGoneError("the template has ended")
+
+
+async def start_template(
+    launcher: BwrapLauncher, spec: TemplateSpec, system_calls: bytes
+) -> Template:
+    """A template that waits for requests.
+
+    Args:
+        system_calls: the filter of its sessions, in classic BPF.
+
+    Raises:
+        TemplateError: it cannot do its work; the message says why.
+        StartFailedError, BadProjectError: as `Launcher.launch`.
+
+    Cancellation: ends what was started.
+    """
+    jail = await launcher.launch_template(spec, system_calls)
+    message, fds = b"", list[int]()
+    with suppress(OSError):
+        message, fds, _, _ = socket.recv_fds(jail.socket, MESSAGE_BYTES, 1, socket.MSG_CMSG_CLOEXEC)
+    try:
+        told: dict[str, Any] = json.loads(message)
+        if told["ready"] and len(fds) == 1:
+            return Template(spec, jail, fds[0])
+        why = str(told["error"])
+    except (ValueError, KeyError, TypeError):
+        why = f"it said {message[:200]!r}"
+    for fd in fds:
+        os.close(fd)
+    with trio.CancelScope(shield=True):
+        jail.kill()
+        await jail.wait()
+    jail.release()
+    raise TemplateError(why)
+
+
+async def _adopt(channel: socket.socket) -> ForkedJail:
+    """Take hold of a fork's PID 1, which announces itself."""
+    while True:
+        await trio.lowlevel.wait_readable(channel)
+        try:
+            message, fds, _, _ = socket.recv_fds(channel, 1, 1, socket.MSG_CMSG_CLOEXEC)
+            break
+        except BlockingIOError:
+            continue
+        except ConnectionError:
+            message, fds = b"", []
+            break
+    if message == WENT_WELL and len(fds) == 1:
+        return ForkedJail(channel, fds[0], _pid_of(fds[0]))
+    for fd in fds:
+        os.close(fd)
+    if message == WENT_WRONG:
+        raise TemplateError(await _read_text(channel))
+    raise TemplateGoneError("the template ended, or the fork did, before there was a session")
+
+
+async def _until_it_speaks(channel: socket.socket) -> None:
+    """Wait for the agent's first byte, which no frame of its begins with `WENT_WRONG`."""
+    with trio.move_on_after(SPEAK_TIMEOUT_S) as patience:
+        await trio.lowlevel.wait_readable(channel)
+    if patience.cancelled_caught:
+        raise TemplateError(f"the fork's agent said nothing for {SPEAK_TIMEOUT_S:g} s")
+    try:
+        first = channel.recv(1, socket.MSG_PEEK)
+    except OSError:
+        first = b""
+    if first == WENT_WRONG:
+        channel.recv(1)
+        raise TemplateError(await _read_text(channel))
+    if not first:
+        raise TemplateError("the fork ended before its agent was ready")
+
+
+async def _read_text(channel: socket.socket) -> str:
+    """What a fork says of its failure; no code has run in it."""
+    text = b""
+    while len(text) < MESSAGE_BYTES:
+        await trio.lowlevel.wait_readable(channel)
+        try:
+            piece = channel.recv(MESSAGE_BYTES)
+        except OSError:
+            piece = b""
+        if not piece:
+            break
+        text += piece
+    return text.decode(errors="replace")
+
+
+def _pid_of(pidfd: int) -> int:
+    """The process id on the host (proc_pid_fdinfo(5)); 0 if the process is gone."""
+    with open(f"/proc/self/fdinfo/{pidfd}", encoding="ascii") as file:
+        for line in file:
+            name, _, value = line.partition(":")
+            if name == "Pid":
+                return max(0, int(value))
+    return 0
