@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import trio
@@ -111,6 +111,8 @@ class FakeJail:
     def kill(self) -> None:
         self.killed = True
         self._gone.set()
+        with suppress(OSError):  # the agent has let go of it already
+            self.agent_end.shutdown(socket.SHUT_RDWR)
 
     async def wait(self) -> None:
         await self._gone.wait()

@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import AsyncGenerator, Generator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
 import pytest
 import trio
 
 from nsmd.agentframes import ErrorFrame, ResultFrame
-from nsmd.agentlink import AgentLink, AgentLinkError
+from nsmd.agentlink import AgentLink
 from nsmd.environments import find_environments
 from nsmd.jail import BwrapLauncher, Jail, Launcher, find_bwrap
 from nsmd.settings import DEFAULT_JAIL_UID, Settings
@@ -94,22 +94,15 @@ class LiveSession:
                 assert not isinstance(frame, ErrorFrame), frame
 
 
-async def _write(link: AgentLink) -> None:
-    # A jail that was ended takes no acknowledgements.
-    with suppress(AgentLinkError):
-        await link.run_writer()
-
-
 @asynccontextmanager
 async def talking_to(jail: Jail, interpreter: Interpreter) -> AsyncGenerator[LiveSession, None]:
     """Shake hands with the agent of a jail; the jail itself is the caller's."""
     async with trio.open_nursery() as nursery:
-        link = AgentLink(jail.socket)
-        nursery.start_soon(_write, link)
+        link = AgentLink(jail.socket, nursery)
         with trio.fail_after(ANSWER_TIMEOUT_S):
             await link.handshake({})
         yield LiveSession(jail, link, interpreter)
-        nursery.cancel_scope.cancel()
+        link.close()
 
 
 @asynccontextmanager

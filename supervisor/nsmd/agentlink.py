@@ -18,7 +18,7 @@ from nsmd.agentframes import (
     ReadyFrame,
     ResultFrame,
 )
-from sandbox_agent import FrameError, FrameReader, encode_frame
+from sandbox_agent import CAPABILITIES, FrameError, FrameReader, encode_frame
 
 PROTOCOL = 1
 CHUNK_BYTES = 64 * 1024
@@ -26,6 +26,8 @@ CHUNK_BYTES = 64 * 1024
 MAX_BACKLOG_BYTES = 32 * 1024 * 1024
 """What may wait for an agent. It reads at once unless it was stopped or taken over; the largest
 piece of code takes 16 MiB."""
+
+_OFFERED = frozenset(CAPABILITIES)
 
 ACK_FRAMES = 32
 ACK_CHARS = 128 * 1024
@@ -40,28 +42,41 @@ class AgentLinkError(Exception):
 class AgentLink:
     """The supervisor's end of an agent's channel.
 
-    One task receives, one writes what could not be written at once (`run_writer`), anyone posts.
-    It works on the socket itself: a call goes through here twice, and trio's streams would add a
-    turn of the scheduler each time.
+    One task receives, anyone posts; what could not be written at once has a task of its own until
+    it is. It works on the socket itself: a call goes through here twice, and trio's streams would
+    add a turn of the scheduler each time.
 
     Args:
-        channel: non-blocking; belongs to the caller, who keeps it open as long as this is used.
+        channel: non-blocking; belongs to the caller, who keeps it open until `close`.
+        nursery: for that task.
 
     Attributes:
         capabilities: what `ready` offered; empty before the handshake.
         token: for taking the session up again after a restart.
     """
 
-    def __init__(self, channel: socket.socket) -> None:
+    __slots__ = (
+        "_backlog",
+        "_channel",
+        "_last",
+        "_nursery",
+        "_reader",
+        "_unacked_chars",
+        "_unacked_frames",
+        "capabilities",
+        "token",
+    )
+
+    def __init__(self, channel: socket.socket, nursery: trio.Nursery) -> None:
         self.capabilities: frozenset[str] = frozenset()
         self.token = secrets.token_bytes(16)
         self._channel = channel
+        self._nursery = nursery
         self._reader = FrameReader()
         self._last = 0
         self._unacked_frames = 0
         self._unacked_chars = 0
-        self._backlog = bytearray()
-        self._writable = trio.Event()
+        self._backlog: bytearray | None = None
 
     async def handshake(self, limits: Mapping[str, int]) -> ReadyFrame:
         """Wait for `ready` and introduce ourselves.
@@ -76,7 +91,9 @@ class AgentLink:
         ready = await self.receive()
         if not isinstance(ready, ReadyFrame):
             raise AgentProtocolError(f"the first frame is not `ready` but {type(ready).__name__}")
-        self.capabilities = ready.capabilities
+        # A thousand agents of ours offer the same.
+        same = ready.capabilities == _OFFERED
+        self.capabilities = _OFFERED if same else ready.capabilities
         if "sequence" in ready.capabilities:
             hello: dict[str, Any] = {
                 "type": "hello",
@@ -111,8 +128,8 @@ class AgentLink:
         except OSError:
             return  # the channel's end is reported by `receive`
         if sent < len(data):
-            self._backlog += data[sent:]
-            self._writable.set()
+            self._backlog = bytearray(data[sent:])
+            self._nursery.start_soon(self._write, self._backlog)
 
     async def receive(self) -> AgentFrame:
         """The next frame.
@@ -137,19 +154,23 @@ class AgentLink:
         self._acknowledge(frame, parsed)
         return parsed
 
-    async def run_writer(self) -> None:
-        """Write what had to wait, until cancelled or the channel ends."""
-        while True:
-            await self._writable.wait()
-            while self._backlog:
+    def close(self) -> None:
+        """Write nothing more; the channel can be closed then."""
+        if self._backlog is not None:
+            self._backlog = None
+            trio.lowlevel.notify_closing(self._channel)
+
+    async def _write(self, backlog: bytearray) -> None:
+        """Write what had to wait."""
+        while backlog and self._backlog is backlog:
+            try:
                 await trio.lowlevel.wait_writable(self._channel)
-                try:
-                    del self._backlog[: self._channel.send(self._backlog)]
-                except BlockingIOError:
-                    continue
-                except OSError:
-                    return  # `receive` reports it
-            self._writable = trio.Event()
+                del backlog[: self._channel.send(backlog)]
+            except BlockingIOError:
+                continue
+            except (trio.ClosedResourceError, OSError):
+                return  # `receive` reports the end of the channel
+        self._backlog = None
 
     def _next_frame(self) -> Mapping[str, Any] | None:
         try:

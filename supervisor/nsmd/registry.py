@@ -36,6 +36,7 @@ from nsmd.listing import ended_row, live_row
 from nsmd.pool import Pool
 from nsmd.session import Session
 from nsmd.settings import Settings
+from nsmd.timer import Timers
 from nsmd.transcripts import Transcript, TranscriptStore
 from nsmd.values import (
     Client,
@@ -80,7 +81,7 @@ class Registry:
         private: further directories that are never mounted: the supervisor's own.
         unreadable: why the jails' user cannot be shown a directory; None if it can.
         sessions: owns the sessions' tasks; cancelling it ends every session.
-        upkeep: owns the pool's timers and refills.
+        upkeep: owns timers, and the pool's refills.
         measure: what the processes below some PID 1s use.
     """
 
@@ -118,6 +119,8 @@ class Registry:
         self._transcripts = TranscriptStore()
         self._closing = False
         self._measure = measure
+        self._timers = Timers()
+        upkeep.start_soon(self._timers.run)
         self.pool = Pool(settings.pool, self._start_session, upkeep)
 
     # What there is.
@@ -450,6 +453,8 @@ class Registry:
             watcher=self,
             start_limiter=self._starts,
             transcripts=self._transcripts,
+            timers=self._timers,
+            nursery=self._nursery,
         )
         self._sessions[session.id] = session
         self._nursery.start_soon(session.run, name=repr(session))

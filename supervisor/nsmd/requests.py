@@ -36,18 +36,20 @@ class Requests:
         post: sends a frame to the agent.
     """
 
+    __slots__ = ("_capabilities", "_count", "_failure", "_post", "_settled", "_waiting")
+
     def __init__(self, post: Callable[[Mapping[str, object]], None]) -> None:
         self._post = post
         self._waiting: dict[str, _Question] = {}
         self._count = 0
-        self._capabilities: frozenset[str] = frozenset()
+        self._capabilities: frozenset[str] | None = None  # known once the agent is ready
         self._failure: NsmError | None = None
-        self._settled = trio.Event()
+        self._settled: trio.Event | None = None  # made for who asks before that
 
     def open(self, capabilities: frozenset[str]) -> None:
         """The agent is ready, and can do that."""
         self._capabilities = capabilities
-        self._settled.set()
+        self._settle()
 
     def new_id(self) -> str:
         """An id that no question of this session has had."""
@@ -74,7 +76,9 @@ class Requests:
             UnknownOperationError: the agent is too old for that.
             NsmError: it refused, or the session has ended.
         """
-        await self._settled.wait()
+        if self._unsettled:
+            self._settled = self._settled or trio.Event()
+            await self._settled.wait()
         self._check(capability)
         question = self._waiting[frame["id"]] = _Question(kinds)
         try:
@@ -93,14 +97,24 @@ class Requests:
 
     def tell(self, frame: Mapping[str, Any]) -> None:
         """Send what needs no answer, if the agent is still there."""
-        if self._settled.is_set() and self._failure is None:
+        if not self._unsettled and self._failure is None:
             self._post(frame)
+
+    @property
+    def _unsettled(self) -> bool:
+        """Whether the session still starts."""
+        return self._capabilities is None and self._failure is None
+
+    def _settle(self) -> None:
+        if self._settled is not None:
+            self._settled.set()
+            self._settled = None
 
     def _check(self, capability: str) -> None:
         if self._failure is not None:
             # A copy: a traceback holds the frames of who asks, and this error is remembered.
             raise copy(self._failure)
-        if capability not in self._capabilities:
+        if capability not in (self._capabilities or ()):
             raise UnknownOperationError(
                 f"The session's agent is too old for that: it does not offer {capability!r}.",
                 hint="End the session and start it anew.",
@@ -132,7 +146,7 @@ class Requests:
     def fail(self, error: NsmError) -> None:
         """The session has ended: nobody will answer any more."""
         self._failure = error
-        self._settled.set()
+        self._settle()
         for question in self._waiting.values():
             question.answered.set()
 

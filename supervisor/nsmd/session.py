@@ -8,9 +8,8 @@ ends, a timer fires or somebody submits.
 from __future__ import annotations
 
 import logging
-from collections import deque
 from collections.abc import Callable, Mapping
-from typing import Protocol, assert_never
+from typing import ClassVar, Protocol, assert_never
 
 import trio
 
@@ -19,11 +18,9 @@ from nsm.wire.errors import (
     NsmError,
     OverloadedError,
     SessionEndedError,
-    StartFailedError,
 )
 from nsmd.agentframes import (
     AgentFrame,
-    AgentProtocolError,
     CheckedFrame,
     CompletionsFrame,
     ErrorFrame,
@@ -38,27 +35,19 @@ from nsmd.agentframes import (
     StatusFrame,
 )
 from nsmd.agentlink import AgentLink, AgentLinkError
+from nsmd.conversation import Conversation
 from nsmd.execution import Execution
-from nsmd.jail import Jail, Launcher
+from nsmd.jail import Launcher
 from nsmd.lifecycle import Effect, Event, State, advance
 from nsmd.requests import Requests
-from nsmd.timer import Timer
+from nsmd.timer import Timer, Timers
 from nsmd.transcripts import TranscriptStore
 from nsmd.values import JailSpec, Outcome, Output, SessionLimits, Tenancy
 
 log = logging.getLogger(__name__)
 
-START_TIMEOUT_S = 20.0
-"""Launch to `ready`. A cold start takes 30 to 200 ms; a machine that swaps takes seconds."""
-
 ANSWER_MARGIN_S = 10.0
 """How long past limit and grace an agent may stay silent before its session is given up."""
-
-END_TIMEOUT_S = 10.0
-"""Bound on waiting for a killed jail; the kernel needs milliseconds."""
-
-EXIT_GRACE_S = 1.0
-"""Between the end of an agent's channel and the exit of its jail, which follows at once."""
 
 ENDING_REASON_UNKNOWN = "it ended"
 
@@ -73,6 +62,36 @@ class SessionWatcher(Protocol):
 class Session:
     """See the module. Made by the pool, run by a nursery of the registry."""
 
+    # A thousand of them: no dictionary each, and what few of them need is made when it is needed.
+    __slots__ = (
+        "__weakref__",
+        "_activity_asked",
+        "_agent_id",
+        "_conversation",
+        "_failure",
+        "_idle",
+        "_lifetime",
+        "_limits",
+        "_link",
+        "_over",
+        "_overdue",
+        "_queue",
+        "_running",
+        "_streamed",
+        "_transcripts",
+        "_watcher",
+        "active_s",
+        "created_s",
+        "end_reason",
+        "executions",
+        "id",
+        "requests",
+        "spec",
+        "state",
+        "tenancy",
+        "transcript",
+    )
+
     def __init__(
         self,
         session_id: str,
@@ -83,6 +102,8 @@ class Session:
         watcher: SessionWatcher,
         start_limiter: trio.CapacityLimiter,
         transcripts: TranscriptStore,
+        timers: Timers,
+        nursery: trio.Nursery,
     ) -> None:
         self.id = session_id
         self.spec = spec
@@ -91,40 +112,40 @@ class Session:
         self.executions = 0
         self.created_s = trio.current_time()
         self.active_s = self.created_s
-        self.pid = 0
         self.end_reason = ""
-        self._launcher = launcher
         self._limits = limits
         self._watcher = watcher
-        self._start_limiter = start_limiter
-        self._queue: deque[Execution] = deque()
+        self._queue: list[Execution] = []
         self._running: Execution | None = None
         self._failure: NsmError | None = None
-        self._jail: Jail | None = None
         self._link: AgentLink | None = None
-        self._nursery: trio.Nursery | None = None
-        self._start_scope = trio.CancelScope()
-        # One for both: a session is idle, or something runs in it.
-        self._timer = Timer()
+        self._idle = Timer(timers, self._idle_over)
+        self._overdue = Timer(timers, self._no_answer)
+        self._lifetime = Timer(timers, self._lifetime_over)
         self._agent_id = ""
         self._streamed = False
         self._activity_asked = False
-        self._over = trio.Event()
+        self._over: trio.Event | None = None
         self.requests = Requests(self._post)
         self._transcripts = transcripts
         self.transcript = transcripts.open(session_id, spec.environment, None)
-        self._effects: Mapping[Effect, Callable[[], None]] = {
-            Effect.SEND_NEXT: self._send_next,
-            Effect.ARM_IDLE: self._arm_idle,
-            Effect.DISARM_IDLE: self._disarm_idle,
-            Effect.ASK_ACTIVITY: self._ask_activity,
-            Effect.KILL: self._kill,
-            Effect.FAIL_ALL: self._fail_all,
-            Effect.REPORT: self._report,
-        }
+        self._conversation = Conversation(
+            session_id,
+            spec,
+            self,
+            launcher=launcher,
+            limits=limits,
+            starts=start_limiter,
+            nursery=nursery,
+        )
 
     def __repr__(self) -> str:
         return f"<Session {self.id} {self.state.value} pid={self.pid}>"
+
+    @property
+    def pid(self) -> int:
+        """Of its jail's PID 1 on the host; 0 before there is one."""
+        return self._conversation.pid
 
     @property
     def name(self) -> str | None:
@@ -144,8 +165,7 @@ class Session:
         self.tenancy = tenancy
         self.transcript = self._transcripts.open(self.id, self.spec.environment, tenancy)
         self.created_s = self.active_s = trio.current_time()
-        if self._nursery is not None:
-            self._nursery.start_soon(self._expire)
+        self._lifetime.arm(tenancy.max_lifetime_s)
         if self.state is State.IDLE:
             self._arm_idle()
 
@@ -214,7 +234,7 @@ class Session:
 
     def distrust(self, what: str) -> NsmError:
         """End the session because its agent lies; returns the error that says so."""
-        self._lose(f"its agent broke the protocol ({what})")
+        self.agent_lost(f"its agent broke the protocol ({what})")
         return self.ended_error()
 
     def end(self, reason: str) -> None:
@@ -226,91 +246,39 @@ class Session:
 
     async def wait_ended(self) -> None:
         """Wait until nothing of the session is left."""
-        await self._over.wait()
+        if self.state is not State.ENDED:
+            self._over = self._over or trio.Event()
+            await self._over.wait()
 
-    # The task.
+    # The task, and what it says (`Listener`).
 
     async def run(self) -> None:
         """Own the jail from launch to its last process; returns when the session is over."""
         try:
-            jail = await self._launch()
-            if jail is not None:
-                await self._live_in(jail)
+            await self._conversation.run()
         finally:
             # Cancelled (shutdown) or crashed: whoever waits gets an answer all the same.
-            if self.state not in (State.ENDING, State.ENDED):
-                self.end_reason = self.end_reason or "the supervisor is shutting down"
-                self._feed(Event.END)
+            self.end("the supervisor is shutting down")
             self._feed(Event.GONE)
 
-    async def _launch(self) -> Jail | None:
-        with self._start_scope:
-            try:
-                async with self._start_limiter:
-                    return await self._launcher.launch(self.spec)
-            except NsmError as error:
-                self._lose(error.message, error)
-        return None
+    def agent_ready(self, link: AgentLink) -> None:
+        """See `Listener`."""
+        self._link = link
+        self.requests.open(link.capabilities)
+        self._feed(Event.READY)
+        if self._queue:
+            self._feed(Event.SUBMITTED)
 
-    async def _live_in(self, jail: Jail) -> None:
-        self._jail, self.pid = jail, jail.pid
-        try:
-            if not self.live:  # ended while it was launched
-                jail.kill()
-            async with trio.open_nursery() as nursery:
-                self._nursery = nursery
-                nursery.start_soon(self._converse, jail)
-                nursery.start_soon(self._timer.run)
-                if self.tenancy is not None:
-                    nursery.start_soon(self._expire)
-                await jail.wait()
-                self._jail_gone(jail)
-                nursery.cancel_scope.cancel()
-        finally:
-            self._nursery = self._link = None
-            jail.kill()
-            with trio.move_on_after(END_TIMEOUT_S, shield=True) as scope:
-                await jail.wait()
-            if scope.cancelled_caught:
-                log.error("jail of session %s (pid %d) is still there", self.id, self.pid)
-            jail.release()
-            self._jail = None
+    def agent_gone(self) -> None:
+        """See `Listener`."""
+        self._link = None
 
-    async def _converse(self, jail: Jail) -> None:
-        """Talk to the agent until either side is gone."""
-        async with trio.open_nursery() as nursery:
-            link = AgentLink(jail.socket)
-            nursery.start_soon(link.run_writer)
-            try:
-                with trio.fail_after(START_TIMEOUT_S):
-                    await link.handshake(self._limits.of_interpreters(self.spec.environment))
-                self._link = link
-                self.requests.open(link.capabilities)
-                self._feed(Event.READY)
-                if self._queue:
-                    self._feed(Event.SUBMITTED)
-                while True:
-                    self._take(await link.receive())
-            except trio.TooSlowError:
-                self._start_failed(jail, f"was not ready after {START_TIMEOUT_S:.0f} s")
-            except AgentProtocolError as error:
-                self._lose(f"its agent broke the protocol ({error})")
-            except AgentLinkError as error:
-                # A jail that could not be made closes the channel first and explains itself after:
-                # `_live_in` has the whole message once it has exited.
-                await trio.sleep(EXIT_GRACE_S)
-                log.warning("session %s: its agent %s, but its jail is alive", self.id, error)
-                if self._link is None:
-                    self._jail_gone(jail)
-                else:
-                    self._lose(f"its agent {error}")
-            nursery.cancel_scope.cancel()
-
-    def _jail_gone(self, jail: Jail) -> None:
-        if self._link is None:
-            self._start_failed(jail, "ended before it was ready")
-        else:
-            self._lose(f"its jail died{_quote(jail.stderr_text())}")
+    def agent_lost(self, reason: str, failure: NsmError | None = None) -> None:
+        """See `Listener`; what is known already is kept."""
+        if self.state in (State.ENDING, State.ENDED):
+            return
+        self.end_reason, self._failure = reason, failure
+        self._feed(Event.LOST)
 
     def _post(self, frame: Mapping[str, object]) -> None:
         if self._link is None:
@@ -318,19 +286,10 @@ class Session:
         try:
             self._link.post(frame)
         except AgentLinkError as error:
-            self._lose(f"its agent {error}")
+            self.agent_lost(f"its agent {error}")
 
-    def _start_failed(self, jail: Jail, what: str) -> None:
-        words = jail.stderr_text().strip()
-        error = StartFailedError(
-            f"The jail for environment '{self.spec.environment.name}' {what}{_quote(words)}.",
-            hint="Run `nsm doctor` to see what is missing.",
-            data={"stderr": words},
-        )
-        self._lose(error.message, error)
-
-    def _take(self, frame: AgentFrame) -> None:
-        """One frame from the agent."""
+    def agent_said(self, frame: AgentFrame) -> None:
+        """See `Listener`."""
         match frame:
             case OutputFrame():
                 if self._running is not None and frame.id == self._agent_id:
@@ -372,7 +331,7 @@ class Session:
 
     def _answered(self, answer: Outcome | NsmError) -> None:
         execution, self._running, self._agent_id = self._running, None, ""
-        self._timer.disarm()
+        self._overdue.disarm()
         self.active_s = trio.current_time()
         if execution is not None:
             self.transcript.finish(answer)
@@ -387,10 +346,10 @@ class Session:
     def _feed(self, event: Event) -> None:
         self.state, effects = advance(self.state, event)
         for effect in effects:
-            self._effects[effect]()
+            self._EFFECTS[effect](self)
 
     def _send_next(self) -> None:
-        execution = self._running = self._queue.popleft()
+        execution = self._running = self._queue.pop(0)
         self.executions += 1
         self.active_s = trio.current_time()
         self._agent_id = f"{self.id}.{self.executions}"
@@ -423,14 +382,24 @@ class Session:
         The agent keeps the time limit itself. This is for an agent that was stopped, starved or
         taken over, and for older ones that know no limit.
         """
-        self._timer.arm(seconds, lambda: self.end("its agent did not answer in time"))
+        self._overdue.arm(seconds)
+
+    def _no_answer(self) -> None:
+        self.end("its agent did not answer in time")
 
     def _arm_idle(self) -> None:
+        self._activity_asked = False
         if self.tenancy is not None:  # a spare's time is the pool's business
-            self._timer.arm(self.tenancy.idle_timeout_s, lambda: self._feed(Event.IDLE_EXPIRED))
+            self._idle.arm(self.tenancy.idle_timeout_s)
 
     def _disarm_idle(self) -> None:
-        self._timer.disarm()
+        self._idle.disarm()
+
+    def _idle_over(self) -> None:
+        if self._activity_asked:  # and not answered: the agent is no longer there to be asked
+            self.end("idle timeout")
+        else:
+            self._feed(Event.IDLE_EXPIRED)
 
     def _ask_activity(self) -> None:
         if self._link is None or "status" not in self._link.capabilities:
@@ -438,24 +407,13 @@ class Session:
             return
         self._activity_asked = True
         self._post({"type": "status"})
-        # No answer: the agent is no longer there to be asked.
-        self._timer.arm(ANSWER_MARGIN_S, lambda: self.end("idle timeout"))
+        self._idle.arm(ANSWER_MARGIN_S)
 
-    async def _expire(self) -> None:
-        assert self.tenancy is not None
-        await trio.sleep(self.tenancy.max_lifetime_s)
+    def _lifetime_over(self) -> None:
         self.end("lifetime limit reached")
 
     def _kill(self) -> None:
-        self._start_scope.cancel()
-        if self._jail is not None:
-            self._jail.kill()
-
-    def _lose(self, reason: str, failure: NsmError | None = None) -> None:
-        if self.state in (State.ENDING, State.ENDED):
-            return
-        self.end_reason, self._failure = reason, failure
-        self._feed(Event.LOST)
+        self._conversation.end()
 
     def _fail_all(self) -> None:
         error = self._failure or self.ended_error()
@@ -464,7 +422,7 @@ class Session:
             self.transcript.finish(error)
             running.finish(error)
         while self._queue:
-            self._never_ran(self._queue.popleft(), error)
+            self._never_ran(self._queue.pop(0), error)
         self.requests.fail(error)
 
     def _never_ran(self, execution: Execution, answer: Outcome | NsmError) -> None:
@@ -473,10 +431,13 @@ class Session:
         execution.finish(answer)
 
     def _report(self) -> None:
+        for timer in (self._idle, self._overdue, self._lifetime):
+            timer.close()
         if self.tenancy is not None:
             self._transcripts.close(self.transcript, self.end_reason)
         self._watcher.session_ended(self)
-        self._over.set()
+        if self._over is not None:
+            self._over.set()
 
     def _label(self) -> str:
         return repr(self.name) if self.name else self.id
@@ -490,13 +451,18 @@ class Session:
             data={"session": self.id, "reason": reason},
         )
 
+    _EFFECTS: ClassVar[Mapping[Effect, Callable[[Session], None]]] = {
+        Effect.SEND_NEXT: _send_next,
+        Effect.ARM_IDLE: _arm_idle,
+        Effect.DISARM_IDLE: _disarm_idle,
+        Effect.ASK_ACTIVITY: _ask_activity,
+        Effect.KILL: _kill,
+        Effect.FAIL_ALL: _fail_all,
+        Effect.REPORT: _report,
+    }
+
 
 def _interrupted() -> Outcome:
     return Outcome(
         stdout="", stderr="interrupted before it began\n", exit_code=130, interrupted=True
     )
-
-
-def _quote(words: str) -> str:
-    words = words.strip()
-    return f": {words[:500]}" if words else ""

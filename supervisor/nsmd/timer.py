@@ -1,48 +1,133 @@
-"""One timer that is set anew for every execution, at next to no cost."""
+"""Timers by the thousand: one task waits for all of them, and setting one anew costs next to
+nothing."""
 
 from __future__ import annotations
 
+import heapq
+import itertools
 import math
 from collections.abc import Callable
 
 import trio
 
+_WORTH_CLEARING = 64
+"""Entries that nobody waits for any more, before the heap is searched for them."""
 
-class Timer:
-    """Calls a function once, some time after it was last armed.
 
-    A task for each setting, or moving trio's deadline each time, takes a tenth of a call. So the
-    task's own deadline is only ever moved forward in time; one that comes too early finds out when
-    the call is really due, and sleeps on. `run` is the timer's one task.
+class Timers:
+    """The task, and when it has to wake up for which timer.
+
+    A task for each timer would take 4 KiB; moving trio's deadline with each setting, a tenth of a
+    call. So a timer that is put off keeps its place in the heap: it finds out when it comes up that
+    it is not due, and takes a new one. One that is never put off for long wakes nobody up.
     """
 
     def __init__(self) -> None:
-        self._due_s = math.inf
-        self._wakes_s = math.inf
+        self._heap: list[tuple[float, int, Timer]] = []
+        self._numbers = itertools.count()  # timers have no order among themselves
+        self._obsolete = 0
         self._scope: trio.CancelScope | None = None
-        self._function: Callable[[], None] | None = None
 
-    def arm(self, seconds: float, function: Callable[[], None]) -> None:
-        """Call `function` in `seconds`, instead of whatever was due."""
-        self._function = function
-        self._due_s = trio.current_time() + seconds
-        if self._due_s < self._wakes_s:
-            self._wakes_s = self._due_s
-            if self._scope is not None:
-                self._scope.deadline = self._due_s
+    def __repr__(self) -> str:
+        return f"<Timers {len(self._heap)} entries, {self._obsolete} of them obsolete>"
 
-    def disarm(self) -> None:
-        """Call nothing."""
-        self._function = None
-        self._due_s = math.inf
+    def __len__(self) -> int:
+        return len(self._heap)
 
     async def run(self) -> None:
         """Wait and call, until cancelled."""
         while True:
-            self._wakes_s = self._due_s
             with trio.CancelScope(deadline=self._wakes_s) as self._scope:
                 await trio.sleep_forever()
-            if self._function is not None and trio.current_time() >= self._due_s:
-                function = self._function
-                self.disarm()
-                function()
+            now = trio.current_time()
+            while self._wakes_s <= now:
+                _, number, timer = heapq.heappop(self._heap)
+                if timer.waits_for(number):
+                    timer.came_up(now)
+                else:
+                    self._obsolete -= 1
+
+    @property
+    def _wakes_s(self) -> float:
+        return self._heap[0][0] if self._heap else math.inf
+
+    # The timers' side.
+
+    def wake(self, timer: Timer, wakes_s: float) -> int:
+        """Call the timer's `came_up` at that time; returns the number of the entry."""
+        if wakes_s < self._wakes_s and self._scope is not None:
+            self._scope.deadline = wakes_s
+        number = next(self._numbers)
+        heapq.heappush(self._heap, (wakes_s, number, timer))
+        return number
+
+    def forget(self) -> None:
+        """An entry has become obsolete. They would be held until their time came: a session's
+        lifetime is a week."""
+        self._obsolete += 1
+        if self._obsolete > max(_WORTH_CLEARING, len(self._heap) // 2):
+            self._heap = [entry for entry in self._heap if entry[2].waits_for(entry[1])]
+            heapq.heapify(self._heap)
+            self._obsolete = 0
+
+
+class Timer:
+    """Calls a function once, some time after it was last armed.
+
+    Args:
+        timers: whose task calls it.
+        function: must not raise.
+    """
+
+    __slots__ = ("_due_s", "_entry", "_function", "_timers", "_wakes_s")
+
+    def __init__(self, timers: Timers, function: Callable[[], None]) -> None:
+        self._timers = timers
+        self._function: Callable[[], None] | None = function
+        self._due_s = math.inf
+        self._entry: int | None = None  # the valid one
+        self._wakes_s = math.inf  # when that comes up
+
+    def arm(self, seconds: float) -> None:
+        """Call the function in `seconds`, and not when it was due before."""
+        self._due_s = due_s = trio.current_time() + seconds
+        if due_s < self._wakes_s:
+            self._drop_entry()
+            self._wake(due_s)
+
+    def disarm(self) -> None:
+        """Call nothing."""
+        self._due_s = math.inf
+
+    def close(self) -> None:
+        """Never call anything again, and hold nothing."""
+        self._due_s = math.inf
+        self._function = None
+        self._drop_entry()
+
+    def _wake(self, wakes_s: float) -> None:
+        self._wakes_s = wakes_s
+        self._entry = self._timers.wake(self, wakes_s)
+
+    def _drop_entry(self) -> None:
+        if self._entry is not None:
+            self._entry = None
+            self._wakes_s = math.inf
+            self._timers.forget()
+
+    # The side of `Timers`.
+
+    def waits_for(self, entry: int) -> bool:
+        """Whether that entry is the valid one."""
+        return self._entry == entry
+
+    def came_up(self, now: float) -> None:
+        """The valid entry is out of the heap."""
+        self._entry, self._wakes_s = None, math.inf
+        if self._due_s > now:
+            if self._due_s < math.inf:
+                self._wake(self._due_s)
+            return
+        self._due_s = math.inf
+        if self._function is not None:
+            self._function()

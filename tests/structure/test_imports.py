@@ -25,6 +25,7 @@ FLOORS = (
     ("agentframes",),
     ("agentlink", "requests"),
     ("lifecycle", "transcripts"),
+    ("conversation",),
     ("execution", "session"),  # two halves of one thing: a handle and its owner
     ("history", "pool", "listing", "files"),
     ("registry",),

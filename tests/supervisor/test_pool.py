@@ -14,6 +14,7 @@ from nsmd.lifecycle import State
 from nsmd.pool import Pool
 from nsmd.session import Session
 from nsmd.settings import PoolSettings
+from nsmd.timer import Timers
 from nsmd.transcripts import TranscriptStore
 from nsmd.values import SessionLimits
 
@@ -47,11 +48,15 @@ async def bench(settings: PoolSettings) -> AsyncGenerator[Bench]:
                 watcher=Watcher(),
                 start_limiter=trio.CapacityLimiter(4),
                 transcripts=TranscriptStore(),
+                timers=timers,
+                nursery=nursery,
             )
             started.append(session)
             nursery.start_soon(session.run)
             return session
 
+        timers = Timers()
+        nursery.start_soon(timers.run)
         pool = Pool(settings, start, nursery)
         yield Bench(pool, started)
         nursery.cancel_scope.cancel()

@@ -19,9 +19,11 @@ from nsm.wire.errors import (
     SessionEndedError,
     StartFailedError,
 )
+from nsmd.conversation import START_TIMEOUT_S
 from nsmd.execution import Execution, Origin
 from nsmd.lifecycle import State
-from nsmd.session import ANSWER_MARGIN_S, START_TIMEOUT_S, Session
+from nsmd.session import ANSWER_MARGIN_S, Session
+from nsmd.timer import Timers
 from nsmd.transcripts import TranscriptStore
 from nsmd.values import Client, Output, RunRequest, SessionLimits, Tenancy
 
@@ -46,8 +48,12 @@ class Watcher:
 class Bench:
     """One session and what is needed to use it."""
 
-    def __init__(self, launcher: FakeLauncher, limits: SessionLimits) -> None:
+    def __init__(
+        self, launcher: FakeLauncher, limits: SessionLimits, nursery: trio.Nursery
+    ) -> None:
         self.launcher = launcher
+        self.timers = Timers()
+        nursery.start_soon(self.timers.run)
         self.watcher = Watcher()
         self.session = Session(
             "00000001",
@@ -57,6 +63,8 @@ class Bench:
             watcher=self.watcher,
             start_limiter=trio.CapacityLimiter(1),
             transcripts=TranscriptStore(),
+            timers=self.timers,
+            nursery=nursery,
         )
         self._count = 0
 
@@ -101,7 +109,7 @@ async def bench(
     tenancy: Tenancy | None = TENANCY,
 ) -> AsyncGenerator[Bench]:
     async with launching(behave) as launcher, trio.open_nursery() as nursery:
-        it = Bench(launcher, limits or SessionLimits())
+        it = Bench(launcher, limits or SessionLimits(), nursery)
         if tenancy is not None:
             it.session.claim(tenancy)
         nursery.start_soon(it.session.run)
@@ -294,13 +302,14 @@ async def test_a_jail_that_dies_before_it_is_ready_says_why(
 async def test_a_launcher_that_fails_fails_what_waits(autojump_clock: trio.abc.Clock) -> None:
     async with launching() as launcher, trio.open_nursery() as nursery:
         launcher.fail = StartFailedError("no bwrap here", hint="Install it.")
-        it = Bench(launcher, SessionLimits())
+        it = Bench(launcher, SessionLimits(), nursery)
         execution = it.submit("x")
         nursery.start_soon(it.session.run)
         with pytest.raises(StartFailedError, match="no bwrap here"):
             await execution.wait()
         await it.session.wait_ended()
         assert it.watcher.ended == [it.session]
+        nursery.cancel_scope.cancel()
 
 
 GARBAGE = [
@@ -509,3 +518,46 @@ async def test_shutdown_answers_everybody(autojump_clock: trio.abc.Clock) -> Non
         await trio.testing.wait_all_tasks_blocked()
     with pytest.raises(SessionEndedError, match="shutting down"):
         await execution.wait()
+
+
+async def test_an_agent_that_reads_late_gets_all(autojump_clock: trio.abc.Clock) -> None:
+    """What its socket does not take at once waits in the supervisor."""
+
+    async def late(agent: FakeAgent, jail: FakeJail) -> None:
+        await agent.be_ready()
+        for _ in range(2):
+            await trio.sleep(5)
+            frame = await agent.receive()
+            await agent.answer(frame, stdout=str(len(frame["code"])))
+        await trio.sleep_forever()
+
+    async with bench(late) as it:
+        for _ in range(2):
+            result = await it.submit("x" * 3_000_000).wait()
+            assert result.outcome.stdout == "3000000"
+
+
+async def test_a_session_ends_while_its_agent_reads_nothing(
+    autojump_clock: trio.abc.Clock,
+) -> None:
+    async def deaf(agent: FakeAgent, jail: FakeJail) -> None:
+        await agent.be_ready()
+        await trio.sleep_forever()
+
+    async with bench(deaf) as it:
+        execution = it.submit("x" * 3_000_000)
+        await trio.testing.wait_all_tasks_blocked()
+        it.session.end("killed by a test")
+        with pytest.raises(SessionEndedError, match="killed by a test"):
+            await execution.wait()
+        await it.session.wait_ended()
+
+
+async def test_a_session_is_one_task(autojump_clock: trio.abc.Clock) -> None:
+    """There are a thousand, and each task takes the supervisor some 4 KiB."""
+    before = trio.lowlevel.current_statistics().tasks_living
+    async with bench() as it:
+        await it.submit("x").wait()
+        await trio.testing.wait_all_tasks_blocked()
+        others = 2  # the fake agent and the timers that all sessions share
+        assert trio.lowlevel.current_statistics().tasks_living - before == 1 + others

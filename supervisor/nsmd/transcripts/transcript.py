@@ -9,7 +9,6 @@ is passed over, which the entries tell (`number`, `skipped`).
 from __future__ import annotations
 
 import time
-from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
@@ -65,6 +64,22 @@ class Transcript:
         size_bytes: about how much memory what is kept takes; what runs is not counted.
     """
 
+    __slots__ = (
+        "_changed",
+        "_keeper",
+        "_records",
+        "_running",
+        "_running_since_s",
+        "_started_at",
+        "end_reason",
+        "ended_s",
+        "executions",
+        "followers",
+        "size_bytes",
+        "started_s",
+        "subject",
+    )
+
     def __init__(self, subject: Subject, keeper: Keeper) -> None:
         self.subject = subject
         self.executions = 0
@@ -74,7 +89,7 @@ class Transcript:
         self.followers = 0
         self._started_at = time.time()
         self._keeper = keeper
-        self._records: OrderedDict[int, Record] = OrderedDict()  # by number, some missing
+        self._records: dict[int, Record] = {}  # by number in order, some missing
         self.size_bytes = 0
         self._running: Record | None = None
         self._running_since_s = 0.0

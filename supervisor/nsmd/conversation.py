@@ -1,0 +1,188 @@
+"""One jail from its launch to its last process, and the conversation with its agent meanwhile.
+
+All of it is one task, since there are a thousand: it waits for the agent to speak. A jail that dies
+ends its agent's channel with it, so nobody has to wait for that as well.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Protocol
+
+import trio
+
+from nsm.wire.errors import NsmError, StartFailedError
+from nsmd.agentframes import AgentFrame, AgentProtocolError
+from nsmd.agentlink import AgentLink, AgentLinkError
+from nsmd.jail import Jail, Launcher
+from nsmd.values import JailSpec, SessionLimits
+
+log = logging.getLogger(__name__)
+
+START_TIMEOUT_S = 20.0
+"""Launch to `ready`. A cold start takes 30 to 200 ms; a machine that swaps takes seconds."""
+
+END_TIMEOUT_S = 10.0
+"""Bound on waiting for a killed jail; the kernel needs milliseconds."""
+
+EXIT_GRACE_S = 1.0
+"""Between the end of an agent's channel and the exit of its jail, which follows at once."""
+
+
+class Listener(Protocol):
+    """Who converses: the session."""
+
+    def agent_ready(self, link: AgentLink) -> None:
+        """The agent can take work; `link` leads to it until `agent_gone`."""
+
+    def agent_said(self, frame: AgentFrame) -> None:
+        """One frame.
+
+        Raises:
+            AgentProtocolError: it is a lie.
+        """
+
+    def agent_lost(self, reason: str, failure: NsmError | None = None) -> None:
+        """The jail or its agent is gone, or never came to be.
+
+        Args:
+            reason: for people.
+            failure: what those who wait are to be told instead of that.
+        """
+
+    def agent_gone(self) -> None:
+        """The link leads nowhere any more."""
+
+
+class Conversation:
+    """See the module; `run` is the task.
+
+    Args:
+        session_id: for the log.
+        limits: what the agent is told.
+        starts: how many jails are launched at once.
+        nursery: for what an agent does not read at once.
+
+    Attributes:
+        pid: of the jail's PID 1 on the host; 0 before there is one.
+    """
+
+    __slots__ = (
+        "_jail",
+        "_launcher",
+        "_limits",
+        "_listener",
+        "_nursery",
+        "_scope",
+        "_session_id",
+        "_spec",
+        "_starts",
+        "pid",
+    )
+
+    def __init__(
+        self,
+        session_id: str,
+        spec: JailSpec,
+        listener: Listener,
+        *,
+        launcher: Launcher,
+        limits: SessionLimits,
+        starts: trio.CapacityLimiter,
+        nursery: trio.Nursery,
+    ) -> None:
+        self.pid = 0
+        self._session_id = session_id
+        self._spec = spec
+        self._listener = listener
+        self._launcher = launcher
+        self._limits = limits
+        self._starts = starts
+        self._nursery = nursery
+        self._jail: Jail | None = None
+        self._scope = trio.CancelScope()
+
+    def __repr__(self) -> str:
+        return f"<Conversation of session {self._session_id} pid={self.pid}>"
+
+    def end(self) -> None:
+        """Kill the jail, and launch none. Idempotent."""
+        self._scope.cancel()
+        if self._jail is not None:
+            self._jail.kill()
+
+    async def run(self) -> None:
+        """Return when nothing is left of the jail."""
+        with self._scope:
+            jail = await self._launch()
+            if jail is None:
+                return
+            self._jail, self.pid = jail, jail.pid
+            try:
+                await self._converse(jail)
+            finally:
+                await self._see_off(jail)
+
+    async def _launch(self) -> Jail | None:
+        try:
+            async with self._starts:
+                return await self._launcher.launch(self._spec)
+        except NsmError as error:
+            self._listener.agent_lost(error.message, error)
+            return None
+
+    async def _converse(self, jail: Jail) -> None:
+        """Talk to the agent until either side is gone."""
+        link = AgentLink(jail.socket, self._nursery)
+        ready = False
+        try:
+            with trio.fail_after(START_TIMEOUT_S):
+                await link.handshake(self._limits.of_interpreters(self._spec.environment))
+            ready = True
+            self._listener.agent_ready(link)
+            while True:
+                self._listener.agent_said(await link.receive())
+        except trio.TooSlowError:
+            self._start_failed(jail, f"was not ready after {START_TIMEOUT_S:.0f} s")
+        except AgentProtocolError as error:
+            self._listener.agent_lost(f"its agent broke the protocol ({error})")
+        except AgentLinkError as error:
+            # A jail that could not be made closes the channel first and explains itself after.
+            with trio.move_on_after(EXIT_GRACE_S) as grace:
+                await jail.wait()
+            if grace.cancelled_caught:
+                log.warning(
+                    "session %s: its agent %s, but its jail is alive", self._session_id, error
+                )
+            if not ready:
+                self._start_failed(jail, "ended before it was ready")
+            elif grace.cancelled_caught:
+                self._listener.agent_lost(f"its agent {error}")
+            else:
+                self._listener.agent_lost(f"its jail died{_quote(jail.stderr_text())}")
+        finally:
+            self._listener.agent_gone()
+            link.close()
+
+    def _start_failed(self, jail: Jail, what: str) -> None:
+        words = jail.stderr_text().strip()
+        error = StartFailedError(
+            f"The jail for environment '{self._spec.environment.name}' {what}{_quote(words)}.",
+            hint="Run `nsm doctor` to see what is missing.",
+            data={"stderr": words},
+        )
+        self._listener.agent_lost(error.message, error)
+
+    async def _see_off(self, jail: Jail) -> None:
+        jail.kill()
+        with trio.move_on_after(END_TIMEOUT_S, shield=True) as patience:
+            await jail.wait()
+        if patience.cancelled_caught:
+            log.error("jail of session %s (pid %d) is still there", self._session_id, self.pid)
+        jail.release()
+        self._jail = None
+
+
+def _quote(words: str) -> str:
+    words = words.strip()
+    return f": {words[:500]}" if words else ""
