@@ -1,6 +1,7 @@
 """The daemon that owns all sessions. A map, from the ground up; no module imports a later one.
 
 values, settings     the nouns, and what can be configured
+timer                one task that waits for the timers of all sessions
 config               reads and explains `config.toml`
 limits               what is checked of a request first
 environments         what there is to run in: the host's interpreters
@@ -11,7 +12,8 @@ agentlink            frames to and from one agent
 requests             questions to one agent, and their answers
 lifecycle            a session's states as one table
 transcripts/         what sessions have run, for people to read
-session              one task that owns one jail
+conversation         one jail and its agent, from launch to the last process
+session              the executions of one jail, and what ends it
 pool                 sessions kept ready
 listing              rows of lists of sessions
 files                files to and from a session

@@ -8,8 +8,8 @@ ends, a timer fires or somebody submits.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
-from typing import ClassVar, Protocol, assert_never
+from collections.abc import Mapping
+from typing import Protocol, assert_never
 
 import trio
 
@@ -346,7 +346,26 @@ class Session:
     def _feed(self, event: Event) -> None:
         self.state, effects = advance(self.state, event)
         for effect in effects:
-            self._EFFECTS[effect](self)
+            self._carry_out(effect)
+
+    def _carry_out(self, effect: Effect) -> None:
+        match effect:
+            case Effect.SEND_NEXT:
+                self._send_next()
+            case Effect.ARM_IDLE:
+                self._arm_idle()
+            case Effect.DISARM_IDLE:
+                self._idle.disarm()
+            case Effect.ASK_ACTIVITY:
+                self._ask_activity()
+            case Effect.KILL:
+                self._conversation.end()
+            case Effect.FAIL_ALL:
+                self._fail_all()
+            case Effect.REPORT:
+                self._report()
+            case _:
+                assert_never(effect)
 
     def _send_next(self) -> None:
         execution = self._running = self._queue.pop(0)
@@ -392,9 +411,6 @@ class Session:
         if self.tenancy is not None:  # a spare's time is the pool's business
             self._idle.arm(self.tenancy.idle_timeout_s)
 
-    def _disarm_idle(self) -> None:
-        self._idle.disarm()
-
     def _idle_over(self) -> None:
         if self._activity_asked:  # and not answered: the agent is no longer there to be asked
             self.end("idle timeout")
@@ -411,9 +427,6 @@ class Session:
 
     def _lifetime_over(self) -> None:
         self.end("lifetime limit reached")
-
-    def _kill(self) -> None:
-        self._conversation.end()
 
     def _fail_all(self) -> None:
         error = self._failure or self.ended_error()
@@ -450,16 +463,6 @@ class Session:
             hint="Its variables and files are gone; call again to start a new one.",
             data={"session": self.id, "reason": reason},
         )
-
-    _EFFECTS: ClassVar[Mapping[Effect, Callable[[Session], None]]] = {
-        Effect.SEND_NEXT: _send_next,
-        Effect.ARM_IDLE: _arm_idle,
-        Effect.DISARM_IDLE: _disarm_idle,
-        Effect.ASK_ACTIVITY: _ask_activity,
-        Effect.KILL: _kill,
-        Effect.FAIL_ALL: _fail_all,
-        Effect.REPORT: _report,
-    }
 
 
 def _interrupted() -> Outcome:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 import trio
-import trio.testing
 
 from nsmd.timer import Timer, Timers
 
