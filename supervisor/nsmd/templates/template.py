@@ -120,6 +120,7 @@ class Template:
         self._jail = jail
         self._pidfd = pidfd
         self._closed = trio.Event()
+        self._waiting: set[trio.CancelScope] = set()
 
     def __repr__(self) -> str:
         return f"<Template pid={self._jail.pid} forks={self.forks} open={self.is_open}>"
@@ -134,12 +135,21 @@ class Template:
         """Process id on the host of the jail's PID 1, bwrap's."""
         return self._jail.pid
 
+    @property
+    def pidfd(self) -> int:
+        """Descriptor of the process that forks."""
+        return self._pidfd
+
     def close(self) -> None:
         """End the process that forks; its forks live on. May be repeated."""
-        if self.is_open:
-            self._closed.set()
-            with suppress(ProcessLookupError):
-                signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+        with suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+        self._note_end()
+
+    def _note_end(self) -> None:
+        self._closed.set()
+        for scope in self._waiting:
+            scope.cancel()
 
     async def run(self) -> None:
         """Watch over it; returns once nothing of its jail is left, forks included.
@@ -149,10 +159,12 @@ class Template:
         try:
             await self._until_closed()
             self.close()
+            trio.lowlevel.notify_closing(self._jail.socket)
+            self._jail.socket.close()
             await self._jail.reap_starter()
             await self._jail.wait()
         finally:
-            self._closed.set()
+            self._note_end()
             self._jail.kill()
             with trio.move_on_after(END_TIMEOUT_S, shield=True):
                 await self._jail.wait()
@@ -169,9 +181,9 @@ class Template:
             nursery.cancel_scope.cancel()
 
     async def _until_dead(self) -> None:
-        # A template says nothing after its first message, so this is the end.
-        await trio.lowlevel.wait_readable(self._jail.socket)
-        self._closed.set()
+        # Its control socket does not tell: bwrap's processes have that end of it, too.
+        await trio.lowlevel.wait_readable(self._pidfd)
+        self._note_end()
 
     async def fork(self, request: bytes) -> ForkedJail:
         """A new session, when its agent has begun to speak.
@@ -192,9 +204,15 @@ class Template:
             with theirs:
                 await self._ask(request, theirs.fileno())
             with trio.move_on_after(FORK_TIMEOUT_S) as patience:
-                jail = await _adopt(channel)
+                self._waiting.add(patience)
+                try:
+                    jail = await _adopt(channel)
+                finally:
+                    self._waiting.discard(patience)
                 ours.pop_all()
             if patience.cancelled_caught:
+                if not self.is_open:
+                    raise TemplateGoneError("the template ended before it had forked")
                 # It hangs; what it has forked does not depend on it.
                 self.close()
                 raise TemplateError(f"the template did not fork within {FORK_TIMEOUT_S:g} s")
@@ -212,13 +230,12 @@ class Template:
             try:
                 socket.send_fds(self._jail.socket, [request], [fd])
             except BlockingIOError:
-                await trio.lowlevel.wait_writable(self._jail.socket)
-            except OSError as error:
-                if self.is_open and not isinstance(error, ConnectionError | BrokenPipeError):
-                    raise TemplateError(
-                        f"the template cannot be asked: {error.strerror}"
-                    ) from error
+                with suppress(trio.ClosedResourceError):
+                    await trio.lowlevel.wait_writable(self._jail.socket)
+            except ConnectionError:
                 break
+            except OSError as error:
+                raise TemplateError(f"the template cannot be asked: {error.strerror}") from error
             else:
                 return
         raise TemplateGoneError("the template has ended")

@@ -1,0 +1,422 @@
+"""Sessions as forks of real templates: what they are, and what happens when something dies."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import trio
+
+from nsm.wire.errors import BadProjectError
+from nsmd.jail import BwrapLauncher, Jail
+from nsmd.jail.arguments import JailContent
+from nsmd.jail.launcher import Plan
+from nsmd.templates import TemplateLauncher, launcher, open_templates, template
+from nsmd.templates.template import ForkedJail
+from nsmd.values import Environment, ProjectMount, SessionLimits
+from realjail import (
+    ANSWER_TIMEOUT_S,
+    environments,
+    jail_spec,
+    launched,
+    mount_of,
+    needs_bwrap,
+    new_launcher,
+    open_directory,
+    open_session,
+    talking_to,
+)
+
+pytestmark = [pytest.mark.jail, needs_bwrap]
+
+ENDING_S = 20.0
+"""Far above the milliseconds that an end takes."""
+
+
+@pytest.fixture(scope="module")
+def found() -> dict[str, Environment]:
+    return environments()
+
+
+@pytest.fixture
+def python(found: dict[str, Environment]) -> Environment:
+    return found["python"]
+
+
+@asynccontextmanager
+async def open_launcher(cold: BwrapLauncher | None = None) -> AsyncGenerator[TemplateLauncher]:
+    async with open_templates(cold or new_launcher(), SessionLimits()) as made:
+        assert isinstance(made, TemplateLauncher)
+        yield made
+
+
+async def wait_dead(pid: int) -> None:
+    """Until a process of the host is gone."""
+    with suppress(ProcessLookupError):
+        pidfd = os.pidfd_open(pid)
+        try:
+            with trio.fail_after(ENDING_S):
+                await trio.lowlevel.wait_readable(pidfd)
+        finally:
+            os.close(pidfd)
+
+
+def lives(pid: int) -> bool:
+    return os.path.exists(f"/proc/{pid}")
+
+
+async def test_all_interpreters_are_forks_of_as_few_templates_as_can_be(
+    found: dict[str, Environment],
+) -> None:
+    code = {"python": "print(6 * 7)", "bash": "echo 42", "node": "console.log(42)"}
+    usable = {name: e for name, e in found.items() if e.problem is None}
+    async with open_launcher() as forking:
+        for name, environment in usable.items():
+            async with open_session(environment, launcher=forking) as session:
+                assert isinstance(session.jail, ForkedJail)
+                assert (await session.run(code[name])).stdout == "42\n"
+        assert forking.reasons == {}
+        kinds = {(e.agent_python, e.binds, e.path) for e in usable.values()}
+        assert len(forking.templates) == len(kinds)
+
+
+async def test_common_modules_and_wanted_ones_are_there_already(python: Environment) -> None:
+    """And in nobody's way: only those that code imports have names."""
+    wanted = replace(python, preload=("sqlite3", "xml.dom.minidom"))
+    look = "import sys; print([m in sys.modules for m in ('json', 'sqlite3', 'xml.dom.minidom')])"
+    async with open_launcher() as forking:
+        async with open_session(wanted, launcher=forking) as session:
+            assert (await session.run(look)).stdout == "[True, True, True]\n"
+            assert (await session.run("json")).exit_code == 1
+        async with open_session(python, launcher=forking) as session:
+            assert (await session.run(look)).stdout == "[True, False, False]\n"
+        assert len(forking.templates) == 2
+
+
+async def test_random_state_is_a_session_s_own(python: Environment) -> None:
+    code = "import random, uuid, secrets; print(random.random(), uuid.uuid4(), secrets.token_hex())"
+    told: list[str] = []
+    async with open_launcher() as forking:
+        for _ in range(3):
+            async with open_session(python, launcher=forking) as session:
+                told += (await session.run(code)).stdout.split()
+    assert len(set(told)) == len(told)
+
+
+async def test_what_cannot_be_preloaded_falls_back_alone(python: Environment) -> None:
+    broken = replace(python, name="broken", preload=("nonesuch_module",))
+    async with open_launcher() as forking:
+        for _ in range(2):
+            async with open_session(broken, launcher=forking) as session:
+                assert not isinstance(session.jail, ForkedJail)
+                assert (await session.run("print(1)")).stdout == "1\n"
+        assert "import nonesuch_module: ModuleNotFoundError" in forking.reasons["broken"]
+        async with open_session(python, launcher=forking) as session:
+            assert isinstance(session.jail, ForkedJail)
+        assert set(forking.reasons) == {"broken"}
+
+
+async def test_a_module_that_starts_a_thread_is_refused(python: Environment) -> None:
+    with open_directory() as directory:
+        package = directory / "lib"
+        package.mkdir(mode=0o755)
+        (package / "threaded.py").write_text(
+            "import threading, time\n"
+            "threading.Thread(target=time.sleep, args=(3600,), daemon=True).start()\n"
+        )
+        # A project's place is known: Python finds it there by a .pth-less path of its own.
+        project = mount_of(package, "/usr/local/lib/python3/dist-packages")
+        paths = [
+            p
+            for p in ("/usr/local/lib/python3.11/dist-packages", "/usr/lib/python3/dist-packages")
+            if Path(p).is_dir()
+        ]
+        if not paths:
+            pytest.skip("not here: this Python has no directory outside its own tree")
+        project = replace(project, mount_point=paths[0])
+        threaded = replace(python, name="threaded", preload=("threaded",))
+        async with (
+            open_launcher() as forking,
+            open_session(threaded, project, launcher=forking) as session,
+        ):
+            assert not isinstance(session.jail, ForkedJail)
+            assert "started a thread" in forking.reasons["threaded"]
+
+
+class UnnestableLauncher(BwrapLauncher):
+    """As on a host that does not let namespaces be nested."""
+
+    nestable = False
+
+    def _arguments(self, plan: Plan, content: JailContent) -> list[str]:
+        words = super()._arguments(plan, content)
+        return (
+            words if "--disable-userns" in words or self.nestable else ["--disable-userns", *words]
+        )
+
+
+async def test_where_namespaces_cannot_be_nested_sessions_start_cold(
+    python: Environment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cold = UnnestableLauncher(new_launcher().bwrap_path, new_launcher().user.uid)
+    async with open_launcher(cold) as forking:
+        async with open_session(python, launcher=forking) as session:
+            assert (await session.run("print(1)")).stdout == "1\n"
+        assert "unshare" in forking.reasons["python"]
+        # It is not tried again for each session ...
+        started = 0
+
+        async def count(*_: object) -> None:
+            nonlocal started
+            started += 1
+
+        with monkeypatch.context() as patched:
+            patched.setattr(launcher, "start_template", count)
+            async with open_session(python, launcher=forking):
+                assert started == 0
+    # ... but where it works, it is.
+
+
+async def test_after_a_pause_a_template_is_tried_again(
+    python: Environment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launcher, "FIRST_PAUSE_S", 0.0)
+    cold = UnnestableLauncher(new_launcher().bwrap_path, new_launcher().user.uid)
+    async with open_launcher(cold) as forking:
+        async with open_session(python, launcher=forking) as session:
+            assert not isinstance(session.jail, ForkedJail)
+        cold.nestable = True
+        for line in forking._lines.values():
+            assert line.template is not None
+            line.template.close()
+        async with open_session(python, launcher=forking) as session:
+            assert isinstance(session.jail, ForkedJail)
+        assert forking.reasons == {}
+
+
+async def test_sessions_outlive_their_template(python: Environment) -> None:
+    async with open_launcher() as forking, open_session(python, launcher=forking) as session:
+        await session.run("kept = 1")
+        [first] = forking.templates
+        signal.pidfd_send_signal(first.pidfd, signal.SIGKILL)
+        assert (await session.run("print(kept)")).stdout == "1\n"
+        # The next session comes from a new one.
+        async with open_session(python, launcher=forking) as other:
+            assert isinstance(other.jail, ForkedJail)
+            assert (await other.run("print(2)")).stdout == "2\n"
+            [second] = forking.templates
+            assert second is not first
+        assert (await session.run("print(kept)")).stdout == "1\n"
+
+
+async def test_an_old_template_s_jail_goes_with_its_last_session(python: Environment) -> None:
+    async with open_launcher() as forking:
+        async with open_session(python, launcher=forking) as session:
+            [first] = forking.templates
+            first.close()
+            assert (await session.run("print(1)")).stdout == "1\n"
+            assert lives(first.pid)
+        await wait_dead(first.pid)
+
+
+async def test_killing_bwrap_s_outer_process_loses_nothing(python: Environment) -> None:
+    async with open_launcher() as forking, open_session(python, launcher=forking) as session:
+        [made] = forking.templates
+        parent = int(Path(f"/proc/{made.pid}/stat").read_text().rpartition(")")[2].split()[1])
+        os.kill(parent, signal.SIGKILL)
+        assert (await session.run("print(1)")).stdout == "1\n"
+        async with open_session(python, launcher=forking) as other:
+            assert (await other.run("print(2)")).stdout == "2\n"
+
+
+async def test_killing_a_jail_s_first_process_ends_all_in_it(python: Environment) -> None:
+    async with open_launcher() as forking:
+        async with open_session(python, launcher=forking) as session:
+            [made] = forking.templates
+            os.kill(made.pid, signal.SIGKILL)
+            with trio.fail_after(ENDING_S):
+                await session.jail.wait()
+        async with open_session(python, launcher=forking) as other:
+            assert (await other.run("print(2)")).stdout == "2\n"
+
+
+async def test_a_session_s_end_takes_all_that_it_started(python: Environment) -> None:
+    daemon = (
+        "import os, signal\n"
+        "for _ in range(5):\n"
+        "    if os.fork() == 0:\n"
+        "        os.setsid()\n"
+        "        if os.fork(): os._exit(0)\n"
+        "        signal.pause()\n"
+    )
+    async with open_launcher() as forking, open_session(python, launcher=forking) as bystander:
+        async with open_session(python, launcher=forking) as session:
+            await session.run(daemon)
+        [made] = forking.templates
+        assert made.is_open
+        assert (await bystander.run("print(1)")).stdout == "1\n"
+        # All of the jail's processes: bwrap's, the template, and the bystander's two.
+        below = [made.pid]
+        for pid in below:
+            for children in Path(f"/proc/{pid}/task").glob("*/children"):
+                below += [int(child) for child in children.read_text().split()]
+        assert len(below) == 4
+
+
+async def test_a_template_that_hangs_is_given_up(
+    python: Environment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_launcher() as forking, open_session(python, launcher=forking) as session:
+        [stopped] = forking.templates
+        signal.pidfd_send_signal(stopped.pidfd, signal.SIGSTOP)
+        monkeypatch.setattr(template, "FORK_TIMEOUT_S", 0.2)
+        monkeypatch.setattr(launcher, "FIRST_PAUSE_S", 0.0)
+        async with open_session(python, launcher=forking) as other:
+            assert not isinstance(other.jail, ForkedJail)
+            assert "did not fork" in forking.reasons["python"]
+        assert not stopped.is_open
+        assert (await session.run("print(1)")).stdout == "1\n"
+        monkeypatch.setattr(template, "FORK_TIMEOUT_S", ANSWER_TIMEOUT_S)
+        async with open_session(python, launcher=forking) as other:
+            assert isinstance(other.jail, ForkedJail)
+
+
+async def test_a_fork_that_fails_is_told(python: Environment) -> None:
+    async with open_launcher() as forking, open_session(python, launcher=forking) as session:
+        [made] = forking.templates
+        pid = int(
+            next(
+                line.split()[1]
+                for line in Path(f"/proc/self/fdinfo/{made.pidfd}").read_text().splitlines()
+                if line.startswith("Pid:")
+            )
+        )
+        # By the user whose process it is; root in a container may lack the capability.
+        limit = "import resource as r, sys; r.prlimit(int(sys.argv[1]), r.RLIMIT_NPROC, (1, 1))"
+        credentials = new_launcher().user.credentials()
+        await trio.run_process(
+            [python.program, "-c", limit, str(pid)],
+            user=credentials.user,
+            group=credentials.group,
+            extra_groups=credentials.extra_groups,
+            check=True,
+        )
+        async with open_session(python, launcher=forking) as other:
+            assert not isinstance(other.jail, ForkedJail)
+        assert "Resource temporarily unavailable" in forking.reasons["python"]
+        assert (await session.run("print(1)")).stdout == "1\n"
+
+
+async def test_templates_killed_while_they_fork(python: Environment) -> None:
+    """Every session starts in one way or another, and nothing is left of those that did not."""
+    async with open_launcher() as forking:
+        for round_number in range(6):
+            jails: list[Jail] = []
+
+            async def start(into: list[Jail] = jails) -> None:
+                jail = await forking.launch(jail_spec(python))
+                into.append(jail)
+
+            with trio.fail_after(ANSWER_TIMEOUT_S):
+                async with trio.open_nursery() as nursery:
+                    for _ in range(4):
+                        nursery.start_soon(start)
+                    for _ in range(3 * round_number):
+                        await trio.lowlevel.checkpoint()
+                    for made in forking.templates:
+                        signal.pidfd_send_signal(made.pidfd, signal.SIGKILL)
+            assert len(jails) == 4
+            for jail in jails:
+                async with talking_to(jail, "python") as session:
+                    assert (await session.run("print(1)")).stdout == "1\n"
+                jail.kill()
+                await jail.wait()
+                jail.release()
+            forking._lines.clear()  # each round begins without a pause
+
+
+async def test_cancelled_starts_leave_nothing(python: Environment) -> None:
+    async with open_launcher() as forking:
+        async with open_session(python, launcher=forking):
+            pass
+        descriptors = len(os.listdir("/proc/self/fd"))
+        [made] = forking.templates
+        for turns in range(12):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(forking.launch, jail_spec(python))
+                for _ in range(turns):
+                    await trio.lowlevel.checkpoint()
+                nursery.cancel_scope.cancel()
+        async with open_session(python, launcher=forking) as session:
+            await session.run("pass")
+        assert made.is_open
+        assert len(os.listdir("/proc/self/fd")) == descriptors
+
+
+async def test_a_replaced_project_gets_another_template(python: Environment) -> None:
+    with open_directory() as directory:
+        project = directory / "p"
+        project.mkdir(mode=0o755)
+        (project / "name").write_text("first")
+        before = mount_of(project)
+        read = "print(open('/project/name').read())"
+        async with open_launcher() as forking:
+            async with open_session(python, before, launcher=forking) as session:
+                assert (await session.run(read)).stdout == "first\n"
+                project.rename(directory / "old")
+                project.mkdir(mode=0o755)
+                (project / "name").write_text("second")
+                async with open_session(python, mount_of(project), launcher=forking) as other:
+                    assert (await other.run(read)).stdout == "second\n"
+                assert (await session.run(read)).stdout == "first\n"
+            for made in forking.templates:
+                made.close()
+            with pytest.raises(BadProjectError):
+                await forking.launch(jail_spec(python, before))
+
+
+async def test_what_is_shown_below_a_session_s_own_place_needs_a_jail(python: Environment) -> None:
+    with open_directory() as directory:
+        (directory / "name").write_text("here")
+        project: ProjectMount = mount_of(directory, "/workspace/project")
+        async with (
+            open_launcher() as forking,
+            open_session(python, project, launcher=forking) as session,
+        ):
+            assert not isinstance(session.jail, ForkedJail)
+            read = "print(open('/workspace/project/name').read())"
+            assert (await session.run(read)).stdout == "here\n"
+            assert "/workspace/project" in forking.reasons["python"]
+
+
+async def test_too_many_templates_make_room(
+    python: Environment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launcher, "MAX_TEMPLATES", 2)
+    async with open_launcher() as forking:
+        for module in ("json", "csv", "ast"):
+            kind = replace(python, preload=(module,))
+            async with launched(forking, jail_spec(kind)) as jail:
+                assert isinstance(jail, ForkedJail)
+            assert len(forking.templates) <= 2
+        assert [made.spec.preload for made in forking.templates] == [("csv",), ("ast",)]
+
+
+async def test_a_template_that_nobody_uses_goes(
+    python: Environment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(template, "KEEP_S", 0.05)
+    async with open_launcher() as forking:
+        async with open_session(python, launcher=forking) as session:
+            [made] = [line.template for line in forking._lines.values()]
+            assert made is not None
+            with trio.fail_after(ENDING_S):
+                while made.is_open:
+                    await trio.testing.wait_all_tasks_blocked(0.01)
+            assert (await session.run("print(1)")).stdout == "1\n"
+        await wait_dead(made.pid)
