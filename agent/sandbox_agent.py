@@ -4734,7 +4734,7 @@ def main(arguments: Sequence[str]) -> NoReturn:
         control_fd = int(arguments[1])
         os.set_inheritable(control_fd, False)
         python_worker(control_fd)
-    names = ("prestart", "python", "bash", "node", "workspace")
+    names = ("prestart", "python", "bash", "node", "workspace", "limits")
     options: dict[str, str] = dict.fromkeys(names, "")
     for option, value in zip(arguments[::2], [*arguments[1::2], ""]):
         if option[2:] not in options or not option.startswith("--") or not value:
@@ -4745,8 +4745,14 @@ def main(arguments: Sequence[str]) -> NoReturn:
     if prestart not in {None, *INTERPRETERS}:
         sys.exit(f"sandbox_agent: --prestart {prestart}: expected {', '.join(INTERPRETERS)}")
     workspace = options.pop("workspace")
+    try:
+        limits = Limits(_as_object(_from_json(options.pop("limits") or "{}")))
+    except ValueError as error:
+        sys.exit(f"sandbox_agent: --limits: {error}")
     read_fd, write_fd = claim_channel()
-    serve(read_fd, write_fd, prestart=prestart, programs=options, workspace=workspace)
+    serve(
+        read_fd, write_fd, prestart=prestart, programs=options, workspace=workspace, limits=limits
+    )
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import re
 import socket
 import sys
@@ -51,6 +52,7 @@ print(json.dumps({
     "uid": os.getuid(),
     "capabilities": int(status["CapEff"], 16) | int(status["CapBnd"], 16),
     "no_new_privs": status["NoNewPrivs"] == "1",
+    "filtered": status["Seccomp"] == "2",
     "nested": ctypes.CDLL(None).unshare(CLONE_NEWUSER) == 0,
 }))
 """
@@ -119,6 +121,7 @@ def examine(settings: Settings, search_path: str) -> list[Check]:
         check_bubblewrap(launcher.bwrap_path),
         check_jails(trials),
         *check_lockdown(trials),
+        *check_filter(trials, platform.machine(), has_table=launcher.system_calls is not None),
         *check_user(launcher),
         *(check_environment(environment, trials) for environment in environments),
         check_directory("runtime directory", paths.ensure_runtime_dir),
@@ -216,6 +219,39 @@ def check_lockdown(trials: Sequence[Trial]) -> list[Check]:
             detail="no capabilities, no new privileges, no nested user namespaces",
         )
     ]
+
+
+def check_filter(trials: Sequence[Trial], machine: str, *, has_table: bool) -> list[Check]:
+    """Whether code's system calls are filtered; empty if no jail started.
+
+    Args:
+        machine: as `platform.machine()` names it.
+        has_table: there is a filter for it.
+    """
+    facts = next((trial.facts for trial in trials if trial.facts is not None), None)
+    if facts is None:
+        return []
+    name = "system calls"
+    if not has_table:
+        return [
+            Check(
+                name=name,
+                status="warn",
+                detail=f"not filtered: nobody has put those of {machine} into a table, so each "
+                "session starts in a jail of its own; the jail's other measures hold",
+                fix="Use x86_64 or aarch64 for code that you don't trust.",
+            )
+        ]
+    if not facts["filtered"]:
+        return [
+            Check(
+                name=name,
+                status="fail",
+                detail="not filtered, though there is a filter",
+                fix="This should not happen: do not run untrusted code, and report it.",
+            )
+        ]
+    return [Check(name=name, status="ok", detail="filtered")]
 
 
 def check_user(launcher: BwrapLauncher) -> list[Check]:

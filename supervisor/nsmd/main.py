@@ -123,11 +123,14 @@ class _Starter:
         from nsmd import daemon  # noqa: PLC0415
         from nsmd.environments import find_environments  # noqa: PLC0415
         from nsmd.jail import BwrapLauncher  # noqa: PLC0415
+        from nsmd.limits import session_limits  # noqa: PLC0415
         from nsmd.templates import open_templates  # noqa: PLC0415
 
         daemon.raise_descriptor_limit()
         search_path = _search_path()
-        launcher = BwrapLauncher.for_host(search_path, settings.defaults.jail_uid)
+        launcher = BwrapLauncher.for_host(
+            search_path, settings.defaults.jail_uid, limits=session_limits(settings)
+        )
         setup = daemon.Setup(
             settings=settings,
             listener=listener,

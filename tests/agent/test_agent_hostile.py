@@ -5,10 +5,14 @@ The jail here has no system call filter, so that what holds is the agent's own d
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from collections.abc import Generator
 
 import pytest
 
+import sandbox_agent
 from agent_process import AgentProcess, Interpreter, Reply, becomes_true, jailed_agent
 from realjail import BWRAP, needs_bwrap
 from sandbox_agent import encode_frame
@@ -386,6 +390,36 @@ def test_limits_reach_an_interpreter_that_runs_already(interpreter: Interpreter)
         reply = agent.run(codes[interpreter], interpreter)
         assert reply.stdout.split() == ["70", "128"]
         assert not reply.interpreter_restarted
+
+
+@pytest.mark.parametrize("interpreter", ["python", "bash", "node"])
+def test_limits_from_the_start_change_nothing_when_they_come_again(
+    interpreter: Interpreter,
+) -> None:
+    """Where a filter keeps the agent from limiting others, a change takes another interpreter."""
+    shell = "ulimit -u; ulimit -n; echo $PPID"
+    codes = {
+        "bash": "ulimit -u; ulimit -n; echo $$",
+        "python": f"import subprocess; _ = subprocess.run(['bash', '-c', '{shell}'])",
+        "node": f"require('child_process').spawnSync('bash', ['-c', '{shell}'], {{stdio: [0, 1]}})",
+    }
+    limits = {"processes": 70, "descriptors": 128}
+    with jailed_agent("--prestart", interpreter, "--limits", json.dumps(limits)) as agent:
+        agent.send(type="hello", limits=limits)
+        first_pid = "2"
+        assert agent.run(codes[interpreter], interpreter).stdout.split() == ["70", "128", first_pid]
+
+
+@pytest.mark.parametrize("limits", ["{", '{"processes": 0}', '{"descriptors": "many"}'])
+def test_limits_that_are_none_are_refused(limits: str) -> None:
+    told = subprocess.run(
+        [sys.executable, sandbox_agent.__file__, "--limits", limits],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert told.returncode == 1
+    assert told.stderr.startswith("sandbox_agent: --limits: ")
 
 
 def test_the_memory_limit_is_a_memory_error_and_keeps_state(jailed: AgentProcess) -> None:

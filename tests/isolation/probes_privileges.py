@@ -10,7 +10,7 @@ def _as_root_of_its_namespace(words: Arguments, _: Stage) -> Arguments:
 
 
 _POWERFUL = both(
-    without("--disable-userns", "--cap-drop"),
+    without("--disable-userns", "--cap-drop", "--seccomp"),
     # With another user bwrap makes a second user namespace, which owns none of the others.
     _as_root_of_its_namespace,
     lambda words, _: [*words[:-2], "--cap-add", "ALL", *words[-2:]],
@@ -33,7 +33,7 @@ made = [hex(flags) for flags in (NEWUSER, NEWUSER | NEWNS) if child(flags)]
 program = subprocess.run(["unshare", "--user", "true"], capture_output=True).returncode
 verdict(made or (program == 0 and "unshare(1) works"))
 """,
-        weakness=Weakness(arguments=without("--disable-userns")),
+        weakness=Weakness(arguments=without("--disable-userns", "--seccomp")),
     ),
     Probe(
         name="more-namespaces",

@@ -10,6 +10,7 @@ from nsmd.jail.arguments import (
     Mount,
     agent_command,
     session_arguments,
+    template_arguments,
 )
 from nsmd.jail.host import HostSystem
 from nsmd.values import Environment, JailSizes
@@ -48,6 +49,14 @@ def test_a_jail_has_namespaces_of_its_own_and_can_make_no_more() -> None:
     assert {"--disable-userns", "--new-session", "--as-pid-1", "--unshare-cgroup-try"} <= {*words}
     assert ("--cap-drop", "ALL") in pairwise(words)
     assert ("--info-fd", "7") in pairwise(words)
+
+
+def test_the_filter_is_installed_for_the_command_where_there_is_one() -> None:
+    content = JailContent(host=MERGED, mounts=(), files=(), path="", info_fd=7, filter_fd=9)
+    assert ("--seccomp", "9") in pairwise(session_arguments(content, JailSizes()))
+    assert "--seccomp" not in arguments()
+    # Forks of a template install it when their set-up is over.
+    assert "--seccomp" not in template_arguments(content)
 
 
 def test_it_does_not_die_with_a_thread_of_the_supervisor() -> None:
@@ -100,7 +109,8 @@ def test_code_finds_itself_in_its_workspace() -> None:
 
 
 def test_the_agent_is_told_which_interpreter_to_start() -> None:
-    assert agent_command(PYTHON) == [
+    assert agent_command(PYTHON, {"processes": 9}) == [
         *("/opt/py/bin/python3", "-I", "/run/nsm/agent.py", "--prestart", "python"),
         *("--python", "/opt/py/bin/python3", "--workspace", "/workspace"),
+        *("--limits", '{"processes": 9}'),
     ]

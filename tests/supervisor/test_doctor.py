@@ -19,6 +19,7 @@ from nsmd.doctor import (
     check_bubblewrap,
     check_directory,
     check_environment,
+    check_filter,
     check_jails,
     check_lockdown,
     render_json,
@@ -36,6 +37,7 @@ GOOD: Mapping[str, object] = {
     "uid": 1000,
     "capabilities": 0,
     "no_new_privs": True,
+    "filtered": True,
     "nested": False,
 }
 
@@ -64,7 +66,7 @@ ALL_OPTIONS = "".join(
     f"    --{name} X\n"
     for name in (
         *("args", "as-pid-1", "cap-drop", "disable-userns", "file", "info-fd", "new-session"),
-        *("perms", "remount-ro", "size", "unshare-cgroup-try"),
+        *("perms", "remount-ro", "seccomp", "size", "unshare-cgroup-try"),
     )
 )
 
@@ -124,6 +126,18 @@ def test_code_with_power(change: Mapping[str, object], said: str) -> None:
     check = check_lockdown([trial(**change)])[0]
     assert check.status == "fail"
     assert said in check.detail
+
+
+@pytest.mark.parametrize(
+    ("filtered", "has_table", "status"),
+    [(True, True, "ok"), (False, True, "fail"), (False, False, "warn"), (True, False, "warn")],
+)
+def test_the_filter(filtered: bool, has_table: bool, status: str) -> None:
+    trials = [REFUSED, trial(filtered=filtered)]
+    check = check_filter(trials, "riscv64", has_table=has_table)[0]
+    assert check.status == status
+    assert ("riscv64" in check.detail) is not has_table
+    assert check_filter([REFUSED], "riscv64", has_table=has_table) == []
 
 
 def test_environments() -> None:
@@ -211,6 +225,7 @@ def test_this_host_is_well(tmp_path: Path) -> None:
     assert report["ok"] is True
     found = {check["name"]: check for check in report["checks"]}
     assert found["jails"]["status"] == found["lock-down"]["status"] == "ok"
+    assert found["system calls"]["status"] == "ok"
     assert found["environment bash"]["status"] == "ok"
     assert found["runtime directory"]["detail"] == str(tmp_path / "nsm")
     assert ("jail user" in found) is (os.geteuid() == 0)

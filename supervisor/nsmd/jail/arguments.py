@@ -7,7 +7,8 @@ children.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from nsmd.jail.host import HostSystem
@@ -69,6 +70,7 @@ class JailContent:
         mounts: beyond the base system; sorted here so that parents come first.
         path: value of PATH.
         info_fd: descriptor on which bwrap tells the process id of the jail's PID 1.
+        filter_fd: of the filter of system calls for the command; None for none.
     """
 
     host: HostSystem
@@ -76,6 +78,7 @@ class JailContent:
     files: Sequence[FileData]
     path: str
     info_fd: int
+    filter_fd: int | None = None
 
 
 def session_arguments(content: JailContent, sizes: JailSizes) -> list[str]:
@@ -85,8 +88,11 @@ def session_arguments(content: JailContent, sizes: JailSizes) -> list[str]:
         # Without it, code makes a user namespace in which it undoes read-only binds.
         *("--disable-userns", "--hostname", HOSTNAME),
         "--as-pid-1",
+        *_filter(content.filter_fd),
         *_base_system(content.host),
         *("--proc", "/proc", "--dev", "/dev"),
+        # It names the keys that the host's user has in the kernel, whatever the namespace.
+        *("--ro-bind", "/dev/null", "/proc/keys"),
         *_private_file_systems(sizes),
         *_content(content),
         *("--chdir", WORKSPACE),
@@ -113,13 +119,19 @@ def template_arguments(content: JailContent) -> list[str]:
     ]
 
 
-def agent_command(environment: Environment) -> list[str]:
-    """The command that the jail runs as PID 1 (`docs/agent-protocol.md`, Start)."""
+def agent_command(environment: Environment, limits: Mapping[str, int]) -> list[str]:
+    """The command that the jail runs as PID 1 (`docs/agent-protocol.md`, Start).
+
+    Args:
+        limits: as in `hello`.
+    """
     return [
         *(environment.agent_python, "-I", AGENT_PATH),
         *("--prestart", environment.interpreter),
         *(f"--{environment.interpreter}", environment.program),
         *("--workspace", WORKSPACE),
+        # Now, since the filter keeps the agent from limiting an interpreter that runs.
+        *("--limits", json.dumps(limits)),
     ]
 
 
@@ -145,6 +157,11 @@ def _namespaces(info_fd: int) -> Iterator[str]:
     yield from ("--uid", str(JAIL_UID), "--gid", str(JAIL_UID))
     yield from ("--cap-drop", "ALL")
     yield from ("--new-session", "--info-fd", str(info_fd))
+
+
+def _filter(fd: int | None) -> Iterator[str]:
+    if fd is not None:
+        yield from ("--seccomp", str(fd))
 
 
 def _base_system(host: HostSystem) -> Iterator[str]:

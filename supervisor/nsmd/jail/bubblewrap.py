@@ -31,6 +31,7 @@ REQUIRED_OPTIONS = frozenset(
         "--new-session",
         "--perms",
         "--remount-ro",
+        "--seccomp",
         "--size",
         "--unshare-cgroup-try",
     }

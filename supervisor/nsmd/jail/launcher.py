@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import re
 import socket
 import subprocess
@@ -42,8 +43,16 @@ from nsmd.jail.process import (
     wait_for_starter,
 )
 from nsmd.jail.programcode import ProgramCode, source_of
+from nsmd.jail.seccomp import filter_program
 from nsmd.jail.user import JailUser
-from nsmd.values import Environment, JailSpec, ProjectMount, ReadOnlyBind, TemplateSpec
+from nsmd.values import (
+    Environment,
+    JailSpec,
+    ProjectMount,
+    ReadOnlyBind,
+    SessionLimits,
+    TemplateSpec,
+)
 
 INFO_TIMEOUT_S = 10.0
 """bwrap tells the process id of its child 3 ms after its start. One that has not by now hangs on
@@ -70,6 +79,7 @@ class Plan:
         channel: kind of the socket that the command gets as its descriptor 0.
         binds, path, project: as in `TemplateSpec`.
         programs: files that come from us: content by path.
+        system_calls: the filter that bwrap installs for the command, in classic BPF.
     """
 
     command: list[str]
@@ -79,6 +89,7 @@ class Plan:
     path: str
     project: ProjectMount | None
     programs: Mapping[str, bytes]
+    system_calls: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,6 +114,11 @@ class BwrapLauncher:
             any other runs them as itself.
         mounts: from `enter_private_mounts`, for the same.
         agent_source: the agent's program; None for the installed one.
+        limits: of all sessions.
+
+    Attributes:
+        system_calls: the filter of code in jails, in classic BPF; None where nobody has put this
+            machine's system calls into a table.
 
     Raises:
         ValueError: jails would run as root.
@@ -115,8 +131,11 @@ class BwrapLauncher:
         *,
         mounts: PrivateMounts | None = None,
         agent_source: bytes | None = None,
+        limits: SessionLimits | None = None,
     ) -> None:
         self.user = JailUser(jail_uid, mounts)
+        self.system_calls = filter_program(platform.machine())
+        self._limits = limits or SessionLimits()
         self.bwrap_path = bwrap_path
         self._agent_source = agent_source
         self._agent_code = ProgramCode(sandbox_agent, AGENT_PATH)
@@ -126,7 +145,12 @@ class BwrapLauncher:
 
     @classmethod
     def for_host(
-        cls, search_path: str, jail_uid: int, *, agent_source: bytes | None = None
+        cls,
+        search_path: str,
+        jail_uid: int,
+        *,
+        agent_source: bytes | None = None,
+        limits: SessionLimits | None = None,
     ) -> BwrapLauncher:
         """The launcher for this process; as root, it first gets mounts of its own.
 
@@ -136,8 +160,13 @@ class BwrapLauncher:
             search_path: value of PATH to find bwrap on.
             jail_uid: for a supervisor that runs as root.
         """
-        mounts = enter_private_mounts() if os.geteuid() == 0 else None
-        return cls(find_bwrap(search_path), jail_uid, mounts=mounts, agent_source=agent_source)
+        return cls(
+            find_bwrap(search_path),
+            jail_uid,
+            mounts=enter_private_mounts() if os.geteuid() == 0 else None,
+            agent_source=agent_source,
+            limits=limits,
+        )
 
     def __repr__(self) -> str:
         return f"<BwrapLauncher {self.bwrap_path} as user {self.user.uid}>"
@@ -147,13 +176,14 @@ class BwrapLauncher:
         environment = spec.environment
         return await self._launch(
             Plan(
-                command=agent_command(environment),
+                command=agent_command(environment, self._limits.of_interpreters(environment)),
                 arguments=partial(session_arguments, sizes=spec.sizes),
                 channel=socket.SOCK_STREAM,
                 binds=environment.binds,
                 path=environment.path,
                 project=spec.project,
                 programs={AGENT_PATH: await self._agent(environment)},
+                system_calls=self.system_calls,
             )
         )
 
@@ -226,12 +256,20 @@ class BwrapLauncher:
             ours.callback(os.close, stderr_fd)
             mounts = self._mounts(plan, program, theirs)
             files = _files(plan.programs, theirs)
+            filter_fd = None
+            if plan.system_calls is not None:
+                filter_fd = _memory_file(plan.system_calls, theirs)
             if self._host is None:
                 self._host = scan_host()
             arguments = self._arguments(
                 plan,
                 JailContent(
-                    host=self._host, mounts=mounts, files=files, path=plan.path, info_fd=info_end
+                    host=self._host,
+                    mounts=mounts,
+                    files=files,
+                    path=plan.path,
+                    info_fd=info_end,
+                    filter_fd=filter_fd,
                 ),
             )
             # Not on the command line: everyone on the host and in the jail could read it there.
@@ -243,6 +281,7 @@ class BwrapLauncher:
                 inherited=[
                     info_end,
                     arguments_fd,
+                    *(() if filter_fd is None else (filter_fd,)),
                     *(file.descriptor for file in files),
                     *(mount.source for mount in mounts if isinstance(mount.source, int)),
                 ],
