@@ -4050,7 +4050,7 @@ const { includes, indexOf, repeat, slice } = String.prototype;
 const { inspect, types: { isNativeError, isProxy } } = require('node:util');
 const { Writable } = require('node:stream');
 const { Worker } = require('node:worker_threads');
-const { createRequire } = require('node:module');
+const { builtinModules, createRequire } = require('node:module');
 
 // Number of an execution that was interrupted and must not begin any more.
 const state = new Int32Array(new SharedArrayBuffer(4));
@@ -4557,8 +4557,12 @@ const PROTOTYPES = {
   __proto__: null, string: String.prototype, number: Number.prototype, bigint: BigInt.prototype,
   boolean: Boolean.prototype, symbol: Symbol.prototype,
 };
+// Since Node 22 the description of a web interface, FormData for one, loads what is behind it,
+// which would take a third more time to start; then none of those has a getter.
+const GETTABLE = getOwnPropertyDescriptor(global_, 'AbortController')?.get ? ownKeys(global_)
+  : ['Buffer', 'crypto', 'navigator', 'performance', 'process', ...builtinModules];
 const OWN_GETTERS = [
-  ...ownKeys(global_).map((name) => getOwnPropertyDescriptor(global_, name).get),
+  ...GETTABLE.map((name) => getOwnPropertyDescriptor(global_, name)?.get),
   ...['stdout', 'stderr'].map((name) => getOwnPropertyDescriptor(process, name).get),
 ].filter(Boolean);
 const objectOf = (value) => {
