@@ -7,6 +7,7 @@ limits               what is checked of a request first
 environments         what there is to run in: the host's interpreters
 project              which directory may be mounted
 jail/                how one jail is launched and ended
+templates/           sessions as forks of a running Python
 agentframes          what comes out of a jail, checked
 agentlink            frames to and from one agent
 requests             questions to one agent, and their answers

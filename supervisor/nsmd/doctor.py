@@ -13,7 +13,7 @@ import re
 import socket
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 import trio
@@ -25,7 +25,8 @@ from nsmd.jail import BwrapLauncher
 from nsmd.jail.bubblewrap import missing_bwrap, probe_bwrap
 from nsmd.jail.failure import SEE_DOCTOR
 from nsmd.settings import Settings
-from nsmd.values import Environment, JailSizes, JailSpec
+from nsmd.templates import TemplateLauncher, open_templates
+from nsmd.values import Environment, JailSizes, JailSpec, SessionLimits
 
 Status = Literal["ok", "warn", "fail"]
 
@@ -114,14 +115,16 @@ def examine(settings: Settings, search_path: str) -> list[Check]:
     Args:
         search_path: value of PATH to find programs on.
     """
-    launcher = BwrapLauncher.for_host(search_path, settings.defaults.jail_uid, agent_source=_TRIAL)
+    launcher = BwrapLauncher.for_host(search_path, settings.defaults.jail_uid)
     environments = find_environments(settings, search_path, unreadable=launcher.user.why_unreadable)
-    trials = trio.run(_try_all, launcher, [e for e in environments if e.problem is None])
+    usable = [environment for environment in environments if environment.problem is None]
+    trials = trio.run(_try_all, launcher.with_agent(_TRIAL), usable)
     return [
         check_bubblewrap(launcher.bwrap_path),
         check_jails(trials),
         *check_lockdown(trials),
         *check_filter(trials, platform.machine(), has_table=launcher.system_calls is not None),
+        *check_forking(launcher, settings, trials),
         *check_user(launcher),
         *(check_environment(environment, trials) for environment in environments),
         check_directory("runtime directory", paths.ensure_runtime_dir),
@@ -254,6 +257,32 @@ def check_filter(trials: Sequence[Trial], machine: str, *, has_table: bool) -> l
     return [Check(name=name, status="ok", detail="filtered")]
 
 
+def check_forking(
+    launcher: BwrapLauncher, settings: Settings, trials: Sequence[Trial]
+) -> list[Check]:
+    """Whether sessions can be forked from templates; empty if no jail starts anyway."""
+    name = "templates"
+    if not settings.defaults.templates:
+        return [Check(name=name, status="ok", detail="off in config.toml: sessions start slowly")]
+    # Without modules to preload: each environment says by itself whether its own can be.
+    environments = [replace(t.environment, preload=()) for t in trials if t.facts is not None]
+    if not environments:
+        return []
+    reason = trio.run(_why_not_forked, launcher, _trial_spec(environments[0]))
+    if reason is None:
+        return [Check(name=name, status="ok", detail="sessions are forked from running ones")]
+    return [
+        Check(
+            name=name,
+            status="warn",
+            detail=f"each session starts in a jail of its own, which takes ten times as long and "
+            f"more memory: {reason}",
+            fix="Sessions work all the same. Forks need user namespaces within user namespaces, "
+            "and a /proc of their own: see docs/isolation.md, 'Where forking does not work'.",
+        )
+    ]
+
+
 def check_user(launcher: BwrapLauncher) -> list[Check]:
     """As whom jails run, where the supervisor is root; else there is nothing to say."""
     if os.geteuid() != 0:
@@ -352,13 +381,8 @@ async def _try_all(launcher: BwrapLauncher, environments: Sequence[Environment])
 
 async def _try(launcher: BwrapLauncher, environment: Environment) -> Trial:
     """Start one trial jail and read what it says."""
-    spec = JailSpec(
-        environment=environment,
-        project=None,
-        sizes=JailSizes(workspace_mb=16, tmp_mb=16, shm_mb=16),
-    )
     try:
-        jail = await launcher.launch(spec)
+        jail = await launcher.launch(_trial_spec(environment))
     except NsmError as error:
         return Trial(environment=environment, facts=None, error=error)
     answer = b""
@@ -374,6 +398,29 @@ async def _try(launcher: BwrapLauncher, environment: Environment) -> Trial:
         return Trial(environment=environment, facts=json.loads(answer))
     except ValueError:
         return Trial(environment=environment, facts=None)
+
+
+def _trial_spec(environment: Environment) -> JailSpec:
+    sizes = JailSizes(workspace_mb=16, tmp_mb=16, shm_mb=16)
+    return JailSpec(environment=environment, project=None, sizes=sizes)
+
+
+async def _why_not_forked(launcher: BwrapLauncher, spec: JailSpec) -> str | None:
+    """Start one session as the supervisor does."""
+    async with open_templates(launcher, SessionLimits()) as forking:
+        if not isinstance(forking, TemplateLauncher):
+            return f"nsm has no table of system calls for {platform.machine()}"
+        try:
+            jail = await forking.launch(spec)
+        except NsmError as error:
+            return error.message
+        try:
+            return forking.reasons.get(spec.environment.name)
+        finally:
+            jail.kill()
+            with trio.CancelScope(shield=True):
+                await jail.wait()
+            jail.release()
 
 
 async def _read_all(channel: socket.socket) -> bytes:

@@ -20,13 +20,17 @@ from nsmd.doctor import (
     check_directory,
     check_environment,
     check_filter,
+    check_forking,
     check_jails,
     check_lockdown,
     render_json,
     render_text,
 )
+from nsmd.jail.arguments import JailContent
+from nsmd.jail.launcher import Plan
+from nsmd.settings import Defaults, Settings
 from nsmd.values import Environment
-from realjail import SYSTEM_PATH, needs_bwrap
+from realjail import SYSTEM_PATH, environments, needs_bwrap, new_launcher
 
 PYTHON = Environment(
     name="python", interpreter="python", description="Python 3.12.1", program="/opt/bin/python3"
@@ -298,3 +302,34 @@ def test_without_any_interpreter_it_says_which_are_missing(tmp_path: Path) -> No
     assert len(found) == 4
     assert {check["status"] for check in found} == {"warn"}
     assert all("install" in check["fix"] for check in found)
+
+
+@needs_bwrap
+@pytest.mark.jail
+def test_forking_is_tried() -> None:
+    trials = [Trial(environment=environments()["bash"], facts=dict(GOOD))]
+    [check] = check_forking(new_launcher(), Settings(), trials)
+    assert check.status == "ok", check
+    assert not check_forking(new_launcher(), Settings(), [REFUSED])
+    off = Settings(defaults=Defaults(templates=False))
+    [check] = check_forking(new_launcher(), off, trials)
+    assert (check.status, "config.toml" in check.detail) == ("ok", True)
+
+
+@needs_bwrap
+@pytest.mark.jail
+def test_where_sessions_cannot_be_forked_it_says_which_step_failed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    trials = [Trial(environment=environments()["bash"], facts=dict(GOOD))]
+    launcher = new_launcher()
+
+    def closed(plan: Plan, content: JailContent) -> list[str]:
+        return ["--disable-userns", *plan.arguments(content)]
+
+    monkeypatch.setattr(launcher, "_arguments", closed)
+    # A session's own jail has the option already; bwrap takes it twice.
+    [check] = check_forking(launcher, Settings(), trials)
+    assert check.status == "warn"
+    assert "unshare" in check.detail
+    assert "docs/isolation.md" in check.fix

@@ -137,6 +137,7 @@ class BwrapLauncher:
         self.system_calls = filter_program(platform.machine())
         self._limits = limits or SessionLimits()
         self.bwrap_path = bwrap_path
+        self._jail_uid, self._private_mounts = jail_uid, mounts
         self._agent_source = agent_source
         self._agent_code = ProgramCode(sandbox_agent, AGENT_PATH)
         self._template_code = ProgramCode(sandbox_template, TEMPLATE_PATH)
@@ -145,12 +146,7 @@ class BwrapLauncher:
 
     @classmethod
     def for_host(
-        cls,
-        search_path: str,
-        jail_uid: int,
-        *,
-        agent_source: bytes | None = None,
-        limits: SessionLimits | None = None,
+        cls, search_path: str, jail_uid: int, *, limits: SessionLimits | None = None
     ) -> BwrapLauncher:
         """The launcher for this process; as root, it first gets mounts of its own.
 
@@ -160,12 +156,17 @@ class BwrapLauncher:
             search_path: value of PATH to find bwrap on.
             jail_uid: for a supervisor that runs as root.
         """
-        return cls(
-            find_bwrap(search_path),
-            jail_uid,
-            mounts=enter_private_mounts() if os.geteuid() == 0 else None,
-            agent_source=agent_source,
-            limits=limits,
+        mounts = enter_private_mounts() if os.geteuid() == 0 else None
+        return cls(find_bwrap(search_path), jail_uid, mounts=mounts, limits=limits)
+
+    def with_agent(self, source: bytes) -> BwrapLauncher:
+        """The same with another program in the agent's place."""
+        return BwrapLauncher(
+            self.bwrap_path,
+            self._jail_uid,
+            mounts=self._private_mounts,
+            agent_source=source,
+            limits=self._limits,
         )
 
     def __repr__(self) -> str:

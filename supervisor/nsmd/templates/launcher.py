@@ -12,7 +12,6 @@ import trio
 
 from nsm.wire.errors import StartFailedError
 from nsmd.jail import BwrapLauncher, Jail
-from nsmd.jail.seccomp import filter_program
 from nsmd.templates.spec import request_for, template_of, why_unforkable
 from nsmd.templates.template import Template, TemplateError, TemplateGoneError, start_template
 from nsmd.values import Environment, JailSpec, SessionLimits, TemplateSpec
@@ -170,7 +169,7 @@ async def open_templates(
     if not enabled:
         yield cold
         return
-    system_calls = filter_program(platform.machine())
+    system_calls = cold.system_calls
     if system_calls is None:
         log.warning("no table of system calls for %s: no templates", platform.machine())
         yield cold
