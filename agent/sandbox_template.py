@@ -62,7 +62,7 @@ CLONE_NEWIPC = 0x0800_0000
 CLONE_NEWUSER = 0x1000_0000
 CLONE_NEWPID = 0x2000_0000
 CLONE_NEWNET = 0x4000_0000
-MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REC, MS_PRIVATE = 1, 2, 4, 8, 1 << 14, 1 << 18
+MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_BIND, MS_REC, MS_PRIVATE = 2, 4, 8, 4096, 1 << 14, 1 << 18
 PR_SET_SECCOMP, PR_CAPBSET_DROP, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 22, 24, 36, 38
 PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL = 47, 4
 SECCOMP_MODE_FILTER = 2
@@ -81,6 +81,13 @@ NAMESPACES = (
 
 INODES_PER_MB = 128
 """Each takes about 1 KiB of the kernel's memory, which the size of a tmpfs does not count."""
+
+FIRST_PID = 300
+"""Of what PID 1 starts in a session. Where pids wrap around, the kernel goes on from there, too
+(RESERVED_PIDS of kernel/pid.c), so none below ever comes back."""
+
+IN_FLIGHT = 256
+"""Descriptors that one message can carry (SCM_MAX_FD of include/net/scm.h), and some."""
 
 COUNTED = {
     # Nothing that code starts gets namespaces of its own: in one it would have privileges.
@@ -114,11 +121,11 @@ def prctl(what: str, option: int, *arguments: int) -> None:
     call(what, libc.prctl(option, *(ctypes.c_ulong(value) for value in given)))
 
 
-def mount(kind: str, target: str, flags: int, options: str = "") -> None:
+def mount(source: str, target: str, kind: str, flags: int, options: str = "") -> None:
     call(
-        f"mount {kind or 'private'} on {target}",
+        f"mount {kind or source or 'private'} on {target}",
         libc.mount(
-            kind.encode() or None,
+            source.encode() or None,
             target.encode(),
             kind.encode() or None,
             ctypes.c_ulong(flags),
@@ -163,12 +170,22 @@ class Filter:
 
 
 def enter_namespaces() -> None:
-    """Puts this process into namespaces of its own, and its next child into a PID namespace."""
+    """Puts this process into namespaces of its own, and its next child into a PID namespace.
+
+    It is user 0 in them, which mounting a devpts takes.
+    """
     uid, gid = os.getuid(), os.getgid()
     call("unshare", libc.unshare(NAMESPACES))
     write_file("/proc/self/setgroups", "deny")
-    write_file("/proc/self/uid_map", f"{UID} {uid} 1")
-    write_file("/proc/self/gid_map", f"{UID} {gid} 1")
+    write_file("/proc/self/uid_map", f"0 {uid} 1")
+    write_file("/proc/self/gid_map", f"0 {gid} 1")
+
+
+def become_user() -> None:
+    """Becomes an ordinary user, in a user namespace that owns none of the others."""
+    call("unshare", libc.unshare(CLONE_NEWUSER))
+    write_file("/proc/self/uid_map", f"{UID} 0 1")
+    write_file("/proc/self/gid_map", f"{UID} 0 1")
 
 
 def make_file_systems(sizes: Mapping[str, int]) -> None:
@@ -177,18 +194,18 @@ def make_file_systems(sizes: Mapping[str, int]) -> None:
     Args:
         sizes: path → MiB.
     """
-    mount("", "/", MS_REC | MS_PRIVATE)
+    mount("", "/", "", MS_REC | MS_PRIVATE)
     for path, size_mb in sizes.items():
         mode = "0755" if path == "/workspace" else "1777"
         options = f"size={size_mb}m,nr_inodes={size_mb * INODES_PER_MB},mode={mode}"
-        mount("tmpfs", path, MS_NOSUID | MS_NODEV, options)
-    if os.path.isdir("/dev/pts"):
-        # The template's own is one file system for all: in it, terminals of others would show.
-        mount(
-            "tmpfs", "/dev/pts", MS_NOSUID | MS_NODEV | MS_NOEXEC | MS_RDONLY, "size=4k,mode=0555"
-        )
+        mount("tmpfs", path, "tmpfs", MS_NOSUID | MS_NODEV, options)
+    # The template's own is one file system for all: in it, terminals of others would show.
+    mount("devpts", "/dev/pts", "devpts", MS_NOSUID | MS_NOEXEC, "ptmxmode=0666,mode=0620")
     # After the fork into the new PID namespace, whose processes it shows.
-    mount("proc", "/proc", MS_NOSUID | MS_NODEV | MS_NOEXEC)
+    mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC)
+    if os.path.exists("/proc/keys"):
+        # It names the keys that the host's user has in the kernel, whatever the namespace.
+        mount("/dev/null", "/proc/keys", "", MS_BIND)
 
 
 def start_loopback() -> None:
@@ -198,15 +215,43 @@ def start_loopback() -> None:
         call("loopback", libc.ioctl(number, ctypes.c_ulong(SIOCSIFFLAGS), request))
 
 
+def leave_low_pids(template_pid: int) -> None:
+    """Has no process of the session get the template's process id.
+
+    Some random number generators, OpenSSL's among them, take a process for a fork if its id is
+    another one than when they were seeded. The template's is 2 in its namespace, and so would be
+    that of each session's interpreter: all would draw the same numbers.
+    """
+    try:
+        write_file("/proc/sys/kernel/ns_last_pid", str(FIRST_PID - 1))
+    except SetupError:  # a kernel without CONFIG_CHECKPOINT_RESTORE
+        pid = 0
+        while pid <= template_pid:
+            pid = os.fork()
+            if pid == 0:
+                os._exit(0)
+            os.waitpid(pid, 0)
+
+
+def reseed() -> None:
+    """Gives the session random numbers of its own where no library does that in a fork itself."""
+    random = sys.modules.get("numpy.random")
+    if random is not None:
+        random.seed()
+
+
 def limit_resources(limits: Mapping[str, int]) -> None:
     """Hard limits of everything in the session; interpreters get tighter ones from the agent."""
     processes = limits.get("processes", 256) + 2  # the agent, and one to look at input with
+    hard_descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[1]  # the supervisor's, too
     wanted = {
         # Counted in the session's own user namespace since Linux 5.14.
         resource.RLIMIT_NPROC: processes,
-        # Descriptors that are in flight between processes count for all of the host's user: the
-        # supervisor must be able to send more than a session may.
-        resource.RLIMIT_NOFILE: max(256, limits.get("descriptors", 1024)),
+        # Descriptors that are in flight between processes count for all of the host's user, so
+        # the supervisor has to be able to send more than a session may.
+        resource.RLIMIT_NOFILE: min(
+            max(256, limits.get("descriptors", 1024)), max(256, hard_descriptors - IN_FLIGHT)
+        ),
         resource.RLIMIT_CORE: 0,
         resource.RLIMIT_MEMLOCK: 64 * 1024,
         resource.RLIMIT_SIGPENDING: 1024,
@@ -285,6 +330,9 @@ class Session:
         start_loopback()
         os.chdir("/workspace")
         self._send_pidfd()
+        leave_low_pids(self._template.pid)
+        reseed()
+        become_user()
         for name, value in COUNTED.items():
             write_file(f"/proc/sys/user/{name}", str(value))
         limit_resources(self._request["limits"])
@@ -324,6 +372,7 @@ class Template:
         agent: the module `sandbox_agent`.
         system_calls: the filter of every session.
         last_capability: the kernel's highest.
+        pid: of the template, in its own namespace.
     """
 
     def __init__(self, control: socket.socket, agent: Any, system_calls: Filter) -> None:
@@ -331,6 +380,7 @@ class Template:
         self.system_calls = system_calls
         with open("/proc/sys/kernel/cap_last_cap", encoding="ascii") as file:
             self.last_capability = int(file.read())
+        self.pid = os.getpid()
         self._control = control
 
     def serve(self) -> NoReturn:

@@ -91,8 +91,7 @@ def session_arguments(content: JailContent, sizes: JailSizes) -> list[str]:
         *_filter(content.filter_fd),
         *_base_system(content.host),
         *("--proc", "/proc", "--dev", "/dev"),
-        # It names the keys that the host's user has in the kernel, whatever the namespace.
-        *("--ro-bind", "/dev/null", "/proc/keys"),
+        *(word for path in content.host.hidden for word in ("--ro-bind", "/dev/null", path)),
         *_private_file_systems(sizes),
         *_content(content),
         *("--chdir", WORKSPACE),

@@ -27,6 +27,10 @@ _ETC = (
 where fonts are, and certificates. Never a whole /etc/ssl or /etc/pki: they hold private keys
 beside."""
 
+_HIDDEN = ("/proc/keys",)
+"""It names the keys that a user has in the kernel. The template (`sandbox_template`) does the same
+for forks."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostSystem:
@@ -36,11 +40,13 @@ class HostSystem:
         links: (target, path) of the top-level symlinks of a merged /usr.
         directories: top-level directories that a host without merged /usr has beside it.
         etc: paths below /etc that exist here.
+        hidden: files below /proc that tell of the host's user, whatever the namespaces.
     """
 
     links: tuple[tuple[str, str], ...]
     directories: tuple[str, ...]
     etc: tuple[str, ...]
+    hidden: tuple[str, ...] = ()
 
 
 def scan_host(root: str = "/") -> HostSystem:
@@ -62,4 +68,5 @@ def scan_host(root: str = "/") -> HostSystem:
         elif stat.S_ISDIR(mode):
             directories.append(f"/{name}")
     etc = tuple(f"/etc/{name}" for name in _ETC if os.path.exists(os.path.join(root, "etc", name)))
-    return HostSystem(links=tuple(links), directories=tuple(directories), etc=etc)
+    hidden = tuple(path for path in _HIDDEN if os.path.exists(os.path.join(root, path[1:])))
+    return HostSystem(links=tuple(links), directories=tuple(directories), etc=etc, hidden=hidden)
