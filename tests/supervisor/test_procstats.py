@@ -25,11 +25,14 @@ def process(
     ticks: Sequence[int] = (0, 0, 0, 0),
     children: Sequence[Sequence[int]] = ((),),
     name: str = "python3",
+    parent: int = 1,
+    faults: int = 10**6,
 ) -> None:
     """Put a process into a made-up /proc; `children` by thread, memory in pages."""
     base = proc / str(pid)
     base.mkdir()
-    fields = ["S", "1", *["0"] * 9, *map(str, ticks), "20", "0", str(len(children)), *["0"] * 30]
+    fields = ["S", str(parent), *["0"] * 5, str(faults // 2), "7", str(faults - faults // 2), "7"]
+    fields += [*map(str, ticks), "20", "0", str(len(children)), *["0"] * 30]
     (base / "stat").write_text(f"{pid} ({name}) {' '.join(fields)}\n")
     (base / "statm").write_text(f"999 {resident} {shared} 0 0 0 0\n")
     for thread, pids in enumerate(children):
@@ -48,6 +51,52 @@ def test_a_tree_is_summed(tmp_path: Path) -> None:
     assert usage.memory_bytes == (20 + 0 + 7 + 1) * PAGE
     assert usage.cpu_s == pytest.approx((10 + 100 + 50) / TICKS)
     assert usage.processes == 4
+
+
+@pytest.mark.parametrize(
+    ("resident", "faults", "told"),
+    [
+        (3700, 1000, 1000),  # shares most of what it was given
+        (3700, 10**6, 3700),  # has used much and given it back: no more than there is
+        (20_000, 1000, 16_300),  # huge pages: what its parent never had
+        (80, 600, 80),  # has become another program
+    ],
+)
+def test_what_a_fork_shares_with_its_template_is_not_its_own(
+    resident: int, faults: int, told: int, tmp_path: Path
+) -> None:
+    process(tmp_path, 5, resident=3700)
+    process(tmp_path, 10, resident=resident, faults=faults, parent=5)
+    assert usage_of([10], str(tmp_path))[10].memory_bytes == told * PAGE
+
+
+def test_nor_what_it_shares_with_its_parent_in_the_jail(tmp_path: Path) -> None:
+    process(tmp_path, 10, resident=3000, children=[[11]])
+    process(tmp_path, 11, resident=3100, faults=150, parent=10)
+    assert usage_of([10], str(tmp_path))[10].memory_bytes == (3000 + 150) * PAGE
+
+
+def test_a_forked_process_takes_what_it_has_written() -> None:
+    """The real kernel's counters, with the fork as the root."""
+    program = (
+        "import os, sys\n"
+        "held = bytearray(b'x' * (64 << 20))\n"
+        "sys.stdout.flush()\n"
+        "if not os.fork():\n"
+        "    held[: 8 << 20] = b'y' * (8 << 20)\n"
+        "    print(os.getpid(), flush=True)\n"
+        "    sys.stdin.read()\n"
+        "    os._exit(0)\n"
+        "os.wait()\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as parent:
+        assert parent.stdout is not None
+        child = int(parent.stdout.readline())
+        usage = usage_of([child])[child]
+        parent.communicate()
+    assert 8 << 20 <= usage.memory_bytes < 40 << 20
 
 
 def test_each_root_has_its_own(tmp_path: Path) -> None:

@@ -110,7 +110,7 @@ class SessionRow(NamedTuple):
         name: None for a one-shot.
         client: the program it belongs to; `scope`: the name space of its name.
         project: host directory that it sees, or None.
-        age_s, idle_s, cpu_s: seconds; `memory_bytes`: resident and not shared.
+        age_s, idle_s, cpu_s: seconds; `memory_bytes`: about what it shares with nothing else.
         pid: the jail's first process, as the host numbers it.
     """
 
