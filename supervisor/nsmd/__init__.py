@@ -2,6 +2,7 @@
 
 values, settings     the nouns, and what can be configured
 timer                one task that waits for the timers of all sessions
+descriptors          how many there are, and what for
 config               reads and explains `config.toml`
 limits               what is checked of a request first
 environments         what there is to run in: the host's interpreters

@@ -14,7 +14,7 @@ import trio
 from nsm.wire.errors import NsmError, StartFailedError
 from nsmd.agentframes import AgentFrame, AgentProtocolError
 from nsmd.agentlink import AgentLink, AgentLinkError
-from nsmd.jail import Jail, Launcher
+from nsmd.jail import Jail, Launcher, exhausted
 from nsmd.values import JailSpec, SessionLimits
 
 log = logging.getLogger(__name__)
@@ -129,7 +129,11 @@ class Conversation:
                 return await self._launcher.launch(self._spec)
         except NsmError as error:
             self._listener.agent_lost(error.message, error)
-            return None
+        except OSError as error:
+            # No process, no memory or no descriptor for another one: the others live on.
+            failure = exhausted(error)
+            self._listener.agent_lost(failure.message, failure)
+        return None
 
     async def _converse(self, jail: Jail) -> None:
         """Talk to the agent until either side is gone."""

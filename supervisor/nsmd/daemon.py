@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import os
-import resource
 import signal
 import socket
 from collections.abc import Callable, Mapping, Sequence
@@ -21,6 +20,7 @@ import trio
 
 from nsmd.control.call import Services
 from nsmd.control.server import Access, ControlServer
+from nsmd.descriptors import Shares
 from nsmd.jail import Launcher
 from nsmd.limits import session_limits
 from nsmd.mcp.attachment import serve_attachment
@@ -49,6 +49,7 @@ class Setup:
         open_launcher: while its block lasts, what it gives starts jails.
         unreadable: why the jails' user cannot be shown a directory; None if it can.
         jail: facts about jails here, for `nsm status`.
+        shares: how many descriptors there are, and what for.
         find_environments: looks at the host; blocks, so it is called in a thread.
         announce: called once the socket answers.
     """
@@ -61,6 +62,7 @@ class Setup:
     open_launcher: Callable[[SessionLimits], AbstractAsyncContextManager[Launcher]]
     unreadable: Unreadable
     jail: Mapping[str, Any]
+    shares: Shares
     find_environments: Callable[[], Sequence[Environment]]
     announce: Callable[[], None]
 
@@ -105,6 +107,7 @@ async def serve(setup: Setup) -> None:
                     endpoint=endpoint,
                     max_result_chars=setup.settings.mcp.max_result_chars,
                 ),
+                max_connections=setup.shares.connections,
             )
             async with trio.open_nursery() as connections:
                 connections.start_soon(_end_on_signal, ending)
@@ -126,10 +129,3 @@ async def _end_on_signal(ending: trio.Event) -> None:
         async for number in signals:
             log.info("ending on %s", signal.Signals(number).name)
             ending.set()
-
-
-def raise_descriptor_limit() -> int:
-    """Allow as many descriptors as the system lets us; returns the limit. Sessions take a few."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    return hard

@@ -13,6 +13,7 @@ from functools import partial
 
 from nsm import paths
 from nsm._version import __version__
+from nsmd.descriptors import raise_limit, share_out
 from nsmd.listening import PlaceError, hold_lock, listening_socket
 from nsmd.settings import Settings
 
@@ -126,7 +127,7 @@ class _Starter:
         from nsmd.limits import session_limits  # noqa: PLC0415
         from nsmd.templates import open_templates  # noqa: PLC0415
 
-        daemon.raise_descriptor_limit()
+        shares = share_out(raise_limit())
         search_path = _search_path()
         launcher = BwrapLauncher.for_host(
             search_path, settings.defaults.jail_uid, limits=session_limits(settings)
@@ -140,6 +141,7 @@ class _Starter:
             open_launcher=partial(open_templates, launcher, enabled=settings.defaults.templates),
             unreadable=launcher.user.why_unreadable,
             jail={"kind": "bubblewrap", "uid": launcher.user.uid},
+            shares=shares,
             find_environments=partial(
                 find_environments,
                 settings,

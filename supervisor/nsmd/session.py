@@ -256,6 +256,9 @@ class Session:
         """Own the jail from launch to its last process; returns when the session is over."""
         try:
             await self._conversation.run()
+        except Exception:  # a fault of ours costs this session and not a thousand others
+            log.exception("session %s failed", self.id)
+            self.end("an error inside the supervisor")
         finally:
             # Cancelled (shutdown) or crashed: whoever waits gets an answer all the same.
             self.end("the supervisor is shutting down")

@@ -17,7 +17,7 @@ SOURCES = {
 }
 
 FLOORS = (
-    ("values", "settings", "timer"),
+    ("values", "settings", "timer", "descriptors"),
     ("config", "names", "limits", "hostpaths", "packages"),
     ("interpreters", "environments", "project"),
     ("procstats", "jail"),

@@ -23,7 +23,7 @@ from nsm.wire.transcripts import (
 )
 from nsmd import history, values
 from nsmd.control.operations import OPERATIONS
-from nsmd.control.server import MAX_CONNECTIONS
+from nsmd.descriptors import MAX_CONNECTIONS
 from nsmd.mcp import displays
 from nsmd.mcp.attach import VARIABLES
 from nsmd.settings import EnvironmentSettings, Settings

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import gc
+import os
 import weakref
 from contextlib import asynccontextmanager, suppress
 from functools import partial
@@ -31,6 +33,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable
 
     from fakes import Behaviour
+    from nsmd.jail import Launcher
+    from nsmd.values import JailSpec
 
 TENANCY = Tenancy(name="a", scope="s", client="test", idle_timeout_s=100, max_lifetime_s=1000)
 
@@ -49,7 +53,12 @@ class Bench:
     """One session and what is needed to use it."""
 
     def __init__(
-        self, launcher: FakeLauncher, limits: SessionLimits, nursery: trio.Nursery
+        self,
+        launcher: FakeLauncher,
+        limits: SessionLimits,
+        nursery: trio.Nursery,
+        *,
+        launching: Launcher | None = None,
     ) -> None:
         self.launcher = launcher
         self.timers = Timers()
@@ -58,7 +67,7 @@ class Bench:
         self.session = Session(
             "00000001",
             spec(),
-            launcher=launcher,
+            launcher=launching or launcher,
             limits=limits,
             watcher=self.watcher,
             start_limiter=trio.CapacityLimiter(1),
@@ -561,3 +570,42 @@ async def test_a_session_is_one_task(autojump_clock: trio.abc.Clock) -> None:
         await trio.testing.wait_all_tasks_blocked()
         others = 2  # the fake agent and the timers that all sessions share
         assert trio.lowlevel.current_statistics().tasks_living - before == 1 + others
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.EAGAIN, errno.ENOMEM])
+async def test_no_room_for_a_jail_is_told_and_costs_nobody_else(
+    number: int, autojump_clock: trio.abc.Clock
+) -> None:
+    async with bench() as it:
+        await it.submit("x").wait()
+
+        class Full:
+            async def launch(self, spec: JailSpec) -> FakeJail:
+                raise OSError(number, os.strerror(number))
+
+        async with trio.open_nursery() as nursery:
+            other = Bench(it.launcher, SessionLimits(), nursery, launching=Full())
+            execution = other.submit("x")
+            nursery.start_soon(other.session.run)
+            with pytest.raises(StartFailedError, match=os.strerror(number)) as error:
+                await execution.wait()
+            assert "ulimit" in error.value.hint
+            await other.session.wait_ended()
+            nursery.cancel_scope.cancel()
+        assert (await it.submit("y").wait()).outcome.stdout == "y"
+
+
+async def test_a_fault_of_ours_costs_one_session(
+    autojump_clock: trio.abc.Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def sleepy(agent: FakeAgent, jail: FakeJail) -> None:
+        await agent.be_ready()
+        await agent.receive()
+        jail.stderr_text = lambda: str(1 / 0)  # type: ignore[method-assign]
+
+    async with bench(sleepy) as it:
+        with pytest.raises(SessionEndedError, match="an error inside the supervisor"):
+            await it.submit("x").wait()
+        await it.session.wait_ended()
+        assert it.watcher.ended == [it.session]
+    assert "ZeroDivisionError" in caplog.text

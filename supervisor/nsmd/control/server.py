@@ -40,6 +40,7 @@ from nsm.wire.messages import (
 )
 from nsmd.control.call import ALL_RIGHTS, Call, Right, Services
 from nsmd.control.operations import OPERATIONS
+from nsmd.descriptors import MAX_CONNECTIONS
 from nsmd.files import OpenFiles
 
 log = logging.getLogger(__name__)
@@ -47,9 +48,6 @@ log = logging.getLogger(__name__)
 CHUNK_BYTES = 64 * 1024
 HELLO_TIMEOUT_S = 30.0
 """A connection that says nothing for that long is closed; it holds a descriptor."""
-
-MAX_CONNECTIONS = 1024
-"""Connections at once; more are told so and closed."""
 
 FAREWELL_TIMEOUT_S = 2.0
 """Bound on telling a peer why its connection ends."""
@@ -75,14 +73,20 @@ class ControlServer:
         access: whom it lets in, with which rights.
         services: what operations work on.
         serve_attachment: the MCP endpoint.
+        max_connections: at once; more are told so and closed.
     """
 
     def __init__(
-        self, access: Access, services: Services, serve_attachment: ServeAttachment
+        self,
+        access: Access,
+        services: Services,
+        serve_attachment: ServeAttachment,
+        max_connections: int = MAX_CONNECTIONS,
     ) -> None:
         self._access = access
         self._services = services
         self._serve_attachment = serve_attachment
+        self._max_connections = max_connections
         self._connections = 0
 
     @property
@@ -109,11 +113,11 @@ class ControlServer:
             log.warning("refused a connection of uid %d", peer)
             await _farewell(stream, ForbiddenError("This supervisor belongs to another user."))
             return
-        if self._connections > MAX_CONNECTIONS:
+        if self._connections > self._max_connections:
             await _farewell(
                 stream,
                 OverloadedError(
-                    f"The supervisor has {MAX_CONNECTIONS} connections already.",
+                    f"The supervisor has {self._max_connections} connections already.",
                     hint="Close some clients and try again.",
                 ),
             )

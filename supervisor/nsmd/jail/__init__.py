@@ -17,6 +17,7 @@ launcher      puts these together
 """
 
 from nsmd.jail.bubblewrap import find_bwrap
+from nsmd.jail.failure import exhausted
 from nsmd.jail.interface import Jail, Launcher
 from nsmd.jail.launcher import BwrapLauncher
 from nsmd.jail.mounts import PrivateMounts, enter_private_mounts
@@ -27,5 +28,6 @@ __all__ = [
     "Launcher",
     "PrivateMounts",
     "enter_private_mounts",
+    "exhausted",
     "find_bwrap",
 ]

@@ -6,6 +6,7 @@ by everyone. `explain` is pure; `read_host_facts` does the reading.
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 from collections.abc import Mapping
@@ -110,6 +111,21 @@ def explain(text: str, facts: HostFacts, bwrap: str) -> StartFailedError:
     if advice is None:
         return StartFailedError(f"The jail did not start: {words}", hint=SEE_DOCTOR)
     return StartFailedError(f"{advice.why} Its own words: {words}", hint=advice.fix)
+
+
+EXHAUSTED = frozenset(
+    {errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM, errno.ENOSPC, errno.ETOOMANYREFS}
+)
+"""What system calls fail with where there is no room: it says nothing against jails."""
+
+
+def exhausted(error: OSError) -> StartFailedError:
+    """The error for a jail that there is no room for."""
+    return StartFailedError(
+        f"The system has no room for another session: {error.strerror or error}.",
+        hint="End sessions (`nsm kill`), or look at memory, processes (ulimit -u) and descriptors "
+        "(ulimit -Hn).",
+    )
 
 
 def _advice(text: str, facts: HostFacts, bwrap: str) -> Advice | None:

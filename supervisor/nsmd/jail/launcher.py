@@ -32,7 +32,7 @@ from nsmd.jail.arguments import (
 )
 from nsmd.jail.binds import needed_binds
 from nsmd.jail.bubblewrap import Bubblewrap, find_bwrap, missing_bwrap, probe_bwrap
-from nsmd.jail.failure import SEE_DOCTOR, explain, read_host_facts
+from nsmd.jail.failure import EXHAUSTED, SEE_DOCTOR, exhausted, explain, read_host_facts
 from nsmd.jail.host import HostSystem, scan_host
 from nsmd.jail.mounts import PrivateMounts, enter_private_mounts
 from nsmd.jail.process import (
@@ -371,6 +371,8 @@ class BwrapLauncher:
         return self._bubblewrap
 
     def _start_error(self, error: OSError) -> StartFailedError:
+        if error.errno in EXHAUSTED:
+            return exhausted(error)
         if reason := self.user.why_impossible():
             return StartFailedError(
                 f"Root runs jails as user {self.user.uid}, and cannot here: {reason}.",
@@ -401,8 +403,12 @@ async def _adopt(attempt: _Attempt) -> BwrapJail:
                 pid = await _read_child_pid(attempt.info_fd)
             finally:
                 os.close(attempt.info_fd)
-            if pid is not None:
-                pidfd = open_child(pid, attempt.starter.pid)
+            try:
+                pidfd = None if pid is None else open_child(pid, attempt.starter.pid)
+            except OSError:  # no descriptor is left for it
+                attempt.channel.close()  # which ends the jail
+                await wait_for_starter(attempt.starter)
+                raise
             if pidfd is None:
                 await wait_for_starter(attempt.starter)
         if pid is None or pidfd is None:

@@ -117,8 +117,12 @@ async def wait_for_starter(starter: subprocess.Popen[bytes]) -> None:
     """
     if starter.poll() is not None:
         return
-    # Not reaped by anyone else, so the process id is still its own.
-    pidfd = os.pidfd_open(starter.pid)
+    try:
+        # Not reaped by anyone else, so the process id is still its own.
+        pidfd = os.pidfd_open(starter.pid)
+    except OSError:  # no descriptor is left for it
+        await trio.to_thread.run_sync(_wait_in_thread, starter)
+        return
     try:
         with trio.move_on_after(STARTER_GRACE_S) as grace:
             await trio.lowlevel.wait_readable(pidfd)
@@ -128,6 +132,14 @@ async def wait_for_starter(starter: subprocess.Popen[bytes]) -> None:
     finally:
         os.close(pidfd)
     starter.wait()
+
+
+def _wait_in_thread(starter: subprocess.Popen[bytes]) -> None:
+    try:
+        starter.wait(STARTER_GRACE_S)
+    except subprocess.TimeoutExpired:
+        starter.kill()
+        starter.wait()
 
 
 def open_child(pid: int, parent: int) -> int | None:

@@ -6,6 +6,7 @@ time: its forks live on below its jail's PID 1, which is bwrap's and leaves with
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -192,6 +193,7 @@ class Template:
             request: from `request_for`.
 
         Raises:
+            OSError: there are no descriptors left.
             TemplateGoneError: the template is no longer there.
             TemplateError: it cannot do it; the message has the step that failed.
 
@@ -280,7 +282,10 @@ async def _adopt(channel: socket.socket) -> ForkedJail:
     while True:
         await trio.lowlevel.wait_readable(channel)
         try:
-            message, fds, _, _ = socket.recv_fds(channel, 1, 1, socket.MSG_CMSG_CLOEXEC)
+            message, fds, flags, _ = socket.recv_fds(channel, 1, 1, socket.MSG_CMSG_CLOEXEC)
+            if flags & socket.MSG_CTRUNC:
+                # Ours to answer for, not the template's.
+                raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
             break
         except BlockingIOError:
             continue
@@ -288,7 +293,11 @@ async def _adopt(channel: socket.socket) -> ForkedJail:
             message, fds = b"", []
             break
     if message == WENT_WELL and len(fds) == 1:
-        return ForkedJail(channel, fds[0], _pid_of(fds[0]))
+        try:
+            return ForkedJail(channel, fds[0], _pid_of(fds[0]))
+        except OSError:
+            os.close(fds[0])
+            raise
     for fd in fds:
         os.close(fd)
     if message == WENT_WRONG:
