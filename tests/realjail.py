@@ -50,9 +50,9 @@ def jail_spec(environment: Environment, project: ProjectMount | None = None) -> 
 
 
 @contextmanager
-def open_directory() -> Generator[Path, None, None]:
+def open_directory(parent: str = "/tmp") -> Generator[Path, None, None]:
     """A directory that the jails' user may enter even where pytest's own is root's alone."""
-    with tempfile.TemporaryDirectory(prefix="nsm-test-", dir="/tmp") as name:
+    with tempfile.TemporaryDirectory(prefix="nsm-test-", dir=parent) as name:
         os.chmod(name, 0o755)
         yield Path(name)
 

@@ -1,4 +1,4 @@
-"""How a probe is run: in the jail as it is, and in a throw-away one with a layer taken away.
+"""How a probe is run: in a session as it is, and in a throw-away one with a layer taken away.
 
 A weakened jail keeps user, PID and IPC namespaces of its own and runs as the same unprivileged
 host user, so that a probe that succeeds there reaches nothing but what the stage put there for it.
@@ -11,70 +11,26 @@ import json
 import os
 import socket
 import subprocess
-from collections.abc import Callable, Generator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Literal
 
 import sandbox_agent
-from nsmd.jail import BwrapLauncher, programcode
-from nsmd.jail.arguments import JailContent
+import sandbox_template
+from isolation.stage import Stage
+from isolation.weaken import Arguments
+from nsmd.jail import BwrapLauncher, Launcher, programcode
+from nsmd.jail.arguments import TEMPLATE_PATH, JailContent
 from nsmd.jail.launcher import Plan
 from nsmd.settings import DEFAULT_JAIL_UID
-from nsmd.values import Environment, Interpreter, ProjectMount
-from realjail import (
-    BWRAP,
-    SIZES,
-    jail_spec,
-    launched,
-    mount_of,
-    open_directory,
-    read_all,
-    talking_to,
-)
+from nsmd.templates import TemplateLauncher, open_templates
+from nsmd.templates.template import ForkedJail
+from nsmd.values import Environment, Interpreter, SessionLimits
+from realjail import BWRAP, jail_spec, launched, read_all, talking_to
 
-CANARY_VARIABLE = "NSM_TEST_CANARY"
-CANARY = "canary-5f1c0ad7"
-
-Arguments = list[str]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stage:
-    """What is on the host for probes to reach.
-
-    Attributes:
-        directory: a host directory that no jail is to show; `secret` lies in it.
-        status: a file that looks like the status of a process that may gain privileges.
-        project: shown at /project; the jails' user may write to it, on the host.
-        socket_path, abstract_name, tcp_port: of listeners on the host.
-        host_pid: a process whose arguments hold the canary.
-    """
-
-    directory: str
-    secret: str
-    status: str
-    project: ProjectMount
-    socket_path: str
-    abstract_name: str
-    tcp_port: int
-    host_pid: int
-
-    def facts(self) -> dict[str, object]:
-        """What probes are told."""
-        return {
-            **dataclasses.asdict(self),
-            "canary": CANARY,
-            "sizes": {
-                "/workspace": SIZES.workspace_mb << 20,
-                "/tmp": SIZES.tmp_mb << 20,
-                "/dev/shm": SIZES.shm_mb << 20,
-            },
-            "namespaces": {
-                name: os.readlink(f"/proc/self/ns/{name}")
-                for name in ("user", "pid", "ipc", "net", "mnt", "uts")
-            },
-        }
+Kind = Literal["cold", "forked"]
+"""A session in a jail of its own, or one that is a fork of a template."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,10 +38,11 @@ class Weakness:
     """One layer taken away from a throw-away jail.
 
     Attributes:
-        arguments: bwrap's arguments without it.
+        arguments: bwrap's arguments without it, of the session's own jail or its template's.
         environment: given to bwrap, which should get none.
         on_command_line: bwrap's arguments are passed there.
         agent: makes of the agent's program one without it.
+        template: runs in the template's program before its `main`, with its names in `space`.
         inherits: a host path of which bwrap inherits a descriptor.
     """
 
@@ -93,19 +50,22 @@ class Weakness:
     environment: Mapping[str, str] = dataclasses.field(default_factory=dict[str, str])
     on_command_line: bool = False
     agent: Callable[[bytes], bytes] | None = None
+    template: str = ""
     inherits: Callable[[Stage], str] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probe:
-    """An attempt to do what code in a jail must not be able to do.
+    """An attempt to do what code in a session must not be able to do.
 
     Attributes:
         finding: its number in the list of findings that decided the design; None for others.
         source: where the attack is described.
         place: `code` runs in a session like any code; `agent` takes the agent's place as PID 1.
         code: prints `HELD`, or `BROKEN: ` and what it could do. It finds `STAGE` defined.
-        weakness: with which it must succeed.
+        weakness: with which it must succeed in a jail of its own.
+        fork_weakness: with which it must succeed in a fork; None for the same.
+        held_twice: by name, layers without one of which alone it must fail all the same.
     """
 
     name: str
@@ -115,6 +75,8 @@ class Probe:
     place: Literal["code", "agent"] = "code"
     code: str
     weakness: Weakness
+    fork_weakness: Weakness | None = None
+    held_twice: Mapping[str, Weakness] = dataclasses.field(default_factory=dict[str, Weakness])
 
 
 PYTHON_PRELUDE = """\
@@ -142,6 +104,31 @@ verdict() {{ if [ -n "$1" ]; then echo "BROKEN: $1"; else echo HELD; fi; }}
 """
 
 
+AGENT_OF_FORK = """\
+import os, sys, traceback
+class Limits:
+    def __init__(self, given):
+        pass
+def serve(read_fd, write_fd, **_):
+    os.dup2(write_fd, 1)
+    try:
+        exec(compile({code!r}, "probe", "exec"), {{"__name__": "probe"}})
+    except BaseException:
+        traceback.print_exc(file=sys.stdout)
+    sys.stdout.flush()
+    os._exit(0)
+"""
+"""The agent's module as a template loads it, with a probe in its place."""
+
+PATCHED = """\
+import sys
+space = {{"__name__": "template", "__file__": __file__}}
+exec(compile({source!r}, __file__, "exec"), space)
+{patch}
+space["main"](sys.argv[1:])
+"""
+
+
 def program_of(probe: Probe, stage: Stage) -> str:
     """A probe's code with what it needs before it."""
     facts = json.dumps(stage.facts())
@@ -155,6 +142,17 @@ def program_of(probe: Probe, stage: Stage) -> str:
     return prelude + probe.code
 
 
+class _Fixed(programcode.ProgramCode):
+    """A program that is what it is for every Python."""
+
+    def __init__(self, source: bytes) -> None:
+        super().__init__(sandbox_template, TEMPLATE_PATH)
+        self._source = source
+
+    async def for_python(self, python: str) -> bytes:
+        return self._source
+
+
 class WeakLauncher(BwrapLauncher):
     """The real launcher with one layer taken away."""
 
@@ -162,6 +160,10 @@ class WeakLauncher(BwrapLauncher):
         if agent is None and weakness.agent is not None:
             agent = weakness.agent(programcode.source_of(sandbox_agent))
         super().__init__(BWRAP, DEFAULT_JAIL_UID, agent_source=agent)
+        if weakness.template:
+            source = programcode.source_of(sandbox_template).decode()
+            patched = PATCHED.format(source=source, patch=weakness.template)
+            self._template_code = _Fixed(patched.encode())
         self._weakness = weakness
         self._stage = stage
 
@@ -200,108 +202,61 @@ class WeakLauncher(BwrapLauncher):
             )
 
 
-async def run_probe(
-    probe: Probe, stage: Stage, environment: Environment, weakness: Weakness | None = None
-) -> str:
-    """Run a probe in a jail of its own: the real one, or one with a weakness.
+def launcher_for(
+    kind: Kind, probe: Probe, stage: Stage, weakness: Weakness | None
+) -> BwrapLauncher:
+    """What starts the jail for a probe, or the template's for a fork.
+
+    Args:
+        weakness: None for the real one.
+    """
+    agent = None
+    if probe.place == "agent":
+        program = program_of(probe, stage)
+        agent = (AGENT_OF_FORK.format(code=program) if kind == "forked" else program).encode()
+    if weakness is None:
+        return BwrapLauncher(BWRAP, DEFAULT_JAIL_UID, agent_source=agent)
+    return WeakLauncher(weakness, stage, agent)
+
+
+@asynccontextmanager
+async def forking(cold: BwrapLauncher) -> AsyncGenerator[TemplateLauncher]:
+    """The launcher of forks over one of jails."""
+    async with open_templates(cold, SessionLimits()) as launcher:
+        assert isinstance(launcher, TemplateLauncher)
+        yield launcher
+
+
+async def run_with(launcher: Launcher, probe: Probe, stage: Stage, environment: Environment) -> str:
+    """Run a probe in a session of its own.
 
     Returns:
         Its verdict: `HELD`, or `BROKEN: ` and what it could do.
     """
-    program = program_of(probe, stage)
-    agent = program.encode() if probe.place == "agent" else None
-    if weakness is None:
-        launcher = BwrapLauncher(BWRAP, DEFAULT_JAIL_UID, agent_source=agent)
-    else:
-        launcher = WeakLauncher(weakness, stage, agent)
     async with launched(launcher, jail_spec(environment, stage.project)) as jail:
+        if isinstance(launcher, TemplateLauncher):
+            assert isinstance(jail, ForkedJail), launcher.reasons
         if probe.place == "agent":
             output, errors = await read_all(jail), jail.stderr_text()
         else:
             async with talking_to(jail, environment.interpreter) as session:
-                outcome = await session.run(program)
+                outcome = await session.run(program_of(probe, stage))
             output, errors = outcome.stdout, outcome.stderr
     words = output.strip()
     assert words == "HELD" or words.startswith("BROKEN: "), f"no verdict: {output!r} {errors}"
     return words
 
 
-@contextmanager
-def open_stage() -> Generator[Stage, None, None]:
-    """Put on the host what probes try to reach."""
-    with ExitStack() as stack:
-        outside = stack.enter_context(open_directory())
-        (outside / "secret").write_text(CANARY)
-        (outside / "status").write_text("Name:\tpython3\nNoNewPrivs:\t0\n")
-        project = outside / "project"
-        project.mkdir()
-        (project / "data").write_text("data")
-        # The mount, and nothing else, is what keeps the jail from writing.
-        project.chmod(0o777)
-        (project / "data").chmod(0o666)
-        tcp = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
-        path_socket = stack.enter_context(socket.socket(socket.AF_UNIX))
-        path_socket.bind(str(outside / "socket"))
-        path_socket.listen()
-        os.chmod(outside / "socket", 0o777)
-        abstract = stack.enter_context(socket.socket(socket.AF_UNIX))
-        abstract_name = f"nsm-test-{os.getpid()}"
-        abstract.bind(f"\0{abstract_name}")
-        abstract.listen()
-        process = stack.enter_context(
-            subprocess.Popen(
-                ["/bin/sh", "-c", "read -r _", CANARY],
-                stdin=subprocess.PIPE,
-                env={CANARY_VARIABLE: CANARY},
-            )
-        )
-        yield Stage(
-            directory=str(outside),
-            secret=str(outside / "secret"),
-            status=str(outside / "status"),
-            project=mount_of(project),
-            socket_path=str(outside / "socket"),
-            abstract_name=abstract_name,
-            tcp_port=tcp.getsockname()[1],
-            host_pid=process.pid,
-        )
-
-
-def without(*options: str) -> Callable[[Arguments, Stage], Arguments]:
-    """Leave out options together with their values."""
-
-    def change(words: Arguments, _: Stage) -> Arguments:
-        kept: Arguments = []
-        dropping = False
-        for word in words:
-            if word.startswith("--"):
-                dropping = word in options
-            if not dropping:
-                kept.append(word)
-        assert len(kept) < len(words), f"{options} were not there to be left out"
-        return kept
-
-    return change
-
-
-def with_more(make: Callable[[Stage], Arguments]) -> Callable[[Arguments, Stage], Arguments]:
-    """Add mounts, before the root is closed."""
-
-    def change(words: Arguments, stage: Stage) -> Arguments:
-        place = words.index("--remount-ro")
-        return [*words[:place], *make(stage), *words[place:]]
-
-    return change
-
-
-def both(
-    *changes: Callable[[Arguments, Stage], Arguments],
-) -> Callable[[Arguments, Stage], Arguments]:
-    """One change after the other."""
-
-    def change(words: Arguments, stage: Stage) -> Arguments:
-        for one in changes:
-            words = one(words, stage)
-        return words
-
-    return change
+async def run_probe(
+    kind: Kind,
+    probe: Probe,
+    stage: Stage,
+    environment: Environment,
+    weakness: Weakness | None = None,
+) -> str:
+    """Run a probe in a jail or a template of its own: the real one, or one with a weakness."""
+    launcher = launcher_for(kind, probe, stage, weakness)
+    if kind == "cold":
+        return await run_with(launcher, probe, stage, environment)
+    async with forking(launcher) as forks:
+        return await run_with(forks, probe, stage, environment)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from isolation.harness import Arguments, Probe, Stage, Weakness, both, with_more, without
+from isolation.harness import Probe, Weakness
+from isolation.stage import Stage
+from isolation.weaken import Arguments, both, with_more, without
 
 
 def _writable_project(words: Arguments, _: Stage) -> Arguments:
@@ -79,7 +81,9 @@ verdict(sorted(more) + private + people)
         source="attacks.md finding 5: sockets that are visible can be connected",
         finding=5,
         code="""
-verdict([name for name in os.listdir("/run") if name != "nsm"] + os.listdir("/run/nsm")[1:])
+ours = {"agent.py", "template.py", "filter"}
+verdict([name for name in os.listdir("/run") if name != "nsm"]
+        + sorted(set(os.listdir("/run/nsm")) - ours))
 """,
         weakness=Weakness(
             arguments=with_more(lambda stage: ["--ro-bind", stage.directory, "/run/user"])
@@ -162,6 +166,12 @@ verdict(wrong or [path for path in STAGE["sizes"] if overfill(path)])
                 # --perms MODE --size BYTES --tmpfs /dev/shm
                 if "/dev/shm" not in words[index : index + 6] or word == "/dev"
             ]
+        ),
+        fork_weakness=Weakness(
+            template="""
+make_file_systems = space["make_file_systems"]
+space["make_file_systems"] = lambda sizes: make_file_systems({p: 2 * n for p, n in sizes.items()})
+"""
         ),
     ),
     Probe(

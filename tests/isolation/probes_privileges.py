@@ -2,7 +2,21 @@
 
 from __future__ import annotations
 
-from isolation.harness import Arguments, Probe, Stage, Weakness, both, with_more, without
+from isolation.harness import Probe, Weakness
+from isolation.stage import Stage
+from isolation.weaken import (
+    KEEPS_PRIVILEGES,
+    MORE_NAMESPACES,
+    NO_FILTER,
+    ONE_NETWORK,
+    POWERFUL,
+    ROOT_OF_ITS_NAMESPACES,
+    Arguments,
+    both,
+    with_more,
+    with_mount,
+    without,
+)
 
 
 def _as_root_of_its_namespace(words: Arguments, _: Stage) -> Arguments:
@@ -16,6 +30,10 @@ _POWERFUL = both(
     lambda words, _: [*words[:-2], "--cap-add", "ALL", *words[-2:]],
 )
 """Every capability over the jail's own namespaces, and over nothing of the host's."""
+
+_STRONG = Weakness(arguments=_POWERFUL)
+_STRONG_FORK = Weakness(template=POWERFUL)
+_NO_NETWORK_NAMESPACE = Weakness(arguments=without("--unshare-net"), template=ONE_NETWORK)
 
 PROBES = (
     Probe(
@@ -34,6 +52,13 @@ program = subprocess.run(["unshare", "--user", "true"], capture_output=True).ret
 verdict(made or (program == 0 and "unshare(1) works"))
 """,
         weakness=Weakness(arguments=without("--disable-userns", "--seccomp")),
+        fork_weakness=Weakness(template=NO_FILTER + MORE_NAMESPACES),
+        held_twice={
+            "filter": Weakness(arguments=without("--seccomp")),
+            "disable-userns": Weakness(arguments=without("--disable-userns")),
+            "filter of forks": Weakness(template=NO_FILTER),
+            "limits of forks": Weakness(template=MORE_NAMESPACES),
+        },
     ),
     Probe(
         name="more-namespaces",
@@ -51,7 +76,8 @@ entered = [kind for kind in kinds if child(
     lambda: libc.setns(os.open(f"/proc/self/ns/{kind}", os.O_RDONLY), 0))]
 verdict(made + entered)
 """,
-        weakness=Weakness(arguments=_POWERFUL),
+        weakness=_STRONG,
+        fork_weakness=_STRONG_FORK,
     ),
     Probe(
         name="mounts",
@@ -80,7 +106,8 @@ def works(way):
     return os.waitpid(pid, 0)[1] == 0
 verdict([name for name, way in ways.items() if works(way)])
 """,
-        weakness=Weakness(arguments=_POWERFUL),
+        weakness=_STRONG,
+        fork_weakness=_STRONG_FORK,
     ),
     Probe(
         name="own-namespaces",
@@ -89,7 +116,7 @@ verdict([name for name, way in ways.items() if works(way)])
 verdict([name for name, link in STAGE["namespaces"].items()
          if os.readlink(f"/proc/self/ns/{name}") == link])
 """,
-        weakness=Weakness(arguments=without("--unshare-net")),
+        weakness=_NO_NETWORK_NAMESPACE,
     ),
     Probe(
         name="host-name",
@@ -98,6 +125,13 @@ verdict([name for name, link in STAGE["namespaces"].items()
 verdict(os.uname().nodename != "nsm" and os.uname().nodename)
 """,
         weakness=Weakness(arguments=without("--unshare-uts", "--hostname")),
+        fork_weakness=Weakness(
+            arguments=without("--unshare-uts"),
+            template="""
+space["NAMESPACES"] &= ~space["CLONE_NEWUTS"]
+space["socket"].sethostname = lambda name: None
+""",
+        ),
     ),
     Probe(
         name="capabilities",
@@ -108,7 +142,8 @@ with open("/proc/self/status") as file:
     sets = [line.split() for line in file if line.startswith("Cap")]
 verdict([name for name, bits in sets if int(bits, 16)])
 """,
-        weakness=Weakness(arguments=_POWERFUL),
+        weakness=_STRONG,
+        fork_weakness=Weakness(template=KEEPS_PRIVILEGES),
     ),
     Probe(
         name="no-new-privileges",
@@ -122,6 +157,10 @@ verdict(values["NoNewPrivs"] != "1" and "NoNewPrivs is " + values["NoNewPrivs"])
         # bwrap cannot leave it out, so the weakened jail shows a status that says otherwise.
         weakness=Weakness(
             arguments=with_more(lambda stage: ["--ro-bind", stage.status, "/proc/1/status"])
+        ),
+        fork_weakness=Weakness(
+            arguments=with_more(lambda stage: ["--ro-bind", stage.status, "/run/status"]),
+            template=with_mount("/run/status", "/proc/1/status"),
         ),
     ),
     Probe(
@@ -144,6 +183,7 @@ broken = [name for name, way in ways.items() if child(way)]
 verdict(broken + [f"uid {id}" for id in (os.getuid(), os.getgid()) if id == 0])
 """,
         weakness=Weakness(arguments=_as_root_of_its_namespace),
+        fork_weakness=Weakness(template=ROOT_OF_ITS_NAMESPACES),
     ),
     Probe(
         name="kernel-settings",
@@ -162,6 +202,7 @@ verdict([n for n in names if attempt(os.open, f"/proc/{n}", os.O_WRONLY) is not 
                 ]
             )
         ),
+        fork_weakness=Weakness(template=with_mount("/tmp/data", "/proc/sys/kernel/core_pattern")),
     ),
     Probe(
         name="host-loopback",
@@ -175,7 +216,7 @@ def connect(family, address):
 places = [("127.0.0.1", STAGE["tcp_port"]), ("localhost", STAGE["tcp_port"])]
 verdict([place for place in places if attempt(connect, socket.AF_INET, place)])
 """,
-        weakness=Weakness(arguments=without("--unshare-net")),
+        weakness=_NO_NETWORK_NAMESPACE,
     ),
     Probe(
         name="host-loopback-from-bash",
@@ -186,7 +227,7 @@ port=$(printf '%d' "$TCP_PORT"); found=
 if (exec 9<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null; then found="connected to $port"; fi
 verdict "$found"
 """,
-        weakness=Weakness(arguments=without("--unshare-net")),
+        weakness=_NO_NETWORK_NAMESPACE,
     ),
     Probe(
         name="abstract-sockets",
@@ -199,7 +240,7 @@ def connect():
         return True
 verdict(attempt(connect) and "connected")
 """,
-        weakness=Weakness(arguments=without("--unshare-net")),
+        weakness=_NO_NETWORK_NAMESPACE,
     ),
     Probe(
         name="path-sockets",
@@ -226,7 +267,7 @@ with open("/proc/net/tcp") as file:
     listeners = file.read().splitlines()[1:]
 verdict([name for name in names if name != "lo"] + listeners)
 """,
-        weakness=Weakness(arguments=without("--unshare-net")),
+        weakness=_NO_NETWORK_NAMESPACE,
     ),
     Probe(
         name="raw-sockets",
@@ -236,6 +277,7 @@ kinds = {"packet": (socket.AF_PACKET, socket.SOCK_RAW), "raw": (socket.AF_INET, 
 verdict([name for name, (family, kind) in kinds.items()
          if attempt(socket.socket, family, kind, 1)])
 """,
-        weakness=Weakness(arguments=_POWERFUL),
+        weakness=_STRONG,
+        fork_weakness=_STRONG_FORK,
     ),
 )

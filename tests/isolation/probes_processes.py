@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-from isolation.harness import (
-    CANARY,
-    CANARY_VARIABLE,
-    Probe,
-    Weakness,
-    both,
-    with_more,
-    without,
-)
+from isolation.harness import Probe, Weakness
+from isolation.stage import CANARY, CANARY_VARIABLE
+from isolation.weaken import both, with_more, without, without_mounts
 from nsmd.values import Interpreter
 
 _WRAPPED_AGENT = b"""
@@ -19,7 +13,9 @@ source = %r
 space = {"__name__": "agent", "__file__": __file__}
 exec(compile(source, __file__, "exec"), space)
 %s
-space["main"](sys.argv[1:])
+if __name__ == "__main__":
+    space["main"](sys.argv[1:])
+serve, Limits = space["serve"], space["Limits"]  # a template loads it as a module
 """
 
 
@@ -30,9 +26,10 @@ def _dumpable(source: bytes) -> bytes:
 
 _KEEP_ONE_MORE = b"""
 import fcntl, os
-extra = fcntl.fcntl(os.open("/usr", os.O_RDONLY), fcntl.F_DUPFD, 100)
+def one_more():
+    return fcntl.fcntl(os.open("/usr", os.O_RDONLY), fcntl.F_DUPFD, 100)
 for kind in space["INTERPRETERS"].values():
-    kind.kept_fds = lambda self, kept=kind.kept_fds: (*kept(self), extra)
+    kind.kept_fds = lambda self, kept=kind.kept_fds: (*kept(self), one_more())
 """
 
 
@@ -40,6 +37,10 @@ def _generous(source: bytes) -> bytes:
     """The agent, handing a descriptor of its own on to interpreters."""
     return _WRAPPED_AGENT % (source, _KEEP_ONE_MORE)
 
+
+_DUMPABLE = Weakness(agent=_dumpable)
+_GENEROUS = Weakness(agent=_generous)
+_TALKATIVE = Weakness(environment={CANARY_VARIABLE: CANARY})
 
 _OWN_DESCRIPTORS: tuple[tuple[Interpreter, str], ...] = (
     (
@@ -89,7 +90,9 @@ pids = [pid for pid in os.listdir("/proc") if pid.isdecimal()]
 verdict([pid for pid in pids if STAGE["canary"] in arguments(pid)])
 """,
         weakness=Weakness(
-            arguments=both(without("--proc"), with_more(lambda _: ["--ro-bind", "/proc", "/proc"]))
+            # Not read-only: a fork writes there before it covers it.
+            arguments=both(without("--proc"), with_more(lambda _: ["--bind", "/proc", "/proc"])),
+            template=without_mounts("/proc", "/proc/keys"),
         ),
     ),
     Probe(
@@ -118,6 +121,7 @@ verdict(found)
             environment={CANARY_VARIABLE: CANARY},
             on_command_line=True,
         ),
+        fork_weakness=_TALKATIVE,
     ),
     Probe(
         name="canary-in-environment",
@@ -126,7 +130,7 @@ verdict(found)
 known = {"HOME", "LANG", "LOGNAME", "PATH", "PWD", "TERM", "TMPDIR", "USER"}
 verdict([n for n, v in os.environ.items() if n not in known or STAGE["canary"] in v])
 """,
-        weakness=Weakness(environment={CANARY_VARIABLE: CANARY}),
+        weakness=_TALKATIVE,
     ),
     Probe(
         name="canary-in-environment-of-bash",
@@ -135,7 +139,7 @@ verdict([n for n, v in os.environ.items() if n not in known or STAGE["canary"] i
         code="""
 verdict "$(export -p | grep -Ev ' (HOME|LANG|LOGNAME|OLDPWD|PATH|PWD|SHLVL|TERM|TMPDIR|USER)(=|$)')"
 """,
-        weakness=Weakness(environment={CANARY_VARIABLE: CANARY}),
+        weakness=_TALKATIVE,
     ),
     Probe(
         name="inherited-descriptors",
@@ -146,9 +150,16 @@ verdict "$(export -p | grep -Ev ' (HOME|LANG|LOGNAME|OLDPWD|PATH|PWD|SHLVL|TERM|
 listing = os.open("/proc/self/fd", os.O_RDONLY)
 found = {int(fd) for fd in os.listdir(listing)}
 links = {fd: attempt(os.readlink, f"/proc/self/fd/{fd}") for fd in found - {0, 1, 2, listing}}
-verdict({fd: link for fd, link in links.items() if link is not None})
+channel = os.readlink("/proc/self/fd/1")
+verdict({fd: link for fd, link in links.items() if link not in (None, channel)})
 """,
-        weakness=Weakness(inherits=lambda stage: stage.directory),
+        weakness=Weakness(
+            inherits=lambda stage: stage.directory,
+            template="""
+import os
+space["Session"]._keep_only = lambda self, fd: os.dup2(fd, space["SESSION_FD"])
+""",
+        ),
     ),
     *(
         Probe(
@@ -157,7 +168,7 @@ verdict({fd: link for fd, link in links.items() if link is not None})
             source="interpreters.md: interpreters never inherit the agent's descriptors",
             interpreter=interpreter,
             code=code,
-            weakness=Weakness(agent=_generous),
+            weakness=_GENEROUS,
         )
         for interpreter, code in _OWN_DESCRIPTORS
     ),
@@ -195,7 +206,7 @@ ways = {
 }
 verdict([name for name, way in ways.items() if attempt(way)])
 """,
-        weakness=Weakness(agent=_dumpable),
+        weakness=_DUMPABLE,
     ),
     Probe(
         name="agent-from-bash",
@@ -208,7 +219,7 @@ cat /proc/1/environ >/dev/null 2>&1 && found="$found environ"
 head -c 1 /proc/1/maps >/dev/null 2>&1 && found="$found maps"
 verdict "$found"
 """,
-        weakness=Weakness(agent=_dumpable),
+        weakness=_DUMPABLE,
     ),
     Probe(
         name="agent-from-node",
@@ -220,7 +231,7 @@ verdict(['fd', 'root', 'task/1/fd'].filter((name) => {
   try { return require('fs').readdirSync('/proc/1/' + name).length >= 0; } catch { return false; }
 }).join(' '))
 """,
-        weakness=Weakness(agent=_dumpable),
+        weakness=_DUMPABLE,
     ),
     Probe(
         name="parent-death-signal",
@@ -235,6 +246,15 @@ verdict(signal.value and f"signal {signal.value} comes when the starter goes")
 """,
         weakness=Weakness(
             arguments=lambda words, _: [*words[:-2], "--die-with-parent", *words[-2:]]
+        ),
+        fork_weakness=Weakness(
+            template="""
+drop_privileges = space["drop_privileges"]
+def with_signal(*arguments):
+    drop_privileges(*arguments)
+    space["prctl"]("PR_SET_PDEATHSIG", 1, 9)
+space["drop_privileges"] = with_signal
+"""
         ),
     ),
 )

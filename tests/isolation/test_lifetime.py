@@ -16,7 +16,8 @@ from typing import Self
 import pytest
 import trio
 
-from isolation.harness import Stage, WeakLauncher, Weakness, open_stage
+from isolation.harness import WeakLauncher, Weakness
+from isolation.stage import Stage, open_stage
 from nsmd.jail import BwrapLauncher, Jail
 from nsmd.values import Environment
 from realjail import (

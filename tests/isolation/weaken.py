@@ -1,0 +1,96 @@
+"""Ways to take a layer away from a throw-away jail.
+
+Changes of bwrap's arguments, and patches of our own programs, which run before their `main`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from isolation.stage import Stage
+
+Arguments = list[str]
+
+NO_FILTER = """
+space["Filter"].install = lambda self: None
+"""
+KEEPS_PRIVILEGES = """
+space["drop_privileges"] = lambda *_: None
+"""
+"""No filter either: there would be nothing that allows to install it."""
+MORE_NAMESPACES = """
+space["COUNTED"].clear()
+"""
+ROOT_OF_ITS_NAMESPACES = """
+space["become_user"] = lambda: None
+"""
+POWERFUL = KEEPS_PRIVILEGES + MORE_NAMESPACES + ROOT_OF_ITS_NAMESPACES
+"""Every capability over the fork's own namespaces, and over nothing else."""
+ONE_NETWORK = """
+space["NAMESPACES"] &= ~space["CLONE_NEWNET"]
+space["start_loopback"] = lambda: None
+"""
+"""Patches of the template, for `Weakness.template`."""
+
+
+def without_mounts(*targets: str) -> str:
+    """A patch of the template that has forks not mount something of their own there."""
+    return f"""
+mount = space["mount"]
+def mount_others(source, target, *rest):
+    if target not in {targets!r}:
+        mount(source, target, *rest)
+space["mount"] = mount_others
+"""
+
+
+def with_mount(source: str, target: str) -> str:
+    """A patch that covers something of /proc, which a template's jail must not do itself."""
+    return f"""
+make_file_systems = space["make_file_systems"]
+def make_one_more(*arguments):
+    make_file_systems(*arguments)
+    {{prepare}}
+    space["mount"]({source!r}, {target!r}, "", space["MS_BIND"])
+space["make_file_systems"] = make_one_more
+""".replace("{prepare}", f"open({source!r}, 'a').close()" if source.startswith("/tmp/") else "pass")
+
+
+def without(*options: str) -> Callable[[Arguments, Stage], Arguments]:
+    """Leave out options together with their values."""
+
+    def change(words: Arguments, _: Stage) -> Arguments:
+        kept: Arguments = []
+        dropping = False
+        for word in words:
+            if word.startswith("--"):
+                dropping = word in options
+            if not dropping:
+                kept.append(word)
+        assert len(kept) < len(words), f"{options} were not there to be left out"
+        return kept
+
+    return change
+
+
+def with_more(make: Callable[[Stage], Arguments]) -> Callable[[Arguments, Stage], Arguments]:
+    """Add mounts, before the root is closed."""
+
+    def change(words: Arguments, stage: Stage) -> Arguments:
+        place = words.index("--remount-ro")
+        return [*words[:place], *make(stage), *words[place:]]
+
+    return change
+
+
+def both(
+    *changes: Callable[[Arguments, Stage], Arguments],
+) -> Callable[[Arguments, Stage], Arguments]:
+    """One change after the other."""
+
+    def change(words: Arguments, stage: Stage) -> Arguments:
+        for one in changes:
+            words = one(words, stage)
+        return words
+
+    return change
