@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Container
+from collections.abc import Callable, Container
 
 from nsm.wire.errors import BadRequestError
 
@@ -39,11 +39,11 @@ def check(name: str) -> str:
     )
 
 
-def fresh(prefix: str, taken: Container[str]) -> str:
+def fresh(prefix: str, taken: Callable[[str], bool]) -> str:
     """A readable name that is not taken, e.g. ``python-amber-7``."""
     for _ in range(_TRIES):
         name = f"{prefix}-{secrets.choice(_WORDS)}-{secrets.randbelow(99) + 1}"
-        if name not in taken:
+        if not taken(name):
             return name
     return f"{prefix}-{secrets.token_hex(8)}"
 

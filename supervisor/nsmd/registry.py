@@ -55,6 +55,9 @@ log = logging.getLogger(__name__)
 CONCURRENT_STARTS = 4
 """Jails started at once. More only makes each slower: a start is all CPU and mount work."""
 
+_CHOICES = 10
+"""Sessions named in an error about several of one name."""
+
 ALIASES: Mapping[str, str] = {"shell": "bash"}
 """Older names of environments."""
 
@@ -278,19 +281,20 @@ class Registry:
         Raises:
             UnknownSessionError, AmbiguousSessionError: none, or several.
         """
-        live = self.live_sessions()
+        matches = [s for s in (self._sessions.get(target),) if s is not None and s.tenancy]
         scope, _, name = target.rpartition("/")
-        matches = [s for s in live if s.id == target]
         if not matches and scope:
-            matches = [s for s in live if s.tenancy and (s.tenancy.scope, s.name) == (scope, name)]
+            matches = [s for s in (self._named.get((scope, name)),) if s is not None]
         if not matches:
-            matches = [s for s in live if s.name == target]
+            matches = [s for (_, name), s in self._named.items() if name == target]
+        matches = [s for s in matches if s.live]
         if not matches:
             raise UnknownSessionError(
                 f"No session {target[:200]!r}.", hint="`nsm ps` lists the live ones."
             )
         if len(matches) > 1:
-            listed = ", ".join(f"{s.id} ({s.tenancy.scope if s.tenancy else ''})" for s in matches)
+            shown = [f"{s.id} ({s.tenancy.scope if s.tenancy else ''})" for s in matches[:_CHOICES]]
+            listed = ", ".join([*shown, "..."] if len(matches) > _CHOICES else shown)
             raise AmbiguousSessionError(
                 f"{len(matches)} sessions are called {target!r}: {listed}.",
                 hint="Use an id.",
@@ -377,8 +381,7 @@ class Registry:
         if name is None:
             return self._new_session(client, environment, None), True, None
         if name == names.NEW:
-            taken = {taken for scope, taken in self._named if scope == client.scope}
-            name = names.fresh(environment.name, taken)
+            name = names.fresh(environment.name, lambda n: (client.scope, n) in self._named)
         names.check(name)
         session = self._named.get((client.scope, name))
         if session is not None and session.live:

@@ -155,7 +155,7 @@ class Session:
     @property
     def live(self) -> bool:
         """Whether it can still take work."""
-        return self.state in (State.STARTING, State.IDLE, State.RUNNING)
+        return self.state is not State.ENDING and self.state is not State.ENDED
 
     # What others ask for. All of it is synchronous: the session's task does the rest.
 

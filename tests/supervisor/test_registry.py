@@ -124,6 +124,19 @@ async def test_scopes_keep_names_apart(autojump_clock: trio.abc.Clock) -> None:
             it.registry.find("b")
 
 
+async def test_many_sessions_of_one_name_are_counted_and_not_all_listed(
+    autojump_clock: trio.abc.Clock,
+) -> None:
+    async with bench() as it:
+        for n in range(30):
+            await it.run(client=dataclasses.replace(ALICE, scope=f"scope{n}"))
+        with pytest.raises(AmbiguousSessionError, match="30 sessions are called 'a'") as error:
+            it.registry.find("a")
+        assert len(error.value.message) < 500
+        assert len(error.value.data["ids"]) == 30
+        assert it.registry.find("scope7/a").id == error.value.data["ids"][7]
+
+
 async def test_a_one_shot_gets_a_jail_of_its_own(autojump_clock: trio.abc.Clock) -> None:
     async with bench() as it:
         first, second = await it.run(session=None), await it.run(session=None)
