@@ -21,6 +21,7 @@ import fcntl
 import itertools
 import json
 import keyword
+import mmap
 import os
 import re
 import select
@@ -160,9 +161,6 @@ MAX_POLL_MS = 24 * 3600 * 1000
 DISARM_ATTEMPTS = 100
 """Interrupts that may come while the Python worker puts its own handler in place."""
 
-MARKER_ATTEMPTS = 16
-"""Tries to get a marker into a pipe that a background process keeps full."""
-
 DRAIN_READS = 1024
 """Reads of a dead interpreter's control socket: more than two of its largest frames."""
 
@@ -171,6 +169,7 @@ FREEZE_ROUND = 3
 """A tree that still grows in this round of killing is a fork bomb: everything is stopped first."""
 
 FIONREAD = 0x541B
+NO_BYTES = b"\0" * 4
 PRIVATE_FD = 200
 """Private descriptors are moved here or higher, out of the way of user code."""
 
@@ -852,56 +851,41 @@ def _trim_to_characters(head: bytearray, tail: bytearray) -> None:
 
 
 class OutputPipe:
-    """One output stream of an interpreter: a pipe that the agent reads and can mark."""
+    """One output stream of an interpreter: a pipe that the agent reads.
+
+    Attributes:
+        child_fd: the end for the interpreter. It stays open here as well: a pipe that nobody can
+            write to would wake the agent for ever.
+        paused: the agent does not wait for what is printed.
+    """
 
     def __init__(self) -> None:
         self.read_fd, self.child_fd = os.pipe2(os.O_CLOEXEC)
         os.set_blocking(self.read_fd, False)
-        # A description of its own: O_NONBLOCK on the child's would show up in user code.
-        self._mark_fd = os.open(
-            f"/proc/self/fd/{self.child_fd}", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC
-        )
         self.identity = _identity(os.fstat(self.read_fd))
-
-    def close_child_end(self) -> None:
-        os.close(self.child_fd)
+        self.paused = False
 
     def close(self) -> None:
         os.close(self.read_fd)
-        os.close(self._mark_fd)
+        os.close(self.child_fd)
 
-    def read(self) -> bytes:
-        """What is there, at most `READ_BYTES`; empty when there is nothing."""
+    def read(self, count: int = READ_BYTES) -> bytes:
+        """What is there, at most `count` bytes; empty when there is nothing."""
         try:
-            return os.read(self.read_fd, READ_BYTES)
+            return os.read(self.read_fd, count)
         except BlockingIOError:
             return b""
 
-    def cut(self) -> tuple[bytes, bytes]:
-        """What was printed up to now, and what followed already.
+    def cut(self) -> bytes:
+        """What was printed up to now, and nothing of what a flood adds meanwhile.
 
-        A marker with a fresh nonce goes into the pipe behind what is there; it is the agent that
-        writes it, so no user code has seen it before. Nothing here waits: what FIONREAD counts
-        bounds the search, so code that steals the marker or floods the pipe changes only where
-        its own output is cut.
+        The kernel's count of what waits is the cut. Nothing here waits: code that reads from its
+        own pipe only takes its own output away.
         """
-        marker = b"\0nsm-cut:" + os.urandom(16).hex().encode() + b"\0"
-        before = b""
-        for _ in range(MARKER_ATTEMPTS):
-            try:
-                os.write(self._mark_fd, marker)
-                break
-            except BlockingIOError:
-                before += self._read_waiting()
-        rest, _, after = self._read_waiting().partition(marker)
-        return before + rest, after
-
-    def _read_waiting(self) -> bytes:
-        """What is in the pipe now, and not what a flood adds meanwhile."""
-        waiting = int.from_bytes(fcntl.ioctl(self.read_fd, FIONREAD, b"\0" * 4), sys.byteorder)
+        waiting = int.from_bytes(fcntl.ioctl(self.read_fd, FIONREAD, NO_BYTES), sys.byteorder)
         pieces: list[bytes] = []
         while waiting > 0:
-            piece = self.read()
+            piece = self.read(min(waiting, READ_BYTES))
             if not piece:
                 break
             pieces.append(piece)
@@ -1650,7 +1634,6 @@ class Interpreter:
         pid: leader of the interpreter's session and process group; 0 when it is not running.
         has_state: code has run in it, so that its end loses something.
         lost: why the next execution will not find the state of the last one; empty if it will.
-        takes_signals: SIGINT would interrupt the code now. Before, it would be lost or worse.
     """
 
     name = ""
@@ -1671,7 +1654,6 @@ class Interpreter:
         self.captures: dict[str, Capture] = {}
         self.displays: list[dict[str, Any]] = []
         self.link: Link | None = None
-        self.takes_signals = False
         self.question: Question | None = None
         self._display_bytes = 0
         self._private: dict[int, tuple[int, int]] = {}
@@ -1680,6 +1662,11 @@ class Interpreter:
         return f"<{type(self).__name__} pid={self.pid} has_state={self.has_state}>"
 
     # What a subclass provides.
+
+    @property
+    def takes_signals(self) -> bool:
+        """Whether SIGINT would interrupt the code now. Before, it would be lost or worse."""
+        return False
 
     def become_program(self, control_fd: int) -> NoReturn:
         """Runs in the new process, 0 to 2 in place, nothing else open but `kept_fds`."""
@@ -1748,7 +1735,6 @@ class Interpreter:
             for stream in ("stdout", "stderr"):
                 pipes[stream] = pipe = OutputPipe()
                 undo.callback(pipe.close)
-                undo.callback(pipe.close_child_end)
             ours, theirs = socket.socketpair()
             undo.enter_context(ours)
             undo.enter_context(theirs)
@@ -1770,7 +1756,6 @@ class Interpreter:
         self._private = {}
         poller = self.agent.poller
         for stream, pipe in pipes.items():
-            pipe.close_child_end()
             self._watch_output(stream, pipe)
             self.captures.setdefault(stream, self.agent.new_capture(stream))
         fd = ours.detach()
@@ -1820,8 +1805,7 @@ class Interpreter:
             self.question.settle({})
             self.question = None
         for stream, pipe in self.pipes.items():
-            before, after = pipe.cut()
-            self._keep(stream, before + after)
+            self._keep(stream, pipe.cut())
             self.agent.poller.forget(pipe.read_fd)
             pipe.close()
         self.pipes = {}
@@ -1836,6 +1820,7 @@ class Interpreter:
             self._keep(stream, pipe.read())
             if not self.runs and self.captures[stream].full:
                 # A background flood waits for the next execution rather than spin the agent.
+                pipe.paused = True
                 self.agent.poller.change(pipe.read_fd, 0)
 
         self.agent.poller.watch(pipe.read_fd, on_output)
@@ -1853,17 +1838,17 @@ class Interpreter:
 
     def resume_output(self) -> None:
         for pipe in self.pipes.values():
-            self.agent.poller.change(pipe.read_fd, select.POLLIN)
+            if pipe.paused:
+                pipe.paused = False
+                self.agent.poller.change(pipe.read_fd, select.POLLIN)
 
     def take_output(self) -> dict[str, Capture]:
         """All that was printed up to now; what comes from now on is for the next execution."""
-        taken = self.captures
-        fresh = {stream: self.agent.new_capture(stream) for stream in taken}
         for stream, pipe in self.pipes.items():
-            before, after = pipe.cut()
-            self._keep(stream, before)
-            fresh[stream].write(after)
-        self.captures = fresh
+            if data := pipe.cut():
+                self._keep(stream, data)
+        taken = self.captures
+        self.captures = {stream: self.agent.new_capture(stream) for stream in taken}
         return taken
 
     def add_display(self, data: Any) -> None:
@@ -1967,15 +1952,63 @@ class FramedInterpreter(Interpreter):
             question.settle(message)
 
 
+class SharedPage:
+    """Two numbers of executions in memory that the agent shares with a Python worker.
+
+    Each is written by one side and looked at by the other when it matters, so that a call that
+    nobody interrupts wakes nobody for that. Code can write to it as well: all that it decides is
+    whether an interrupt of that code is sent at once, later or never.
+    """
+
+    def __init__(self, fd: int) -> None:
+        self._memory = mmap.mmap(fd, mmap.PAGESIZE)  # shared, and there without the descriptor
+        self._numbers = memoryview(self._memory).cast("Q")
+
+    @staticmethod
+    def make_file() -> int:
+        """A descriptor for `SharedPage`. Nobody can shorten the file below the feet of another.
+
+        Raises:
+            OSError: no descriptor or memory is left.
+        """
+        fd = os.memfd_create("shared", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        try:
+            os.ftruncate(fd, mmap.PAGESIZE)
+            fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL)
+        except BaseException:
+            os.close(fd)
+            raise
+        return fd
+
+    @property
+    def interruptible(self) -> int:
+        """The execution whose code takes signals, or took them last; the worker's to write."""
+        return self._numbers[0]
+
+    @interruptible.setter
+    def interruptible(self, number: int) -> None:
+        self._numbers[0] = number
+
+    @property
+    def awaited(self) -> int:
+        """The execution whose `started` the agent wants to be sent; the agent's to write."""
+        return self._numbers[1]
+
+    @awaited.setter
+    def awaited(self, number: int) -> None:
+        self._numbers[1] = number
+
+
 class ForkedWorker(BaseException):
     """Unwinds the agent's frames in a fork that is to be a Python worker.
 
     Derives from BaseException because it is no error and nothing on its way must catch it.
     """
 
-    def __init__(self, control_fd: int) -> None:
+    def __init__(self, control_fd: int, page: SharedPage) -> None:
         super().__init__()
         self.control_fd = control_fd
+        self.page = page
 
 
 class PythonInterpreter(FramedInterpreter):
@@ -1984,23 +2017,55 @@ class PythonInterpreter(FramedInterpreter):
     name = "python"
     answers = ("complete",)
 
+    def __init__(self, agent: Agent, program: str) -> None:
+        super().__init__(agent, program)
+        self._page_fd = -1
+        self._page: SharedPage | None = None
+        self._number = 0
+        self._awaits_start = False
+
+    @property
+    def takes_signals(self) -> bool:
+        return self._page is not None and self._page.interruptible == self._number
+
+    def kept_fds(self) -> tuple[int, ...]:
+        return (self._page_fd,)
+
+    def start(self) -> None:
+        self._page_fd = SharedPage.make_file()
+        try:
+            self._page = SharedPage(self._page_fd)
+            super().start()
+        finally:
+            os.close(self._page_fd)
+
     def become_program(self, control_fd: int) -> NoReturn:
-        if self.program == sys.executable:
-            raise ForkedWorker(control_fd)
-        os.set_inheritable(control_fd, True)
+        if self.program == sys.executable and self._page is not None:
+            raise ForkedWorker(control_fd, self._page)
         agent_file = os.path.abspath(__file__)
-        os.execv(self.program, [self.program, "-I", agent_file, "--worker", str(control_fd)])
+        for fd in (control_fd, self._page_fd):
+            os.set_inheritable(fd, True)
+        os.execv(
+            self.program,
+            [self.program, "-I", agent_file, "--worker", str(control_fd), str(self._page_fd)],
+        )
 
     def send_code(self, number: int, code: str) -> None:
-        self.takes_signals = False  # until it says "started"
+        self._number = number
+        self._awaits_start = True
         super().send_code(number, code)
 
     def on_started(self) -> None:
-        if not self.takes_signals:  # else code says so, which may say it thousands of times
-            self.takes_signals = True
+        if self._awaits_start:  # else code says so, which may say it thousands of times
+            self._awaits_start = False
             self.agent.on_interruptible(self)
 
-    def send_interrupt(self, number: int) -> None:  # noqa: ARG002  # as all have it
+    def send_interrupt(self, number: int) -> None:
+        if self._page is not None:
+            # Before looking whether it takes signals, as the worker does it the other way round:
+            # so at least one side sees what the other wrote.
+            self._page.awaited = number
+            self._awaits_start = self._awaits_start and not self.takes_signals
         # system(3) ignores SIGINT while its command runs, and the code would go on behind it.
         if self.takes_signals and ignores_interrupts(self.pid):
             self.send({"type": "interrupt"})
@@ -2051,6 +2116,11 @@ class BashInterpreter(Interpreter):
         self._line = b""
         self._fds: tuple[int, int, int, int] = (0, 0, 0, 0)
         self._confirmations = 0
+        self._has_handlers = False
+
+    @property
+    def takes_signals(self) -> bool:
+        return self._has_handlers
 
     def kept_fds(self) -> tuple[int, ...]:
         return (self._code_fd,)
@@ -2076,7 +2146,7 @@ class BashInterpreter(Interpreter):
 
     def begin(self) -> None:
         self._line = b""
-        self.takes_signals = False  # until it has its handlers
+        self._has_handlers = False
         code, null, out, err = self._fds
         # While 3 to 6 are closed for a group of commands, bash keeps them at 10 to 13 marked
         # close-on-exec, and duplicating a marked descriptor marks the copy.
@@ -2182,7 +2252,7 @@ class BashInterpreter(Interpreter):
             self.agent.on_done(self, number, status)
 
     def _on_begun(self, status: int) -> None:
-        if self.takes_signals:
+        if self._has_handlers:
             return  # code says so, which may say it thousands of times
         if status != 0:
             self.agent.end_interpreter(self, "cannot set up its descriptors; is it GNU bash?")
@@ -2196,7 +2266,7 @@ class BashInterpreter(Interpreter):
                 err: self.pipes["stderr"].identity,
             }
         )
-        self.takes_signals = True
+        self._has_handlers = True
         self.agent.on_interruptible(self)
 
     def limit(self, limits: Mapping[str, int]) -> None:
@@ -3161,10 +3231,10 @@ def _signal_name(number: int) -> str:
 # --------------------------------------------------------------------------------- Python worker
 
 
-def python_worker(control_fd: int) -> NoReturn:
+def python_worker(control_fd: int, page: SharedPage) -> NoReturn:
     """Runs code from `control_fd` in a `__main__` module of its own until end-of-file."""
     try:
-        PythonWorker(control_fd).serve()
+        PythonWorker(control_fd, page).serve()
     except BaseException:
         import traceback
 
@@ -3189,14 +3259,22 @@ class PythonWorker:
     INTERRUPT = signal.SIGURG
     """Stands in for a SIGINT that would be ignored. Ignored itself where code has its own use."""
 
-    def __init__(self, control_fd: int) -> None:
+    def __init__(self, control_fd: int, page: SharedPage) -> None:
+        import _ast
+        import _signal  # type: ignore[import-not-found]  # pyright: ignore[reportMissingImports]
         import _thread
         import builtins
         import linecache
         from types import ModuleType
 
+        # What a call needs is at hand: code may have replaced it, and `signal.signal` takes ten
+        # times as long as what it wraps.
+        self._set_signal: Callable[[int, Any], Any] = _signal.signal  # pyright: ignore[reportUnknownMemberType]
+        self._expression, self._interactive = _ast.Expr, _ast.Interactive
+
         self._pid = os.getpid()
         self._control_fd = control_fd
+        self._page = page
         self._out_fd, self._err_fd = _dup_high(1), _dup_high(2)
         self._null_fd = _dup_high(0)
         self._private = {
@@ -3227,7 +3305,8 @@ class PythonWorker:
         sys.path.insert(0, "")
         sys.displayhook = self._display_hook
         self._open_streams()
-        signal.signal(signal.SIGINT, self._ignore)
+        self._ignoring = self._ignore  # one object, to be told from others
+        signal.signal(signal.SIGINT, self._ignoring)
         signal.signal(self.INTERRUPT, self._interrupt)
         os.register_at_fork(after_in_child=self._after_fork)
         import faulthandler
@@ -3263,13 +3342,15 @@ class PythonWorker:
             elif message["type"] == "complete":
                 self._complete(message)
             elif message["type"] == "run":
-                exit_code = self._run(message["id"], message["code"])
+                number = message["id"]
+                exit_code = self._run(number, message["code"])
                 if os.getpid() != self._pid:
                     os._exit(exit_code)  # code forked and its child got to the end
                 if not self._is_intact():
                     os._exit(exit_code)  # nobody can be told: the exit status says it
-                done = {"type": "done", "id": message["id"], "token": message["token"]}
-                self._send({**done, "exit_code": exit_code})
+                done = {"type": "done", "id": number, "token": message["token"]}
+                held, self._held = self._held, b""
+                self._write(held + encode_frame({**done, "exit_code": exit_code}))
 
     def _complete(self, message: Mapping[str, Any]) -> None:
         answer: dict[str, Any] = {}
@@ -3312,11 +3393,15 @@ class PythonWorker:
             return
         data, self._held = self._held + data, b""
         late: list[int] = []
-        previous = signal.signal(signal.SIGINT, lambda number, _: late.append(number))
+
+        def note(number: int, _frame: object) -> None:
+            late.append(number)
+
+        previous = self._set_signal(signal.SIGINT, note)
         try:
             self._write(data)
         finally:
-            signal.signal(signal.SIGINT, previous)
+            self._set_signal(signal.SIGINT, previous)
         if late and callable(previous):
             previous(signal.SIGINT, None)
 
@@ -3327,9 +3412,12 @@ class PythonWorker:
 
     def _is_intact(self) -> bool:
         try:
-            return all(_identity(os.fstat(fd)) == known for fd, known in self._private.items())
+            for fd, known in self._private.items():
+                if _identity(os.fstat(fd)) != known:
+                    return False
         except OSError:
             return False
+        return True
 
     def _after_fork(self) -> None:
         """Runs in a child that user code has forked: what is the agent's stays with the parent."""
@@ -3400,19 +3488,25 @@ class PythonWorker:
         if callable(handler) and self._poll.poll(0):
             handler(signal.SIGINT, frame)
 
-    def _arm(self) -> None:
-        signal.signal(signal.SIGINT, self._handler)
+    def _arm(self, number: int) -> None:
+        """From now on an interrupt reaches the code."""
+        self._set_signal(signal.SIGINT, self._handler)
+        self._page.interruptible = number
+        if self._page.awaited == number:  # one has come too early
+            self._send({"type": "started", "id": number})
 
     def _disarm(self) -> None:
         handler = None
         for _ in range(DISARM_ATTEMPTS):
-            with contextlib.suppress(BaseException):  # the last interrupt, on the way out
-                handler = signal.signal(signal.SIGINT, self._ignore)
+            try:
+                handler = self._set_signal(signal.SIGINT, self._ignoring)
                 break
+            except BaseException:  # noqa: S112
+                continue  # the last interrupt, on the way out
         else:
             # Not interrupts, then: code has taken away what Python's own library needs.
             os._exit(1)
-        if handler != self._ignore:
+        if handler is not self._ignoring:
             self._handler = handler
 
     # Running code.
@@ -3421,7 +3515,7 @@ class PythonWorker:
         """Runs a piece of code; returns its exit code. Never raises."""
         name = f"<exec {number}>"
         code = code.removeprefix("\ufeff")  # as a file's would be
-        with contextlib.suppress(Exception):  # all this belongs to code, and may be anything
+        try:
             self._remember_source(name, code)
             self._namespace.pop("__warningregistry__", None)
             for finder in list(sys.path_importer_cache.values()):
@@ -3429,12 +3523,13 @@ class PythonWorker:
                 invalidate = getattr(finder, "invalidate_caches", None)
                 if invalidate is not None:
                     invalidate()
+        except Exception:  # noqa: S110
+            pass  # all this belongs to code, and may be anything
         exit_code = 1
         try:
             try:
                 self._restore_descriptors()
-                self._arm()
-                self._send({"type": "started", "id": number})
+                self._arm(number)
                 try:
                     self._execute(name, code)
                     exit_code = 0
@@ -3449,14 +3544,13 @@ class PythonWorker:
         return exit_code
 
     def _execute(self, name: str, code: str) -> None:
-        from _ast import Expr, Interactive
-
         flags: int = self._flags | self.TOP_LEVEL_AWAIT
         try:
             tree: _ast.Module = compile(
                 code, name, "exec", flags | self.ONLY_AST, dont_inherit=True
             )
-            last = tree.body.pop() if tree.body and isinstance(tree.body[-1], Expr) else None
+            ends_in_value = tree.body and isinstance(tree.body[-1], self._expression)
+            last = tree.body.pop() if ends_in_value else None
             whole: CodeType = compile(tree, name, "exec", flags, dont_inherit=True)
         except RecursionError:
             # Python 3.9 compiles texts that are too deep to become a tree of objects, and back.
@@ -3464,9 +3558,12 @@ class PythonWorker:
             return
         self._flags |= whole.co_flags & self.FUTURE_FLAGS
         flags |= self._flags
-        pieces: list[CodeType] = list(self._split(tree, whole, name, flags))
+        # The loop must not run around synchronous code, or `asyncio.run` would fail there.
+        waits = whole.co_flags & self.COROUTINE
+        pieces = list(self._split(tree, name, flags)) if waits else [whole]
         if last is not None:
-            pieces.append(compile(Interactive([last]), name, "single", flags, dont_inherit=True))
+            value = self._interactive([last])
+            pieces.append(compile(value, name, "single", flags, dont_inherit=True))
         for piece in pieces:
             self._run_piece(piece)
 
@@ -3476,16 +3573,8 @@ class PythonWorker:
         else:
             exec(piece, self._namespace)
 
-    def _split(
-        self, tree: _ast.Module, whole: CodeType, name: str, flags: int
-    ) -> Iterator[CodeType]:
-        """The code in pieces that either await or do not.
-
-        The loop must not run around synchronous code, or `asyncio.run` would fail there.
-        """
-        if not whole.co_flags & self.COROUTINE:
-            yield whole
-            return
+    def _split(self, tree: _ast.Module, name: str, flags: int) -> Iterator[CodeType]:
+        """The code in pieces that either await or do not."""
         waiting: list[_ast.stmt] = []
         for statement in tree.body:
             code = self._compile([statement], name, flags)
@@ -4726,18 +4815,20 @@ def serve(
     try:
         Agent(read_fd, write_fd, available, os.path.realpath(directory), limits).run(prestart)
     except ForkedWorker as fork:
-        control_fd = fork.control_fd
-    python_worker(control_fd)
+        worker = fork.control_fd, fork.page
+    python_worker(*worker)
 
 
 def main(arguments: Sequence[str]) -> NoReturn:
     """The command line; see docs/agent-protocol.md."""
     if list(arguments) == ["--check"]:
         answer_check()
-    if len(arguments) == 2 and arguments[0] == "--worker":
-        control_fd = int(arguments[1])
+    if len(arguments) == 3 and arguments[0] == "--worker":
+        control_fd, page_fd = map(int, arguments[1:])
         os.set_inheritable(control_fd, False)
-        python_worker(control_fd)
+        page = SharedPage(page_fd)
+        os.close(page_fd)
+        python_worker(control_fd, page)
     names = ("prestart", "python", "bash", "node", "workspace", "limits")
     options: dict[str, str] = dict.fromkeys(names, "")
     for option, value in zip(arguments[::2], [*arguments[1::2], ""]):
