@@ -114,7 +114,7 @@ class FakeRunner:
         """The next execution that was submitted."""
         return await self._executions.receive()
 
-    async def submit(self, request: RunRequest, on_output: OutputSink | None) -> FakeExecution:
+    def submit(self, request: RunRequest, on_output: OutputSink | None) -> FakeExecution:
         if self.refusal is not None:
             raise self.refusal
         execution = FakeExecution(request, on_output)

@@ -58,7 +58,8 @@ class Execution:
         self._submitted_s = trio.current_time()
         self._sent_s: float | None = None
         self._queued_behind = False
-        self._finished = trio.Event()
+        self._tell: Callable[[RunResult | NsmError], None] | None = None
+        self._finished: trio.Event | None = None  # made for who waits
         self._answer: RunResult | NsmError | None = None
 
     def __repr__(self) -> str:
@@ -68,7 +69,7 @@ class Execution:
     @property
     def done(self) -> bool:
         """Whether the answer is there."""
-        return self._finished.is_set()
+        return self._answer is not None
 
     @property
     def answer_bytes(self) -> int:
@@ -105,7 +106,22 @@ class Execution:
 
     async def wait_done(self) -> None:
         """Return once the answer is there, whatever it is."""
+        if self._answer is not None:
+            await trio.lowlevel.checkpoint()
+            return
+        if self._finished is None:
+            self._finished = trio.Event()
         await self._finished.wait()
+
+    def tell(self, function: Callable[[RunResult | NsmError], None]) -> None:
+        """Call one function with the answer, in place of waiting; now if it is there.
+
+        The session's task calls it: it must neither wait nor raise.
+        """
+        if self._answer is not None:
+            function(self._answer)
+        else:
+            self._tell = function
 
     def interrupt(self) -> None:
         """Ask for an interrupt; the answer then says `interrupted`."""
@@ -113,7 +129,7 @@ class Execution:
 
     def abandon(self) -> None:
         """The caller is gone: a one-shot is ended, a named session's execution goes on."""
-        self._on_output = None
+        self._on_output = self._tell = None
         if self.origin.one_shot:
             self.session.end("its client disconnected")
 
@@ -134,13 +150,17 @@ class Execution:
 
     def finish(self, answer: Outcome | NsmError) -> None:
         """Give the answer, once; later ones are ignored."""
-        if self._finished.is_set():
+        if self._answer is not None:
             return
         self._answer = self._result(answer) if isinstance(answer, Outcome) else answer
+        tell, self._tell = self._tell, None
+        if tell is not None:
+            tell(self._answer)  # first: somebody waits
+        if self._finished is not None:
+            self._finished.set()
         self._on_output = None
         # Results are remembered by the thousand, and code may have megabytes.
         self.request = replace(self.request, code="")
-        self._finished.set()
         self._on_finished(self)
 
     def _result(self, outcome: Outcome) -> RunResult:

@@ -180,7 +180,7 @@ class Registry:
 
     # Running code.
 
-    async def submit(self, request: RunRequest, on_output: OutputSink | None = None) -> Execution:
+    def submit(self, request: RunRequest, on_output: OutputSink | None = None) -> Execution:
         """Queue one piece of code.
 
         Args:
@@ -209,7 +209,7 @@ class Registry:
         )
         return self._queue(execution_id, request, origin, session, on_output)
 
-    async def submit_in(
+    def submit_in(
         self, session: Session, request: RunRequest, on_output: OutputSink | None = None
     ) -> Execution:
         """Queue one piece of code in a live session of any scope.

@@ -14,7 +14,7 @@ from control_bench import Peer, bench
 from nsm.wire.errors import NsmError, SessionEndedError
 from nsm.wire.messages import Cancel, Request
 from nsmd.control.call import ALL_RIGHTS
-from nsmd.control.server import HELLO_TIMEOUT_S
+from nsmd.control.connection import HELLO_TIMEOUT_S
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -65,7 +65,7 @@ class Bench:
             timeout_s=timeout_s,
             execution_id=execution_id,
         )
-        return await (await self.registry.submit(request)).wait()
+        return await self.registry.submit(request).wait()
 
 
 @asynccontextmanager
@@ -220,7 +220,7 @@ async def test_bad_requests_say_what_is_wrong(
     async with bench() as it:
         request = RunRequest(client=ALICE, env="python", code="x", session="a")
         with pytest.raises(error) as caught:
-            await it.registry.submit(dataclasses.replace(request, **fields))  # type: ignore[arg-type]
+            it.registry.submit(dataclasses.replace(request, **fields))  # type: ignore[arg-type]
         assert says in str(caught.value)
         assert it.launcher.jails == []
 
@@ -302,7 +302,7 @@ async def test_sessions_that_fail_to_start_are_not_tried_for_ever(
 
 async def test_a_closed_registry_takes_nothing(autojump_clock: trio.abc.Clock) -> None:
     async with bench() as it:
-        execution = await it.registry.submit(
+        execution = it.registry.submit(
             RunRequest(client=ALICE, env="python", code="wait", session="a")
         )
         it.registry.close()
@@ -315,9 +315,7 @@ async def test_a_closed_registry_takes_nothing(autojump_clock: trio.abc.Clock) -
 async def test_idle_ones_are_found_running_ones_not(autojump_clock: trio.abc.Clock) -> None:
     async with bench() as it:
         await it.run(session="idle")
-        await it.registry.submit(
-            RunRequest(client=ALICE, env="python", code="wait", session="busy")
-        )
+        it.registry.submit(RunRequest(client=ALICE, env="python", code="wait", session="busy"))
         await trio.sleep(20)
         assert [s.name for s in it.registry.idle_longer_than(10)] == ["idle"]
         assert it.registry.idle_longer_than(30) == []

@@ -10,13 +10,14 @@ import trio
 from nsm.wire.errors import BadRequestError
 from nsm.wire.transcripts import to_wire
 from nsmd.agentframes import CheckedFrame, CompletionsFrame
-from nsmd.control import arguments, running
+from nsmd.control import arguments
 from nsmd.control.call import Call
+from nsmd.execution import Execution
 from nsmd.limits import check_code
 from nsmd.requests import NoAnswerError
 from nsmd.session import Session
 from nsmd.transcripts import Reader
-from nsmd.values import Client, RunRequest
+from nsmd.values import Client, OutputSink, RunRequest
 
 log = logging.getLogger(__name__)
 
@@ -61,8 +62,8 @@ async def _send_entries(call: Call, reader: Reader) -> None:
         await trio.lowlevel.checkpoint()
 
 
-async def run_in(call: Call) -> dict[str, Any]:
-    """Code in a live session; answers as `run`."""
+def submit_in(call: Call, on_output: OutputSink | None = None) -> Execution:
+    """Code in a live session."""
     args, session = call.args, call.target()
     request = RunRequest(
         client=Client(name=call.client, scope=call.scope),
@@ -72,11 +73,7 @@ async def run_in(call: Call) -> dict[str, Any]:
         timeout_s=arguments.optional_number(args, "timeout_s"),
         execution_id=arguments.optional_text(args, "execution_id"),
     )
-    stream = running.stream_for(call)
-    execution = await call.services.registry.submit_in(
-        session, request, stream.put if stream else None
-    )
-    return await running.carry_out(call, execution, stream)
+    return call.services.registry.submit_in(session, request, on_output)
 
 
 async def complete(call: Call) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,10 +12,11 @@ from nsm._version import __version__
 from nsm.wire.errors import BadRequestError, NsmError
 from nsmd.control import arguments, filing, joining, running
 from nsmd.control.call import Call, Operation, Right
+from nsmd.execution import Execution
 from nsmd.listing import as_row
 from nsmd.registry import ALIASES
 from nsmd.session import Session
-from nsmd.values import Client, Environment, ProjectMount, RunRequest
+from nsmd.values import Client, Environment, OutputSink, ProjectMount, RunRequest
 
 KILL_WAIT_S = 5.0
 """How long `kill` waits for what it killed to be gone; the kernel needs milliseconds."""
@@ -39,7 +40,7 @@ async def _status(call: Call) -> dict[str, Any]:
     }
 
 
-async def _run(call: Call) -> dict[str, Any]:
+def _submit(call: Call, on_output: OutputSink | None = None) -> Execution:
     args = call.args
     request = RunRequest(
         client=Client(name=call.client, scope=call.scope, project=_project(call)),
@@ -49,9 +50,7 @@ async def _run(call: Call) -> dict[str, Any]:
         timeout_s=arguments.optional_number(args, "timeout_s"),
         execution_id=arguments.optional_text(args, "execution_id"),
     )
-    stream = running.stream_for(call)
-    execution = await call.services.registry.submit(request, stream.put if stream else None)
-    return await running.carry_out(call, execution, stream)
+    return call.services.registry.submit(request, on_output)
 
 
 async def _result_of(call: Call) -> dict[str, Any]:
@@ -118,10 +117,17 @@ async def _shutdown(call: Call) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """An operation: the right it needs, and what carries it out."""
+    """An operation.
+
+    Attributes:
+        right: that it needs.
+        function: carries it out.
+        submit: for code whose result is all of the answer, gives its execution in place of that.
+    """
 
     right: Right
     function: Operation
+    submit: Callable[[Call], Execution | None] = lambda _: None
 
 
 OPERATIONS: Mapping[str, Row] = {
@@ -129,13 +135,15 @@ OPERATIONS: Mapping[str, Row] = {
     "status": Row("read", _status),
     "sessions": Row("read", _sessions),
     "envs": Row("read", _envs),
-    "run": Row("run", _run),
+    "run": Row("run", running.streaming(_submit), running.not_streaming(_submit)),
     "result": Row("run", _result_of),
     "interrupt": Row("run", _interrupt),
     "kill": Row("manage", _kill),
     "shutdown": Row("manage", _shutdown),
     "logs": Row("manage", joining.logs),
-    "run_in": Row("manage", joining.run_in),
+    "run_in": Row(
+        "manage", running.streaming(joining.submit_in), running.not_streaming(joining.submit_in)
+    ),
     "complete": Row("manage", joining.complete),
     "check": Row("manage", joining.check),
     "file_open": Row("manage", filing.file_open),

@@ -3,40 +3,53 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Protocol
 
 import trio
 
 from nsmd.control import arguments
-from nsmd.control.call import Call
+from nsmd.control.call import Call, Operation
 from nsmd.control.stream import OutputStream
 from nsmd.execution import Execution
-from nsmd.values import RunResult
+from nsmd.values import OutputSink, RunResult
 
 
-def stream_for(call: Call) -> OutputStream | None:
-    """Where output goes that the client wants while the code runs; None if it wants none."""
-    return OutputStream() if arguments.flag(call.args, "stream") else None
+class Submit(Protocol):
+    """Submits what a client wants to have run."""
+
+    def __call__(self, call: Call, on_output: OutputSink | None = None, /) -> Execution:
+        """
+        Raises:
+            NsmError: it cannot be run.
+        """
+        ...
 
 
-async def carry_out(
-    call: Call, execution: Execution, stream: OutputStream | None
-) -> dict[str, Any]:
-    """Wait for what comes of an execution; all output is sent before.
+def not_streaming(submit: Submit) -> Callable[[Call], Execution | None]:
+    """For a client that wants the result and nothing before; None for another."""
 
-    Raises:
-        NsmError: there is no result.
+    def submit_if_so(call: Call) -> Execution | None:
+        return None if arguments.flag(call.args, "stream") else submit(call)
 
-    Cancellation: the client is gone, so the execution is abandoned.
-    """
-    call.on_cancel(execution.interrupt)
-    try:
-        if stream is not None:
+    return submit_if_so
+
+
+def streaming(submit: Submit) -> Operation:
+    """For a client that wants the output while the code runs."""
+
+    async def carry_out(call: Call) -> dict[str, Any]:
+        stream = OutputStream()
+        execution = submit(call, stream.put)
+        call.on_cancel(execution.interrupt)
+        try:
             await _send_output_until_done(call, stream, execution)
-        return result_to_wire(await execution.wait())
-    finally:
-        if not execution.done:
-            execution.abandon()
+            return result_to_wire(await execution.wait())
+        finally:
+            if not execution.done:  # cancelled: the client is gone
+                execution.abandon()
+
+    return carry_out
 
 
 async def _send_output_until_done(call: Call, stream: OutputStream, execution: Execution) -> None:

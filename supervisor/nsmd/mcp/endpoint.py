@@ -168,7 +168,7 @@ class Endpoint:
         wants_progress = progress_token_from_params(ctx.params) is not None
         feed = ProgressFeed() if wants_progress else None
         try:
-            execution = await self._runner.submit(request, feed.take if feed else None)
+            execution = self._runner.submit(request, feed.take if feed else None)
         except BadProjectError:
             self._mount = None  # another directory may be there, or meant, next time
             raise

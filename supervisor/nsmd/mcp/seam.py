@@ -33,7 +33,7 @@ class Execution(Protocol):
 class Runner(Protocol):
     """Takes runs, and knows what there is to run in."""
 
-    async def submit(self, request: RunRequest, on_output: OutputSink | None) -> Execution:
+    def submit(self, request: RunRequest, on_output: OutputSink | None) -> Execution:
         """Queue one piece of code; quick.
 
         Raises:

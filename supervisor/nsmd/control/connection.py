@@ -1,0 +1,282 @@
+"""One client that speaks the control protocol: its requests, and their answers."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import trio
+
+from nsm._version import __version__
+from nsm.wire.connection import ServerConnection
+from nsm.wire.errors import ForbiddenError, InternalError, NsmError, UnknownOperationError
+from nsm.wire.frames import LocalProtocolError, RemoteProtocolError
+from nsm.wire.messages import (
+    CONNECTION_ID,
+    Cancel,
+    Event,
+    Failure,
+    Hello,
+    Invalid,
+    Request,
+    Result,
+    ServerMessage,
+)
+from nsmd.control import running
+from nsmd.control.call import Call, Right, Services
+from nsmd.control.operations import OPERATIONS, Row
+from nsmd.control.outgoing import Outgoing
+from nsmd.execution import Execution
+from nsmd.files import OpenFiles
+from nsmd.values import RunResult
+
+log = logging.getLogger(__name__)
+
+CHUNK_BYTES = 64 * 1024
+HELLO_TIMEOUT_S = 30.0
+"""A connection that says nothing for that long is closed; it holds a descriptor."""
+
+FAREWELL_TIMEOUT_S = 2.0
+"""Bound on telling a peer why its connection ends."""
+
+
+async def serve_connection(
+    stream: trio.SocketStream, first: bytes, rights: frozenset[Right], services: Services
+) -> None:
+    """Serve a client until it is gone.
+
+    Args:
+        first: what was read from it already.
+        rights: what it may ask for.
+        services: what operations work on.
+    """
+    broken: RemoteProtocolError | None = None
+    try:
+        async with trio.open_nursery() as nursery:
+            connection = _Connection(stream.socket.fileno(), rights, services, nursery)
+            try:
+                await connection.serve(first)
+            except RemoteProtocolError as error:
+                log.warning("closing a connection: %s", error)
+                broken = error if connection.between_frames else None
+            except trio.TooSlowError:
+                log.debug("closing a connection that did not finish its hello")
+            finally:
+                # Nobody is left to answer.
+                connection.close()
+                nursery.cancel_scope.cancel()
+    except* (trio.BrokenResourceError, trio.ClosedResourceError):
+        log.debug("a client went away")
+    if broken is not None:
+        await farewell(stream, broken)
+
+
+async def farewell(stream: trio.abc.SendStream, error: NsmError) -> None:
+    """Say why the connection ends, if the peer still listens."""
+    with trio.move_on_after(FAREWELL_TIMEOUT_S):
+        await stream.send_all(ServerConnection().send(Failure(CONNECTION_ID, error)))
+
+
+class _Connection:
+    """See the module.
+
+    A request is carried out by a task of its own, but for code whose result is all of the answer:
+    that comes from the session's task, and one that only waits for it would be a tenth of a call.
+    For the same reason reading and writing go past trio's streams, to the socket.
+    """
+
+    def __init__(
+        self,
+        descriptor: int,
+        rights: frozenset[Right],
+        services: Services,
+        nursery: trio.Nursery,
+    ) -> None:
+        self._descriptor = descriptor
+        self._rights = rights
+        self._services = services
+        self._nursery = nursery
+        self._protocol = ServerConnection()
+        self._outgoing = Outgoing(descriptor, nursery)
+        self._hello: Hello | None = None
+        self._files = OpenFiles(services.max_file_bytes)
+        self._pending: dict[int, _Pending] = {}
+
+    @property
+    def between_frames(self) -> bool:
+        """Whether the client has been sent whole frames up to now."""
+        return not self._outgoing.waiting
+
+    def close(self) -> None:
+        """The client is gone."""
+        self._outgoing.close()
+        for pending in self._pending.values():
+            if pending.execution is not None:
+                pending.execution.abandon()
+        self._files.abandon_all()
+
+    async def serve(self, first: bytes) -> None:
+        """Take requests until end-of-file.
+
+        Raises:
+            RemoteProtocolError: the client does not speak the protocol.
+            trio.TooSlowError: it does not introduce itself.
+            trio.BrokenResourceError: it is gone.
+        """
+        data = first
+        while True:
+            self._protocol.receive_data(data)
+            while (message := self._protocol.next_message()) is not None:
+                self._take(message)
+            if not data:
+                return
+            await self._outgoing.room()
+            if self._hello is None:
+                with trio.fail_after(HELLO_TIMEOUT_S):
+                    data = await self._receive()
+            else:
+                data = await self._receive()
+
+    async def _receive(self) -> bytes:
+        while True:
+            await trio.lowlevel.wait_readable(self._descriptor)
+            try:
+                return os.read(self._descriptor, CHUNK_BYTES)
+            except BlockingIOError:
+                continue
+            except OSError as error:
+                raise trio.BrokenResourceError from error
+
+    def _take(self, message: Hello | Request | Cancel | Invalid) -> None:
+        match message:
+            case Request():
+                self._begin(message)
+            case Cancel(id=request_id):
+                if (pending := self._pending.get(request_id)) is not None:
+                    pending.cancel()
+            case Invalid(id=request_id, error=error):
+                self._send(Failure(request_id, error))
+            case Hello():
+                self._hello = message
+                ours = Hello(
+                    name="nsm-supervisor",
+                    program_version=__version__,
+                    pid=os.getpid(),
+                    rights=tuple(sorted(self._rights)),
+                )
+                self._send(ours)
+
+    def _send(self, message: ServerMessage) -> None:
+        self._outgoing.put(self._protocol.send(message))
+
+    def _begin(self, request: Request) -> None:
+        """Begin to carry a request out; its answer comes now or later."""
+        pending = self._pending[request.id] = _Pending()
+        try:
+            row = self._row(request.op)
+            call = self._call(request, pending)
+            execution = row.submit(call)
+        except Exception as error:  # noqa: BLE001  # of one request, which is answered
+            self._answer(request, error)
+            return
+        if execution is None:
+            self._nursery.start_soon(self._carry_out, request, row, call, pending)
+            return
+        pending.execution = execution
+        execution.tell(partial(self._answer, request))
+
+    async def _carry_out(self, request: Request, row: Row, call: Call, pending: _Pending) -> None:
+        answer: dict[str, Any] | Exception
+        try:
+            answer = await row.function(call)
+        except Exception as error:  # noqa: BLE001  # as above
+            answer = error
+        self._answer(request, answer)
+        if pending.afterwards:
+            await self._outgoing.flushed()
+            for function in pending.afterwards:
+                function()
+
+    def _answer(self, request: Request, answer: dict[str, Any] | RunResult | Exception) -> None:
+        del self._pending[request.id]
+        if isinstance(answer, RunResult):
+            answer = running.result_to_wire(answer)
+        if isinstance(answer, dict):
+            try:
+                self._send(Result(request.id, answer))
+            except LocalProtocolError as error:
+                answer = InternalError(f"The answer cannot be sent: {error}")
+            else:
+                return
+        if not isinstance(answer, NsmError):
+            log.error("operation %.50r failed", request.op, exc_info=answer)
+            answer = InternalError(
+                f"Operation {request.op!r} failed inside the supervisor.",
+                hint="Its log has the details (see `nsm status`); please report it.",
+            )
+        self._send(Failure(request.id, answer))
+
+    def _row(self, op: str) -> Row:
+        row = OPERATIONS.get(op)
+        if row is None:
+            raise UnknownOperationError(
+                f"Unknown operation {op[:50]!r}.",
+                hint=f"This supervisor ({__version__}) knows: {', '.join(OPERATIONS)}.",
+            )
+        if row.right not in self._rights:
+            raise ForbiddenError(
+                f"Operation {op!r} needs the right {row.right!r}.",
+                hint="This connection was not given it.",
+            )
+        return row
+
+    def _call(self, request: Request, pending: _Pending) -> Call:
+        assert self._hello is not None, "the protocol lets no request pass before hello"
+        return Call(
+            services=self._services,
+            args=request.args,
+            client=self._hello.name or "unknown",
+            scope=self._hello.scope or "cli",
+            files=self._files,
+            emit=partial(self._emit, request.id),
+            on_cancel=pending.on_cancel,
+            afterwards=pending.afterwards.append,
+        )
+
+    async def _emit(self, request_id: int, event: str, data: dict[str, Any]) -> None:
+        self._send(Event(request_id, event, data))
+        await self._outgoing.room()
+
+
+class _Pending:
+    """A request that has no answer yet.
+
+    Attributes:
+        execution: whose result will be the answer, if there is one.
+        afterwards: what to do once the answer has been sent.
+    """
+
+    __slots__ = ("_cancelled", "_on_cancel", "afterwards", "execution")
+
+    def __init__(self) -> None:
+        self.execution: Execution | None = None
+        self.afterwards: list[Callable[[], None]] = []
+        self._cancelled = False
+        self._on_cancel: Callable[[], None] | None = None
+
+    def cancel(self) -> None:
+        """The client no longer wants the request to go on."""
+        self._cancelled = True
+        if self.execution is not None:
+            self.execution.interrupt()
+        elif self._on_cancel is not None:
+            self._on_cancel()
+
+    def on_cancel(self, function: Callable[[], None]) -> None:
+        """From now on there is something to do about that."""
+        self._on_cancel = function
+        if self._cancelled:
+            function()
