@@ -81,6 +81,7 @@ class Client:
             connection = start.connect(socket_path or paths.socket_path(), autostart=autostart)
         self._socket = connection
         self._protocol = ClientConnection()
+        self._interrupts: Interrupts | None = None
         try:
             self.server = self._introduce(operations.hello(name=name, scope=scope))
         except BaseException:
@@ -115,6 +116,8 @@ class Client:
     def close(self) -> None:
         """Close the connection. One-shot runs of it end, named sessions stay."""
         self._socket.close()
+        if self._interrupts is not None:
+            self._interrupts.close()
 
     def run(
         self,
@@ -406,9 +409,11 @@ class Client:
         """
         if not interruptible:
             return self._exchange(op, args or {}, on_event)
-        from nsm.interrupts import Interrupts  # noqa: PLC0415  # only runs pay for `signal`
+        if self._interrupts is None:
+            from nsm.interrupts import Interrupts  # noqa: PLC0415  # only runs pay for `signal`
 
-        with Interrupts() as interrupts:
+            self._interrupts = Interrupts()
+        with self._interrupts as interrupts:
             return self._exchange(op, args or {}, on_event, interrupts)
 
     def _exchange(

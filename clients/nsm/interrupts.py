@@ -10,6 +10,9 @@ from __future__ import annotations
 import os
 import select
 import signal
+
+# `signal` wraps these two to give enumerations, in ten times as long.
+from _signal import getsignal, signal as set_handler  # type: ignore[import-not-found]  # isort: skip
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -21,27 +24,46 @@ class Interrupts:
     """Takes SIGINT over from Python's own handler while the context is open.
 
     In another thread than the main one, or where the program has a handler of its own, nothing is
-    taken over and `wait` just waits.
+    taken over and `wait` just waits. A context can be opened again and again, one at a time; what
+    it needs for that is kept until `close`.
     """
 
     def __init__(self) -> None:
         self._count = 0
         self._told = False
+        self._active = False
+        self._closing = False
         self._wakeup: tuple[int, int] | None = None
         self._previous_wakeup = -1
+        self._poll = select.poll()
+        self._watched = -1
+
+    def __del__(self) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Give the descriptors back, at the end of the context if it is open. Idempotent."""
+        self._closing = True
+        if not self._active and self._wakeup is not None:
+            for descriptor in self._wakeup:
+                os.close(descriptor)
+            self._wakeup = None
 
     def __enter__(self) -> Self:
-        if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        self._count = 0
+        self._told = False
+        self._closing = False
+        if getsignal(signal.SIGINT) is not signal.default_int_handler:
             return self
-        wakeup = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        if self._wakeup is None:
+            self._wakeup = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+            self._poll.register(self._wakeup[0], select.POLLIN)
         try:
-            self._previous_wakeup = signal.set_wakeup_fd(wakeup[1], warn_on_full_buffer=False)
+            self._previous_wakeup = signal.set_wakeup_fd(self._wakeup[1], warn_on_full_buffer=False)
         except ValueError:  # not the main thread; no signal handler ever runs here
-            os.close(wakeup[0])
-            os.close(wakeup[1])
             return self
-        self._wakeup = wakeup
-        signal.signal(signal.SIGINT, self._handle)
+        self._active = True
+        set_handler(signal.SIGINT, self._handle)
         return self
 
     def __exit__(
@@ -50,13 +72,13 @@ class Interrupts:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if self._wakeup is None:
+        if not self._active:
             return
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        set_handler(signal.SIGINT, signal.default_int_handler)
         signal.set_wakeup_fd(self._previous_wakeup)
-        os.close(self._wakeup[0])
-        os.close(self._wakeup[1])
-        self._wakeup = None
+        self._active = False
+        if self._closing:
+            self.close()
         if self._count and not self._told and error is None:
             # It came when there was nothing left to stop: the caller should hear of it.
             signal.raise_signal(signal.SIGINT)
@@ -65,18 +87,21 @@ class Interrupts:
         """Wait until a descriptor is readable or SIGINT comes.
 
         Returns:
-            True once, when the first SIGINT has come; else False, and there is something to read.
+            True once, when the first SIGINT has come; else False, and reading will tell.
         """
-        poll = select.poll()
-        poll.register(descriptor, select.POLLIN)
-        if self._wakeup is not None:
-            poll.register(self._wakeup[0], select.POLLIN)
+        if not self._active or self._wakeup is None:
+            return False  # the reader may wait as well
+        if descriptor != self._watched:
+            if self._watched >= 0:
+                self._poll.unregister(self._watched)
+            self._poll.register(descriptor, select.POLLIN)
+            self._watched = descriptor
         while True:
             if self._count and not self._told:
                 self._told = True
                 return True
-            ready = [number for number, _ in poll.poll()]
-            if self._wakeup is not None and self._wakeup[0] in ready:
+            ready = [number for number, _ in self._poll.poll()]
+            if self._wakeup[0] in ready:
                 os.read(self._wakeup[0], 4096)  # other signals write there as well
             if descriptor in ready:
                 return False

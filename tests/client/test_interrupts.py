@@ -84,17 +84,41 @@ def test_descriptors_and_the_wakeup_descriptor_are_given_back() -> None:
         os.close(write_end)
 
 
-def test_elsewhere_it_only_waits() -> None:
-    answers: list[bool] = []
+def test_elsewhere_it_leaves_the_waiting_to_the_reader() -> None:
+    answers: list[tuple[bool, bytes]] = []
     ours, theirs = socket.socketpair()
 
     def work() -> None:
         with Interrupts() as interrupts:
-            answers.append(interrupts.wait(ours.fileno()))
+            answers.append((interrupts.wait(ours.fileno()), ours.recv(1)))
 
     with ours, theirs:
         thread = threading.Thread(target=work)
         thread.start()
         theirs.send(b"x")
         thread.join()
-    assert answers == [False]
+    assert answers == [(False, b"x")]
+
+
+def test_it_can_be_opened_again_with_another_descriptor() -> None:
+    interrupts = Interrupts()
+    for number in range(3):
+        ours, theirs = socket.socketpair()
+        with ours, theirs, interrupts:
+            if number == 1:
+                interrupt_us()
+                assert interrupts.wait(ours.fileno()) is True
+            theirs.send(b"x")
+            assert interrupts.wait(ours.fileno()) is False
+        assert default_handler_is_back()
+    interrupts.close()
+
+
+def test_closed_while_open_its_descriptors_stay_until_the_end() -> None:
+    """They are where Python writes when a signal comes, and another's number soon."""
+    open_before = set(os.listdir("/proc/self/fd"))
+    interrupts = Interrupts()
+    with interrupts:
+        interrupts.close()
+        assert set(os.listdir("/proc/self/fd")) > open_before
+    assert set(os.listdir("/proc/self/fd")) == open_before
