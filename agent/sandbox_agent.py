@@ -18,6 +18,8 @@ import codecs
 import contextlib
 import errno
 import fcntl
+import functools
+import io
 import itertools
 import json
 import keyword
@@ -30,6 +32,7 @@ import socket
 import stat
 import sys
 import time
+from importlib import import_module
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -45,6 +48,11 @@ if TYPE_CHECKING:
     )
     from types import CodeType, TracebackType
     from typing import Any, NoReturn, TypeGuard
+
+set_handler: Callable[[int, Any], Any] = import_module("_signal").signal
+DEFAULT_ACTION: int = import_module("_signal").SIG_DFL
+"""`signal.signal` without the enumerations around it, which take ten times as long as what they
+wrap, and whose objects every fork would have its own copies of."""
 
 AGENT_VERSION = "0.1.0"
 PROTOCOL = 1
@@ -1047,8 +1055,7 @@ def file_system(fd: int) -> int:
     import ctypes
 
     answer = (ctypes.c_long * 64)()  # f_type comes first; the rest has room
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.fstatfs(fd, answer) < 0:
+    if c_library().fstatfs(fd, answer) < 0:
         _raise(ctypes.get_errno())
     return answer[0] & 0xFFFFFFFF
 
@@ -1592,6 +1599,14 @@ def ignores_interrupts(pid: int) -> bool:
         return False
 
 
+@functools.cache
+def c_library() -> Any:
+    """The C library; once for a process and its forks, since each makes types of its own."""
+    import ctypes
+
+    return ctypes.CDLL(None, use_errno=True)
+
+
 def prctl(option: int, value: int) -> None:
     """
     Raises:
@@ -1599,8 +1614,7 @@ def prctl(option: int, value: int) -> None:
     """
     import ctypes
 
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(option, ctypes.c_ulong(value), 0, 0, 0) < 0:
+    if c_library().prctl(option, ctypes.c_ulong(value), 0, 0, 0) < 0:
         number = ctypes.get_errno()
         raise OSError(number, f"prctl({option}, {value}): {os.strerror(number)}")
 
@@ -1765,7 +1779,7 @@ class Interpreter:
     def _become_child(self, control_fd: int, pipes: Mapping[str, OutputPipe]) -> NoReturn:
         os.setsid()
         signal.set_wakeup_fd(-1)
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        set_handler(signal.SIGCHLD, DEFAULT_ACTION)
         null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
         os.dup2(null, 0)
         os.dup2(pipes["stdout"].child_fd, 1)
@@ -2317,7 +2331,7 @@ INTERPRETERS = {kind.name: kind for kind in (PythonInterpreter, BashInterpreter,
 def restore_signals() -> None:
     """Undoes what Python ignores: a program started with SIGPIPE ignored misses broken pipes."""
     for number in (signal.SIGPIPE, signal.SIGXFSZ):
-        signal.signal(number, signal.SIG_DFL)
+        set_handler(number, DEFAULT_ACTION)
 
 
 # ------------------------------------------------------------------------------- checks of input
@@ -2371,7 +2385,7 @@ class InputCheck:
 
         os.setsid()
         signal.set_wakeup_fd(-1)
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        set_handler(signal.SIGCHLD, DEFAULT_ACTION)
         restore_signals()
         if parent != 1:
             prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -2592,12 +2606,12 @@ class Agent:
         # As PID 1 this process gets no signal from inside that it has no handler for, and orphans
         # come to it by themselves.
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            signal.signal(number, signal.SIG_DFL)
+            set_handler(number, DEFAULT_ACTION)
         if self.pid != 1:
             prctl(PR_SET_CHILD_SUBREAPER, 1)
         self._wakeup_fd, wakeup_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         signal.set_wakeup_fd(wakeup_write, warn_on_full_buffer=False)
-        signal.signal(signal.SIGCHLD, _wake_up)
+        set_handler(signal.SIGCHLD, _wake_up)
         self.poller.watch(self._wakeup_fd, lambda _: self._reap())
         self._channel = Channel(
             self.poller, read_fd, write_fd, self._on_request, self.end, self._on_progress
@@ -3243,6 +3257,24 @@ def python_worker(control_fd: int, page: SharedPage) -> NoReturn:
         os._exit(1)
 
 
+NO_SHOW: Any = re.compile("FigureCanvas.* is non-interactive")
+
+
+class WholeWriter(io.FileIO):
+    """Python's own unbuffered stream loses the rest where a signal cuts a write short or a child
+    process has made the shared pipe non-blocking; this one writes all."""
+
+    def write(self, data: Any, /) -> int:
+        view = memoryview(data).cast("B")
+        done = 0
+        while done < len(view):
+            written = super().write(view[done:])
+            if written is None:
+                select.select([], [self.fileno()], [])
+            done += written or 0
+        return done
+
+
 class PythonWorker:
     """The interpreter's side: namespace, event loop, displays, tracebacks.
 
@@ -3261,15 +3293,12 @@ class PythonWorker:
 
     def __init__(self, control_fd: int, page: SharedPage) -> None:
         import _ast
-        import _signal  # type: ignore[import-not-found]  # pyright: ignore[reportMissingImports]
         import _thread
         import builtins
         import linecache
         from types import ModuleType
 
-        # What a call needs is at hand: code may have replaced it, and `signal.signal` takes ten
-        # times as long as what it wraps.
-        self._set_signal: Callable[[int, Any], Any] = _signal.signal  # pyright: ignore[reportUnknownMemberType]
+        # What a call needs is at hand: code may have replaced it.
         self._expression, self._interactive = _ast.Expr, _ast.Interactive
 
         self._pid = os.getpid()
@@ -3291,6 +3320,8 @@ class PythonWorker:
         self._sources: list[str] = []
         self._flags: int = 0
         self._loop: Any = None
+        # A template has asyncio already, and a loop takes memory and descriptors.
+        self._wants_loop = "asyncio" not in sys.modules
         self._handler: Any = signal.default_int_handler
         self._held = b""
         self._agent_module = sys.modules.get("__main__")  # its globals live as long as this does
@@ -3306,8 +3337,8 @@ class PythonWorker:
         sys.displayhook = self._display_hook
         self._open_streams()
         self._ignoring = self._ignore  # one object, to be told from others
-        signal.signal(signal.SIGINT, self._ignoring)
-        signal.signal(self.INTERRUPT, self._interrupt)
+        set_handler(signal.SIGINT, self._ignoring)
+        set_handler(self.INTERRUPT, self._interrupt)
         os.register_at_fork(after_in_child=self._after_fork)
         import faulthandler
 
@@ -3324,10 +3355,8 @@ class PythonWorker:
         The list is that of the `warnings` module, which is not imported for this.
         """
         import _warnings
-        import re
 
-        message: Any = re.compile("FigureCanvas.* is non-interactive")
-        _warnings.filters.insert(0, ("ignore", message, UserWarning, None, 0))
+        _warnings.filters.insert(0, ("ignore", NO_SHOW, UserWarning, None, 0))
 
     # Control socket.
 
@@ -3397,11 +3426,11 @@ class PythonWorker:
         def note(number: int, _frame: object) -> None:
             late.append(number)
 
-        previous = self._set_signal(signal.SIGINT, note)
+        previous = set_handler(signal.SIGINT, note)
         try:
             self._write(data)
         finally:
-            self._set_signal(signal.SIGINT, previous)
+            set_handler(signal.SIGINT, previous)
         if late and callable(previous):
             previous(signal.SIGINT, None)
 
@@ -3428,27 +3457,11 @@ class PythonWorker:
     # Descriptors and signals.
 
     def _open_streams(self) -> None:
-        import io
-
-        class Writer(io.FileIO):
-            """Python's own unbuffered stream loses the rest where a signal cuts a write short or
-            a child process has made the shared pipe non-blocking; this one writes all."""
-
-            def write(self, data: Any, /) -> int:
-                view = memoryview(data).cast("B")
-                done = 0
-                while done < len(view):
-                    written = super().write(view[done:])
-                    if written is None:
-                        select.select([], [self.fileno()], [])
-                    done += written or 0
-                return done
-
         for name, fd, errors in (
             ("stdout", 1, "surrogateescape"),
             ("stderr", 2, "backslashreplace"),
         ):
-            raw = Writer(fd, "w", closefd=False)
+            raw = WholeWriter(fd, "w", closefd=False)
             raw.name = f"<{name}>"  # as Python names them
             stream: Any = io.TextIOWrapper(raw, encoding="utf-8", errors=errors, write_through=True)
             stream.mode = "w"
@@ -3490,7 +3503,7 @@ class PythonWorker:
 
     def _arm(self, number: int) -> None:
         """From now on an interrupt reaches the code."""
-        self._set_signal(signal.SIGINT, self._handler)
+        set_handler(signal.SIGINT, self._handler)
         self._page.interruptible = number
         if self._page.awaited == number:  # one has come too early
             self._send({"type": "started", "id": number})
@@ -3499,7 +3512,7 @@ class PythonWorker:
         handler = None
         for _ in range(DISARM_ATTEMPTS):
             try:
-                handler = self._set_signal(signal.SIGINT, self._ignoring)
+                handler = set_handler(signal.SIGINT, self._ignoring)
                 break
             except BaseException:  # noqa: S112
                 continue  # the last interrupt, on the way out
@@ -3515,6 +3528,7 @@ class PythonWorker:
         """Runs a piece of code; returns its exit code. Never raises."""
         name = f"<exec {number}>"
         code = code.removeprefix("\ufeff")  # as a file's would be
+        self._wants_loop = self._wants_loop or "asyncio" in code
         try:
             self._remember_source(name, code)
             self._namespace.pop("__warningregistry__", None)
@@ -3640,6 +3654,8 @@ class PythonWorker:
         """
         asyncio = sys.modules.get("asyncio")
         if asyncio is None or not hasattr(asyncio, "set_event_loop"):
+            return
+        if self._loop is None and not self._wants_loop and self._made_loop() is None:
             return
         try:
             self._current_loop()
@@ -3823,8 +3839,6 @@ class PythonWorker:
         pyplot = sys.modules.get("matplotlib.pyplot")
         if pyplot is None or not hasattr(pyplot, "get_fignums"):
             return
-        import io
-
         try:
             for number in pyplot.get_fignums():
                 figure = pyplot.figure(number)
