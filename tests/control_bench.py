@@ -143,7 +143,7 @@ async def bench(
     ):
         registry = Registry(
             Settings(
-                pool=PoolSettings(spares=0),
+                pool=PoolSettings(max_spares=0),
                 session=SessionSettings(idle_timeout_seconds=idle_timeout_s),
             ),
             [PYTHON, BASH, BROKEN],

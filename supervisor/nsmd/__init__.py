@@ -17,6 +17,10 @@ transcripts/         what sessions have run, for people to read
 conversation         one jail and its agent, from launch to the last process
 session              the executions of one jail, and what ends it
 pool                 sessions kept ready
+poolpolicy           how many of them there should be: a pure function
+demand, habits       what it knows of calls: how often they come, and who is likely to make some
+hostmemory           what it knows of memory
+places               room for so many sessions, and those that wait for some
 listing              rows of lists of sessions
 files                files to and from a session
 registry             names, scopes, limits, reasons; the one way to run code

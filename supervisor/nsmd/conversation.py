@@ -7,6 +7,7 @@ ends its agent's channel with it, so nobody has to wait for that as well.
 from __future__ import annotations
 
 import logging
+from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
 import trio
@@ -18,6 +19,9 @@ from nsmd.jail import Jail, Launcher, exhausted
 from nsmd.values import JailSpec, SessionLimits
 
 log = logging.getLogger(__name__)
+
+StartLimiter = AbstractAsyncContextManager[object]
+"""Entered for as long as a jail is launched; waits until that may be."""
 
 START_TIMEOUT_S = 20.0
 """Launch to `ready`. A cold start takes 30 to 200 ms; a machine that swaps takes seconds."""
@@ -60,7 +64,7 @@ class Conversation:
     Args:
         session_id: for the log.
         limits: what the agent is told.
-        starts: how many jails are launched at once.
+        starts: entered for as long as the jail is launched.
         nursery: for what an agent does not read at once.
 
     Attributes:
@@ -88,7 +92,7 @@ class Conversation:
         *,
         launcher: Launcher,
         limits: SessionLimits,
-        starts: trio.CapacityLimiter,
+        starts: StartLimiter,
         nursery: trio.Nursery,
     ) -> None:
         self.pid = 0

@@ -21,6 +21,7 @@ import trio
 from nsmd.control.call import Services
 from nsmd.control.server import Access, ControlServer
 from nsmd.descriptors import Shares
+from nsmd.hostmemory import HostMemory
 from nsmd.jail import Launcher
 from nsmd.limits import session_limits
 from nsmd.mcp.attachment import serve_attachment
@@ -86,6 +87,7 @@ async def serve(setup: Setup) -> None:
                 unreadable=setup.unreadable,
                 sessions=sessions,
                 upkeep=upkeep,
+                memory=HostMemory(),
             )
             endpoint = EndpointLoader()
             server = ControlServer(

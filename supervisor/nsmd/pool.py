@@ -1,128 +1,407 @@
 """Sessions kept ready, so that a call finds its jail already there.
 
-A *kind* is a jail specification; spares of a kind are interchangeable. Each kind in use keeps
-`spares` sessions ready; one that nobody asked for during `keep_seconds` is given up. Another source
-of sessions (a template that forks them) fits behind `SessionSource`.
+A *kind* is a jail specification; sessions of a kind are interchangeable, and those that wait to be
+taken are its *spares*. How many there should be is `nsmd.poolpolicy`'s; this module observes, and
+carries its plan out: when a session was taken and its call answered, when a refill is ready or
+failed, when memory gets short, and at times that the plan named. In between it sleeps.
 """
 
 from __future__ import annotations
 
-from collections import deque
+import logging
+import math
+import os
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
 import trio
 
+from nsmd import poolpolicy
+from nsmd.demand import Demand, Refills
 from nsmd.lifecycle import State
+from nsmd.poolpolicy import KindPlan, KindSeen, MemorySeen, Observation, Plan
 from nsmd.session import Session
 from nsmd.settings import PoolSettings
 from nsmd.values import JailSpec
 
+log = logging.getLogger(__name__)
+
+MAX_KINDS = 256
+"""Kinds that something is remembered of; the one that was used least recently goes first."""
+
+COST_FRESH_S = 300.0
+"""How long the measured memory of a spare holds for its kind."""
+
+SAME_FAILURE_S = 0.5
+"""Spares that die within that time die of one cause, which counts as one failure. Shorter than the
+first pause after a failure: what is tried after one and fails counts."""
+
+USUAL = 0.75
+"""Share of refills that are as quick as what is reckoned with. Not the slowest: the first one of a
+kind may have had to make what the others are made from."""
+
+UNPLANNED = KindPlan(wanted=0, why="it has just come up")
+
 START = Callable[[JailSpec], Session]
 
 
-class SessionSource(Protocol):
-    """Where the registry gets sessions from."""
+class Memory(Protocol):
+    """What the pool asks about memory; `nsmd.hostmemory` has it."""
 
-    def take(self, spec: JailSpec) -> Session:
-        """A session of that kind, ready or still starting, which is the caller's from now on."""
+    def seen(self) -> MemorySeen:
+        """The host's memory now; quick."""
         ...
 
-    def forget(self, session: Session) -> bool:
-        """A session ended. Returns whether it was a spare."""
+    def cost_bytes(self, pid: int) -> int | None:
+        """What a jail takes, by its PID 1; None if it is gone."""
         ...
+
+    async def watch(self, tell: Callable[[], None]) -> None:
+        """Call `tell` whenever memory gets short; may return if nobody can know."""
+        ...
+
+
+class UnknownMemory:
+    """Nothing is known of memory, so it sets no limit."""
+
+    def seen(self) -> MemorySeen:
+        """See `Memory`."""
+        return MemorySeen()
+
+    def cost_bytes(self, pid: int) -> int | None:
+        """See `Memory`."""
+        del pid
+        return None
+
+    async def watch(self, tell: Callable[[], None]) -> None:
+        """See `Memory`."""
 
 
 @dataclass(slots=True, kw_only=True)
-class _Kind:
-    spares: deque[Session] = field(default_factory=deque["Session"])
-    used_s: float = 0.0
-    expiry: trio.CancelScope | None = None
+class Kind:
+    """What the pool has and knows of one kind.
+
+    Attributes:
+        ready: spares, the newest last: it is taken first, since its memory is still in caches.
+        starting: refills.
+        hits: takes that found a spare ready.
+        misses: takes that had to wait for a start.
+        used_s, expected_s, failed_s: on trio's clock, minus infinity for never.
+        failures: in a row.
+        plan: the last.
+    """
+
+    spec: JailSpec
+    ready: list[Session] = field(default_factory=list[Session])
+    starting: list[Session] = field(default_factory=list[Session])
+    demand: Demand = field(default_factory=Demand)
+    refills: Refills = field(default_factory=Refills)
+    hits: int = 0
+    misses: int = 0
+    used_s: float = -math.inf
+    expected_s: float = -math.inf
+    failures: int = 0
+    failed_s: float = -math.inf
+    cost_bytes: int | None = None
+    measured_s: float = -math.inf
+    plan: KindPlan = UNPLANNED
+
+    @property
+    def spares(self) -> int:
+        """How many there are, starting ones included."""
+        return len(self.ready) + len(self.starting)
+
+    @property
+    def lead_s(self) -> float:
+        """What a refill takes, seconds."""
+        usual = self.refills.quantile(USUAL)
+        return poolpolicy.UNKNOWN_REFILL_S if usual is None else usual
+
+    def seen(self, now: float) -> KindSeen:
+        """It, for the policy."""
+        return KindSeen(
+            spares=self.spares,
+            rate_per_s=self.demand.rate(now),
+            burst=self.demand.burst(now),
+            refill_s=self.refills.quantile(USUAL),
+            idle_s=now - self.used_s,
+            expected_s=now - self.expected_s,
+            cost_bytes=self.cost_bytes,
+            failures=self.failures,
+            failed_s=now - self.failed_s,
+        )
+
+
+@dataclass(slots=True)
+class _Start:
+    """A session that is on its way: since when, and whether for the pool."""
+
+    since_s: float
+    refill: bool
 
 
 class Pool:
     """See the module.
 
     Args:
-        settings: how many, how long.
+        settings: `[pool]`.
         start: makes a session of a kind and starts its task.
-        nursery: for refills and expiries; cancelling it stops both.
+        nursery: owns the pool's two tasks; cancelling it stops refills.
+        memory: what there is of it.
+        at_once: refills at the same time; None for half of the processors. A start is nearly all
+            processor time: more of them would take it from calls, and each would take longer.
     """
 
-    def __init__(self, settings: PoolSettings, start: START, nursery: trio.Nursery) -> None:
+    def __init__(
+        self,
+        settings: PoolSettings,
+        start: START,
+        nursery: trio.Nursery,
+        memory: Memory | None = None,
+        at_once: int | None = None,
+    ) -> None:
         self._settings = settings
         self._start = start
-        self._nursery = nursery
-        self._kinds: dict[JailSpec, _Kind] = {}
+        self._memory = memory or UnknownMemory()
+        self._at_once = at_once or max(1, len(os.sched_getaffinity(0)) // 2)
+        self._kinds: OrderedDict[JailSpec, Kind] = OrderedDict()
+        # Of sessions, spares and taken ones.
+        self._starts: dict[Session, _Start] = {}
+        self._refilling: set[Session] = set()
+        # Taken and without an answer yet, the newest last: since when.
+        self._unanswered: dict[Session, float] = {}
+        self._answered_s = -math.inf
+        self._short_s: float | None = None
+        self._budget_bytes: int | None = None
+        self.hits = 0
+        self.misses = 0
+        self._due_s = math.inf
+        self._sleep: trio.CancelScope | None = None
+        nursery.start_soon(self._run)
+        nursery.start_soon(self._memory.watch, self.look_soon)
+
+    def __repr__(self) -> str:
+        return f"<Pool {self.spares} spares of {len(self._kinds)} kinds>"
 
     @property
     def spares(self) -> int:
-        """How many sessions wait to be taken."""
-        return sum(len(kind.spares) for kind in self._kinds.values())
+        """How many sessions wait to be taken, starting ones included."""
+        return sum(kind.spares for kind in self._kinds.values())
+
+    @property
+    def kinds(self) -> tuple[Kind, ...]:
+        """What is known of each kind, the one used last at the end."""
+        return tuple(self._kinds.values())
+
+    @property
+    def memory(self) -> MemorySeen:
+        """The host's memory, as the pool sees it."""
+        return self._memory.seen()
+
+    @property
+    def budget_bytes(self) -> int | None:
+        """What all spares together may take, by the last plan; None without a limit."""
+        return self._budget_bytes
+
+    # What happens. All of it is quick; what it leads to is decided in the pool's task.
 
     def take(self, spec: JailSpec) -> Session:
-        """See `SessionSource`."""
-        kind = self._kinds.setdefault(spec, _Kind())
-        kind.used_s = trio.current_time()
-        session = _best(kind.spares) or self._start(spec)
-        self._keep(spec, kind)
-        self._nursery.start_soon(self._refill, spec)
+        """A session of that kind, ready or still starting, which is the caller's from now on."""
+        now = trio.current_time()
+        kind = self._kind(spec)
+        kind.used_s = now
+        kind.demand.note(now, kind.lead_s)
+        session = _newest(kind.ready)
+        if session is not None:
+            kind.hits += 1
+            self.hits += 1
+        else:
+            kind.misses += 1
+            self.misses += 1
+            session = _oldest(kind.starting) or self._begin(spec, now, refill=False)
+        self._unanswered[session] = now
+        if self._short_s is None:
+            self._short_s = now
+        self._look_at(self._refill_at(kind, now))
         return session
 
-    def forget(self, session: Session) -> bool:
-        """See `SessionSource`.
-
-        A spare that died is not replaced before the next `take`: a kind that cannot start must not
-        be tried for ever.
-        """
+    def answered(self, session: Session) -> None:
+        """A session that was taken has its first answer: what was put off for it may begin."""
+        if self._unanswered.pop(session, None) is None:
+            return
+        now = self._answered_s = trio.current_time()
         kind = self._kinds.get(session.spec)
-        if kind is None or session not in kind.spares:
-            return False
-        kind.spares.remove(session)
-        return True
+        if self._short_s is not None and kind is not None:
+            self._look_at(self._refill_at(kind, now))
 
-    async def _refill(self, spec: JailSpec) -> None:
-        # One turn of the scheduler: the call that caused this goes first.
-        await trio.lowlevel.checkpoint()
-        kind = self._kinds.get(spec)
-        while kind is not None and len(kind.spares) < self._settings.spares:
-            if self.spares >= self._settings.max_spares and not self._make_room(spec):
-                return
-            kind.spares.append(self._start(spec))
+    def expect(self, spec: JailSpec) -> None:
+        """Somebody came who is likely to ask for that kind."""
+        self._kind(spec).expected_s = trio.current_time()
+        self.look_soon()
 
-    def _make_room(self, spec: JailSpec) -> bool:
-        """End a spare of the kind that was used least recently, unless that is `spec` itself."""
-        others = [
-            (kind.used_s, index)
-            for index, (other, kind) in enumerate(self._kinds.items())
-            if other != spec and kind.spares
-        ]
-        if not others:
-            return False
-        kind = list(self._kinds.values())[min(others)[1]]
-        kind.spares.popleft().end("its place in the pool was needed")
-        return True
+    def ready(self, session: Session) -> None:
+        """A session, spare or taken, can run code now."""
+        start = self._starts.pop(session, None)
+        self._refilling.discard(session)
+        kind = self._kinds.get(session.spec)
+        if kind is None or start is None:
+            return
+        recovered, kind.failures = kind.failures > 0, 0
+        # Starts that callers wait for compete with each other, and say less.
+        if start.refill or not kind.refills:
+            kind.refills.note(trio.current_time() - start.since_s)
+        if session in kind.starting:
+            kind.starting.remove(session)
+            kind.ready.append(session)
+            self._measure(kind, session)
+        if start.refill or recovered or self._short_s is not None:
+            self.look_soon()
 
-    def _keep(self, spec: JailSpec, kind: _Kind) -> None:
-        """Count the kind's time from now."""
-        if kind.expiry is not None:
-            kind.expiry.cancel()
-        kind.expiry = trio.CancelScope()
-        self._nursery.start_soon(self._expire, spec, kind.expiry)
-
-    async def _expire(self, spec: JailSpec, scope: trio.CancelScope) -> None:
-        with scope:
-            await trio.sleep(self._settings.keep_seconds)
-            for session in self._kinds.pop(spec).spares:
-                session.end("nobody asked for its kind any more")
-
-
-def _best(spares: deque[Session]) -> Session | None:
-    """Take a ready spare, else one that is starting."""
-    for wanted in (State.IDLE, State.STARTING):
-        for session in spares:
-            if session.state is wanted:
+    def forget(self, session: Session) -> None:
+        """Nothing is left of a session, spare or taken."""
+        self._starts.pop(session, None)
+        self._refilling.discard(session)
+        self._unanswered.pop(session, None)
+        kind = self._kinds.get(session.spec)
+        if kind is None:
+            return
+        for spares in (kind.ready, kind.starting):
+            if session in spares:
                 spares.remove(session)
-                return session
+                self._failed(kind, session)
+        if self._short_s is not None or kind.failures:
+            self.look_soon()
+
+    def look_soon(self) -> None:
+        """Something changed that may change the plan."""
+        self._look_at(trio.current_time())
+
+    # The pool's task.
+
+    async def _run(self) -> None:
+        while True:
+            with trio.CancelScope(deadline=self._due_s) as self._sleep:
+                await trio.sleep_forever()
+            self._due_s = math.inf
+            self._carry_out(self._plan())
+
+    def _look_at(self, when_s: float) -> None:
+        """Make a plan then, or earlier."""
+        if when_s < self._due_s:
+            self._due_s = when_s
+            if self._sleep is not None:
+                self._sleep.deadline = when_s
+
+    def _plan(self) -> Plan:
+        now = trio.current_time()
+        kinds = self.kinds
+        plan = poolpolicy.plan(
+            Observation(
+                settings=self._settings,
+                kinds=[kind.seen(now) for kind in kinds],
+                memory=self._memory.seen(),
+            )
+        )
+        for kind, its in zip(kinds, plan.kinds, strict=True):
+            kind.plan = its
+        self._budget_bytes = plan.budget_bytes
+        return plan
+
+    def _carry_out(self, plan: Plan) -> None:
+        now = trio.current_time()
+        kinds = self.kinds
+        for kind in kinds:
+            self._shrink(kind, kind.plan.wanted, kind.plan.why)
+            if not kind.spares and not kind.plan.wanted:
+                self._forget_unused(kind, now)
+        if not plan.starts:
+            self._short_s = None
+        for index in plan.starts:
+            # What callers wait for goes first. One that is ready, or answered, has this looked at
+            # again.
+            callers = len(self._starts) - len(self._refilling)
+            if len(self._refilling) >= self._at_once or callers > self._at_once:
+                break
+            if self._short_s is None:
+                self._short_s = now
+            if (due_s := self._refill_at(kinds[index], now)) > now:
+                self._look_at(due_s)
+                break
+            self._short_s = now  # the next one lets calls go first again
+            session = self._begin(kinds[index].spec, now, refill=True)
+            kinds[index].starting.append(session)
+            self._refilling.add(session)
+        self._look_at(now + plan.again_s)
+
+    def _refill_at(self, kind: Kind, now: float) -> float:
+        return poolpolicy.refill_at(
+            now_s=now,
+            stocked=bool(kind.ready),
+            lead_s=kind.lead_s,
+            unanswered_s=next(reversed(self._unanswered.values()), -math.inf),
+            answered_s=self._answered_s,
+            short_s=now if self._short_s is None else self._short_s,
+        )
+
+    def _begin(self, spec: JailSpec, now: float, *, refill: bool) -> Session:
+        session = self._start(spec)
+        self._starts[session] = _Start(now, refill)
+        return session
+
+    def _shrink(self, kind: Kind, most: int, why: str) -> None:
+        """End what is too much: the oldest first, and what is ready before what was just begun."""
+        for spares in (kind.ready, kind.starting):
+            while spares and kind.spares > most:
+                session = spares.pop(0)
+                self._refilling.discard(session)
+                session.end(f"the pool has no use for it: {why}")
+
+    def _kind(self, spec: JailSpec) -> Kind:
+        kind = self._kinds.get(spec)
+        if kind is not None:
+            self._kinds.move_to_end(spec)
+            return kind
+        if len(self._kinds) >= MAX_KINDS:
+            _, oldest = self._kinds.popitem(last=False)
+            self._shrink(oldest, 0, "other kinds were used more recently")
+        kind = self._kinds[spec] = Kind(spec=spec)
+        return kind
+
+    def _forget_unused(self, kind: Kind, now: float) -> None:
+        used_s = max(kind.used_s, kind.expected_s)
+        if now - used_s >= self._settings.keep_seconds:
+            del self._kinds[kind.spec]
+
+    def _failed(self, kind: Kind, session: Session) -> None:
+        now = trio.current_time()
+        if now - kind.failed_s > SAME_FAILURE_S or not kind.failures:
+            kind.failures += 1
+            kind.failed_s = now
+        log.warning("a spare of %s ended: %s", kind.spec.environment.name, session.end_reason)
+
+    def _measure(self, kind: Kind, session: Session) -> None:
+        """Ask what a spare takes, now and then, when no call waits."""
+        now = trio.current_time()
+        if self._unanswered or now - kind.measured_s < COST_FRESH_S:
+            return
+        cost = self._memory.cost_bytes(session.pid)
+        if cost is not None:
+            kind.cost_bytes, kind.measured_s = cost, now
+
+
+def _newest(ready: list[Session]) -> Session | None:
+    while ready:
+        session = ready.pop()
+        if session.state is State.IDLE:  # else it is ending, and has not reported yet
+            return session
+    return None
+
+
+def _oldest(starting: list[Session]) -> Session | None:
+    while starting:
+        session = starting.pop(0)
+        if session.state is State.STARTING:
+            return session
     return None

@@ -17,9 +17,9 @@ import trio
 
 from nsm.wire.errors import (
     AmbiguousSessionError,
+    BadProjectError,
     BadRequestError,
     EnvironmentUnavailableError,
-    SessionLimitError,
     ShuttingDownError,
     UnknownEnvironmentError,
     UnknownExecutionError,
@@ -29,11 +29,13 @@ from nsm.wire.errors import (
 from nsm.wire.transcripts import EndedRow
 from nsmd import names, procstats, project
 from nsmd.execution import Execution, Origin
-from nsmd.history import EndedSessions, Executions, ago
+from nsmd.habits import Habits
+from nsmd.history import EndedSessions, Executions
 from nsmd.jail import Launcher
 from nsmd.limits import check_code, session_limits, time_limit
 from nsmd.listing import ended_row, live_row
-from nsmd.pool import Pool
+from nsmd.places import Places, Turn
+from nsmd.pool import Memory, Pool
 from nsmd.session import Session
 from nsmd.settings import Settings
 from nsmd.timer import Timers
@@ -61,10 +63,6 @@ _CHOICES = 10
 ALIASES: Mapping[str, str] = {"shell": "bash"}
 """Older names of environments."""
 
-_LISTED = 5
-"""Sessions named in an error about too many of them."""
-
-
 Measure = Callable[[Sequence[int]], Awaitable[Mapping[int, procstats.Usage]]]
 
 
@@ -86,6 +84,7 @@ class Registry:
         sessions: owns the sessions' tasks; cancelling it ends every session.
         upkeep: owns timers, and the pool's refills.
         measure: what the processes below some PID 1s use.
+        memory: what there is of it for spares; None sets no limit.
     """
 
     def __init__(
@@ -100,6 +99,7 @@ class Registry:
         sessions: trio.Nursery,
         upkeep: trio.Nursery,
         measure: Measure = measure_in_thread,
+        memory: Memory | None = None,
     ) -> None:
         self._settings = settings
         self._environments = {environment.name: environment for environment in environments}
@@ -124,7 +124,9 @@ class Registry:
         self._measure = measure
         self._timers = Timers()
         upkeep.start_soon(self._timers.run)
-        self.pool = Pool(settings.pool, self._start_session, upkeep)
+        self._habits = Habits()
+        self._places = Places(settings.session.max_sessions, self.live_sessions, self._starts)
+        self.pool = Pool(settings.pool, self._start_session, upkeep, memory)
 
     # What there is.
 
@@ -177,6 +179,31 @@ class Registry:
             private=self._private,
             unreadable=self._unreadable,
         )
+
+    # Clients that have just come.
+
+    def expect(self, project: ProjectMount | None) -> None:
+        """A client with that project is there: keep ready what it is likely to use.
+
+        Args:
+            project: what its sessions will see, as far as it is known yet.
+        """
+        for env in self._habits.project_came(project):
+            self._warm(env, project)
+
+    def greet(self, program: str, scope: str) -> None:
+        """A program of the control socket is there: keep ready what it used the last times."""
+        for env, mount in self._habits.program_came(program, scope):
+            self._warm(env, mount)
+
+    def _warm(self, env: str, mount: ProjectMount | None) -> None:
+        environment = self._environments.get(env)
+        if environment is None or environment.problem is not None:
+            return
+        try:
+            self.pool.expect(self._spec(environment, mount))
+        except BadProjectError:
+            log.debug("the project of a client that has come is gone")
 
     # Running code.
 
@@ -245,12 +272,15 @@ class Registry:
         session: Session,
         on_output: OutputSink | None,
     ) -> Execution:
-        execution = Execution(
-            execution_id, request, origin, session, on_output, self._executions.finished
-        )
+        finished = self._first_finished if origin.created else self._executions.finished
+        execution = Execution(execution_id, request, origin, session, on_output, finished)
         session.submit(execution)
         self._executions.add(execution)
         return execution
+
+    def _first_finished(self, execution: Execution) -> None:
+        self._executions.finished(execution)
+        self.pool.answered(execution.session)
 
     def _check_open(self) -> None:
         if self._closing:
@@ -354,10 +384,15 @@ class Registry:
 
     # Sessions come and go.
 
+    def session_ready(self, session: Session) -> None:
+        """See `SessionWatcher`."""
+        self.pool.ready(session)
+
     def session_ended(self, session: Session) -> None:
         """See `SessionWatcher`."""
         self._sessions.pop(session.id, None)
         self.pool.forget(session)
+        self._places.given_back()
         tenancy = session.tenancy
         if tenancy is None or tenancy.name is None:
             return
@@ -400,10 +435,14 @@ class Registry:
         return created, True, self._ended.take(client.scope, name)
 
     def _new_session(self, client: Client, environment: Environment, name: str | None) -> Session:
-        live = self.live_sessions()
-        if len(live) >= self._settings.session.max_sessions:
-            raise self._too_many(live, client)
-        session = self.pool.take(self._spec(environment, client.project))
+        spec = self._spec(environment, client.project)
+        if self._places.has_room(len(self._sessions) - self.pool.spares):
+            session = self.pool.take(spec)
+        else:
+            turn = self._places.turn(client.scope)
+            session = self._start_session(spec, turn)
+            turn.is_for(session)
+        self._habits.used(client, environment.name)
         configured = self._settings.session
         session.claim(
             Tenancy(
@@ -415,19 +454,6 @@ class Registry:
             )
         )
         return session
-
-    def _too_many(self, live: Sequence[Session], client: Client) -> SessionLimitError:
-        now = trio.current_time()
-        own = [s for s in live if s.tenancy and s.tenancy.scope == client.scope and s.name]
-        longest = sorted(own, key=lambda s: s.active_s)[:_LISTED]
-        listed = ", ".join(f"{s.name} (idle {ago(now - s.active_s)})" for s in longest)
-        endable = f" Yours that could be ended: {listed}." if listed else ""
-        return SessionLimitError(
-            f"{len(live)} sessions are live, which is the limit.{endable}",
-            hint="End one with `nsm kill NAME` (or `nsm kill --idle SECONDS`), reuse a session, or "
-            "raise `max_sessions` in [session] of config.toml.",
-            data={"limit": self._settings.session.max_sessions},
-        )
 
     def _spec(self, environment: Environment, mount: ProjectMount | None) -> JailSpec:
         return JailSpec(
@@ -447,14 +473,14 @@ class Registry:
                 return mount
         return self.check_project(mount.path, mount.mount_point)
 
-    def _start_session(self, spec: JailSpec) -> Session:
+    def _start_session(self, spec: JailSpec, turn: Turn | None = None) -> Session:
         session = Session(
             names.fresh_id(self._sessions),
             spec,
             launcher=self._launcher,
             limits=self._limits,
             watcher=self,
-            start_limiter=self._starts,
+            start_limiter=turn or self._starts,
             transcripts=self._transcripts,
             timers=self._timers,
             nursery=self._nursery,

@@ -35,7 +35,7 @@ from nsmd.agentframes import (
     StatusFrame,
 )
 from nsmd.agentlink import AgentLink, AgentLinkError
-from nsmd.conversation import Conversation
+from nsmd.conversation import Conversation, StartLimiter
 from nsmd.execution import Execution
 from nsmd.jail import Launcher
 from nsmd.lifecycle import Effect, Event, State, advance
@@ -54,6 +54,9 @@ ENDING_REASON_UNKNOWN = "it ended"
 
 class SessionWatcher(Protocol):
     """What the registry or the pool wants to be told."""
+
+    def session_ready(self, session: Session) -> None:
+        """It can run code from now on."""
 
     def session_ended(self, session: Session) -> None:
         """Nothing of the session is left."""
@@ -100,7 +103,7 @@ class Session:
         launcher: Launcher,
         limits: SessionLimits,
         watcher: SessionWatcher,
-        start_limiter: trio.CapacityLimiter,
+        start_limiter: StartLimiter,
         transcripts: TranscriptStore,
         timers: Timers,
         nursery: trio.Nursery,
@@ -269,6 +272,7 @@ class Session:
         self._link = link
         self.requests.open(link.capabilities)
         self._feed(Event.READY)
+        self._watcher.session_ready(self)
         if self._queue:
             self._feed(Event.SUBMITTED)
 

@@ -92,12 +92,18 @@ class SessionSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolSettings:
-    """`[pool]`: sessions kept ready, per kind in use."""
+    """`[pool]`: sessions kept ready; `nsmd.poolpolicy` says how many.
+
+    `min_spares` is for each kind that is in use, and given up where room is short; `max_spares` is
+    for all kinds together, 0 for no pool at all; `memory_percent` of the memory that is available
+    is what all spares may take; `keep_seconds` is how long after its last use a kind has any.
+    """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
 
-    spares: Annotated[int, Ge(0), Le(64)] = 2
-    max_spares: Annotated[int, Ge(0), Le(1024)] = 12
+    min_spares: Annotated[int, Ge(0), Le(64)] = 2
+    max_spares: Annotated[int, Ge(0), Le(1024)] = 16
+    memory_percent: Annotated[float, Gt(0), Le(100)] = 10.0
     keep_seconds: Seconds = 900.0
 
 

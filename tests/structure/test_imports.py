@@ -18,9 +18,9 @@ SOURCES = {
 
 FLOORS = (
     ("values", "settings", "timer", "descriptors"),
-    ("config", "names", "limits", "hostpaths", "packages"),
+    ("config", "names", "limits", "hostpaths", "packages", "demand", "habits", "poolpolicy"),
     ("interpreters", "environments", "project"),
-    ("procstats", "jail"),
+    ("procstats", "hostmemory", "jail"),
     ("templates",),
     ("agentframes",),
     ("agentlink", "requests"),
@@ -28,6 +28,7 @@ FLOORS = (
     ("conversation",),
     ("execution", "session"),  # two halves of one thing: a handle and its owner
     ("history", "pool", "listing", "files"),
+    ("places",),
     ("registry",),
     ("control", "mcp"),
     ("doctor", "listening"),

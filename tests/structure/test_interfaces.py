@@ -21,7 +21,7 @@ from nsm.wire.transcripts import (
     OutputPiece,
     SessionStart,
 )
-from nsmd import history, values
+from nsmd import history, places, values
 from nsmd.control.operations import OPERATIONS
 from nsmd.descriptors import MAX_CONNECTIONS
 from nsmd.mcp import displays
@@ -131,6 +131,7 @@ def test_every_key_of_the_configuration_with_its_default() -> None:
         frames.MAX_FRAME_BYTES,
         connection.MAX_IN_FLIGHT,
         MAX_CONNECTIONS,
+        places.MAX_WAITING,
         history.MAX_RESULTS,
         history.MAX_RESULT_BYTES,
         history.MAX_ENDED,

@@ -37,7 +37,7 @@ MISTAKES: list[tuple[str, str]] = [
     ("[environments.python]\nfoo = 1", "environments.python.foo: unknown key"),
     ("[project]\nmode = 'rw'", "project.mode: found 'rw', allowed: 'readonly'"),
     ("[project]\npath = 'src'", "project.path: found 'src', expected an absolute path"),
-    ("[pool]\nspares = -1", "pool.spares: found -1, expected at least 0"),
+    ("[pool]\nmin_spares = -1", "pool.min_spares: found -1, expected at least 0"),
     ("a = [", "is not valid TOML"),
     ("x = " + "[" * 5000, "is not valid TOML"),
 ]

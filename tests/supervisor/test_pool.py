@@ -1,4 +1,4 @@
-"""The pool's promises: ready when asked, bounded, empty when nobody asks."""
+"""The pool's promises: ready when asked, bounded, quiet, empty when nobody asks. Virtual time."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ import dataclasses
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
+import pytest
 import trio
 import trio.testing
 
-from fakes import BASH, PYTHON, launching, spec
+from fakes import BASH, PYTHON, FakeAgent, FakeJail, FakeLauncher, echo, launching, spec
+from nsm.wire.errors import StartFailedError
 from nsmd.lifecycle import State
 from nsmd.pool import Pool
+from nsmd.poolpolicy import EXPECTED_S, MemorySeen
 from nsmd.session import Session
 from nsmd.settings import PoolSettings
 from nsmd.timer import Timers
@@ -19,23 +22,78 @@ from nsmd.transcripts import TranscriptStore
 from nsmd.values import SessionLimits
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
+    from collections.abc import AsyncGenerator, Callable
 
+    from fakes import Behaviour
     from nsmd.values import JailSpec
+
+START_S = 0.05
+"""What a fake start takes, virtual seconds."""
+
+FILLED_S = 2.0
+"""Long after all refills of a test."""
+
+MIB = 1 << 20
+
+
+class FakeMemory:
+    """Memory that a test decides."""
+
+    def __init__(self) -> None:
+        self.now = MemorySeen(
+            total_bytes=4000 * MIB, available_bytes=3000 * MIB, pressure_percent=0.0, watched=True
+        )
+        self.tell: Callable[[], None] | None = None
+        self.asked = 0
+
+    def seen(self) -> MemorySeen:
+        return self.now
+
+    def cost_bytes(self, pid: int) -> int | None:
+        assert pid > 0
+        self.asked += 1
+        return MIB
+
+    async def watch(self, tell: Callable[[], None]) -> None:
+        self.tell = tell
+
+
+async def slow(agent: FakeAgent, jail: FakeJail) -> None:
+    await trio.sleep(START_S)
+    await echo(agent, jail)
 
 
 class Bench:
-    def __init__(self, pool: Pool, started: list[Session]) -> None:
+    def __init__(
+        self, pool: Pool, started: list[Session], launcher: FakeLauncher, memory: FakeMemory
+    ) -> None:
         self.pool = pool
         self.started = started
+        self.launcher = launcher
+        self.memory = memory
+
+    async def serve(self, kind: JailSpec) -> Session:
+        """Take one and answer at once, and let refills come."""
+        session = self.pool.take(kind)
+        self.pool.answered(session)
+        await trio.sleep(FILLED_S)
+        return session
+
+    def starting(self) -> int:
+        return [session.state for session in self.started].count(State.STARTING)
 
 
 @asynccontextmanager
-async def bench(settings: PoolSettings) -> AsyncGenerator[Bench]:
-    async with launching() as launcher, trio.open_nursery() as nursery:
+async def bench(
+    behave: Behaviour = slow, *, at_once: int = 1, **settings: float
+) -> AsyncGenerator[Bench]:
+    async with launching(behave) as launcher, trio.open_nursery() as nursery:
         started: list[Session] = []
 
         class Watcher:
+            def session_ready(self, session: Session) -> None:
+                pool.ready(session)
+
             def session_ended(self, session: Session) -> None:
                 pool.forget(session)
 
@@ -46,7 +104,7 @@ async def bench(settings: PoolSettings) -> AsyncGenerator[Bench]:
                 launcher=launcher,
                 limits=SessionLimits(),
                 watcher=Watcher(),
-                start_limiter=trio.CapacityLimiter(4),
+                start_limiter=trio.CapacityLimiter(64),
                 transcripts=TranscriptStore(),
                 timers=timers,
                 nursery=nursery,
@@ -57,70 +115,181 @@ async def bench(settings: PoolSettings) -> AsyncGenerator[Bench]:
 
         timers = Timers()
         nursery.start_soon(timers.run)
-        pool = Pool(settings, start, nursery)
-        yield Bench(pool, started)
+        memory = FakeMemory()
+        pool = Pool(PoolSettings(**settings), start, nursery, memory, at_once)  # type: ignore[arg-type]
+        await trio.testing.wait_all_tasks_blocked()
+        yield Bench(pool, started, launcher, memory)
         nursery.cancel_scope.cancel()
 
 
 async def test_the_second_taker_finds_a_session_ready(autojump_clock: trio.abc.Clock) -> None:
-    async with bench(PoolSettings(spares=2)) as it:
-        first = it.pool.take(spec())
-        assert first.state is State.STARTING
-        await trio.testing.wait_all_tasks_blocked()
+    async with bench() as it:
+        first = await it.serve(spec())
         assert it.pool.spares == 2
         second = it.pool.take(spec())
         assert second is not first
         assert second.state is State.IDLE
+        assert (it.pool.hits, it.pool.misses) == (1, 1)
 
 
 async def test_kinds_are_kept_apart(autojump_clock: trio.abc.Clock) -> None:
-    async with bench(PoolSettings(spares=1)) as it:
-        it.pool.take(spec(PYTHON))
-        await trio.testing.wait_all_tasks_blocked()
+    async with bench() as it:
+        await it.serve(spec(PYTHON))
         assert it.pool.take(spec(BASH)).spec == spec(BASH)
 
 
-async def test_a_burst_is_served_and_the_pool_stays_small(autojump_clock: trio.abc.Clock) -> None:
-    async with bench(PoolSettings(spares=2)) as it:
+async def test_a_refill_lets_the_call_that_caused_it_go_first(
+    autojump_clock: trio.abc.Clock,
+) -> None:
+    async with bench() as it:
+        await it.serve(spec())
+        session = it.pool.take(spec())
+        await trio.sleep(0.05)  # its call runs
+        assert it.starting() == 0
+        it.pool.answered(session)
+        assert it.starting() == 0  # the answer is not sent yet
+        await trio.sleep(0.003)
+        assert it.starting() == 1
+
+
+async def test_a_refill_does_not_wait_for_a_long_call(autojump_clock: trio.abc.Clock) -> None:
+    async with bench() as it:
+        await it.serve(spec())
+        it.pool.take(spec())  # and never answers
+        await trio.sleep(FILLED_S)
+        assert it.pool.spares == 2
+
+
+async def test_refills_come_one_at_a_time_and_are_measured(
+    autojump_clock: trio.abc.Clock,
+) -> None:
+    async with bench() as it:
+        for _ in range(6):
+            it.pool.answered(it.pool.take(spec()))
+        most = 0
+        while it.pool.spares < 6 or it.starting():
+            await trio.sleep(0.01)
+            most = max(most, it.starting())
+        assert most == 6  # the calls' own, before any refill
+        (kind,) = it.pool.kinds
+        assert kind.refills.quantile(1.0) == pytest.approx(START_S, abs=0.01)
+        assert kind.cost_bytes == MIB
+        assert it.memory.asked == 1
+
+
+async def test_a_burst_is_served_and_its_like_expected(autojump_clock: trio.abc.Clock) -> None:
+    async with bench(max_spares=16) as it:
         taken = [it.pool.take(spec()) for _ in range(50)]
         assert len({session.id for session in taken}) == 50
-        await trio.testing.wait_all_tasks_blocked()
+        for session in taken:
+            it.pool.answered(session)
+        await trio.sleep(FILLED_S)
+        assert it.pool.spares == 16
+        assert len(it.started) == 66
+        await trio.sleep(800)  # nobody calls: it is forgotten
         assert it.pool.spares == 2
-        assert len(it.started) == 52
 
 
 async def test_all_kinds_together_are_bounded(autojump_clock: trio.abc.Clock) -> None:
-    async with bench(PoolSettings(spares=2, max_spares=4)) as it:
+    async with bench(max_spares=4) as it:
         for n in range(10):
-            it.pool.take(spec(dataclasses.replace(PYTHON, name=f"env{n}")))
-            await trio.sleep(1)
-        assert it.pool.spares == 4
+            await it.serve(spec(dataclasses.replace(PYTHON, name=f"env{n}")))
+        spares = {kind.spec.environment.name: kind.spares for kind in it.pool.kinds}
+        assert {name for name, count in spares.items() if count} == {"env6", "env7", "env8", "env9"}
 
 
 async def test_what_nobody_asks_for_is_given_up(autojump_clock: trio.abc.Clock) -> None:
-    async with bench(PoolSettings(spares=2, keep_seconds=60)) as it:
-        it.pool.take(spec())
-        await trio.sleep(59)
-        it.pool.take(spec())
-        await trio.sleep(59)
+    async with bench(keep_seconds=60) as it:
+        await it.serve(spec())
+        await trio.sleep(57)
+        await it.serve(spec())
+        await trio.sleep(57)
         assert it.pool.spares == 2
         await trio.sleep(2)
         assert it.pool.spares == 0
         assert [session.state for session in it.started].count(State.ENDED) == 2
+        assert it.pool.kinds == ()
 
 
 async def test_no_spares_at_all(autojump_clock: trio.abc.Clock) -> None:
-    async with bench(PoolSettings(spares=0)) as it:
-        it.pool.take(spec())
-        await trio.testing.wait_all_tasks_blocked()
+    async with bench(max_spares=0) as it:
+        await it.serve(spec())
         assert it.pool.spares == 0
 
 
-async def test_a_dead_spare_is_not_handed_out(autojump_clock: trio.abc.Clock) -> None:
-    async with bench(PoolSettings(spares=1)) as it:
-        it.pool.take(spec())
-        await trio.testing.wait_all_tasks_blocked()
+async def test_a_kind_that_is_expected_is_kept_ready_for_a_while(
+    autojump_clock: trio.abc.Clock,
+) -> None:
+    async with bench() as it:
+        it.pool.expect(spec(BASH))
+        await trio.sleep(FILLED_S)
+        assert it.pool.take(spec(BASH)).state is State.IDLE
+        it.pool.expect(spec(PYTHON))
+        await trio.sleep(FILLED_S)
+        assert [kind.spares for kind in it.pool.kinds] == [2, 1]
+        await trio.sleep(EXPECTED_S)
+        assert [kind.spares for kind in it.pool.kinds] == [2, 0]
+
+
+async def test_a_dead_spare_is_replaced_after_a_while(autojump_clock: trio.abc.Clock) -> None:
+    async with bench(min_spares=1) as it:
+        await it.serve(spec())
         it.started[-1].end("test")
-        await trio.testing.wait_all_tasks_blocked()
+        await trio.sleep(0.5)
         assert it.pool.spares == 0
         assert it.pool.take(spec()).live
+        await trio.sleep(FILLED_S)
+        assert it.pool.spares == 1
+
+
+async def test_what_cannot_start_is_tried_less_and_less_often(
+    autojump_clock: trio.abc.Clock,
+) -> None:
+    async with bench() as it:
+        it.launcher.fail = StartFailedError("bwrap: no")
+        it.pool.take(spec())
+        await trio.sleep(0.9)
+        assert len(it.started) == 2  # the caller's, and one refill
+        await trio.sleep(100)
+        assert len(it.started) == 8  # after 1, 2, 4, 8, 16 and 32 seconds
+        it.launcher.fail = None
+        await trio.sleep(100)
+        assert it.pool.spares == 2
+        (kind,) = it.pool.kinds
+        assert kind.failures == 0
+
+
+async def test_a_caller_starts_what_refills_are_put_off_for(
+    autojump_clock: trio.abc.Clock,
+) -> None:
+    async with bench() as it:
+        it.launcher.fail = StartFailedError("bwrap: no")
+        it.pool.take(spec())
+        await trio.sleep(10)
+        it.launcher.fail = None
+        await it.serve(spec())
+        assert it.pool.spares == 2
+
+
+async def test_pressure_on_memory_empties_the_pool(autojump_clock: trio.abc.Clock) -> None:
+    async with bench() as it:
+        await it.serve(spec())
+        assert it.pool.spares == 2
+        it.memory.now = dataclasses.replace(it.memory.now, pressure_percent=50.0)
+        assert it.memory.tell is not None
+        it.memory.tell()
+        await trio.sleep(1)
+        assert it.pool.spares == 0
+        assert it.pool.take(spec()).live  # calls are served all the same
+        it.memory.now = dataclasses.replace(it.memory.now, pressure_percent=0.0)
+        await trio.sleep(61)
+        assert it.pool.spares == 2
+
+
+async def test_at_rest_it_sleeps(autojump_clock: trio.abc.Clock) -> None:
+    """No wake-up between the last refill and the end of the kind's time."""
+    async with bench() as it:
+        await it.serve(spec())
+        await trio.testing.wait_all_tasks_blocked()
+        next_s = trio.lowlevel.current_statistics().seconds_to_next_deadline
+        assert next_s == pytest.approx(900 - FILLED_S, abs=1)

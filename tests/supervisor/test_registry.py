@@ -27,6 +27,7 @@ from nsm.wire.errors import (
     UnknownSessionError,
     WrongEnvironmentError,
 )
+from nsmd.places import MAX_WAITING, WAIT_S
 from nsmd.project import check_project
 from nsmd.registry import Registry
 from nsmd.settings import PoolSettings, SessionSettings, Settings
@@ -76,7 +77,7 @@ async def bench(
         async with trio.open_nursery() as sessions:
             async with trio.open_nursery() as upkeep:
                 registry = Registry(
-                    settings or Settings(pool=PoolSettings(spares=1)),
+                    settings or Settings(pool=PoolSettings(min_spares=1)),
                     [PYTHON, BASH, BROKEN],
                     launcher,
                     home="/home/user",
@@ -242,7 +243,7 @@ async def test_a_longer_limit_is_clamped_and_said(autojump_clock: trio.abc.Clock
 async def test_the_session_limit_names_what_could_be_ended(
     autojump_clock: trio.abc.Clock,
 ) -> None:
-    settings = Settings(session=SessionSettings(max_sessions=3), pool=PoolSettings(spares=0))
+    settings = Settings(session=SessionSettings(max_sessions=3), pool=PoolSettings(max_spares=0))
     async with bench(settings) as it:
         for name in ("one", "two"):
             await it.run(session=name)
@@ -255,6 +256,81 @@ async def test_the_session_limit_names_what_could_be_ended(
         assert "nsm kill" in error.value.hint
         it.registry.find("one").end("killed by nsm")
         await it.run(session="four")
+
+
+async def test_one_shots_beyond_the_limit_have_their_turn(
+    autojump_clock: trio.abc.Clock,
+) -> None:
+    """Fifty at once where ten may be: all are served, and never more than ten have jails."""
+    settings = Settings(session=SessionSettings(max_sessions=10), pool=PoolSettings(max_spares=0))
+    most = 0
+
+    async def busy(agent: FakeAgent, jail: FakeJail) -> None:
+        nonlocal most
+        alive = [jail for jail in it.launcher.jails if not jail.killed]
+        most = max(most, len(alive))
+        await trio.sleep(0.1)
+        await echo(agent, jail)
+
+    async with bench(settings, busy) as it:
+        answers: list[str] = []
+
+        async def one(number: int) -> None:
+            result = await it.run(str(number), session=None, execution_id=f"e{number}")
+            answers.append(result.outcome.stdout)
+
+        async with trio.open_nursery() as nursery:
+            for number in range(50):
+                nursery.start_soon(one, number)
+        assert {int(answer) for answer in answers} == set(range(50))
+        assert most == 10
+
+
+async def test_who_waits_for_a_place_can_go(autojump_clock: trio.abc.Clock) -> None:
+    settings = Settings(session=SessionSettings(max_sessions=1), pool=PoolSettings(max_spares=0))
+    async with bench(settings) as it:
+        request = RunRequest(client=ALICE, env="python", code="wait")
+        running = it.registry.submit(request)
+        await trio.testing.wait_all_tasks_blocked()
+        gone, interrupted, last = (it.registry.submit(request) for _ in range(3))
+        await trio.testing.wait_all_tasks_blocked()
+        assert len(it.launcher.jails) == 1
+        gone.abandon()
+        interrupted.interrupt()
+        assert (await interrupted.wait()).outcome.interrupted
+        running.interrupt()
+        await running.wait()
+        await trio.testing.wait_all_tasks_blocked()
+        assert len(it.launcher.jails) == 2
+        last.interrupt()
+        assert (await last.wait()).outcome.interrupted
+
+
+async def test_a_place_that_does_not_become_free_is_not_waited_for_long(
+    autojump_clock: trio.abc.Clock,
+) -> None:
+    settings = Settings(session=SessionSettings(max_sessions=1), pool=PoolSettings(max_spares=0))
+    async with bench(settings) as it:
+        it.registry.submit(RunRequest(client=ALICE, env="python", code="wait", timeout_s=30))
+        began = trio.current_time()
+        with pytest.raises(SessionLimitError, match="waited 30 s for a place"):
+            await it.run(session="named")
+        assert trio.current_time() - began == pytest.approx(WAIT_S)
+
+
+async def test_a_thousand_beyond_the_limit_are_refused_with_what_to_do(
+    autojump_clock: trio.abc.Clock,
+) -> None:
+    settings = Settings(session=SessionSettings(max_sessions=1), pool=PoolSettings(max_spares=0))
+    async with bench(settings) as it:
+        request = RunRequest(client=ALICE, env="python", code="wait")
+        it.registry.submit(request)
+        for _ in range(MAX_WAITING):
+            it.registry.submit(request)
+        for _ in range(1000):
+            with pytest.raises(SessionLimitError, match="256 calls wait") as error:
+                it.registry.submit(request)
+            assert "max_sessions" in error.value.hint
 
 
 async def test_an_execution_id_is_used_once_and_its_result_kept(
@@ -297,7 +373,10 @@ async def test_sessions_that_fail_to_start_are_not_tried_for_ever(
         with pytest.raises(StartFailedError, match="boom"):
             await it.run()
         await trio.sleep(1000)
-        assert len(it.launcher.jails) <= 2
+        tried = len(it.launcher.jails)
+        assert tried <= 12  # less and less often, while the kind is thought to be in use
+        await trio.sleep(3600)
+        assert len(it.launcher.jails) == tried
 
 
 async def test_a_closed_registry_takes_nothing(autojump_clock: trio.abc.Clock) -> None:

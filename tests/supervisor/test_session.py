@@ -45,6 +45,9 @@ class Watcher:
     def __init__(self) -> None:
         self.ended: list[Session] = []
 
+    def session_ready(self, session: Session) -> None:
+        pass
+
     def session_ended(self, session: Session) -> None:
         self.ended.append(session)
 

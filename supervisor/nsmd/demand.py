@@ -1,0 +1,81 @@
+"""How often and how closely together sessions of a kind are taken, and how long one takes to make.
+
+No clock: times are handed in. A note costs a microsecond and no memory that grows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+
+RATE_S = 60.0
+"""Time constant of the average rate."""
+
+BURST_HALF_LIFE_S = 120.0
+"""A model's next burst comes minutes after the last one; after ten minutes little is left of it."""
+
+LONGEST_BURST_S = 5.0
+"""Calls further apart are no burst, however long a refill takes."""
+
+MAX_BURST = 1024
+"""Calls that are told apart in a burst: more spares than that can't be wanted."""
+
+REMEMBERED = 32
+"""Refills that the times are taken from."""
+
+
+class Demand:
+    """When a kind's sessions were taken."""
+
+    def __init__(self) -> None:
+        self._weight = 0.0
+        self._burst = 0.0
+        self._last_s = -math.inf
+        self._lately: deque[float] = deque(maxlen=MAX_BURST)
+
+    def note(self, now_s: float, lead_s: float) -> None:
+        """One was taken.
+
+        Args:
+            lead_s: what a refill takes: calls within that time are one burst.
+        """
+        self._weight = self._weight * self._faded(now_s, RATE_S) + 1.0
+        lately = self._lately
+        lately.append(now_s)
+        begin = now_s - min(lead_s, LONGEST_BURST_S)
+        while lately[0] < begin:
+            lately.popleft()
+        self._burst = max(self.burst(now_s), float(len(lately)))
+        self._last_s = now_s
+
+    def rate(self, now_s: float) -> float:
+        """Takes a second."""
+        return self._weight * self._faded(now_s, RATE_S) / RATE_S
+
+    def burst(self, now_s: float) -> float:
+        """Most takes within the time of a refill; it halves every `BURST_HALF_LIFE_S`."""
+        return self._burst * self._faded(now_s, BURST_HALF_LIFE_S / math.log(2))
+
+    def _faded(self, now_s: float, constant_s: float) -> float:
+        return math.exp((self._last_s - now_s) / constant_s)
+
+
+class Refills:
+    """How long the last starts took, from the decision to a session that is ready."""
+
+    def __init__(self) -> None:
+        self._times: deque[float] = deque(maxlen=REMEMBERED)
+
+    def __len__(self) -> int:
+        return len(self._times)
+
+    def note(self, seconds: float) -> None:
+        """One is ready."""
+        self._times.append(seconds)
+
+    def quantile(self, share: float) -> float | None:
+        """The time that this share of them did not exceed; None before the first."""
+        if not self._times:
+            return None
+        ordered = sorted(self._times)
+        return ordered[min(len(ordered) - 1, math.ceil(share * len(ordered)) - 1)]

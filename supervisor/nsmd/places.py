@@ -1,0 +1,154 @@
+"""Room for so many sessions, and sessions that wait for some.
+
+A call that needs a new session while all places are taken is refused with what to do, with one
+exception: one-shots give their places back by themselves, mostly within milliseconds, so sessions
+wait for those, first come, first served, so many at most and for so long. One that waits has an id,
+is listed as starting and can be interrupted, but has no jail.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from types import TracebackType
+
+import trio
+
+from nsm.wire.errors import SessionLimitError
+from nsmd.history import ago
+from nsmd.session import Session
+
+MAX_WAITING = 256
+"""Sessions that wait for a place; more are refused at once."""
+
+WAIT_S = 30.0
+"""How long one waits: as long as a one-shot may run by default."""
+
+_LISTED = 5
+"""Sessions named in an error about too many of them."""
+
+
+class Places:
+    """See the module.
+
+    Args:
+        limit: how many sessions may have jails, spares left out.
+        live: all live sessions, those that wait included and spares left out.
+        starts: how many jails are launched at once.
+    """
+
+    def __init__(
+        self, limit: int, live: Callable[[], Sequence[Session]], starts: trio.CapacityLimiter
+    ) -> None:
+        self._limit = limit
+        self._live = live
+        self._starts = starts
+        self._waiting: dict[Session, Turn] = {}
+
+    def __repr__(self) -> str:
+        return f"<Places {self._limit} in all, {len(self._waiting)} sessions wait>"
+
+    def has_room(self, at_most: int) -> bool:
+        """Whether a session may start now.
+
+        Args:
+            at_most: sessions that there can be; below the limit, nothing needs to be counted.
+        """
+        return not self._waiting and (at_most < self._limit or self._free() > 0)
+
+    def turn(self, scope: str) -> Turn:
+        """What a new session has to wait for before it starts.
+
+        Args:
+            scope: the caller's, whose sessions an error may name.
+
+        Raises:
+            SessionLimitError: no place becomes free by itself, or too many wait.
+        """
+        live = self._live()
+        if all(session.name for session in live):
+            raise self._refusal(live, scope)
+        if len(self._waiting) >= MAX_WAITING:
+            raise self._refusal(live, scope, f" {len(self._waiting)} calls wait for a place.")
+        return Turn(self, scope)
+
+    def given_back(self) -> None:
+        """A session has ended: the next ones have their turn."""
+        if not self._waiting:
+            return
+        free = self._free()
+        for session, turn in list(self._waiting.items()):
+            if free <= 0:
+                return
+            if session.live:
+                del self._waiting[session]
+                turn.opened.set()
+                free -= 1
+
+    def _free(self) -> int:
+        return self._limit - sum(session not in self._waiting for session in self._live())
+
+    # Its turns' side.
+
+    def queue(self, session: Session, turn: Turn) -> None:
+        """A session waits from now on."""
+        self._waiting[session] = turn
+
+    async def wait(self, session: Session, turn: Turn) -> None:
+        """Wait for a place, and then for the leave to launch a jail.
+
+        Raises:
+            SessionLimitError: none became free in time.
+        """
+        try:
+            with trio.move_on_after(WAIT_S):
+                await turn.opened.wait()
+        finally:
+            self._waiting.pop(session, None)
+        if not turn.opened.is_set():
+            waited = f" This call waited {WAIT_S:.0f} s for a place."
+            raise self._refusal(self._live(), turn.scope, waited)
+        await self._starts.acquire()
+
+    def started(self) -> None:
+        """A jail that waited has been launched."""
+        self._starts.release()
+
+    def _refusal(self, live: Sequence[Session], scope: str, besides: str = "") -> SessionLimitError:
+        now = trio.current_time()
+        own = [s for s in live if s.tenancy and s.tenancy.scope == scope and s.name]
+        longest = sorted(own, key=lambda s: s.active_s)[:_LISTED]
+        listed = ", ".join(f"{s.name} (idle {ago(now - s.active_s)})" for s in longest)
+        endable = f" Yours that could be ended: {listed}." if listed else ""
+        return SessionLimitError(
+            f"{self._limit} sessions are live, which is the limit.{besides}{endable}",
+            hint="End one with `nsm kill NAME` (or `nsm kill --idle SECONDS`), reuse a session, or "
+            "raise `max_sessions` in [session] of config.toml.",
+            data={"limit": self._limit},
+        )
+
+
+class Turn:
+    """One session's wait for a place and for the leave to start, in place of a plain limiter."""
+
+    def __init__(self, places: Places, scope: str) -> None:
+        self.scope = scope
+        self.opened = trio.Event()
+        self._places = places
+        self._session: Session | None = None
+
+    def is_for(self, session: Session) -> None:
+        """It is that session which waits."""
+        self._session = session
+        self._places.queue(session, self)
+
+    async def __aenter__(self) -> None:
+        assert self._session is not None, "nobody waits"
+        await self._places.wait(self._session, self)
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._places.started()

@@ -1,0 +1,62 @@
+"""What is expected of whoever comes, after what they did before."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import trio
+
+from nsmd.habits import MAX_COMERS, VISIT_S, Habits
+from nsmd.values import Client, ProjectMount
+
+if TYPE_CHECKING:
+    from trio.testing import MockClock
+
+PROJECT = ProjectMount(path="/src/words", mount_point="/project", device=1, inode=2)
+EDITOR = Client(name="editor", scope="editor:/src/words", project=PROJECT)
+
+
+async def test_a_new_project_is_expected_to_want_python_and_bash(mock_clock: MockClock) -> None:
+    del mock_clock
+    assert Habits().project_came(PROJECT) == ["python", "bash"]
+
+
+async def test_use_makes_an_environment_likely_and_disuse_unlikely(mock_clock: MockClock) -> None:
+    habits = Habits()
+    habits.project_came(PROJECT)
+    habits.used(EDITOR, "node")
+    habits.used(EDITOR, "python")
+    for expected in (["python", "bash", "node"], ["python"], ["python"], []):
+        mock_clock.jump(VISIT_S + 1)
+        assert habits.project_came(PROJECT) == expected
+
+
+async def test_coming_twice_at_once_is_one_visit(mock_clock: MockClock) -> None:
+    del mock_clock
+    habits = Habits()
+    for _ in range(9):
+        assert habits.project_came(PROJECT) == ["python", "bash"]
+
+
+async def test_a_program_is_expected_to_do_what_it_did(mock_clock: MockClock) -> None:
+    habits = Habits()
+    assert habits.program_came("nsm", "cli") == []
+    shell = Client(name="nsm", scope="cli", project=PROJECT)
+    habits.used(shell, "python")
+    mock_clock.jump(VISIT_S + 1)
+    assert habits.program_came("nsm", "cli") == [("python", PROJECT)]
+    assert habits.program_came("nsm", "other") == []
+    mock_clock.jump(VISIT_S + 1)
+    assert habits.program_came("nsm", "cli") == []  # it only asked what there is
+
+
+async def test_comers_are_bounded(mock_clock: MockClock) -> None:
+    habits = Habits()
+    first = Client(name="first", scope="s")
+    habits.program_came("first", "s")
+    habits.used(first, "python")
+    for n in range(2 * MAX_COMERS):
+        habits.program_came(f"program {n}", "s")
+    mock_clock.jump(VISIT_S + 1)
+    assert habits.program_came("first", "s") == []
+    assert trio.current_time() > 0
