@@ -5,6 +5,9 @@ timer                one task that waits for the timers of all sessions
 descriptors          how many there are, and what for
 config               reads and explains `config.toml`
 limits               what is checked of a request first
+poolpolicy           how many sessions should be kept ready: a pure function
+demand, habits       how often sessions are taken, and which ones by whom
+hostmemory           how much memory there is for spares
 environments         what there is to run in: the host's interpreters
 project              which directory may be mounted
 jail/                how one jail is launched and ended
@@ -17,9 +20,6 @@ transcripts/         what sessions have run, for people to read
 conversation         one jail and its agent, from launch to the last process
 session              the executions of one jail, and what ends it
 pool                 sessions kept ready
-poolpolicy           how many of them there should be: a pure function
-demand, habits       what it knows of calls: how often they come, and who is likely to make some
-hostmemory           what it knows of memory
 places               room for so many sessions, and those that wait for some
 listing              rows of lists of sessions
 files                files to and from a session

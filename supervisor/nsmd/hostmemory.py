@@ -45,7 +45,7 @@ class HostMemory:
 
     def __init__(self, root: str = "/") -> None:
         self._root = root
-        self._trigger = self._open_trigger()
+        self._watched = False
         self._last: _Read | None = None
 
     def seen(self) -> MemorySeen:
@@ -65,7 +65,7 @@ class HostMemory:
             total_bytes=total,
             available_bytes=available,
             pressure_percent=_pressure(_text(self._root + PRESSURE)),
-            watched=self._trigger is not None,
+            watched=self._watched,
         )
 
     def _group_limits(self) -> list[tuple[int, int]]:
@@ -95,24 +95,23 @@ class HostMemory:
 
         Cancellation: the usual way to end it; closes the trigger.
         """
-        trigger, poll = self._trigger, None
+        trigger = self._open_trigger()
         if trigger is None:
             return
         try:
-            poll = select.epoll()
-            poll.register(trigger, select.EPOLLPRI)
-            while True:
-                # trio waits for readable and writable only; an epoll with an event is readable.
-                await trio.lowlevel.wait_readable(poll.fileno())
-                poll.poll(0)
-                self._last = None
-                tell()
-                await trio.sleep(PRESSURE_PAUSE_S)
+            with select.epoll() as poll:
+                poll.register(trigger, select.EPOLLPRI)
+                self._watched, self._last = True, None
+                while True:
+                    # trio waits for readable and writable only; an epoll with an event is readable.
+                    await trio.lowlevel.wait_readable(poll.fileno())
+                    poll.poll(0)
+                    self._last = None
+                    tell()
+                    await trio.sleep(PRESSURE_PAUSE_S)
         finally:
-            self._trigger = None
+            self._watched = False
             os.close(trigger)
-            if poll is not None:
-                poll.close()
 
     def _open_trigger(self) -> int | None:
         try:

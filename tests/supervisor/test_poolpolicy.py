@@ -120,9 +120,9 @@ def test_more_pressure_gives_no_spare(seen: Observation, one: float, other: floa
 
     calm, pressed = under(min(one, other)), under(max(one, other))
     assert all(less <= many for less, many in zip(pressed, calm, strict=True))
-    if max(one, other) >= HIGH_PERCENT and seen.memory.available_bytes is not None:
-        free = [k.cost_bytes == 0 for k in seen.kinds]
-        assert all(n == 0 for n, costs_nothing in zip(pressed, free, strict=True) if not any(free))
+    known = seen.memory.available_bytes is not None
+    if known and max(one, other) >= HIGH_PERCENT and all(k.cost_bytes != 0 for k in seen.kinds):
+        assert not any(pressed)
 
 
 @given(observations, st.integers(0, 5), st.floats(1, 10), st.floats(1, 10), st.floats(1, 10))
