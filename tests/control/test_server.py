@@ -11,8 +11,9 @@ import trio
 import trio.testing
 
 from control_bench import Peer, bench
-from nsm.wire.errors import NsmError, SessionEndedError
-from nsm.wire.messages import Cancel, Request
+from nsm.wire.errors import NsmError, OverloadedError, SessionEndedError
+from nsm.wire.messages import Cancel, Failure, Request, Result
+from nsmd.control import outgoing
 from nsmd.control.call import ALL_RIGHTS
 from nsmd.control.connection import HELLO_TIMEOUT_S
 
@@ -351,3 +352,43 @@ async def test_a_project_of_the_clients_own(tmp_path: Path, autojump_clock: trio
         await peer.call("run", env="python", code="1", session="a", project={"path": str(tmp_path)})
         rows = (await peer.call("sessions"))["sessions"]
         assert rows[0]["project"] == os.path.realpath(tmp_path)
+
+
+async def test_a_client_that_asks_for_much_and_reads_nothing(
+    autojump_clock: trio.abc.Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What waits for it is bounded, what it asked for is done, and nobody else notices."""
+    monkeypatch.setattr(outgoing, "MAX_WAITING_BYTES", 4_000_000)
+    everybody_runs = trio.Event()
+
+    async def large(agent: FakeAgent, jail: FakeJail) -> None:
+        await agent.be_ready()
+        while True:
+            frame = await agent.receive()
+            await everybody_runs.wait()
+            await agent.answer(frame, stdout=frame["code"] * 1_000_000)
+
+    async with bench(large) as it:
+        deaf, other = await it.connect(), await it.connect()
+        asked = [
+            await deaf.start("run", env="python", code="x", session=f"s{n}", execution_id=f"e{n}")
+            for n in range(20)
+        ]
+        await trio.testing.wait_all_tasks_blocked()
+        everybody_runs.set()
+        await trio.testing.wait_all_tasks_blocked()
+        assert (
+            len((await other.call("run", env="python", code="y", session="s"))["stdout"]) == 10**6
+        )
+        answers = [await deaf.next() for _ in asked]
+        results = [answer.result for answer in answers if isinstance(answer, Result)]
+        errors = [answer.error for answer in answers if isinstance(answer, Failure)]
+        assert 3 <= len(results) <= 6
+        assert all(len(result["stdout"]) == 10**6 for result in results)
+        assert len(errors) == 20 - len(results)
+        for error in errors:
+            assert isinstance(error, OverloadedError)
+            left_out = error.data["execution_id"]
+            assert left_out in error.hint
+        kept = await deaf.call("result", execution_id=left_out)
+        assert len(kept["stdout"]) == 10**6

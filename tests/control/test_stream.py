@@ -5,7 +5,12 @@ from __future__ import annotations
 import trio
 import trio.testing
 
-from nsmd.control.stream import MAX_PENDING_CHARS, OutputStream
+from nsmd.control.stream import (
+    MAX_PENDING_CHARS,
+    MAX_TOGETHER_CHARS,
+    OutputStream,
+    Room,
+)
 from nsmd.values import Output
 
 
@@ -14,7 +19,7 @@ def piece(text: str) -> Output:
 
 
 async def test_a_gap_is_told_where_it_is_and_of_the_stream_that_has_it() -> None:
-    stream = OutputStream()
+    stream = OutputStream(Room())
     large, error = "x" * (MAX_PENDING_CHARS - 1000), Output(stream="stderr", text="e" * 2000)
     stream.put(piece("a"))
     stream.put(piece(large))
@@ -31,14 +36,14 @@ async def test_a_gap_is_told_where_it_is_and_of_the_stream_that_has_it() -> None
 
 
 async def test_room_comes_back_as_pieces_are_taken() -> None:
-    stream = OutputStream()
+    stream = OutputStream(Room())
     for _ in range(10):
         stream.put(piece("x" * (MAX_PENDING_CHARS - 1000)))
         assert await stream.get() == (piece("x" * (MAX_PENDING_CHARS - 1000)), 0)
 
 
 async def test_a_flood_of_tiny_pieces_is_bounded_too() -> None:
-    stream = OutputStream()
+    stream = OutputStream(Room())
     for _ in range(100_000):
         stream.put(piece("x"))
         stream.put(piece(""))
@@ -53,8 +58,23 @@ async def test_a_flood_of_tiny_pieces_is_bounded_too() -> None:
 
 
 async def test_a_reader_waits_for_the_first_piece(autojump_clock: trio.abc.Clock) -> None:
-    stream = OutputStream()
+    stream = OutputStream(Room())
     async with trio.open_nursery() as nursery:
         nursery.start_soon(stream.get)
         await trio.testing.wait_all_tasks_blocked()
         stream.put(piece("x"))
+
+
+async def test_what_waits_for_one_client_is_bounded_together() -> None:
+    room = Room()
+    streams = [OutputStream(room) for _ in range(100)]
+    for stream in streams:
+        stream.put(piece("x" * (MAX_PENDING_CHARS - 1000)))
+    assert room.chars <= MAX_TOGETHER_CHARS
+    assert await streams[0].get() is not None
+    streams[99].put(piece("y"))
+    taken = await streams[99].get()
+    assert taken == (piece("y"), MAX_PENDING_CHARS - 1000)
+    for stream in streams:
+        stream.discard()
+    assert room.chars == 0

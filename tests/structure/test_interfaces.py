@@ -22,6 +22,7 @@ from nsm.wire.transcripts import (
     SessionStart,
 )
 from nsmd import history, places, values
+from nsmd.control import outgoing, stream
 from nsmd.control.operations import OPERATIONS
 from nsmd.descriptors import MAX_CONNECTIONS
 from nsmd.mcp import displays
@@ -132,6 +133,9 @@ def test_every_key_of_the_configuration_with_its_default() -> None:
         connection.MAX_IN_FLIGHT,
         MAX_CONNECTIONS,
         places.MAX_WAITING,
+        outgoing.MAX_WAITING_BYTES,
+        stream.MAX_PENDING_CHARS,
+        stream.MAX_TOGETHER_CHARS,
         history.MAX_RESULTS,
         history.MAX_RESULT_BYTES,
         history.MAX_ENDED,

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from nsmd.control import arguments
+from nsmd.control.stream import Room
 from nsmd.files import OpenFiles
 from nsmd.registry import Registry
 from nsmd.session import Session
@@ -47,6 +48,7 @@ class Call:
     Attributes:
         client, scope: from the connection's hello.
         files: that the connection has open.
+        room: for output that waits for the client.
         emit: sends an event that belongs to the request; waits for a slow client.
         on_cancel: says what to do when the client cancels.
         afterwards: says what to do once the answer has been sent.
@@ -57,6 +59,7 @@ class Call:
     client: str
     scope: str
     files: OpenFiles
+    room: Room
     emit: Callable[[str, dict[str, Any]], Awaitable[None]]
     on_cancel: Callable[[Callable[[], None]], None]
     afterwards: Callable[[Callable[[], None]], None]

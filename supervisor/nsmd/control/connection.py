@@ -12,7 +12,13 @@ import trio
 
 from nsm._version import __version__
 from nsm.wire.connection import ServerConnection
-from nsm.wire.errors import ForbiddenError, InternalError, NsmError, UnknownOperationError
+from nsm.wire.errors import (
+    ForbiddenError,
+    InternalError,
+    NsmError,
+    OverloadedError,
+    UnknownOperationError,
+)
 from nsm.wire.frames import LocalProtocolError, RemoteProtocolError
 from nsm.wire.messages import (
     CONNECTION_ID,
@@ -28,7 +34,8 @@ from nsm.wire.messages import (
 from nsmd.control import running
 from nsmd.control.call import Call, Right, Services
 from nsmd.control.operations import OPERATIONS, Row
-from nsmd.control.outgoing import Outgoing
+from nsmd.control.outgoing import MAX_WAITING_BYTES, Outgoing
+from nsmd.control.stream import Room
 from nsmd.execution import Execution
 from nsmd.files import OpenFiles
 from nsmd.values import RunResult
@@ -103,6 +110,7 @@ class _Connection:
         self._outgoing = Outgoing(descriptor, nursery)
         self._hello: Hello | None = None
         self._files = OpenFiles(services.max_file_bytes)
+        self._room_for_output = Room()
         self._pending: dict[int, _Pending] = {}
 
     @property
@@ -202,6 +210,8 @@ class _Connection:
 
     def _answer(self, request: Request, answer: dict[str, Any] | RunResult | Exception) -> None:
         del self._pending[request.id]
+        if self._outgoing.is_full:
+            answer = _left_out(answer)
         if isinstance(answer, RunResult):
             answer = running.result_to_wire(answer)
         if isinstance(answer, dict):
@@ -241,6 +251,7 @@ class _Connection:
             client=self._hello.name or "unknown",
             scope=self._hello.scope or "cli",
             files=self._files,
+            room=self._room_for_output,
             emit=partial(self._emit, request.id),
             on_cancel=pending.on_cancel,
             afterwards=pending.afterwards.append,
@@ -249,6 +260,23 @@ class _Connection:
     async def _emit(self, request_id: int, event: str, data: dict[str, Any]) -> None:
         self._send(Event(request_id, event, data))
         await self._outgoing.room()
+
+
+def _left_out(answer: dict[str, Any] | RunResult | Exception) -> Exception:
+    """Instead of an answer for which there is no room: errors are short."""
+    if isinstance(answer, Exception):
+        return answer
+    later = "Read answers while you send requests."
+    data: dict[str, Any] = {}
+    if isinstance(answer, RunResult):
+        later += f" For a while the operation `result` has it, for {answer.execution_id!r}."
+        data["execution_id"] = answer.execution_id
+    return OverloadedError(
+        f"{MAX_WAITING_BYTES >> 20} MiB of answers wait for this client to read them, so this one "
+        "was left out; what it asked for was done.",
+        hint=later,
+        data=data,
+    )
 
 
 class _Pending:

@@ -14,6 +14,10 @@ HIGH_WATER_BYTES = 1024 * 1024
 """What may wait before nothing more is taken from the client. Answers to what it has asked already
 come on top."""
 
+MAX_WAITING_BYTES = 64 * 1024 * 1024
+"""What may wait with those. A client that reads at all is far below it; one that does not has asked
+for up to a thousand answers of megabytes each."""
+
 _CHUNK_BYTES = 256 * 1024
 
 
@@ -39,6 +43,11 @@ class Outgoing:
     def waiting(self) -> bool:
         """Whether the client is in the middle of something."""
         return bool(self._waiting)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether what may wait does."""
+        return len(self._waiting) > MAX_WAITING_BYTES
 
     def put(self, data: bytes) -> None:
         """Send, now or as the client reads. What is sent after `close` goes nowhere."""

@@ -39,13 +39,14 @@ def streaming(submit: Submit) -> Operation:
     """For a client that wants the output while the code runs."""
 
     async def carry_out(call: Call) -> dict[str, Any]:
-        stream = OutputStream()
+        stream = OutputStream(call.room)
         execution = submit(call, stream.put)
         call.on_cancel(execution.interrupt)
         try:
             await _send_output_until_done(call, stream, execution)
             return result_to_wire(await execution.wait())
         finally:
+            stream.discard()
             if not execution.done:  # cancelled: the client is gone
                 execution.abandon()
 

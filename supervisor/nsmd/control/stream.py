@@ -12,14 +12,31 @@ MAX_PENDING_CHARS = 1024 * 1024
 """Text that waits for one client. What comes beyond is left out of the stream (not of the result),
 and the next piece of the same standard stream says how much."""
 
+MAX_TOGETHER_CHARS = 16 * 1024 * 1024
+"""Of all executions of one client together: it may have started a thousand and read nothing."""
+
 _PIECE_CHARS = 200
 """What a waiting piece takes beside its text: a flood of tiny ones must not add up either."""
 
 
-class OutputStream:
-    """A sink for an execution and a source for the task that sends it on."""
+class Room:
+    """What waits for one client, of all its executions together."""
+
+    __slots__ = ("chars",)
 
     def __init__(self) -> None:
+        self.chars = 0
+
+
+class OutputStream:
+    """A sink for an execution and a source for the task that sends it on.
+
+    Args:
+        room: the client's.
+    """
+
+    def __init__(self, room: Room) -> None:
+        self._room = room
         self._pending: deque[tuple[Output, int]] = deque()
         self._chars = 0
         self._skipped: dict[StreamName, int] = {}
@@ -31,11 +48,12 @@ class OutputStream:
         if not output.text:
             return
         size = len(output.text) + _PIECE_CHARS
-        if self._chars + size > MAX_PENDING_CHARS:
+        full = self._chars + size > MAX_PENDING_CHARS
+        if full or self._room.chars + size > MAX_TOGETHER_CHARS:
             skipped = self._skipped.get(output.stream, 0)
             self._skipped[output.stream] = skipped + len(output.text)
             return
-        self._chars += size
+        self._count(size)
         self._pending.append((output, self._skipped.pop(output.stream, 0)))
         self._wake.set()
 
@@ -53,5 +71,14 @@ class OutputStream:
             self._wake = trio.Event()
             await self._wake.wait()
         output, skipped = self._pending.popleft()
-        self._chars -= len(output.text) + _PIECE_CHARS
+        self._count(-len(output.text) - _PIECE_CHARS)
         return output, skipped
+
+    def discard(self) -> None:
+        """Nobody takes what is left."""
+        self._pending.clear()
+        self._count(-self._chars)
+
+    def _count(self, chars: int) -> None:
+        self._chars += chars
+        self._room.chars += chars
