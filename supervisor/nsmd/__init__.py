@@ -21,6 +21,7 @@ conversation         one jail and its agent, from launch to the last process
 session              the executions of one jail, and what ends it
 pool                 sessions kept ready
 places               room for so many sessions, and those that wait for some
+directory            sessions by id and name
 listing              rows of lists of sessions
 files                files to and from a session
 registry             names, scopes, limits, reasons; the one way to run code

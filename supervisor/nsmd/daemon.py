@@ -87,6 +87,7 @@ async def serve(setup: Setup) -> None:
                 unreadable=setup.unreadable,
                 sessions=sessions,
                 upkeep=upkeep,
+                shares=setup.shares,
                 memory=HostMemory(),
             )
             endpoint = EndpointLoader()

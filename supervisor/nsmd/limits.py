@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 from nsm.wire.errors import BadRequestError, CodeTooLargeError
+from nsmd.descriptors import Shares
 from nsmd.settings import Settings
 from nsmd.values import MAX_CODE_BYTES, Environment, SessionLimits
 
@@ -16,6 +18,30 @@ def session_limits(settings: Settings) -> SessionLimits:
         max_queued=settings.session.max_queued,
         processes=settings.defaults.processes,
         descriptors=settings.defaults.descriptors,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionRoom:
+    """How many sessions there may be, spares left out, and how to get more: half a sentence."""
+
+    sessions: int
+    remedy: str
+
+
+def session_room(settings: Settings, shares: Shares | None = None) -> SessionRoom:
+    """What is configured, or what the supervisor's descriptors allow where that is less."""
+    configured = settings.session.max_sessions
+    if shares is not None:
+        possible = max(1, shares.sessions - settings.pool.max_spares)
+        if possible < configured:
+            return SessionRoom(
+                sessions=possible,
+                remedy=f"let the supervisor open more than {shares.limit} files (`ulimit -Hn`, "
+                "LimitNOFILE= of a systemd unit) and restart it",
+            )
+    return SessionRoom(
+        sessions=configured, remedy="raise `max_sessions` in [session] of config.toml"
     )
 
 

@@ -8,6 +8,7 @@ is listed as starting and can be interrupted, but has no jail.
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Callable, Sequence
 from types import TracebackType
 
@@ -15,6 +16,7 @@ import trio
 
 from nsm.wire.errors import SessionLimitError
 from nsmd.history import ago
+from nsmd.limits import SessionRoom
 from nsmd.session import Session
 
 MAX_WAITING = 256
@@ -31,15 +33,16 @@ class Places:
     """See the module.
 
     Args:
-        limit: how many sessions may have jails, spares left out.
+        room: how many sessions may have jails.
         live: all live sessions, those that wait included and spares left out.
         starts: how many jails are launched at once.
     """
 
     def __init__(
-        self, limit: int, live: Callable[[], Sequence[Session]], starts: trio.CapacityLimiter
+        self, room: SessionRoom, live: Callable[[], Sequence[Session]], starts: trio.CapacityLimiter
     ) -> None:
-        self._limit = limit
+        self._limit = room.sessions
+        self._remedy = room.remedy
         self._live = live
         self._starts = starts
         self._waiting: dict[Session, Turn] = {}
@@ -116,13 +119,13 @@ class Places:
     def _refusal(self, live: Sequence[Session], scope: str, besides: str = "") -> SessionLimitError:
         now = trio.current_time()
         own = [s for s in live if s.tenancy and s.tenancy.scope == scope and s.name]
-        longest = sorted(own, key=lambda s: s.active_s)[:_LISTED]
+        longest = heapq.nsmallest(_LISTED, own, key=lambda s: s.active_s)
         listed = ", ".join(f"{s.name} (idle {ago(now - s.active_s)})" for s in longest)
         endable = f" Yours that could be ended: {listed}." if listed else ""
         return SessionLimitError(
             f"{self._limit} sessions are live, which is the limit.{besides}{endable}",
             hint="End one with `nsm kill NAME` (or `nsm kill --idle SECONDS`), reuse a session, or "
-            "raise `max_sessions` in [session] of config.toml.",
+            f"{self._remedy}.",
             data={"limit": self._limit},
         )
 

@@ -16,7 +16,6 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 import trio
 
 from nsm.wire.errors import (
-    AmbiguousSessionError,
     BadProjectError,
     BadRequestError,
     EnvironmentUnavailableError,
@@ -28,11 +27,13 @@ from nsm.wire.errors import (
 )
 from nsm.wire.transcripts import EndedRow
 from nsmd import names, procstats, project
+from nsmd.descriptors import Shares
+from nsmd.directory import Directory
 from nsmd.execution import Execution, Origin
 from nsmd.habits import Habits
 from nsmd.history import EndedSessions, Executions
 from nsmd.jail import Launcher
-from nsmd.limits import check_code, session_limits, time_limit
+from nsmd.limits import check_code, session_limits, session_room, time_limit
 from nsmd.listing import ended_row, live_row
 from nsmd.places import Places, Turn
 from nsmd.pool import Memory, Pool
@@ -56,9 +57,6 @@ log = logging.getLogger(__name__)
 
 CONCURRENT_STARTS = 4
 """Jails started at once. More only makes each slower: a start is all CPU and mount work."""
-
-_CHOICES = 10
-"""Sessions named in an error about several of one name."""
 
 ALIASES: Mapping[str, str] = {"shell": "bash"}
 """Older names of environments."""
@@ -85,6 +83,7 @@ class Registry:
         upkeep: owns timers, and the pool's refills.
         measure: what the processes below some PID 1s use.
         memory: what there is of it for spares; None sets no limit.
+        shares: of the supervisor's descriptors; None sets no limit.
     """
 
     def __init__(
@@ -100,6 +99,7 @@ class Registry:
         upkeep: trio.Nursery,
         measure: Measure = measure_in_thread,
         memory: Memory | None = None,
+        shares: Shares | None = None,
     ) -> None:
         self._settings = settings
         self._environments = {environment.name: environment for environment in environments}
@@ -115,8 +115,7 @@ class Registry:
             shm_mb=settings.defaults.shm_mb,
         )
         self._starts = trio.CapacityLimiter(CONCURRENT_STARTS)
-        self._sessions: dict[str, Session] = {}  # every live one by id, spares included
-        self._named: dict[tuple[str, str], Session] = {}
+        self._directory = Directory()
         self._ended = EndedSessions()
         self._executions = Executions()
         self._transcripts = TranscriptStore()
@@ -125,7 +124,8 @@ class Registry:
         self._timers = Timers()
         upkeep.start_soon(self._timers.run)
         self._habits = Habits()
-        self._places = Places(settings.session.max_sessions, self.live_sessions, self._starts)
+        room = session_room(settings, shares)
+        self._places = Places(room, self.live_sessions, self._starts)
         self.pool = Pool(settings.pool, self._start_session, upkeep, memory)
 
     # What there is.
@@ -136,7 +136,7 @@ class Registry:
 
     def live_sessions(self) -> list[Session]:
         """Sessions that belong to somebody."""
-        return [s for s in self._sessions.values() if s.tenancy is not None and s.live]
+        return self._directory.live()
 
     def resolve_project(
         self, *, variables: Mapping[str, str], root: str | None, cwd: str | None
@@ -311,26 +311,7 @@ class Registry:
         Raises:
             UnknownSessionError, AmbiguousSessionError: none, or several.
         """
-        matches = [s for s in (self._sessions.get(target),) if s is not None and s.tenancy]
-        scope, _, name = target.rpartition("/")
-        if not matches and scope:
-            matches = [s for s in (self._named.get((scope, name)),) if s is not None]
-        if not matches:
-            matches = [s for (_, name), s in self._named.items() if name == target]
-        matches = [s for s in matches if s.live]
-        if not matches:
-            raise UnknownSessionError(
-                f"No session {target[:200]!r}.", hint="`nsm ps` lists the live ones."
-            )
-        if len(matches) > 1:
-            shown = [f"{s.id} ({s.tenancy.scope if s.tenancy else ''})" for s in matches[:_CHOICES]]
-            listed = ", ".join([*shown, "..."] if len(matches) > _CHOICES else shown)
-            raise AmbiguousSessionError(
-                f"{len(matches)} sessions are called {target!r}: {listed}.",
-                hint="Use an id.",
-                data={"ids": [s.id for s in matches]},
-            )
-        return matches[0]
+        return self._directory.find(target)
 
     def transcript(self, target: str) -> tuple[Transcript, Session | None]:
         """The transcript of a session, live or ended, and the session while there is one.
@@ -344,7 +325,7 @@ class Registry:
         try:
             session = self.find(target)
         except UnknownSessionError:
-            for ending in self._sessions.values():
+            for ending in self._directory:
                 if ending.tenancy is not None and ending.transcript.subject.means(target):
                     return ending.transcript, ending
             transcript = self._transcripts.find(target)
@@ -379,7 +360,7 @@ class Registry:
     def close(self) -> None:
         """Take no new work and end every session."""
         self._closing = True
-        for session in list(self._sessions.values()):
+        for session in self._directory:
             session.end("the supervisor is shutting down")
 
     # Sessions come and go.
@@ -390,16 +371,14 @@ class Registry:
 
     def session_ended(self, session: Session) -> None:
         """See `SessionWatcher`."""
-        self._sessions.pop(session.id, None)
+        named = self._directory.remove(session)
         self.pool.forget(session)
         self._places.given_back()
         tenancy = session.tenancy
         if tenancy is None or tenancy.name is None:
             return
-        key = tenancy.scope, tenancy.name
-        if self._named.get(key) is session:  # else its successor has been told already
-            del self._named[key]
-            self._ended.add(*key, session.end_reason)
+        if named:  # else its successor has been told already
+            self._ended.add(tenancy.scope, tenancy.name, session.end_reason)
         log.info(
             "session %s (%s) of %s ended: %s",
             session.id,
@@ -416,9 +395,11 @@ class Registry:
         if name is None:
             return self._new_session(client, environment, None), True, None
         if name == names.NEW:
-            name = names.fresh(environment.name, lambda n: (client.scope, n) in self._named)
+            name = names.fresh(
+                environment.name, lambda n: self._directory.named(client.scope, n) is not None
+            )
         names.check(name)
-        session = self._named.get((client.scope, name))
+        session = self._directory.named(client.scope, name)
         if session is not None and session.live:
             if session.spec.environment.name != environment.name:
                 bound = session.spec.environment.name
@@ -431,12 +412,12 @@ class Registry:
         created = self._new_session(client, environment, name)
         if session is not None:  # it is ending right now, and has not reported yet
             self._ended.add(client.scope, name, session.end_reason)
-        self._named[client.scope, name] = created
+        self._directory.give_name(created)
         return created, True, self._ended.take(client.scope, name)
 
     def _new_session(self, client: Client, environment: Environment, name: str | None) -> Session:
         spec = self._spec(environment, client.project)
-        if self._places.has_room(len(self._sessions) - self.pool.spares):
+        if self._places.has_room(len(self._directory) - self.pool.spares):
             session = self.pool.take(spec)
         else:
             turn = self._places.turn(client.scope)
@@ -475,7 +456,7 @@ class Registry:
 
     def _start_session(self, spec: JailSpec, turn: Turn | None = None) -> Session:
         session = Session(
-            names.fresh_id(self._sessions),
+            names.fresh_id(self._directory),
             spec,
             launcher=self._launcher,
             limits=self._limits,
@@ -485,7 +466,7 @@ class Registry:
             timers=self._timers,
             nursery=self._nursery,
         )
-        self._sessions[session.id] = session
+        self._directory.add(session)
         self._nursery.start_soon(session.run, name=repr(session))
         return session
 

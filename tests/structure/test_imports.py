@@ -27,7 +27,7 @@ FLOORS = (
     ("lifecycle", "transcripts"),
     ("conversation",),
     ("execution", "session"),  # two halves of one thing: a handle and its owner
-    ("history", "pool", "listing", "files"),
+    ("history", "pool", "listing", "files", "directory"),
     ("places",),
     ("registry",),
     ("control", "mcp"),

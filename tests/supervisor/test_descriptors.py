@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from nsmd.descriptors import LEAST, PER_SESSION, RESERVED, share_out
+from nsmd.limits import session_room
+from nsmd.settings import PoolSettings, SessionSettings, Settings
 
 
 @pytest.mark.parametrize("limit", [1024, 4096, 65536, 524288, 2**30])
@@ -30,3 +32,16 @@ def test_usual_limits(limit: int, sessions: int, connections: int) -> None:
 def test_a_tiny_limit_is_tried_all_the_same(limit: int) -> None:
     shares = share_out(limit)
     assert (shares.sessions, shares.connections) == (LEAST, LEAST)
+
+
+def test_fewer_descriptors_than_sessions_need_are_the_limit() -> None:
+    settings = Settings(
+        session=SessionSettings(max_sessions=1000), pool=PoolSettings(max_spares=16)
+    )
+    few = session_room(settings, share_out(1024))
+    assert few.sessions == 242 - 16
+    assert "ulimit -Hn" in few.remedy
+    for shares in (share_out(4096), share_out(524288), None):
+        room = session_room(settings, shares)
+        assert room.sessions == 1000
+        assert "max_sessions" in room.remedy

@@ -1,0 +1,95 @@
+"""The sessions that are not over yet, by id and by name.
+
+Whatever a call asks here costs the same with a thousand others, but for a name without its scope.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from nsm.wire.errors import AmbiguousSessionError, UnknownSessionError
+from nsmd.session import Session
+
+_LISTED = 10
+"""Sessions named in an error about several of one name."""
+
+
+class Directory:
+    """See the module. Spares are in it, too, and sessions that are just ending."""
+
+    def __init__(self) -> None:
+        self._sessions: dict[str, Session] = {}
+        self._named: dict[tuple[str, str], Session] = {}
+
+    def __repr__(self) -> str:
+        return f"<Directory of {len(self._sessions)} sessions, {len(self._named)} of them named>"
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def __iter__(self) -> Iterator[Session]:
+        return iter(list(self._sessions.values()))
+
+    def __contains__(self, session_id: object) -> bool:
+        return session_id in self._sessions
+
+    def live(self) -> list[Session]:
+        """Those that belong to somebody and can take work; takes a while where there are many."""
+        return [s for s in self._sessions.values() if s.tenancy is not None and s.live]
+
+    def named(self, scope: str, name: str) -> Session | None:
+        """The session that was given that name last, also while it ends."""
+        return self._named.get((scope, name))
+
+    def add(self, session: Session) -> None:
+        """One has come into being; it is nobody's yet."""
+        self._sessions[session.id] = session
+
+    def give_name(self, session: Session) -> None:
+        """It belongs to somebody, under the name in its tenancy; an earlier one's is taken."""
+        tenancy = session.tenancy
+        assert tenancy is not None
+        assert tenancy.name is not None, "a one-shot has no name"
+        self._named[tenancy.scope, tenancy.name] = session
+
+    def remove(self, session: Session) -> bool:
+        """It is over. Returns whether it still had its name."""
+        self._sessions.pop(session.id, None)
+        tenancy = session.tenancy
+        if tenancy is None or tenancy.name is None:
+            return False
+        key = tenancy.scope, tenancy.name
+        if self._named.get(key) is not session:
+            return False
+        del self._named[key]
+        return True
+
+    def find(self, target: str) -> Session:
+        """The live session that an id, a name or `scope/name` means.
+
+        Raises:
+            UnknownSessionError, AmbiguousSessionError: none, or several.
+        """
+        matches = [s for s in self._meant(target) if s.tenancy is not None and s.live]
+        if not matches:
+            raise UnknownSessionError(
+                f"No session {target[:200]!r}.", hint="`nsm ps` lists the live ones."
+            )
+        if len(matches) > 1:
+            shown = [f"{s.id} ({s.tenancy.scope if s.tenancy else ''})" for s in matches[:_LISTED]]
+            listed = ", ".join([*shown, "..."] if len(matches) > _LISTED else shown)
+            raise AmbiguousSessionError(
+                f"{len(matches)} sessions are called {target!r}: {listed}.",
+                hint="Use an id.",
+                data={"ids": [s.id for s in matches]},
+            )
+        return matches[0]
+
+    def _meant(self, target: str) -> list[Session]:
+        session = self._sessions.get(target)
+        if session is None:
+            scope, _, name = target.rpartition("/")
+            session = self._named.get((scope, name)) if scope else None
+        if session is not None:
+            return [session]
+        return [s for (_, name), s in self._named.items() if name == target]
