@@ -4139,15 +4139,17 @@ NODE_RUNNER = r"""
 (() => {
 // What code may replace, or hide behind a let of that name, is taken before there is any.
 const {
-  Array, ArrayBuffer, Atomics, BigInt, Boolean, Buffer, Error, Int32Array, Math, Number, Object,
-  Reflect, Set, SharedArrayBuffer, String, Symbol, TypeError, eval: evaluate, process, setImmediate,
+  Array, ArrayBuffer, Atomics, BigInt, Boolean, Buffer, Error, Int32Array, JSON, Math, Number,
+  Object, Reflect, Set, SharedArrayBuffer, String, Symbol, TypeError, eval: evaluate, process,
+  setImmediate,
 } = globalThis;
 const {
   apply, defineProperty, deleteProperty, getOwnPropertyDescriptor, getPrototypeOf, ownKeys,
 } = Reflect;
+const { compareExchange, load } = Atomics;
 const fs = require('node:fs');
 const inspector = require('node:inspector');
-const { writeSync } = fs;
+const { readSync } = fs;
 const { hasOwn } = Object;
 const { includes, indexOf, repeat, slice } = String.prototype;
 const { inspect, types: { isNativeError, isProxy } } = require('node:util');
@@ -4155,8 +4157,14 @@ const { Writable } = require('node:stream');
 const { Worker } = require('node:worker_threads');
 const { builtinModules, createRequire } = require('node:module');
 
-// Number of an execution that was interrupted and must not begin any more.
-const state = new Int32Array(new SharedArrayBuffer(4));
+// Shared with the worker. INTERRUPTED: number of an execution that must not begin any more. PHASE:
+// whether the main thread tells an execution's end itself, which saves a hop, or the worker, which
+// has begun to interrupt it. LOCK: held by the thread that writes to the control socket.
+const shared = {
+  CONTROL_FD: 3, INTERRUPTED: 0, PHASE: 1, LOCK: 2, ANSWERED: 0, RUNNING: 1, INTERRUPTING: 2,
+  state: new Int32Array(new SharedArrayBuffer(12)),
+};
+const { CONTROL_FD, INTERRUPTED, PHASE, ANSWERED, RUNNING, state } = shared;
 
 // What the worker answers about texts; its source is put into the worker's.
 const questions = (inspector) => {
@@ -4346,25 +4354,63 @@ const asExpression = (vm, code) => {
   }
 };
 
-// Owns the control socket, so that there is somebody to listen while the main thread is busy.
+const prepare = (vm, { id, token, code }) => ({
+  type: 'run', id, token,
+  expression: rewriteImports(asExpression(vm, code)) + '\n//# sourceURL=<exec-' + id + '>',
+  lines: code.split(/\r\n|[\n\r\u2028\u2029]/),  // as V8 counts them
+});
+
+// What writes, in both threads, with nothing that code may have replaced.
+const makeWriter = ({ Atomics, Buffer, Int32Array, JSON, SharedArrayBuffer, fs, shared }) => {
+  const { CONTROL_FD, LOCK, state } = shared;
+  const { compareExchange, notify, store, wait } = Atomics;
+  const { from: encode } = Buffer;
+  const { stringify } = JSON;
+  const { writeSync } = fs;
+  const sleeper = new Int32Array(new SharedArrayBuffer(4));
+  // At once and whole, also if somebody has made the descriptor non-blocking.
+  const writeAll = (fd, data) => {
+    for (let done = 0; done < data.length;) {
+      try {
+        done += writeSync(fd, data, done);
+      } catch (error) {
+        if (error.code !== 'EAGAIN') throw error;
+        wait(sleeper, 0, 0, 1);
+      }
+    }
+  };
+  const send = (message) => {
+    const frame = encode('size' + stringify(message));
+    const size = frame.length - 4;
+    for (let i = 0; i < 4; i++) frame[i] = size >>> (24 - 8 * i);
+    while (compareExchange(state, LOCK, 0, 1) !== 0) wait(state, LOCK, 1);
+    try {
+      writeAll(CONTROL_FD, frame);
+    } finally {
+      store(state, LOCK, 0);
+      notify(state, LOCK, 1);
+    }
+  };
+  return { send, writeAll };
+};
+
+// Listens to the control socket while the main thread is busy.
 const worker = new Worker(`
   const fs = require('node:fs');
   const net = require('node:net');
   const inspector = require('node:inspector');
-  const { parentPort, workerData: state } = require('node:worker_threads');
+  const { parentPort, workerData: shared } = require('node:worker_threads');
   const vm = require('node:vm');
+  const { CONTROL_FD, INTERRUPTED, PHASE, RUNNING, INTERRUPTING, state } = shared;
   const { check, dissect, choose } = (${questions})(inspector);
   // Here, where code can't have replaced what they use.
   const rewriteImports = ${rewriteImports};
   const asExpression = ${asExpression};
-  const socket = new net.Socket({ fd: 3, readable: true, writable: true });
+  const prepare = ${prepare};
+  const { send } = (${makeWriter})({
+    Atomics, Buffer, Int32Array, JSON, SharedArrayBuffer, fs, shared,
+  });
   let buffered = [], size = 0, running = 0, token = '', interrupting = false, ended = null;
-  const send = (message) => {
-    const body = Buffer.from(JSON.stringify(message));
-    const head = Buffer.alloc(4);
-    head.writeUInt32BE(body.length);
-    socket.write(Buffer.concat([head, body]));
-  };
   const finish = (id, exit_code) => {
     if (id !== running) return;
     if (interrupting) { ended = exit_code; return; }
@@ -4375,14 +4421,16 @@ const worker = new Worker(`
     if (message.type === 'display') send(message);
     else if (message.type === 'names') {
       send({ type: 'answer', id: message.id, ...choose(message, message.names.split('\\0')) });
-    } else finish(message.id, message.exit_code);
+    } else if (message.type === 'first') listen(message.first);
+    else finish(message.id, message.exit_code);
   });
   // Ends whatever JavaScript runs on the main thread. The session lives for that moment only:
   // with one open, process.exit() would wait for it. The execution's end is told after it, so
   // that a late termination can't hit the next.
   const interrupt = (id) => {
     if (id !== running || interrupting) return;
-    Atomics.store(state, 0, id);
+    if (Atomics.compareExchange(state, PHASE, RUNNING, INTERRUPTING) !== RUNNING) return;
+    Atomics.store(state, INTERRUPTED, id);
     interrupting = true;
     ended = null;
     const session = new inspector.Session();
@@ -4402,12 +4450,9 @@ const worker = new Worker(`
     if (message.type === 'run') {
       running = message.id;
       token = message.token;
-      const { id, code } = message;
-      const expression = rewriteImports(asExpression(vm, code)) +
-        '\\n//# sourceURL=<exec-' + id + '>';
-      // As V8 counts them.
-      const lines = code.split(/\\r\\n|[\\n\\r\\u2028\\u2029]/);
-      parentPort.postMessage({ type: 'run', id, expression, lines });
+      const prepared = prepare(vm, message);
+      Atomics.store(state, PHASE, RUNNING);
+      parentPort.postMessage(prepared);
     } else if (message.type === 'interrupt') interrupt(message.id);
     else if (message.type === 'complete') {
       const wanted = dissect(message.before);
@@ -4419,8 +4464,7 @@ const worker = new Worker(`
       send({ type: 'answer', id: message.id, ...answer });
     }
   };
-  send({ type: 'begun' });
-  socket.on('data', (data) => {
+  const receive = (data) => {
     buffered.push(data);
     size += data.length;
     while (size >= 4) {
@@ -4432,11 +4476,18 @@ const worker = new Worker(`
       size -= end;
       take(JSON.parse(all.subarray(4, end).toString()));
     }
-  });
-  socket.on('close', () => process.exit());
-  socket.on('error', () => process.exit());
+  };
+  // Takes over from the main thread, which has read the first message.
+  const listen = (first) => {
+    if (first.type === 'run') ({ id: running, token } = first);
+    else take(first);
+    const socket = new net.Socket({ fd: CONTROL_FD, readable: true, writable: true });
+    socket.on('data', receive);
+    socket.on('close', () => process.exit());
+    socket.on('error', () => process.exit());
+  };
 `, {
-  eval: true, workerData: state,
+  eval: true, workerData: shared,
   // Else Node opens its own streams to pass the thread's output on; see Output.
   stdout: true, stderr: true,
 });
@@ -4469,17 +4520,9 @@ process.on('exit', () => {
 
 // Output is written at once and whole: Node's own streams for pipes buffer, and make the pipe
 // non-blocking for every process that shares it.
-const sleeper = new Int32Array(new SharedArrayBuffer(4));
-const writeAll = (fd, data) => {
-  for (let done = 0; done < data.length;) {
-    try {
-      done += writeSync(fd, data, done);
-    } catch (error) {
-      if (error.code !== 'EAGAIN') throw error;
-      Atomics.wait(sleeper, 0, 0, 1);
-    }
-  }
-};
+const { send, writeAll } = makeWriter({
+  Atomics, Buffer, Int32Array, JSON, SharedArrayBuffer, fs, shared,
+});
 // It has no state that an interrupt in the middle of a write could leave behind.
 class Output extends Writable {
   constructor(fd) {
@@ -4603,8 +4646,17 @@ const isUsable = () => {
   return usable;
 };
 
-const run = ({ id, expression, lines }) => {
-  if (Atomics.load(state, 0) === id) { post({ id, exit_code: 130 }); return; }
+const finish = (id, token, exit_code, shown) => {
+  running = 0;
+  const data = shown !== undefined && { __proto__: null, 'text/plain': shown };
+  const itself = compareExchange(state, PHASE, RUNNING, ANSWERED) === RUNNING;
+  if (data) (itself ? send : post)({ __proto__: null, type: 'display', data });
+  if (itself) send({ __proto__: null, type: 'done', id, token, exit_code });
+  else post({ id, exit_code });
+};
+
+const run = ({ id, token, expression, lines }) => {
+  if (load(state, INTERRUPTED) === id) { finish(id, token, 130); return; }
   running = id;
   failed = false;
   const name = '<exec-' + id + '>';
@@ -4612,7 +4664,7 @@ const run = ({ id, expression, lines }) => {
     expression, replMode: true, awaitPromise: true, objectGroup: 'exec',
   }, (error, outcome) => {
     if (running !== id || exiting) return;  // abandoned while it awaited, or overtaken
-    let exit_code = 0;
+    let exit_code = 0, shown;
     try {
       // An evaluation that was ended is "terminated", and since Node 22 an "Internal error". So is
       // one after Node believed that process.kill(-1) would end it, and tore down.
@@ -4630,10 +4682,7 @@ const run = ({ id, expression, lines }) => {
         complain(isSyntax ? describeSyntax(details, lines, name) : describe(thrown));
       } else {
         const value = take(outcome.result);
-        if (value !== undefined) {
-          const text = inspect(value);
-          post({ type: 'display', data: { 'text/plain': text } });
-        }
+        if (value !== undefined) shown = inspect(value);
       }
     } catch (problem) {
       exit_code = 1;
@@ -4642,9 +4691,7 @@ const run = ({ id, expression, lines }) => {
     ask('Runtime.releaseObjectGroup', { objectGroup: 'exec' });
     // One turn of the loop later rejections that nobody handles are known.
     setImmediate(() => {
-      if (running !== id) return;
-      post({ id, exit_code: exit_code || (failed ? 1 : 0) });
-      running = 0;
+      if (running === id) finish(id, token, exit_code || (failed ? 1 : 0), shown);
     });
   });
 };
@@ -4747,8 +4794,7 @@ const onMessage = (message) => {
       run(message);
     } catch (problem) {
       try { complain(describe(problem)); } catch {}
-      post({ id: message.id, exit_code: 1 });
-      running = 0;
+      finish(message.id, message.token, 1);
     }
   }
   else if (message.type === 'complete') {
@@ -4766,6 +4812,25 @@ const onMessage = (message) => {
 const { emit } = worker;
 worker.emit = (name, value) => name === 'message' ? onMessage(value)
   : apply(emit, worker, [name, value]);
+
+// The worker takes as long to start as all else. Until there is something to listen for besides,
+// this thread can wait for the first message itself.
+const readWhole = (size) => {
+  const data = Buffer.alloc(size);
+  for (let done = 0; done < size;) {
+    const count = readSync(CONTROL_FD, data, done, size - done);
+    if (count === 0) reallyExit(0);
+    done += count;
+  }
+  return data;
+};
+send({ type: 'begun' });
+const first = JSON.parse(readWhole(readWhole(4).readUInt32BE(0)).toString());
+post({ type: 'first', first });
+if (first.type === 'run') {
+  state[PHASE] = RUNNING;
+  onMessage(prepare(require('node:vm'), first));
+}
 })();
 """
 
