@@ -134,7 +134,7 @@ class Bench:
 
 @asynccontextmanager
 async def bench(
-    behave: Behaviour = echo, *, idle_timeout_s: float = 86400
+    behave: Behaviour = echo, *, idle_timeout_s: float = 86400, max_spares: int = 0
 ) -> AsyncGenerator[Bench]:
     async with (
         launching(behave) as launcher,
@@ -143,7 +143,7 @@ async def bench(
     ):
         registry = Registry(
             Settings(
-                pool=PoolSettings(max_spares=0),
+                pool=PoolSettings(max_spares=max_spares),
                 session=SessionSettings(idle_timeout_seconds=idle_timeout_s),
             ),
             [PYTHON, BASH, BROKEN],

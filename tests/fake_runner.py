@@ -107,6 +107,8 @@ class FakeRunner:
         self.listed: Sequence[Environment] = ENVIRONMENTS
         self.refusal: NsmError | None = None
         self.project: ProjectMount | NsmError | None = None
+        self.came: list[tuple[Mapping[str, str], str | None]] = []
+        self.expected: list[ProjectMount | None] = []
         self.asked_projects: list[tuple[Mapping[str, str], str | None, str | None]] = []
         self._submitted, self._executions = trio.open_memory_channel[FakeExecution](1000)
 
@@ -133,6 +135,12 @@ class FakeRunner:
         if isinstance(self.project, NsmError):
             raise self.project
         return self.project, "" if self.project else "there is none in this test"
+
+    def attached(self, *, variables: Mapping[str, str], cwd: str | None) -> None:
+        self.came.append((variables, cwd))
+
+    def expect(self, project: ProjectMount | None) -> None:
+        self.expected.append(project)
 
 
 def a_project(path: str = "/home/user/src/project") -> ProjectMount:

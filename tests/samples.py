@@ -81,6 +81,36 @@ def status(**changes: Any) -> dict[str, Any]:
     return answer | changes
 
 
+def pool(**changes: Any) -> dict[str, Any]:
+    """The answer to `pool`; changes are of its one kind."""
+    kind: dict[str, Any] = {
+        "env": "python",
+        "project": "/home/me/words",
+        "ready": 2,
+        "starting": 1,
+        "wanted": 4,
+        "why": "up to 4 calls came at once",
+        "hits": 31,
+        "misses": 3,
+        "refill_p50_s": 0.0052,
+        "refill_p95_s": 0.0417,
+        "calls_per_s": 0.21,
+        "idle_s": 8.4,
+        "memory_bytes": 3 * 1024 * 1024,
+        "failures": 0,
+    }
+    return {
+        "kinds": [kind | changes],
+        "totals": {"ready": 2, "starting": 1, "wanted": 4, "hits": 40, "misses": 5},
+        "memory": {
+            "spares_bytes": 6 * 1024 * 1024,
+            "budget_bytes": 800 * 1024 * 1024,
+            "available_bytes": 8192 * 1024 * 1024,
+            "pressure_percent": 0.25,
+        },
+    }
+
+
 def session_start(**changes: Any) -> dict[str, Any]:
     """The first event of `logs`."""
     start: dict[str, Any] = {

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from nsm.aio import AsyncClient
     from nsm.client import Client
     from nsm.wire.errors import NotRunningError, NsmError
+    from nsm.wire.pool import PoolReport
     from nsm.wire.results import EnvironmentRow, KillReport, RunResult, SessionRow, Status
     from nsm.wire.sessions import Check, Completions, FileInfo
     from nsm.wire.transcripts import (
@@ -55,6 +56,7 @@ __all__ = [
     "NotRunningError",
     "NsmError",
     "OutputPiece",
+    "PoolReport",
     "RunResult",
     "SessionRow",
     "SessionStart",
@@ -73,6 +75,8 @@ def __getattr__(name: str) -> object:
             module = "nsm.wire.errors"
         case "EnvironmentRow" | "KillReport" | "RunResult" | "SessionRow" | "Status":
             module = "nsm.wire.results"
+        case "PoolReport":
+            module = "nsm.wire.pool"
         case "Check" | "Completions" | "FileInfo":
             module = "nsm.wire.sessions"
         case (

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from nsm.operations import OnEntry, OnOutput
     from nsm.transfers import Transfer
     from nsm.wire.messages import ClientMessage, ServerMessage
+    from nsm.wire.pool import PoolReport
     from nsm.wire.sessions import Check, Completions, FileInfo
     from nsm.wire.transcripts import EndedRow, LogEnd
 
@@ -313,6 +314,12 @@ class AsyncClient:
         """The environments, those that cannot be used included."""
         wire = await self.call("envs")
         return [EnvironmentRow.from_wire(row) for row in results.rows(wire, "environments")]
+
+    async def pool(self) -> PoolReport:
+        """The sessions that are kept ready, how many there should be, and why."""
+        from nsm.wire.pool import PoolReport  # noqa: PLC0415  # few programs ask
+
+        return PoolReport.from_wire(await self.call("pool"))
 
     async def status(self) -> Status:
         """The supervisor's version, uptime, counts."""

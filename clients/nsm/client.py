@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from nsm.operations import OnEntry, OnOutput
     from nsm.transfers import Transfer
     from nsm.wire.messages import ServerMessage
+    from nsm.wire.pool import PoolReport
     from nsm.wire.sessions import Check, Completions, FileInfo
     from nsm.wire.transcripts import EndedRow, LogEnd
 
@@ -364,6 +365,12 @@ class Client:
         """The environments, those that cannot be used included."""
         wire = self.call("envs")
         return [EnvironmentRow.from_wire(row) for row in results.rows(wire, "environments")]
+
+    def pool(self) -> PoolReport:
+        """The sessions that are kept ready, how many there should be, and why."""
+        from nsm.wire.pool import PoolReport  # noqa: PLC0415  # few programs ask
+
+        return PoolReport.from_wire(self.call("pool"))
 
     def status(self) -> Status:
         """The supervisor's version, uptime, counts."""

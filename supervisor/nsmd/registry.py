@@ -182,6 +182,15 @@ class Registry:
 
     # Clients that have just come.
 
+    def attached(self, *, variables: Mapping[str, str], cwd: str | None) -> None:
+        """A client is there whose roots are not known yet; arguments as for `resolve_project`."""
+        try:
+            mount, _ = self.resolve_project(variables=variables, root=None, cwd=cwd)
+        except BadProjectError:
+            return  # which the client is told when it asks for something
+        if mount is not None:
+            self.expect(mount)
+
     def expect(self, project: ProjectMount | None) -> None:
         """A client with that project is there: keep ready what it is likely to use.
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 import samples
 from nsm.cli import render
+from nsm.wire.pool import PoolReport
 from nsm.wire.results import EnvironmentRow, KilledSession, RunResult, SessionRow, Status
 
 
@@ -137,6 +138,25 @@ def test_environments() -> None:
         "node         node           30s  512 MiB  preset  unavailable: no `node`\\x1b on PATH",
     ]
     assert render.environments([]) == "No environments."
+
+
+def test_pool() -> None:
+    text = render.pool(PoolReport.from_wire(samples.pool()), "/home/me")
+    header, row, blank, totals, memory = text.splitlines()
+    assert header.split()[:5] == ["ENV", "PROJECT", "READY", "STARTING", "WANTED"]
+    shown = "python ~/words 2 1 4 31 3 5ms 42ms 12.6/min 8s 3.0 MiB up to 4 calls came at once"
+    assert row.split() == shown.split()
+    assert blank == ""
+    assert totals == "2 ready, 1 starting, 4 wanted; 40 hits, 5 missed"
+    assert memory == (
+        "memory: 6.0 MiB taken of 800.0 MiB for spares; 8192.0 MiB available, pressure 0.2 %"
+    )
+    unknown = samples.pool(project=None, refill_p50_s=None, refill_p95_s=None, memory_bytes=None)
+    unknown["memory"] |= {"budget_bytes": None, "available_bytes": None, "pressure_percent": None}
+    text = render.pool(PoolReport.from_wire(unknown), "/home/me")
+    assert text.splitlines()[1].split()[1] == "-"
+    assert text.endswith("taken of - for spares; - available, pressure -")
+    assert len(render.pool(PoolReport.from_wire(unknown | {"kinds": []}), "").splitlines()) == 2
 
 
 def test_status() -> None:

@@ -133,6 +133,7 @@ def test_ps_for_programs(capsys: pytest.CaptureFixture[str], supervisor: FakeSup
         (["kill", "--all"], 0, "[]\n"),
         (["shutdown"], 0, "[]\n"),
         (["status"], 1, "null\n"),
+        (["pool"], 0, "null\n"),
     ],
 )
 def test_verbs_that_start_no_supervisor(
@@ -195,6 +196,12 @@ def test_status(capsys: pytest.CaptureFixture[str], supervisor: FakeSupervisor) 
     supervisor.handlers["status"] = answer(**samples.status())
     assert "process 4711" in Said(capsys, "status").out
     assert json.loads(Said(capsys, "status", "--json").out) == samples.status()
+
+
+def test_pool(capsys: pytest.CaptureFixture[str], supervisor: FakeSupervisor) -> None:
+    supervisor.handlers["pool"] = answer(**samples.pool())
+    assert "up to 4 calls came at once" in Said(capsys, "pool").out
+    assert json.loads(Said(capsys, "pool", "--json").out) == samples.pool()
 
 
 def test_interrupt(capsys: pytest.CaptureFixture[str], supervisor: FakeSupervisor) -> None:

@@ -345,6 +345,7 @@ async def test_every_operation_over_a_real_socket(tmp_path: Path) -> None:
         interrupt=answer(interrupted=False, session="s-1"),
         envs=answer(environments=[samples.environment_row()]),
         status=answer(**samples.status()),
+        pool=answer(**samples.pool()),
         ping=answer(),
         shutdown=answer(),
     ) as supervisor:
@@ -359,6 +360,7 @@ async def test_every_operation_over_a_real_socket(tmp_path: Path) -> None:
             assert await client.interrupt("a") is False
             assert (await client.envs())[0].name == "python"
             assert (await client.status()).pid == 4711
+            assert (await client.pool()).kinds[0].ready == 2
             await client.ping()
             await client.shutdown()
     assert supervisor.hellos[0].scope == "s"

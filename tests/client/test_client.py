@@ -144,10 +144,12 @@ def test_sessions_envs_status(supervisor: FakeSupervisor, client: nsm.Client) ->
         "sessions": answer(sessions=[samples.session_row(), samples.session_row(id="s-2")]),
         "envs": answer(environments=[samples.environment_row()]),
         "status": answer(**samples.status()),
+        "pool": answer(**samples.pool()),
     }
     assert [row.id for row in client.sessions()] == ["s-1", "s-2"]
     assert client.envs()[0].name == "python"
     assert client.status().pid == 4711
+    assert client.pool().totals.misses == 5
 
 
 def test_kill_and_interrupt(supervisor: FakeSupervisor, client: nsm.Client) -> None:

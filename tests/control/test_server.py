@@ -13,6 +13,7 @@ import trio.testing
 from control_bench import Peer, bench
 from nsm.wire.errors import NsmError, OverloadedError, SessionEndedError
 from nsm.wire.messages import Cancel, Failure, Request, Result
+from nsm.wire.pool import PoolReport
 from nsmd.control import outgoing
 from nsmd.control.call import ALL_RIGHTS
 from nsmd.control.connection import HELLO_TIMEOUT_S
@@ -162,6 +163,40 @@ async def test_environments_and_status(autojump_clock: trio.abc.Clock) -> None:
         assert rows[1]["aliases"] == ["shell"]
         status = await peer.call("status")
         assert (status["pid"], status["clients"], status["sessions"]) == (7, 1, 0)
+
+
+async def test_the_pool_and_why_it_is_so(autojump_clock: trio.abc.Clock) -> None:
+    async with bench(max_spares=3) as it:
+        peer = await it.connect()
+        assert (await peer.call("pool"))["kinds"] == []
+        for _ in range(2):
+            await peer.call("run", env="python", code="x")
+            await trio.sleep(1)
+        await peer.call("run", env="bash", code="x")
+        await trio.sleep(1)
+        answer = await peer.call("pool")
+        bash, python = answer["kinds"]  # the last one used comes first
+        assert (bash["env"], bash["wanted"], bash["ready"]) == ("bash", 2, 2)
+        assert bash["why"] == "the least of a kind in use"
+        assert (python["hits"], python["misses"], python["wanted"]) == (1, 1, 1)
+        assert "max_spares = 3" in python["why"]
+        assert python["refill_p50_s"] >= 0
+        assert answer["totals"] == {"ready": 3, "starting": 0, "wanted": 3, "hits": 1, "misses": 2}
+        PoolReport.from_wire(answer)
+
+
+async def test_a_program_that_comes_again_finds_a_session_ready(
+    autojump_clock: trio.abc.Clock,
+) -> None:
+    async with bench(max_spares=3) as it:
+        await (await it.connect()).call("run", env="python", code="x")
+        await trio.sleep(1000)  # nothing is kept any more
+        assert it.registry.pool.spares == 0
+        peer = await it.connect()
+        await trio.sleep(1)
+        assert it.registry.pool.spares == 1
+        await peer.call("run", env="python", code="x")
+        assert it.registry.pool.hits == 1
 
 
 async def test_shutdown_is_answered_first(autojump_clock: trio.abc.Clock) -> None:

@@ -8,7 +8,7 @@ import pytest
 import trio
 from trio.testing import MockClock, memory_stream_pair, wait_all_tasks_blocked
 
-from fake_runner import FakeRunner, echo
+from fake_runner import FakeRunner, a_project, echo
 from json_peer import MODERN_META, Peer, call_params, text_of
 from mcp_peer import attachment
 from nsm import jsonlines
@@ -53,6 +53,29 @@ async def test_handshake_revisions(asked: str, answered: str) -> None:
         assert result["isError"] is False
         assert "structuredContent" not in result
         assert (await peer.request("ping"))["result"] == {}
+
+
+async def test_sessions_are_expected_from_the_attachment_on() -> None:
+    runner = FakeRunner(echo)
+    runner.project = a_project("/src/root")
+    async with attachment(runner) as peer:
+        variables = {"PROJECT_DIR": "/src/guess"}
+        await peer.attach(variables=variables, cwd="/src")
+        assert runner.came == [(variables, "/src")]  # before it said anything else
+        await peer.initialize("2025-06-18")
+        assert runner.expected == []
+        await peer.request("tools/list")
+        assert runner.expected == [a_project("/src/root")]
+
+
+async def test_nothing_is_expected_of_a_client_whose_project_is_refused() -> None:
+    runner = FakeRunner(echo)
+    runner.project = BadProjectError("no", hint="another")
+    async with attachment(runner) as peer:
+        assert (await peer.attach())["ok"] is True
+        await peer.initialize("2025-06-18")
+        await peer.request("tools/list")
+        assert runner.expected == []
 
 
 async def test_the_revision_without_handshake() -> None:

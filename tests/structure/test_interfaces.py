@@ -12,6 +12,7 @@ import pytest
 import sandbox_agent
 from nsm.cli.main import VERBS
 from nsm.wire import connection, errors, frames, sessions
+from nsm.wire.pool import PoolKind, PoolMemory, PoolTotals
 from nsm.wire.results import RunResult, SessionRow
 from nsm.wire.transcripts import (
     EndedRow,
@@ -64,6 +65,12 @@ def test_the_fields_of_ps() -> None:
 
 def test_the_fields_of_an_ended_session() -> None:
     assert names(table("ended session", after="nsm ps --all --json")) == list(EndedRow._fields)
+
+
+def test_the_fields_of_the_pool() -> None:
+    section = PAGE[PAGE.index("`nsm pool --json` prints") : PAGE.index("`nsm logs --json` prints")]
+    assert names(table("kind", after="`nsm pool --json`")) == list(PoolKind._fields)
+    assert set(PoolTotals._fields + PoolMemory._fields) <= set(re.findall(r"\w+", section))
 
 
 def test_the_events_of_logs() -> None:

@@ -258,6 +258,30 @@ async def test_the_session_limit_names_what_could_be_ended(
         await it.run(session="four")
 
 
+async def test_what_a_client_will_likely_use_is_ready_when_it_asks(
+    tmp_path: Path, autojump_clock: trio.abc.Clock
+) -> None:
+    mount = check_project(str(tmp_path), "/project", "/home/user")
+    client = dataclasses.replace(ALICE, project=mount)
+    async with bench(Settings()) as it:
+        it.registry.attached(variables={"PROJECT_DIR": str(tmp_path)}, cwd=None)
+        await trio.sleep(1)
+        assert len(it.launcher.jails) == 2  # Python and Bash; there is no Node here
+        await it.run(client=client)
+        await it.run(client=client, env="bash", session="b")
+        assert (it.registry.pool.hits, it.registry.pool.misses) == (2, 0)
+
+
+async def test_a_client_whose_project_cannot_be_is_expected_to_do_nothing(
+    autojump_clock: trio.abc.Clock,
+) -> None:
+    async with bench(Settings()) as it:
+        it.registry.attached(variables={"PROJECT_DIR": "/nowhere"}, cwd=None)
+        it.registry.attached(variables={}, cwd="/")
+        await trio.sleep(1)
+        assert it.launcher.jails == []
+
+
 async def test_one_shots_beyond_the_limit_have_their_turn(
     autojump_clock: trio.abc.Clock,
 ) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from nsm.wire.pool import PoolKind, PoolReport
     from nsm.wire.results import EnvironmentRow, KilledSession, RunResult, SessionRow, Status
     from nsm.wire.transcripts import EndedRow
 
@@ -57,6 +58,11 @@ def processor_time(seconds: float | None) -> str:
     if seconds is None:
         return "-"
     return f"{seconds:.2f}s" if seconds < _MINUTE else duration(seconds)
+
+
+def milliseconds(seconds: float | None) -> str:
+    """A short time."""
+    return "-" if seconds is None else f"{seconds * 1000:.0f}ms"
 
 
 def memory(size_bytes: int | None) -> str:
@@ -178,6 +184,43 @@ def _environment_note(row: EnvironmentRow) -> str:
     preload = f", with {', '.join(row.preload)}" if row.preload else ""
     cold = f" (starts slowly: {row.cold_start})" if row.cold_start else ""
     return f"{row.description}{preload}{cold}"
+
+
+def pool(report: PoolReport, home: str) -> str:
+    """The table of `nsm pool` and a line of totals."""
+    totals, memory_ = report.totals, report.memory
+    pressure = memory_.pressure_percent
+    taken = f"{memory(memory_.spares_bytes)} taken of {memory(memory_.budget_bytes)} for spares"
+    spares = f"{totals.ready} ready, {totals.starting} starting, {totals.wanted} wanted"
+    calls = f"{count(totals.hits, 'hit')}, {totals.misses} missed"
+    strained = "-" if pressure is None else f"{pressure:.1f} %"
+    available = f"{memory(memory_.available_bytes)} available, pressure {strained}"
+    lines = [f"{spares}; {calls}", f"memory: {taken}; {available}"]
+    if report.kinds:
+        rows = table(
+            "ENV PROJECT READY STARTING WANTED HITS MISSES REFILL P95 RATE IDLE MEMORY WHY".split(),
+            ([*_pool_cells(kind, home), kind.why] for kind in report.kinds),
+            right="READY STARTING WANTED HITS MISSES REFILL P95 RATE IDLE MEMORY",
+        )
+        lines = [rows, "", *lines]
+    return "\n".join(lines)
+
+
+def _pool_cells(kind: PoolKind, home: str) -> list[str]:
+    return [
+        kind.env,
+        "-" if kind.project is None else _below_home(kind.project, home),
+        str(kind.ready),
+        str(kind.starting),
+        str(kind.wanted),
+        str(kind.hits),
+        str(kind.misses),
+        milliseconds(kind.refill_p50_s),
+        milliseconds(kind.refill_p95_s),
+        f"{kind.calls_per_s * _MINUTE:.1f}/min",
+        duration(kind.idle_s),
+        memory(kind.memory_bytes),
+    ]
 
 
 def status(answer: Status) -> str:

@@ -176,6 +176,7 @@ class _Connection:
                     rights=tuple(sorted(self._rights)),
                 )
                 self._send(ours)
+                self._services.registry.greet(message.name or "unknown", message.scope or "cli")
 
     def _send(self, message: ServerMessage) -> None:
         self._outgoing.put(self._protocol.send(message))

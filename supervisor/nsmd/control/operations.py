@@ -10,7 +10,7 @@ import trio
 
 from nsm._version import __version__
 from nsm.wire.errors import BadRequestError, NsmError
-from nsmd.control import arguments, filing, joining, running
+from nsmd.control import arguments, filing, joining, pooling, running
 from nsmd.control.call import Call, Operation, Right
 from nsmd.execution import Execution
 from nsmd.listing import as_row
@@ -133,6 +133,7 @@ class Row:
 OPERATIONS: Mapping[str, Row] = {
     "ping": Row("read", _ping),
     "status": Row("read", _status),
+    "pool": Row("read", pooling.pool),
     "sessions": Row("read", _sessions),
     "envs": Row("read", _envs),
     "run": Row("run", running.streaming(_submit), running.not_streaming(_submit)),

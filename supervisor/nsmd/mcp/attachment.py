@@ -51,6 +51,7 @@ async def serve_attachment(
         try:
             line, rest = await _first_line(stream, first_bytes)
             attach = parse_attach(line)
+            runner.attached(variables=attach.variables, cwd=attach.cwd)
             serve = await endpoint.serve()
             await stream.send_all(accepted(version=__version__, pid=os.getpid()))
         except NsmError as error:

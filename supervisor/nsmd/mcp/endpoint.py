@@ -106,6 +106,7 @@ class Endpoint:
         self._mount = None
         try:
             project, reason = await self._project(ctx)
+            self._runner.expect(project)
         except NsmError as error:
             project, reason = None, str(error)
         description = describe.describe(self._runner.environments(), project, reason)

@@ -59,3 +59,15 @@ class Runner(Protocol):
             BadProjectError: a directory that was asked for explicitly cannot be mounted.
         """
         ...
+
+    def attached(self, *, variables: Mapping[str, str], cwd: str | None) -> None:
+        """A client has attached, whose roots are not known yet: have sessions ready for it; quick.
+
+        Args:
+            variables, cwd: as for `resolve_project`.
+        """
+        ...
+
+    def expect(self, project: ProjectMount | None) -> None:
+        """A client is there whose sessions will see that project: have some ready; quick."""
+        ...

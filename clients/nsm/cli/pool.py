@@ -1,0 +1,42 @@
+"""`nsm pool`: the sessions that are kept ready, and why so many."""
+
+from __future__ import annotations
+
+import os
+
+from nsm.cli import render, running, terminal
+from nsm.cli.options import EXIT_OK, Parser
+
+
+def parser() -> Parser:
+    """The verb's options."""
+    parser = Parser(
+        "pool",
+        "Show the sessions that are kept ready, and why so many. Starts no supervisor.",
+        "HITS were there when asked for, MISSES had to be started first.\n"
+        "REFILL is what a start takes, P95 what at most 5 of 100 exceed.",
+    )
+    parser.add_json("one object, or null when no supervisor runs,")
+    return parser
+
+
+def main(arguments: list[str]) -> int:
+    """Show."""
+    options = parser().parse_args(arguments)
+    client = running.connect()
+    if client is None:
+        terminal.out("null" if options.json else "")
+        return EXIT_OK
+    with client:
+        report = client.pool()
+    if options.json:
+        terminal.out_json(
+            {
+                "kinds": [kind._asdict() for kind in report.kinds],
+                "totals": report.totals._asdict(),
+                "memory": report.memory._asdict(),
+            }
+        )
+    else:
+        terminal.out(render.pool(report, os.path.expanduser("~")))
+    return EXIT_OK

@@ -1,0 +1,113 @@
+"""The answer to `pool`: sessions that are kept ready. Checked as in `nsm.wire.results`; apart from
+it because few programs ask."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple, Self
+
+from nsm.wire.results import Fields, rows
+
+
+class PoolKind(NamedTuple):
+    """Sessions of one environment that see one project. Times in seconds.
+
+    Attributes:
+        project: host directory that they see, or None.
+        ready: can be taken.
+        starting: will be ready soon.
+        wanted: how many there should be; `why` says why, for people.
+        hits: sessions that were taken ready.
+        misses: those whose takers had to wait for a start.
+        refill_p50_s, refill_p95_s: what the last starts took, median and 95th percentile; None
+            before the first.
+        calls_per_s: sessions taken, averaged over the last minute or so.
+        idle_s: since one was taken, or somebody came who is likely to take one.
+        memory_bytes: of one; None before it was measured.
+        failures: starts that failed, one after the other.
+    """
+
+    env: str
+    project: str | None
+    ready: int
+    starting: int
+    wanted: int
+    why: str
+    hits: int
+    misses: int
+    refill_p50_s: float | None
+    refill_p95_s: float | None
+    calls_per_s: float
+    idle_s: float
+    memory_bytes: int | None
+    failures: int
+
+    @classmethod
+    def from_wire(cls, wire: Mapping[str, Any]) -> Self:
+        """Check one kind in the answer to `pool`."""
+        kind = Fields(wire, "a kind of sessions")
+        return cls(
+            env=kind.text("env"),
+            project=kind.optional("project", kind.text),
+            ready=kind.integer("ready"),
+            starting=kind.integer("starting"),
+            wanted=kind.integer("wanted"),
+            why=kind.text("why"),
+            hits=kind.integer("hits"),
+            misses=kind.integer("misses"),
+            refill_p50_s=kind.optional("refill_p50_s", kind.number),
+            refill_p95_s=kind.optional("refill_p95_s", kind.number),
+            calls_per_s=kind.number("calls_per_s"),
+            idle_s=kind.number("idle_s"),
+            memory_bytes=kind.optional("memory_bytes", kind.integer),
+            failures=kind.integer("failures"),
+        )
+
+
+class PoolTotals(NamedTuple):
+    """All kinds together; hits and misses since the supervisor started."""
+
+    ready: int
+    starting: int
+    wanted: int
+    hits: int
+    misses: int
+
+
+class PoolMemory(NamedTuple):
+    """Memory for spares, bytes; None where unknown.
+
+    Attributes:
+        spares_bytes: what they take, as far as it was measured.
+        budget_bytes: what they may take now.
+        available_bytes: what programs can have on this host, or in its control group.
+        pressure_percent: share of the last 10 s in which some program waited for memory.
+    """
+
+    spares_bytes: int
+    budget_bytes: int | None
+    available_bytes: int | None
+    pressure_percent: float | None
+
+
+class PoolReport(NamedTuple):
+    """Sessions that are kept ready; the kind that was used last comes first."""
+
+    kinds: tuple[PoolKind, ...]
+    totals: PoolTotals
+    memory: PoolMemory
+
+    @classmethod
+    def from_wire(cls, wire: Mapping[str, Any]) -> Self:
+        """Check the answer to `pool`."""
+        report = Fields(wire, "the pool")
+        totals = Fields(report.map("totals"), "the pool's totals")
+        memory = Fields(report.map("memory"), "the pool's memory")
+        return cls(
+            kinds=tuple(PoolKind.from_wire(row) for row in rows(wire, "kinds")),
+            totals=PoolTotals(*(totals.integer(name) for name in PoolTotals._fields)),
+            memory=PoolMemory(
+                spares_bytes=memory.integer("spares_bytes"),
+                budget_bytes=memory.optional("budget_bytes", memory.integer),
+                available_bytes=memory.optional("available_bytes", memory.integer),
+                pressure_percent=memory.optional("pressure_percent", memory.number),
+            ),
+        )
