@@ -2,6 +2,8 @@
 
 PYTHON ?=
 ARGS ?=
+# Processes that run tests: auto is one for each processor, from 2 to 4; 0 is none but pytest's own.
+WORKERS ?= auto
 SOAK_MINUTES ?= 30
 SOAK_EXECUTIONS ?= 10000
 BIN := .venv/bin
@@ -11,7 +13,7 @@ CODE := agent benchmarks clients supervisor tests tools
 unexport PYTHONPATH PYTHONHOME PYTHONSTARTUP
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test soak check lint types bench format pin clean
+.PHONY: help setup run test soak check lint types mypy pyright bench format pin clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' Makefile
@@ -22,12 +24,12 @@ setup: ## make .venv, and install bubblewrap if it is missing and may be install
 run: setup ## show the main job on this repository
 	@$(BIN)/python tools/demo.py $(ARGS)
 
-test: setup ## run the tests (ARGS='-k name' for some)
-	@$(BIN)/python -m pytest $(ARGS)
+test: setup ## run the tests (ARGS='-k name' for some, ARGS='-n 0 --pdb' in one process)
+	@$(BIN)/python -m pytest -n $(WORKERS) $(ARGS)
 
 soak: setup ## run the tests that take minutes (SOAK_MINUTES=30 SOAK_EXECUTIONS=10000)
 	@SOAK_MINUTES=$(SOAK_MINUTES) SOAK_EXECUTIONS=$(SOAK_EXECUTIONS) \
-		$(BIN)/python -m pytest -m slow $(ARGS)
+		$(BIN)/python -m pytest -n $(WORKERS) -m slow $(ARGS)
 
 check: setup lint types test ## the gate: format, lint, types, tests
 
@@ -36,7 +38,12 @@ lint: setup
 	$(BIN)/ruff check $(CODE)
 
 types: setup
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target mypy pyright
+
+mypy:
 	$(BIN)/mypy
+
+pyright:
 	@sh tools/pyright.sh
 
 bench: ## ratios against peers measured in the same run

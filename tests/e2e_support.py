@@ -12,12 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import nsm
+from rungates import RUN_VARIABLE
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping
-
-RUN_VARIABLE = "NSM_TEST_RUN"
-"""Set by `conftest.py`: tells the processes of this run of the tests, wherever they end up."""
 
 END_TIMEOUT_S = 20
 COMMAND_TIMEOUT_S = 60

@@ -14,16 +14,6 @@ if TYPE_CHECKING:
     from collections.abc import Generator
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put tests marked `run_first` and `run_last` there."""
-
-    def place(item: pytest.Item) -> int:
-        marks = {mark.name for mark in item.iter_markers()}
-        return 2 * ("run_last" in marks) + 1 - ("run_first" in marks)
-
-    items.sort(key=place)
-
-
 @pytest.fixture
 def short_dir() -> Generator[Path]:
     """A private directory with a short path: pytest's are too long for a socket's."""

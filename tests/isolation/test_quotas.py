@@ -11,7 +11,7 @@ import pytest
 from nsmd.values import Environment
 from realjail import environments, needs_bwrap, open_session
 
-pytestmark = [pytest.mark.jail, needs_bwrap]
+pytestmark = [pytest.mark.jail, pytest.mark.alone, needs_bwrap]
 
 HOG = """
 import ctypes, fcntl, os

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     import nsm
     from e2e_support import Supervisor
 
-pytestmark = [pytest.mark.jail, pytest.mark.node, pytest.mark.slow]
+pytestmark = [pytest.mark.jail, pytest.mark.node, pytest.mark.slow, pytest.mark.alone]
 
 SECONDS = 60 * float(os.environ.get("SOAK_MINUTES", "3"))
 QUIET_POINTS = 15

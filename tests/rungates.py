@@ -1,0 +1,124 @@
+"""What fails a run although each of its tests passed: refused skips, processes left behind.
+
+Both are pytest plugins; `conftest.py` registers them. With several workers they are the main
+process's, which sees the reports of all workers and ends after them.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import time
+from pathlib import Path
+
+import pytest
+
+ALLOWED_REASON = "not here:"
+
+RUN_VARIABLE = "NSM_TEST_RUN"
+"""Tells the processes of this run of the tests, wherever they end up."""
+
+LEFTOVER_GRACE_S = 5.0
+"""For processes that were told to end by the last tests."""
+
+
+def skip_reason(report: pytest.TestReport | pytest.CollectReport) -> str | None:
+    """Why a test or a module was skipped; None when it was not (an expected failure is not)."""
+    if not report.skipped or hasattr(report, "wasxfail"):
+        return None
+    # pytest reports a skip as (file, line, "Skipped: reason").
+    text = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+    return text.removeprefix("Skipped: ")
+
+
+class SkipGate:
+    """Collects skips that CI does not accept."""
+
+    def __init__(self) -> None:
+        self.refused: list[str] = []
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self._note(report)
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        self._note(report)
+
+    def _note(self, report: pytest.TestReport | pytest.CollectReport) -> None:
+        reason = skip_reason(report)
+        if reason is not None and not reason.startswith(ALLOWED_REASON):
+            self.refused.append(f"{report.nodeid}: {reason}")
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        if self.refused and session.exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        if self.refused:
+            terminalreporter.section("skipped in CI", sep="=", red=True)
+            for line in self.refused:
+                terminalreporter.write_line(line)
+            terminalreporter.write_line(
+                f"A skip in CI needs a reason that begins with {ALLOWED_REASON!r}; what the set-up"
+                " installs must be there."
+            )
+
+
+class LeftoverGate:
+    """Fails a run that leaves processes behind.
+
+    They carry a variable of this run in their environment, which survives every way of detaching;
+    jails have an empty one, but each has a supervisor above it that has not. Workers are started
+    with the variable, too: one that does not end is a process left behind.
+
+    Attributes:
+        run: the variable's value.
+    """
+
+    def __init__(self) -> None:
+        self.run = f"{os.getpid()}-{time.time_ns()}"
+        os.environ[RUN_VARIABLE] = self.run
+        self.left: list[str] = []
+
+    # After xdist's, which ends the workers.
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        deadline = time.monotonic() + LEFTOVER_GRACE_S
+        found = self._look()
+        while found and (seconds := deadline - time.monotonic()) > 0:
+            self._wait_for_end(next(iter(found)), seconds)
+            found = self._look()  # those that it left meanwhile, too
+        self.left = [f"{pid}: {command}" for pid, command in found.items()]
+        if self.left and session.exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        if self.left:
+            terminalreporter.section("processes left behind", sep="=", red=True)
+            for line in self.left:
+                terminalreporter.write_line(line)
+
+    def _look(self) -> dict[int, str]:
+        """The commands of the run's processes, by process id."""
+        entry = f"{RUN_VARIABLE}={self.run}".encode()
+        found: dict[int, str] = {}
+        for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
+            if pid == os.getpid():
+                continue
+            try:
+                if entry in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+                    command = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ")
+                    found[pid] = command.decode(errors="replace")
+            except OSError:
+                continue  # gone, or another user's
+        return found
+
+    @staticmethod
+    def _wait_for_end(pid: int, seconds: float) -> None:
+        try:
+            fd = os.pidfd_open(pid)
+        except ProcessLookupError:
+            return
+        try:
+            select.select([fd], [], [], seconds)
+        finally:
+            os.close(fd)

@@ -1,0 +1,162 @@
+"""Several workers for one run of the tests, by pytest-xdist: `make test`, `pytest -n auto`.
+
+A file is run by one worker and in its order, since what its tests share (a supervisor, an agent, a
+jail) is made once for each worker that runs one of them. The files that take longest come first,
+so that all workers end at about the same time.
+
+Tests marked `alone` run while every other worker waits: they measure, or need for themselves what
+the kernel counts for all processes of a user. The workers agree on that by locks on files.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import importlib
+import os
+import shutil
+import tempfile
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+import pytest
+
+from rungates import RUN_VARIABLE, LeftoverGate, SkipGate
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+PLUGIN = "nsm-run"
+"""The name of the plugin that knows about the run as a whole."""
+
+MOST_WORKERS = 4
+"""Each has jails and supervisors of its own, which take memory."""
+
+LONG_FIRST = ("soak", "e2e", "conformance", "agent", "isolation", "templates", "jail", "docs")
+"""Folders of the tests with real processes, which take longest; the others are seconds."""
+
+
+def join_run(config: pytest.Config) -> None:
+    """Register what makes this process a worker, or the main process with its gates."""
+    told = cast("dict[str, Any] | None", getattr(config, "workerinput", None))
+    if told is not None:
+        config.pluginmanager.register(Worker(told), PLUGIN)
+        return
+    gate = LeftoverGate()
+    config.pluginmanager.register(gate, "nsm-leftover-gate")
+    config.pluginmanager.register(MainProcess(gate.run), PLUGIN)
+    if os.environ.get("CI"):
+        config.pluginmanager.register(SkipGate(), "nsm-skip-gate")
+
+
+def worker_count() -> int:
+    """How many for `-n auto`: one for each processor, and two at least, since tests wait a lot."""
+    if given := os.environ.get("PYTEST_XDIST_AUTO_NUM_WORKERS"):
+        return int(given)
+    return max(2, min(MOST_WORKERS, len(os.sched_getaffinity(0))))
+
+
+def position(item: pytest.Item) -> int:
+    """Before (-1) or after (1) all other tests of the run, or among them."""
+    marks = {mark.name for mark in item.iter_markers()}
+    return ("run_last" in marks) - ("run_first" in marks)
+
+
+def for_workers(item: pytest.Item) -> tuple[int, int]:
+    """The order in which files are handed out."""
+    folder = item.path.parent.name
+    rank = LONG_FIRST.index(folder) if folder in LONG_FIRST else len(LONG_FIRST)
+    return position(item), rank
+
+
+class NewWorker(Protocol):
+    """Of xdist's `WorkerController`, what is used here: xdist brings no types."""
+
+    workerinput: dict[str, Any]
+
+
+class MainProcess:
+    """What the main process knows and its workers have to: the run's variable and directory.
+
+    Attributes:
+        directory: of the whole run, for what tests of several workers share. A supervisor with its
+            socket there, in a folder of its own, is ended after the last test.
+    """
+
+    def __init__(self, run: str) -> None:
+        self._run = run
+        self.directory = Path(tempfile.mkdtemp(prefix="nsm-run-"))
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_configure_node(self, node: NewWorker) -> None:
+        node.workerinput["nsm_run"] = self._run
+        node.workerinput["nsm_directory"] = str(self.directory)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_make_scheduler(self, config: pytest.Config, log: object) -> object:
+        if config.getoption("dist") not in {"load", "loadfile"}:
+            return None  # asked for by name
+        config.option.loadscopereorder = False  # our order, not that of the number of tests
+        return importlib.import_module("xdist.scheduler").LoadFileScheduling(config, log)
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        items.sort(key=position)
+
+    def pytest_sessionfinish(self) -> None:
+        for socket in self.directory.glob("*/control.sock"):
+            # Costs time to import, and few runs need it.
+            from e2e_support import end_supervisor
+
+            end_supervisor(str(socket))
+
+    def pytest_unconfigure(self) -> None:
+        shutil.rmtree(self.directory)
+
+
+class Worker:
+    """One of several workers.
+
+    Attributes:
+        directory: the main process's.
+    """
+
+    def __init__(self, told: dict[str, Any]) -> None:
+        os.environ[RUN_VARIABLE] = told["nsm_run"]
+        self.directory = Path(told["nsm_directory"])
+        # The first is held while one waits for the second: who wants to be alone would wait for
+        # ever otherwise, while the others take turns.
+        self._turn = _open(self.directory / "turn")
+        self._running = _open(self.directory / "running")
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        items.sort(key=for_workers)
+
+    # Around everything else: waiting counts for no time limit and for no duration.
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
+        kind = fcntl.LOCK_SH if item.get_closest_marker("alone") is None else fcntl.LOCK_EX
+        with _held(self._turn, kind):
+            fcntl.flock(self._running, kind)
+        try:
+            return (yield)
+        finally:
+            fcntl.flock(self._running, fcntl.LOCK_UN)
+
+    def pytest_unconfigure(self) -> None:
+        os.close(self._turn)
+        os.close(self._running)
+
+
+def _open(path: Path) -> int:
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+
+
+@contextmanager
+def _held(fd: int, kind: int) -> Generator[None]:
+    fcntl.flock(fd, kind)
+    try:
+        yield
+    finally:
+        fcntl.flock(fd, fcntl.LOCK_UN)

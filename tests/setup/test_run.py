@@ -1,0 +1,198 @@
+"""tests/rungates.py and tests/runworkers.py: what fails a run, in one process and with workers."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+TESTS = Path(__file__).resolve().parent.parent
+
+CONFTEST = """
+import runworkers
+pytest_configure = runworkers.join_run
+"""
+"""As in tests/conftest.py, without what takes long to import."""
+
+IN_ONE = ()
+BY_WORKERS = ("-p", "xdist", "-n", "2")
+both = pytest.mark.parametrize("options", [IN_ONE, BY_WORKERS], ids=["in one", "workers"])
+
+
+class Clone:
+    """A directory with a few test files that are run as ours are."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.write(conftest=CONFTEST)
+
+    def write(self, **files: str) -> None:
+        """Put modules there, by name."""
+        for name, text in files.items():
+            (self.directory / f"{name}.py").write_text(dedent(text))
+
+    def run(self, *options: str, ci: bool = False) -> tuple[int, str]:
+        """Exit code and output of pytest."""
+        environment = {key: value for key, value in os.environ.items() if key != "CI"}
+        environment.pop("PYTEST_ADDOPTS", None)
+        environment["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
+        environment["PYTHONPATH"] = os.pathsep.join([str(self.directory), str(TESTS)])
+        if ci:
+            environment["CI"] = "true"
+        command = [sys.executable, "-P", "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+        done = subprocess.run(
+            [*command, "--rootdir", str(self.directory), *options, "."],
+            cwd=self.directory,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        return done.returncode, done.stdout + done.stderr
+
+
+@pytest.fixture
+def clone(tmp_path: Path) -> Clone:
+    return Clone(tmp_path)
+
+
+EXCUSED = """
+    import pytest
+    def test_excused(): pytest.skip("not here: no cgroups")
+    @pytest.mark.xfail(reason="later")
+    def test_fails_as_expected(): assert False
+"""
+
+REFUSED = """
+    import pytest
+    def test_refused(): pytest.skip("bwrap is missing")
+"""
+
+REFUSED_MODULE = """
+    import pytest
+    pytest.skip("node is missing", allow_module_level=True)
+    def test_never(): pass
+"""
+
+
+@both
+def test_a_skip_in_ci_fails_and_is_named(clone: Clone, options: tuple[str, ...]) -> None:
+    clone.write(test_excused=EXCUSED, test_it=REFUSED, test_module=REFUSED_MODULE)
+    code, output = clone.run(*options, ci=True)
+    assert code == pytest.ExitCode.TESTS_FAILED, output
+    listed = output.partition("= skipped in CI =")[2].splitlines()[1:4]
+    assert sorted(line for line in listed if "not here:" not in line) == [
+        "test_it.py::test_refused: bwrap is missing",
+        "test_module.py: node is missing",
+    ]
+
+
+def test_a_skip_for_the_machines_sake_is_accepted(clone: Clone) -> None:
+    clone.write(test_excused=EXCUSED)
+    assert clone.run(ci=True)[0] == pytest.ExitCode.OK
+
+
+def test_elsewhere_a_skip_is_no_failure(clone: Clone) -> None:
+    clone.write(test_it=REFUSED)
+    assert clone.run()[0] == pytest.ExitCode.OK
+
+
+LEAVES = """
+    import os, subprocess
+    def test_leaves():
+        left = subprocess.Popen(["sleep", "1000"], start_new_session=True)
+        left.returncode = 0  # or its end is told to be missed
+        with open("pid", "w") as file: print(left.pid, file=file)
+"""
+
+NO_GRACE = "import rungates; rungates.LEFTOVER_GRACE_S = 0"
+
+
+@both
+def test_a_process_left_behind_fails(clone: Clone, options: tuple[str, ...]) -> None:
+    clone.write(test_it=LEAVES, no_grace=NO_GRACE)
+    code, output = clone.run("-p", "no_grace", *options)
+    pid = int((clone.directory / "pid").read_text())
+    os.kill(pid, signal.SIGKILL)
+    assert code == pytest.ExitCode.TESTS_FAILED, output
+    listed = output.partition("= processes left behind =")[2].splitlines()
+    assert f"{pid}: sleep 1000 " in listed, output
+
+
+MANY = """
+    import pytest
+    from notes import note
+    @pytest.mark.parametrize("number", range(8))
+    def test_one_of_many(number): note("running")
+"""
+
+NOTES = """
+    import os
+    def note(what):
+        fd = os.open("log", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        os.write(fd, f"{os.environ.get('PYTEST_XDIST_WORKER')} {what}\\n".encode())
+        os.close(fd)
+"""
+
+ALONE = """
+    import pytest
+    from notes import note
+    pytestmark = pytest.mark.alone
+    @pytest.mark.parametrize("number", range(3))
+    def test_alone(number):
+        note("begins")
+        for _ in range(100): sum(range(10_000))
+        note("ends")
+"""
+
+FIRST = """
+    import pytest
+    from notes import note
+    @pytest.mark.run_first
+    def test_first(): note("first")
+"""
+
+LAST = """
+    import pytest
+    from notes import note
+    @pytest.mark.run_last
+    def test_last(): note("last")
+"""
+
+
+@pytest.fixture
+def many(clone: Clone) -> Clone:
+    """With six files of eight tests."""
+    files = {f"test_{number}": MANY for number in range(6)}
+    clone.write(notes=NOTES, **files)
+    return clone
+
+
+def test_who_is_alone_is_alone(many: Clone) -> None:
+    many.write(test_alone=ALONE)
+    code, output = many.run(*BY_WORKERS)
+    assert code == pytest.ExitCode.OK, output
+    log = (many.directory / "log").read_text()
+    assert len(re.findall("^(gw[01]) begins\n\\1 ends$", log, re.MULTILINE)) == 3
+    assert log.count("running") == 48
+
+
+@both
+def test_the_first_and_the_last(many: Clone, options: tuple[str, ...]) -> None:
+    """Each in its process; what others do meanwhile is theirs."""
+    many.write(test_a=LAST, test_z=FIRST)
+    code, output = many.run(*options)
+    assert code == pytest.ExitCode.OK, output
+    done: dict[str, list[str]] = {}
+    for line in (many.directory / "log").read_text().splitlines():
+        worker, what = line.split()
+        done.setdefault(worker, []).append(what)
+    assert sum(map(len, done.values())) == 50
+    assert [worker for worker, what in done.items() if what[0] == "first"]
+    assert [worker for worker, what in done.items() if what[-1] == "last"]
