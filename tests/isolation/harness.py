@@ -65,6 +65,7 @@ class Probe:
         code: prints `HELD`, or `BROKEN: ` and what it could do. It finds `STAGE` defined.
         weakness: with which it must succeed in a jail of its own.
         fork_weakness: with which it must succeed in a fork; None for the same.
+        needs: what of the stage it cannot do without.
         held_twice: by name, layers without one of which alone it must fail all the same.
     """
 
@@ -76,6 +77,7 @@ class Probe:
     code: str
     weakness: Weakness
     fork_weakness: Weakness | None = None
+    needs: str = "project"
     held_twice: Mapping[str, Weakness] = dataclasses.field(default_factory=dict[str, Weakness])
 
 

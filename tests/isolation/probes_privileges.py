@@ -48,6 +48,17 @@ def child(flags):
         os._exit(0 if libc.unshare(flags) == 0 else 1)
     return os.waitpid(pid, 0)[1] == 0
 made = [hex(flags) for flags in (NEWUSER, NEWUSER | NEWNS) if child(flags)]
+def cloned(*arguments):
+    pid = libc.syscall(*arguments)
+    if pid == 0:
+        os._exit(0)
+    return pid > 0 and os.waitpid(pid, 0)[1] == 0
+SIGCHLD, CLONE3 = 17, 435
+CLONE = {"x86_64": 56, "aarch64": 220}.get(os.uname().machine)
+if CLONE and cloned(CLONE, ctypes.c_ulong(NEWUSER | SIGCHLD), None, None, None, None):
+    made.append("clone")
+if cloned(CLONE3, struct.pack("11Q", NEWUSER, 0, 0, 0, SIGCHLD, 0, 0, 0, 0, 0, 0), 88):
+    made.append("clone3")
 program = subprocess.run(["unshare", "--user", "true"], capture_output=True).returncode
 verdict(made or (program == 0 and "unshare(1) works"))
 """,
@@ -192,6 +203,11 @@ verdict(broken + [f"uid {id}" for id in (os.getuid(), os.getgid()) if id == 0])
         code="""
 names = ["sys/kernel/core_pattern", "sys/kernel/hostname", "sys/kernel/modprobe", "sysrq-trigger"]
 names += ["sys/vm/overcommit_memory", "sys/user/max_user_namespaces"]
+def choose_pid():
+    "Whoever may open this one may not write to it."
+    return os.write(os.open("/proc/sys/kernel/ns_last_pid", os.O_WRONLY), b"400")
+if attempt(choose_pid):
+    names.append("sys/kernel/ns_last_pid")
 # Opening asks for the permission; nothing is written.
 verdict([n for n in names if attempt(os.open, f"/proc/{n}", os.O_WRONLY) is not None])
 """,

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import platform
 import socket
 import subprocess
 from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
+from nsmd.jail import syscalls
+from nsmd.settings import DEFAULT_JAIL_UID
 from nsmd.values import ProjectMount
-from realjail import SIZES, mount_of, open_directory
+from realjail import SIZES, SYSTEM_PATH, mount_of, open_directory
 
 CANARY_VARIABLE = "NSM_TEST_CANARY"
 CANARY = "canary-5f1c0ad7"
@@ -27,6 +30,7 @@ class Stage:
         project: shown at /project; the jails' user may write to it, on the host.
         socket_path, abstract_name, tcp_port: of listeners on the host.
         host_pid: a process whose arguments hold the canary.
+        key: description of a key that the jails' user has in the kernel; empty where it has none.
     """
 
     directory: str
@@ -37,6 +41,7 @@ class Stage:
     abstract_name: str
     tcp_port: int
     host_pid: int
+    key: str
 
     def facts(self) -> dict[str, object]:
         """What probes are told."""
@@ -53,6 +58,44 @@ class Stage:
                 for name in ("user", "pid", "ipc", "net", "mnt", "uts")
             },
         }
+
+
+_KEY_HOLDER = """
+import ctypes, sys
+add_key, keyctl, name = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3].encode()
+USER_KEYRING, UNLINK = -4, 9
+syscall = ctypes.CDLL(None).syscall
+key = syscall(add_key, b"user", name, b"x", 1, USER_KEYRING)
+print(key > 0, flush=True)
+sys.stdin.read()
+syscall(keyctl, UNLINK, key, USER_KEYRING)
+"""
+
+
+@contextmanager
+def _open_key(name: str) -> Generator[str, None, None]:
+    """Give the jails' user a key; its description, or nothing where the kernel has no keys."""
+    numbers = {"x86_64": syscalls.X86_64, "aarch64": syscalls.AARCH64}.get(platform.machine())
+    if numbers is None:
+        yield ""
+        return
+    user = DEFAULT_JAIL_UID if os.geteuid() == 0 else None
+    with subprocess.Popen(
+        [
+            *("/usr/bin/env", "python3", "-c", _KEY_HOLDER),
+            *(str(numbers["add_key"]), str(numbers["keyctl"]), name),
+        ],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={"PATH": SYSTEM_PATH},
+        user=user,
+        group=user,
+        extra_groups=None if user is None else [],
+    ) as holder:
+        assert holder.stdin is not None
+        assert holder.stdout is not None
+        yield name if holder.stdout.readline() == b"True\n" else ""
+        holder.stdin.close()
 
 
 @contextmanager
@@ -94,4 +137,5 @@ def open_stage() -> Generator[Stage, None, None]:
             abstract_name=abstract_name,
             tcp_port=tcp.getsockname()[1],
             host_pid=process.pid,
+            key=stack.enter_context(_open_key(outside.name)),
         )

@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from isolation import probes_files, probes_privileges, probes_processes
+from isolation import probes_calls, probes_files, probes_privileges, probes_processes
 from isolation.background import Background
 from isolation.harness import (
     Kind,
@@ -24,7 +24,12 @@ from realjail import environments, needs_bwrap
 
 pytestmark = [pytest.mark.jail, needs_bwrap]
 
-PROBES = (*probes_files.PROBES, *probes_processes.PROBES, *probes_privileges.PROBES)
+PROBES = (
+    *probes_files.PROBES,
+    *probes_processes.PROBES,
+    *probes_privileges.PROBES,
+    *probes_calls.PROBES,
+)
 
 
 def place(probe: Probe) -> str:
@@ -76,7 +81,9 @@ def secret_in_our_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(CANARY_VARIABLE, CANARY)
 
 
-def usable(probe: Probe, known: dict[str, Environment]) -> Environment:
+def usable(probe: Probe, stage: Stage, known: dict[str, Environment]) -> Environment:
+    if not getattr(stage, probe.needs):
+        pytest.skip(f"not here: {probe.needs} on the host")
     environment = known[probe.interpreter]
     if environment.problem is not None:
         pytest.skip(f"{probe.interpreter} is missing: {environment.problem}")
@@ -100,19 +107,22 @@ async def in_a_fork(
 
 @pytest.mark.parametrize("probe", PROBES, ids=named)
 async def test_held(probe: Probe, untouched: Stage, known: dict[str, Environment]) -> None:
-    assert await run_probe("cold", probe, untouched, usable(probe, known)) == "HELD"
+    assert await run_probe("cold", probe, untouched, usable(probe, untouched, known)) == "HELD"
 
 
 @pytest.mark.parametrize("probe", BY_PLACE, ids=named)
 def test_held_in_a_fork(
     probe: Probe, untouched: Stage, known: dict[str, Environment], background: Background
 ) -> None:
-    assert background.run(in_a_fork, background, probe, untouched, usable(probe, known)) == "HELD"
+    assert (
+        background.run(in_a_fork, background, probe, untouched, usable(probe, untouched, known))
+        == "HELD"
+    )
 
 
 @pytest.mark.parametrize("probe", PROBES, ids=named)
 async def test_detects_success(probe: Probe, stage: Stage, known: dict[str, Environment]) -> None:
-    verdict = await run_probe("cold", probe, stage, usable(probe, known), probe.weakness)
+    verdict = await run_probe("cold", probe, stage, usable(probe, stage, known), probe.weakness)
     assert verdict.startswith("BROKEN: ")
 
 
@@ -120,7 +130,9 @@ async def test_detects_success(probe: Probe, stage: Stage, known: dict[str, Envi
 async def test_detects_success_in_a_fork(
     probe: Probe, stage: Stage, known: dict[str, Environment]
 ) -> None:
-    verdict = await run_probe("forked", probe, stage, usable(probe, known), fork_weakness(probe))
+    verdict = await run_probe(
+        "forked", probe, stage, usable(probe, stage, known), fork_weakness(probe)
+    )
     assert verdict.startswith("BROKEN: ")
 
 
@@ -136,7 +148,7 @@ async def test_one_layer_is_enough(
     probe: Probe, weakness: Weakness, stage: Stage, known: dict[str, Environment]
 ) -> None:
     kind: Kind = "forked" if weakness.template else "cold"
-    assert await run_probe(kind, probe, stage, usable(probe, known), weakness) == "HELD"
+    assert await run_probe(kind, probe, stage, usable(probe, stage, known), weakness) == "HELD"
 
 
 def test_names_are_unique() -> None:

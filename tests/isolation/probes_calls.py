@@ -1,0 +1,130 @@
+"""Probes of the filter of system calls, and of what nothing but the filter keeps from code."""
+
+from __future__ import annotations
+
+import json
+import platform
+
+from isolation.harness import Probe, Weakness
+from isolation.stage import Stage
+from isolation.weaken import NO_FILTER, Arguments, both, without, without_mounts
+from nsmd.jail import syscalls
+from nsmd.jail.seccomp import REFUSALS, filter_program
+
+NUMBERS = {"x86_64": syscalls.X86_64, "aarch64": syscalls.AARCH64}.get(platform.machine(), {})
+
+_REFUSED = [
+    (name, NUMBERS[name], refusal.error)
+    for refusal in REFUSALS
+    for name in refusal.calls
+    if name in NUMBERS
+]
+
+_UNFILTERED = Weakness(arguments=without("--seccomp"))
+_UNFILTERED_FORK = Weakness(template=NO_FILTER)
+
+
+def _shows_keys(words: Arguments, _: Stage) -> Arguments:
+    place = words.index("/proc/keys")
+    return [*words[: place - 2], *words[place + 1 :]]
+
+
+_ALL = (
+    Probe(
+        name="system-calls",
+        source="attacks.md, groups: keyrings, bpf, perf, userfaultfd, io_uring, open_by_handle_at",
+        code=f"""
+calls = json.loads({json.dumps(_REFUSED)!r})
+def refusal(number):
+    "Of arguments that make no sense, in a process that has nothing to lose."
+    reader, writer = os.pipe()
+    if os.fork() == 0:
+        result = libc.syscall(number, *[ctypes.c_long(-1)] * 6)
+        os.write(writer, bytes([0 if result >= 0 else ctypes.get_errno()]))
+        os._exit(0)
+    os.wait()
+    return os.read(reader, 1)[0]
+verdict([name for name, number, error in calls if refusal(number) != error])
+""",
+        weakness=_UNFILTERED,
+        fork_weakness=_UNFILTERED_FORK,
+    ),
+    Probe(
+        name="arguments-of-system-calls",
+        source="CVE-2019-10063 (upper half of an ioctl); template-fork.md T4 (vsock), T10 (leases)",
+        code=f"""
+import fcntl, signal
+PRLIMIT64, CORE, TIOCSETD, N_TTY = {NUMBERS.get("prlimit64")}, 4, 0x5423, 0
+UNAME26, VSOCK, NETLINK, KOBJECT_UEVENT, MPTCP = 0x20000, 40, 16, 15, 262
+def checked(result):
+    if result < 0:
+        raise OSError(ctypes.get_errno(), "refused")
+    return True
+def line_discipline(upper):
+    _, terminal = os.openpty()
+    kind = ctypes.c_int(N_TTY)
+    return checked(libc.ioctl(terminal, ctypes.c_ulong(TIOCSETD | upper << 32), ctypes.byref(kind)))
+def lease():
+    with open("/workspace/leased", "w"):
+        pass
+    return fcntl.fcntl(os.open("/workspace/leased", os.O_RDONLY), 1024, fcntl.F_RDLCK) == 0
+def limit_of_another():
+    pid = os.fork()
+    if pid == 0:
+        signal.pause()
+    try:
+        limits = struct.pack("QQ", 0, 0)
+        return checked(libc.syscall(PRLIMIT64, pid, CORE, limits, None))
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.wait()
+ways = {{
+    "personality": lambda: checked(libc.personality(UNAME26)),
+    "line discipline": lambda: line_discipline(0),
+    "line discipline, upper half": lambda: line_discipline(1),
+    "lease": lease,
+    "limit of another process": limit_of_another,
+    "vsock": lambda: socket.socket(VSOCK, socket.SOCK_STREAM),
+    "netlink": lambda: socket.socket(NETLINK, socket.SOCK_RAW, KOBJECT_UEVENT),
+    "multipath": lambda: socket.socket(socket.AF_INET, socket.SOCK_STREAM, MPTCP),
+}}
+verdict([name for name, way in ways.items() if attempt(way)])
+""",
+        weakness=_UNFILTERED,
+        fork_weakness=_UNFILTERED_FORK,
+    ),
+    Probe(
+        name="limits-of-the-agent",
+        finding=8,
+        source="template-fork.md, 4: prlimit of the same user ends an agent, dumpable or not",
+        code="""
+import resource
+class Limits(ctypes.Structure):
+    _fields_ = [("soft", ctypes.c_ulong), ("hard", ctypes.c_ulong)]
+# Core files, which the agent has no use for: the attack would be on descriptors.
+done = libc.prlimit(1, resource.RLIMIT_CORE, ctypes.byref(Limits(0, 0)), None) == 0
+verdict(done and "set a limit of PID 1")
+""",
+        weakness=_UNFILTERED,
+        fork_weakness=_UNFILTERED_FORK,
+    ),
+    Probe(
+        name="host-keys",
+        source="attacks.md, groups: keyrings; /proc/keys names them whatever the namespace",
+        needs="key",
+        code=f"""
+REQUEST_KEY = {NUMBERS.get("request_key")}
+def names():
+    with open("/proc/keys") as file:
+        return file.read()
+named = STAGE["key"] in (attempt(names) or "") and "named"
+found = libc.syscall(REQUEST_KEY, b"user", STAGE["key"].encode(), None, 0) >= 0 and "found"
+verdict([word for word in (named, found) if word])
+""",
+        weakness=Weakness(arguments=both(without("--seccomp"), _shows_keys)),
+        fork_weakness=Weakness(template=NO_FILTER + without_mounts("/proc/keys")),
+    ),
+)
+
+PROBES = _ALL if filter_program(platform.machine()) is not None else ()
+"""None where there is no filter."""
