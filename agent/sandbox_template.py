@@ -86,9 +86,6 @@ FIRST_PID = 300
 """Of what PID 1 starts in a session. Where pids wrap around, the kernel goes on from there, too
 (RESERVED_PIDS of kernel/pid.c), so none below ever comes back."""
 
-IN_FLIGHT = 256
-"""Descriptors that one message can carry (SCM_MAX_FD of include/net/scm.h), and some."""
-
 COUNTED = {
     # Nothing that code starts gets namespaces of its own: in one it would have privileges.
     "max_user_namespaces": 0,
@@ -269,15 +266,11 @@ def reseed() -> None:
 def limit_resources(limits: Mapping[str, int]) -> None:
     """Hard limits of everything in the session; interpreters get tighter ones from the agent."""
     processes = limits.get("processes", 256) + 2  # the agent, and one to look at input with
-    hard_descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[1]  # the supervisor's, too
     wanted = {
         # Counted in the session's own user namespace since Linux 5.14.
         resource.RLIMIT_NPROC: processes,
-        # Descriptors that are in flight between processes count for all of the host's user, so
-        # the supervisor has to be able to send more than a session may.
-        resource.RLIMIT_NOFILE: min(
-            max(256, limits.get("descriptors", 1024)), max(256, hard_descriptors - IN_FLIGHT)
-        ),
+        # The agent takes some, too, whatever code is left.
+        resource.RLIMIT_NOFILE: max(256, limits.get("descriptors", 1024)),
         resource.RLIMIT_CORE: 0,
         resource.RLIMIT_MEMLOCK: 64 * 1024,
         resource.RLIMIT_SIGPENDING: 1024,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import resource
 from dataclasses import dataclass
 
 from nsm.wire.errors import BadRequestError, CodeTooLargeError
@@ -10,14 +11,27 @@ from nsmd.descriptors import Shares
 from nsmd.settings import Settings
 from nsmd.values import MAX_CODE_BYTES, Environment, SessionLimits
 
+IN_FLIGHT = 320
+"""Descriptors that one message can carry (253, SCM_MAX_FD of include/net/scm.h), and a burst of
+starts."""
+
+FEWEST_DESCRIPTORS = 64
+"""With fewer, interpreters don't start."""
+
 
 def session_limits(settings: Settings) -> SessionLimits:
-    """Those that hold for every session."""
+    """Those that hold for every session.
+
+    Descriptors that are in flight between processes are counted for the host's user, all sessions
+    together, against the limit of whoever sends one more (unix(7), ETOOMANYREFS). A fork takes one
+    in flight, so the supervisor has to be allowed more than sessions can ever have there.
+    """
+    ours = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return SessionLimits(
         grace_s=settings.defaults.interrupt_grace_seconds,
         max_queued=settings.session.max_queued,
         processes=settings.defaults.processes,
-        descriptors=settings.defaults.descriptors,
+        descriptors=max(FEWEST_DESCRIPTORS, min(settings.defaults.descriptors, ours - IN_FLIGHT)),
     )
 
 

@@ -81,13 +81,15 @@ def secret_in_our_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(CANARY_VARIABLE, CANARY)
 
 
-def usable(probe: Probe, stage: Stage, known: dict[str, Environment]) -> Environment:
-    if not getattr(stage, probe.needs):
+@pytest.fixture
+def environment(probe: Probe, untouched: Stage, known: dict[str, Environment]) -> Environment:
+    """What a probe runs in."""
+    if not getattr(untouched, probe.needs):
         pytest.skip(f"not here: {probe.needs} on the host")
-    environment = known[probe.interpreter]
-    if environment.problem is not None:
-        pytest.skip(f"{probe.interpreter} is missing: {environment.problem}")
-    return environment
+    found = known[probe.interpreter]
+    if found.problem is not None:
+        pytest.skip(f"{probe.interpreter} is missing: {found.problem}")
+    return found
 
 
 async def in_a_fork(
@@ -106,33 +108,28 @@ async def in_a_fork(
 
 
 @pytest.mark.parametrize("probe", PROBES, ids=named)
-async def test_held(probe: Probe, untouched: Stage, known: dict[str, Environment]) -> None:
-    assert await run_probe("cold", probe, untouched, usable(probe, untouched, known)) == "HELD"
+async def test_held(probe: Probe, untouched: Stage, environment: Environment) -> None:
+    assert await run_probe("cold", probe, untouched, environment) == "HELD"
 
 
 @pytest.mark.parametrize("probe", BY_PLACE, ids=named)
 def test_held_in_a_fork(
-    probe: Probe, untouched: Stage, known: dict[str, Environment], background: Background
+    probe: Probe, untouched: Stage, environment: Environment, background: Background
 ) -> None:
-    assert (
-        background.run(in_a_fork, background, probe, untouched, usable(probe, untouched, known))
-        == "HELD"
-    )
+    assert background.run(in_a_fork, background, probe, untouched, environment) == "HELD"
 
 
 @pytest.mark.parametrize("probe", PROBES, ids=named)
-async def test_detects_success(probe: Probe, stage: Stage, known: dict[str, Environment]) -> None:
-    verdict = await run_probe("cold", probe, stage, usable(probe, stage, known), probe.weakness)
+async def test_detects_success(probe: Probe, stage: Stage, environment: Environment) -> None:
+    verdict = await run_probe("cold", probe, stage, environment, probe.weakness)
     assert verdict.startswith("BROKEN: ")
 
 
 @pytest.mark.parametrize("probe", PROBES, ids=named)
 async def test_detects_success_in_a_fork(
-    probe: Probe, stage: Stage, known: dict[str, Environment]
+    probe: Probe, stage: Stage, environment: Environment
 ) -> None:
-    verdict = await run_probe(
-        "forked", probe, stage, usable(probe, stage, known), fork_weakness(probe)
-    )
+    verdict = await run_probe("forked", probe, stage, environment, fork_weakness(probe))
     assert verdict.startswith("BROKEN: ")
 
 
@@ -145,10 +142,10 @@ TWICE = [
 
 @pytest.mark.parametrize(("probe", "weakness"), TWICE)
 async def test_one_layer_is_enough(
-    probe: Probe, weakness: Weakness, stage: Stage, known: dict[str, Environment]
+    probe: Probe, weakness: Weakness, stage: Stage, environment: Environment
 ) -> None:
     kind: Kind = "forked" if weakness.template else "cold"
-    assert await run_probe(kind, probe, stage, usable(probe, stage, known), weakness) == "HELD"
+    assert await run_probe(kind, probe, stage, environment, weakness) == "HELD"
 
 
 def test_names_are_unique() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import resource
@@ -21,9 +22,11 @@ from isolation.probes_siblings import PRELUDE, SECRETS, Secret
 from isolation.stage import open_stage
 from isolation.weaken import without
 from nsmd.jail import BwrapLauncher, Launcher
-from nsmd.templates import TemplateLauncher
+from nsmd.limits import session_limits
+from nsmd.settings import Settings
+from nsmd.templates import TemplateLauncher, open_templates
 from nsmd.templates.template import ForkedJail
-from nsmd.values import Environment
+from nsmd.values import Environment, SessionLimits
 from realjail import (
     LiveSession,
     environments,
@@ -281,25 +284,41 @@ except OSError as error:
 
 
 @pytest.fixture
-def all_descriptors() -> Generator[None, None, None]:
-    """As the supervisor sets them at its start."""
+def few_descriptors() -> Generator[None, None, None]:
+    """For the supervisor's side."""
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (before[1], before[1]))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (1100, before[1]))
     yield
     resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
-@pytest.mark.usefixtures("all_descriptors")
+@pytest.mark.usefixtures("few_descriptors")
+@pytest.mark.parametrize(
+    "bounded",
+    [
+        True,
+        pytest.param(
+            False,
+            marks=pytest.mark.skipif(
+                os.geteuid() == 0, reason="not here: needs a user who may not send more than that"
+            ),
+        ),
+    ],
+)
 async def test_descriptors_in_flight_do_not_keep_others_from_starting(
-    python: Environment,
+    bounded: bool, python: Environment
 ) -> None:
     """template-fork.md, trap T2: the kernel counts them for the host's user, in all sessions."""
-    async with forking(new_launcher()) as launcher, fork_of(launcher, python) as hog:
+    limits = session_limits(Settings()) if bounded else SessionLimits(descriptors=1024)
+    async with (
+        open_templates(new_launcher(), limits) as launcher,
+        fork_of(launcher, python) as hog,
+    ):
         number, sent = (await said(hog, IN_FLIGHT)).split()
-        assert number == str(109)  # ETOOMANYREFS
+        assert number == str(errno.ETOOMANYREFS)
         assert int(sent) >= 250
-        async with fork_of(launcher, python) as other:
-            assert await said(other, "print(1)") == "1"
+        async with launched(launcher, jail_spec(python)) as other:
+            assert isinstance(other, ForkedJail) is bounded
 
 
 DRAW = "import ssl; print(ssl.RAND_bytes(16).hex())"
