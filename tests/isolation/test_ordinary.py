@@ -30,8 +30,9 @@ PROGRAMS: dict[str, tuple[str, str]] = {
     # What it takes: what to run, and what it prints.
     "cc": (f"{BUILT}; ./main; echo $?", "42"),
     "gdb": (
-        f"{BUILT}; gdb -q -batch -ex 'break main' -ex run -ex continue -ex 'print $_exitcode' \\\n"
-        + "./main 2>&1 | grep -c -e 'Breakpoint 1, main' -e '= 42' -e 'not permitted'",
+        BUILT
+        + """; gdb -q -batch -ex 'break main' -ex run -ex continue -ex 'print $_exitcode' \\
+    ./main 2>&1 | grep -c -e 'Breakpoint 1, main' -e '= 42' -e 'not permitted'""",
         "2",
     ),
     "strace": (f"{BUILT}; strace -f -e execve sh -c ./main 2>&1 | grep -c '^.*execve('", "2"),
