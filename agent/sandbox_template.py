@@ -94,6 +94,8 @@ COUNTED = {
     "max_pid_namespaces": 0,
     # The host's user has 128 for all its processes.
     "max_inotify_instances": 16,
+    # And some 10,000 to 1,000,000 of these; a big project has thousands of directories.
+    "max_inotify_watches": 16384,
 }
 """Limits below /proc/sys/user of a session's own user namespace."""
 

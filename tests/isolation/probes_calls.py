@@ -29,7 +29,7 @@ def _shows_keys(words: Arguments, _: Stage) -> Arguments:
     return [*words[: place - 2], *words[place + 1 :]]
 
 
-_ALL = (
+ALL = (
     Probe(
         name="system-calls",
         source="attacks.md, groups: keyrings, bpf, perf, userfaultfd, io_uring, open_by_handle_at",
@@ -126,5 +126,5 @@ verdict([word for word in (named, found) if word])
     ),
 )
 
-PROBES = _ALL if filter_program(platform.machine()) is not None else ()
+PROBES = ALL if filter_program(platform.machine()) is not None else ()
 """None where there is no filter."""

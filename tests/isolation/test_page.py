@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from isolation.probes_calls import ALL
 from isolation.test_probes import PROBES
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "isolation.md"
@@ -12,5 +13,5 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "isolation.md"
 
 def test_the_page_lists_the_probes() -> None:
     rows = [line for line in PAGE.read_text().splitlines() if line.startswith("| ")][2:]
-    named = {name for row in rows for name in re.findall(r"`([^`]+)`", row.split(" | ")[2])}
-    assert named == {probe.name for probe in PROBES}
+    named = {name for row in rows for name in re.findall(r"`([^`]+)`", row.split(" | ")[3])}
+    assert named == {probe.name for probe in (*PROBES, *ALL)}

@@ -6,10 +6,15 @@ one from starting and answering.
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
 import pytest
 
+from isolation.harness import Kind, forking
+from nsmd.jail import Launcher
 from nsmd.values import Environment
-from realjail import environments, needs_bwrap, open_session
+from realjail import environments, needs_bwrap, new_launcher, open_session
 
 pytestmark = [pytest.mark.jail, pytest.mark.alone, needs_bwrap]
 
@@ -49,19 +54,39 @@ def known() -> dict[str, Environment]:
     return environments()
 
 
-async def test_a_hog_does_not_keep_others_from_working(known: dict[str, Environment]) -> None:
-    async with open_session(known["python"]) as hog:
+@asynccontextmanager
+async def launcher_of(kind: Kind) -> AsyncGenerator[Launcher]:
+    if kind == "cold":
+        yield new_launcher()
+    else:
+        async with forking(new_launcher()) as launcher:
+            yield launcher
+            assert launcher.reasons == {}
+
+
+@pytest.mark.parametrize("kind", ["cold", "forked"])
+async def test_a_hog_does_not_keep_others_from_working(
+    kind: Kind, known: dict[str, Environment]
+) -> None:
+    async with (
+        launcher_of(kind) as launcher,
+        open_session(known["python"], launcher=launcher) as hog,
+    ):
         pipes, watches = map(int, (await hog.run(HOG)).stdout.split())
         assert pipes > 8
         assert watches > 0
-        async with open_session(known["python"]) as victim:
+        async with open_session(known["python"], launcher=launcher) as victim:
             size, watch = map(int, (await victim.run(SMALL_PIPES)).stdout.split())
             # The hog is felt, or this test shows nothing.
             assert size <= 8192
-            assert watch == -1
+            if kind == "cold":
+                assert watch == -1
+            else:
+                assert watches == 16
+                assert watch >= 0
         for environment in known.values():
             if environment.problem is None:
-                async with open_session(environment) as session:
+                async with open_session(environment, launcher=launcher) as session:
                     outcome = await session.run(BIG_OUTPUT[environment.interpreter])
                     assert outcome.exit_code == 0
                     assert len(outcome.stdout) == 300_001
