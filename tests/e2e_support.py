@@ -86,7 +86,11 @@ def variables_for(directory: Path) -> dict[str, str]:
 
 @contextmanager
 def supervisor(
-    directory: Path, *, config: str = "", variables: Mapping[str, str] | None = None
+    directory: Path,
+    *,
+    config: str = "",
+    variables: Mapping[str, str] | None = None,
+    limits: str = "",
 ) -> Generator[Supervisor]:
     """Start one, wait until it answers, and see that it leaves nothing behind.
 
@@ -94,6 +98,7 @@ def supervisor(
         directory: private and with a short name (a socket's path has at most 107 bytes).
         config: text of its `config.toml`.
         variables: on top of `variables_for`.
+        limits: arguments of the shell's `ulimit` for it.
     """
     directory.chmod(0o700)
     if config:
@@ -102,7 +107,10 @@ def supervisor(
     reader, writer = os.pipe()
     with (directory / "log").open("wb") as log:
         process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "nsmd", "--ready-fd", str(writer)],
+            [
+                *(["/bin/sh", "-c", f'ulimit {limits} && exec "$@"', "sh"] if limits else []),
+                *(sys.executable, "-P", "-m", "nsmd", "--ready-fd", str(writer)),
+            ],
             env=variables_for(directory) | dict(variables or {}),
             stdin=subprocess.DEVNULL,
             stdout=log,

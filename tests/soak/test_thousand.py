@@ -1,0 +1,123 @@
+"""A thousand live sessions, each of which has run code and keeps a variable.
+
+The targets of docs/architecture.md: the supervisor takes at most 150 MB and next to no processor
+time while all are idle, and `nsm ps` stays quick. Processor time stands for time: other programs on
+the machine do not count.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+import trio
+
+import nsm
+from e2e_support import END_TIMEOUT_S, descendants, supervisor
+from nsm.wire.errors import SessionLimitError
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+    from e2e_support import Supervisor
+
+pytestmark = [pytest.mark.jail, pytest.mark.slow]
+
+THOUSAND = 1000
+MEMORY_MIB = 150
+PS_CPU_S = 0.3
+IDLE_S = 20.0
+IDLE_SHARE = 0.01
+DESCRIPTORS = 2.1
+"""Of one session, where all are forks."""
+
+
+@pytest.fixture(scope="module")
+def shared() -> Generator[Supervisor]:
+    config = f"[session]\nmax_sessions = {THOUSAND}\n"
+    with (
+        tempfile.TemporaryDirectory(prefix="nsm-") as path,
+        supervisor(Path(path), config=config) as it,
+    ):
+        yield it
+
+
+def names() -> list[str]:
+    return [f"s{number}" for number in range(THOUSAND)]
+
+
+async def open_all(it: Supervisor) -> None:
+    async def open_one(name: str) -> None:
+        await client.run(f"mine = {name!r}", env="python", session=name)
+
+    async with (
+        nsm.AsyncClient(socket_path=it.socket, scope="test", autostart=False) as client,
+        trio.open_nursery() as nursery,
+    ):
+        for name in names():
+            nursery.start_soon(open_one, name)
+
+
+def memory_mib(pid: int) -> float:
+    """What the process would give back: PSS."""
+    rollup = Path(f"/proc/{pid}/smaps_rollup").read_text()
+    return next(int(line.split()[1]) for line in rollup.splitlines() if "Pss:" in line) / 1024
+
+
+def cpu_s(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+async def test_a_thousand(shared: Supervisor) -> None:
+    it = shared
+    before = len(os.listdir(f"/proc/{it.pid}/fd"))
+    await open_all(it)
+    with it.client() as client:
+        forks = not any(row.cold_start for row in client.envs())
+        with pytest.raises(SessionLimitError, match=f"{THOUSAND} sessions are live"):
+            client.run("1", env="python", session="another")
+        rows = client.sessions()
+        assert {row.name for row in rows} == set(names())
+        assert all(row.executions == 1 and row.memory_bytes for row in rows)
+        assert memory_mib(it.pid) <= MEMORY_MIB
+        if forks:
+            assert len(os.listdir(f"/proc/{it.pid}/fd")) - before <= DESCRIPTORS * THOUSAND
+
+        used = cpu_s(it.pid)
+        client_used = resource.getrusage(resource.RUSAGE_CHILDREN)
+        shown = it.run("nsm", "ps")
+        spent = resource.getrusage(resource.RUSAGE_CHILDREN)
+        client_cpu_s = (spent.ru_utime + spent.ru_stime) - (
+            client_used.ru_utime + client_used.ru_stime
+        )
+        assert shown.returncode == 0, shown.stderr
+        lines = shown.stdout.splitlines()
+        assert len(lines) == 1 + THOUSAND
+        assert max(map(len, lines)) <= 100
+        assert cpu_s(it.pid) - used + client_cpu_s <= PS_CPU_S
+
+        used = cpu_s(it.pid)
+        await trio.sleep(IDLE_S)  # it is idleness that is measured
+        assert cpu_s(it.pid) - used <= IDLE_SHARE * IDLE_S
+
+        for name in names()[::7]:
+            assert client.run("print(mine)", env="python", session=name).stdout == f"{name}\n"
+        report = client.kill(names()[: THOUSAND // 2])
+        assert (len(report.killed), report.errors) == (THOUSAND // 2, ())
+        assert len(client.sessions()) == THOUSAND // 2
+        assert client.run("print(mine)", env="python", session=names()[-1]).stdout
+
+
+async def test_it_ends_with_a_thousand(shared: Supervisor) -> None:
+    """In bounded time, and nothing is left."""
+    await open_all(shared)
+    below = descendants(shared.pid)
+    assert len(below) > THOUSAND
+    shared.process.terminate()
+    shared.process.wait(END_TIMEOUT_S)
+    assert not [pid for pid in below if Path(f"/proc/{pid}").exists()]
