@@ -250,9 +250,40 @@ def _refuse_constant(text: str) -> NoReturn:
     raise ValueError(f"{text} is not JSON")
 
 
-# Made once: json.dumps and json.loads with these arguments make one for each call.
-_to_json = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
-_from_json = json.JSONDecoder(parse_constant=_refuse_constant).decode
+def _refuse_value(value: object) -> NoReturn:
+    raise TypeError(f"{type(value).__name__} is not JSON")
+
+
+# Made once, and called directly: what the package `json` does around them for each text takes as
+# long as they do. The last four arguments: no indentation is made, keys are in any order and must
+# be texts or numbers, NaN is refused. A value that holds itself is too deep.
+_json_pieces: Any = json.encoder.c_make_encoder(  # type: ignore[attr-defined, unused-ignore]
+    None, _refuse_value, json.encoder.encode_basestring, None, ":", ",", False, False, False
+)
+_json_decoder: Any = json.JSONDecoder(parse_constant=_refuse_constant)
+_json_scan = _json_decoder.scan_once
+
+
+def _to_json(value: object) -> str:
+    """
+    Raises:
+        TypeError, ValueError, RecursionError: JSON has no such value.
+    """
+    return "".join(_json_pieces(value, 0))
+
+
+def _from_json(text: str) -> Any:
+    """
+    Raises:
+        ValueError, RecursionError: the text is not JSON.
+    """
+    try:
+        value, end = _json_scan(text, 0)
+        if end == len(text):
+            return value
+    except StopIteration:
+        pass
+    return _json_decoder.decode(text)  # it has blanks around it, or a mistake that this names
 
 
 def _decode_body(body: bytes) -> dict[str, Any]:
@@ -801,9 +832,10 @@ class Capture:
 
     def bound_reply(self, reply_bytes: int) -> None:
         """Another bound for this reply, unless output has gone to a file already."""
-        if self._file is None:
-            self._reply_bytes = min(reply_bytes, MAX_REPLY_BYTES)
-            self._half = self._reply_bytes // 2
+        reply_bytes = min(reply_bytes, MAX_REPLY_BYTES)
+        if self._file is None and self._reply_bytes != reply_bytes:
+            self._reply_bytes = reply_bytes
+            self._half = reply_bytes // 2
             self.write(b"")
 
     def write(self, data: bytes) -> None:
@@ -1862,7 +1894,11 @@ class Interpreter:
             if data := pipe.cut():
                 self._keep(stream, data)
         taken = self.captures
-        self.captures = {stream: self.agent.new_capture(stream) for stream in taken}
+        # One that has caught nothing is as good as new.
+        self.captures = {
+            stream: self.agent.new_capture(stream) if capture.total_bytes else capture
+            for stream, capture in taken.items()
+        }
         return taken
 
     def add_display(self, data: Any) -> None:
@@ -2929,9 +2965,8 @@ class Agent:
             self._show_output(execution)
         if timeout_s is not None:
             self.poller.at("stop", execution.started + timeout_s, self._on_timeout)
-        if reply_bytes is not None:
-            for capture in interpreter.captures.values():
-                capture.bound_reply(reply_bytes)
+        for capture in interpreter.captures.values():
+            capture.bound_reply(reply_bytes or self.limits.reply_bytes)
         interpreter.resume_output()
         try:
             interpreter.send_code(execution.number, code)
