@@ -331,5 +331,5 @@ def test_where_sessions_cannot_be_forked_it_says_which_step_failed(
     # A session's own jail has the option already; bwrap takes it twice.
     [check] = check_forking(launcher, Settings(), trials)
     assert check.status == "warn"
-    assert "unshare" in check.detail
+    assert "clone" in check.detail
     assert "docs/isolation.md" in check.fix

@@ -18,7 +18,7 @@ from nsmd.jail.arguments import JailContent
 from nsmd.jail.launcher import Plan
 from nsmd.templates import TemplateLauncher, launcher, open_templates, template
 from nsmd.templates.template import ForkedJail
-from nsmd.values import Environment, ProjectMount, SessionLimits
+from nsmd.values import Environment, ProjectMount, SessionLimits, TemplateSpec
 from realjail import (
     ANSWER_TIMEOUT_S,
     environments,
@@ -167,7 +167,7 @@ async def test_where_namespaces_cannot_be_nested_sessions_start_cold(
     async with open_launcher(cold) as forking:
         async with open_session(python, launcher=forking) as session:
             assert (await session.run("print(1)")).stdout == "1\n"
-        assert "unshare" in forking.reasons["python"]
+        assert "clone" in forking.reasons["python"]
         # It is not tried again for each session ...
         started = 0
 
@@ -191,9 +191,8 @@ async def test_after_a_pause_a_template_is_tried_again(
         async with open_session(python, launcher=forking) as session:
             assert not isinstance(session.jail, ForkedJail)
         cold.nestable = True
-        for line in forking._lines.values():
-            assert line.template is not None
-            line.template.close()
+        for made in forking.templates:
+            made.close()
         async with open_session(python, launcher=forking) as session:
             assert isinstance(session.jail, ForkedJail)
         assert forking.reasons == {}
@@ -308,12 +307,15 @@ async def test_a_fork_that_fails_is_told(python: Environment) -> None:
         )
         async with open_session(python, launcher=forking) as other:
             assert not isinstance(other.jail, ForkedJail)
-        assert "Resource temporarily unavailable" in forking.reasons["python"]
+        assert "clone: Resource temporarily unavailable" in forking.reasons["python"]
         assert (await session.run("print(1)")).stdout == "1\n"
 
 
-async def test_templates_killed_while_they_fork(python: Environment) -> None:
+async def test_templates_killed_while_they_fork(
+    python: Environment, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Every session starts in one way or another, and nothing is left of those that did not."""
+    monkeypatch.setattr(launcher, "FIRST_PAUSE_S", 0.0)
     async with open_launcher() as forking:
         for round_number in range(6):
             jails: list[Jail] = []
@@ -337,7 +339,6 @@ async def test_templates_killed_while_they_fork(python: Environment) -> None:
                 jail.kill()
                 await jail.wait()
                 jail.release()
-            forking._lines.clear()  # each round begins without a pause
 
 
 async def test_cancelled_starts_leave_nothing(python: Environment) -> None:
@@ -411,10 +412,16 @@ async def test_a_template_that_nobody_uses_goes(
     python: Environment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(template, "KEEP_S", 0.05)
+    started: list[template.Template] = []
+
+    async def note(cold: BwrapLauncher, spec: TemplateSpec, system_calls: bytes) -> object:
+        started.append(await template.start_template(cold, spec, system_calls))
+        return started[-1]
+
+    monkeypatch.setattr(launcher, "start_template", note)
     async with open_launcher() as forking:
         async with open_session(python, launcher=forking) as session:
-            [made] = [line.template for line in forking._lines.values()]
-            assert made is not None
+            [made] = started
             with trio.fail_after(ENDING_S):
                 while made.is_open:
                     await trio.testing.wait_all_tasks_blocked(0.01)

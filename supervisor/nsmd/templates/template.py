@@ -205,6 +205,7 @@ class Template:
             ours.enter_context(channel).setblocking(False)
             with theirs:
                 await self._ask(request, theirs.fileno())
+            jail = None
             with trio.move_on_after(FORK_TIMEOUT_S) as patience:
                 self._waiting.add(patience)
                 try:
@@ -212,7 +213,7 @@ class Template:
                 finally:
                     self._waiting.discard(patience)
                 ours.pop_all()
-            if patience.cancelled_caught:
+            if jail is None:
                 if not self.is_open:
                     raise TemplateGoneError("the template ended before it had forked")
                 # It hangs; what it has forked does not depend on it.
