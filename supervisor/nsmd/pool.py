@@ -150,8 +150,7 @@ class Pool:
         start: makes a session of a kind and starts its task.
         nursery: owns the pool's two tasks; cancelling it stops refills.
         memory: what there is of it.
-        at_once: refills at the same time; None for half of the processors. A start is nearly all
-            processor time: more of them would take it from calls, and each would take longer.
+        processors: that starts can use; None for those that this process may use.
     """
 
     def __init__(
@@ -160,16 +159,15 @@ class Pool:
         start: START,
         nursery: trio.Nursery,
         memory: Memory | None = None,
-        at_once: int | None = None,
+        processors: int | None = None,
     ) -> None:
         self._settings = settings
         self._start = start
         self._memory = memory or UnknownMemory()
-        self._at_once = at_once or max(1, len(os.sched_getaffinity(0)) // 2)
+        self._processors = processors or len(os.sched_getaffinity(0))
         self._kinds: OrderedDict[JailSpec, Kind] = OrderedDict()
         # Of sessions, spares and taken ones.
         self._starts: dict[Session, _Start] = {}
-        self._refilling: set[Session] = set()
         # Taken and without an answer yet, the newest last: since when.
         self._unanswered: dict[Session, float] = {}
         self._answered_s = -math.inf
@@ -244,7 +242,6 @@ class Pool:
     def ready(self, session: Session) -> None:
         """A session, spare or taken, can run code now."""
         start = self._starts.pop(session, None)
-        self._refilling.discard(session)
         kind = self._kinds.get(session.spec)
         if kind is None or start is None:
             return
@@ -262,7 +259,6 @@ class Pool:
     def forget(self, session: Session) -> None:
         """Nothing is left of a session, spare or taken."""
         self._starts.pop(session, None)
-        self._refilling.discard(session)
         self._unanswered.pop(session, None)
         kind = self._kinds.get(session.spec)
         if kind is None:
@@ -319,10 +315,8 @@ class Pool:
         if not plan.starts:
             self._short_s = None
         for index in plan.starts:
-            # What callers wait for goes first. One that is ready, or answered, has this looked at
-            # again.
-            callers = len(self._starts) - len(self._refilling)
-            if len(self._refilling) >= self._at_once or callers > self._at_once:
+            # One that is ready, or answered, has this looked at again.
+            if len(self._starts) >= self._starts_at_once(kinds[index], now):
                 break
             if self._short_s is None:
                 self._short_s = now
@@ -330,9 +324,7 @@ class Pool:
                 self._look_at(due_s)
                 break
             self._short_s = now  # the next one lets calls go first again
-            session = self._begin(kinds[index].spec, now, refill=True)
-            kinds[index].starting.append(session)
-            self._refilling.add(session)
+            kinds[index].starting.append(self._begin(kinds[index].spec, now, refill=True))
         self._look_at(now + plan.again_s)
 
     def _refill_at(self, kind: Kind, now: float) -> float:
@@ -345,6 +337,14 @@ class Pool:
             short_s=now if self._short_s is None else self._short_s,
         )
 
+    def _starts_at_once(self, kind: Kind, now: float) -> int:
+        return poolpolicy.starts_at_once(
+            stocked=bool(kind.ready),
+            processors=self._processors,
+            rate_per_s=kind.demand.rate(now),
+            lead_s=kind.lead_s,
+        )
+
     def _begin(self, spec: JailSpec, now: float, *, refill: bool) -> Session:
         session = self._start(spec)
         self._starts[session] = _Start(now, refill)
@@ -355,7 +355,6 @@ class Pool:
         for spares in (kind.ready, kind.starting):
             while spares and kind.spares > most:
                 session = spares.pop(0)
-                self._refilling.discard(session)
                 session.end(f"the pool has no use for it: {why}")
 
     def _kind(self, spec: JailSpec) -> Kind:

@@ -46,6 +46,9 @@ which on they have none. Systems that keep memory free by killing act at some te
 RESERVE_SHARE = 0.05
 """Of all memory: what is left of it when no spare is kept any more."""
 
+MOST_AT_ONCE = 4
+"""Starts at once that refills take part in; as many as there are callers' own at once."""
+
 SOONEST_S = 0.001
 """Before it is looked at again."""
 
@@ -206,6 +209,18 @@ def refill_at(
     return max(now_s, min(quiet, short_s + patience))
 
 
+def starts_at_once(*, stocked: bool, processors: int, rate_per_s: float, lead_s: float) -> int:
+    """How many sessions may be starting, callers' own included, for a refill to begin, too.
+
+    A start is nearly all processor time: more at once take it from calls, and each takes longer.
+    So half of the processors, all of them where nothing is left, and always as many as keep up
+    with the calls: those that come in the time of one start (Little's law).
+    """
+    needed = math.ceil(min(rate_per_s * lead_s, MOST_AT_ONCE))
+    usual = max(1, processors // 2) if stocked else max(processors, needed + 1)
+    return min(MOST_AT_ONCE, max(usual, needed))
+
+
 def _asked(kind: KindSeen, settings: PoolSettings) -> KindPlan:
     """What one kind should have if there were room for everything."""
     used = kind.idle_s < settings.keep_seconds
@@ -221,6 +236,10 @@ def _asked(kind: KindSeen, settings: PoolSettings) -> KindPlan:
     if kind.failed_s < backoff_s(kind.failures) and want.wanted > kind.spares:
         pause = f"tried again after {backoff_s(kind.failures):.0f} s"
         return KindPlan(wanted=kind.spares, why=f"{kind.failures} failed in a row; {pause}")
+    if kind.failures and want.wanted > max(kind.spares, 1):
+        return KindPlan(
+            wanted=max(kind.spares, 1), why=f"{kind.failures} failed in a row; one is tried again"
+        )
     return want
 
 

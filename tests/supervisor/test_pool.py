@@ -85,7 +85,7 @@ class Bench:
 
 @asynccontextmanager
 async def bench(
-    behave: Behaviour = slow, *, at_once: int = 1, **settings: float
+    behave: Behaviour = slow, *, processors: int = 2, **settings: float
 ) -> AsyncGenerator[Bench]:
     async with launching(behave) as launcher, trio.open_nursery() as nursery:
         started: list[Session] = []
@@ -116,7 +116,7 @@ async def bench(
         timers = Timers()
         nursery.start_soon(timers.run)
         memory = FakeMemory()
-        pool = Pool(PoolSettings(**settings), start, nursery, memory, at_once)  # type: ignore[arg-type]
+        pool = Pool(PoolSettings(**settings), start, nursery, memory, processors)  # type: ignore[arg-type]
         await trio.testing.wait_all_tasks_blocked()
         yield Bench(pool, started, launcher, memory)
         nursery.cancel_scope.cancel()
@@ -160,19 +160,25 @@ async def test_a_refill_does_not_wait_for_a_long_call(autojump_clock: trio.abc.C
         assert it.pool.spares == 2
 
 
-async def test_refills_come_one_at_a_time_and_are_measured(
+async def test_refills_come_after_callers_and_one_or_two_at_a_time(
     autojump_clock: trio.abc.Clock,
 ) -> None:
     async with bench() as it:
-        for _ in range(6):
-            it.pool.answered(it.pool.take(spec()))
+        callers = [it.pool.take(spec()) for _ in range(6)]
         most = 0
         while it.pool.spares < 6 or it.starting():
-            await trio.sleep(0.01)
-            most = max(most, it.starting())
-        assert most == 6  # the calls' own, before any refill
+            await trio.sleep(0.005)
+            refilling = [s for s in it.started if s.state is State.STARTING and s not in callers]
+            if refilling:
+                most = max(most, len(refilling))
+                assert all(session.state is State.IDLE for session in callers)
+        assert most == 2  # both processors, while there is none ready
         (kind,) = it.pool.kinds
         assert kind.refills.quantile(1.0) == pytest.approx(START_S, abs=0.01)
+        assert kind.cost_bytes is None  # calls have no answer: no time for that
+        for caller in callers:
+            it.pool.answered(caller)
+        await it.serve(spec())
         assert kind.cost_bytes == MIB
         assert it.memory.asked == 1
 
@@ -249,9 +255,9 @@ async def test_what_cannot_start_is_tried_less_and_less_often(
         it.launcher.fail = StartFailedError("bwrap: no")
         it.pool.take(spec())
         await trio.sleep(0.9)
-        assert len(it.started) == 2  # the caller's, and one refill
+        assert len(it.started) == 3  # the caller's, and two refills
         await trio.sleep(100)
-        assert len(it.started) == 8  # after 1, 2, 4, 8, 16 and 32 seconds
+        assert len(it.started) == 9  # one after 1, 2, 4, 8, 16 and 32 seconds
         it.launcher.fail = None
         await trio.sleep(100)
         assert it.pool.spares == 2

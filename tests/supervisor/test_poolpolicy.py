@@ -13,6 +13,7 @@ from nsmd.poolpolicy import (
     EXPECTED_S,
     HIGH_PERCENT,
     MAX_BACKOFF_S,
+    MOST_AT_ONCE,
     UNKNOWN_COST_BYTES,
     KindSeen,
     MemorySeen,
@@ -21,6 +22,7 @@ from nsmd.poolpolicy import (
     backoff_s,
     plan,
     refill_at,
+    starts_at_once,
 )
 from nsmd.settings import PoolSettings
 
@@ -240,7 +242,7 @@ def test_what_does_not_start_is_tried_less_and_less_often() -> None:
     assert wanted(made) == [0]
     assert made.again_s == pytest.approx(2.5)
     assert "3 failed in a row; tried again after 4 s" in made.kinds[0].why
-    assert wanted(plan(observe(dataclasses.replace(failed, failed_s=4.0)))) == [2]
+    assert wanted(plan(observe(dataclasses.replace(failed, failed_s=4.0)))) == [1]
 
 
 def test_at_rest_the_only_time_is_the_end_of_use() -> None:
@@ -278,3 +280,16 @@ def test_a_refill_lets_the_call_go_first() -> None:
     assert at(answered_s=10.0) == pytest.approx(10.002)
     assert at(unanswered_s=9.0, short_s=9.0) == 10.0
     assert at(unanswered_s=10.0, lead_s=0.003) == pytest.approx(10.006)
+
+
+def test_starts_at_once_are_few_unless_calls_come_faster() -> None:
+    def at_once(
+        *, stocked: bool, processors: int = 2, rate: float = 0.1, lead: float = 0.05
+    ) -> int:
+        return starts_at_once(stocked=stocked, processors=processors, rate_per_s=rate, lead_s=lead)
+
+    assert at_once(stocked=True) == 1
+    assert at_once(stocked=False) == 2
+    assert at_once(stocked=True, processors=1) == 1
+    assert at_once(stocked=True, rate=5.0, lead=0.5) == 3  # a machine that is busy with more
+    assert at_once(stocked=False, processors=64, rate=1e9, lead=20.0) == MOST_AT_ONCE
