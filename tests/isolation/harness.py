@@ -66,7 +66,8 @@ class Probe:
         weakness: with which it must succeed in a jail of its own.
         fork_weakness: with which it must succeed in a fork; None for the same.
         needs: what of the stage it cannot do without.
-        held_twice: by name, layers without one of which alone it must fail all the same.
+        held_twice, fork_held_twice: by name, layers without one of which alone it must fail all
+            the same.
     """
 
     name: str
@@ -79,6 +80,7 @@ class Probe:
     fork_weakness: Weakness | None = None
     needs: str = "project"
     held_twice: Mapping[str, Weakness] = dataclasses.field(default_factory=dict[str, Weakness])
+    fork_held_twice: Mapping[str, Weakness] = dataclasses.field(default_factory=dict[str, Weakness])
 
 
 PYTHON_PRELUDE = """\
@@ -126,6 +128,7 @@ PATCHED = """\
 import sys
 space = {{"__name__": "template", "__file__": __file__}}
 exec(compile({source!r}, __file__, "exec"), space)
+space["COMMON"] = ""  # no probe is better for them
 {patch}
 space["main"](sys.argv[1:])
 """
@@ -249,16 +252,8 @@ async def run_with(launcher: Launcher, probe: Probe, stage: Stage, environment: 
     return words
 
 
-async def run_probe(
-    kind: Kind,
-    probe: Probe,
-    stage: Stage,
-    environment: Environment,
-    weakness: Weakness | None = None,
+async def run_cold(
+    probe: Probe, stage: Stage, environment: Environment, weakness: Weakness | None = None
 ) -> str:
-    """Run a probe in a jail or a template of its own: the real one, or one with a weakness."""
-    launcher = launcher_for(kind, probe, stage, weakness)
-    if kind == "cold":
-        return await run_with(launcher, probe, stage, environment)
-    async with forking(launcher) as forks:
-        return await run_with(forks, probe, stage, environment)
+    """Run a probe in a jail of its own: the real one, or one with a weakness."""
+    return await run_with(launcher_for("cold", probe, stage, weakness), probe, stage, environment)

@@ -16,6 +16,10 @@ def _project_by_path(words: Arguments, stage: Stage) -> Arguments:
     return [*words[: place - 2], "--bind", stage.project.path, *words[place:]]
 
 
+_HOST_DIRECTORY = Weakness(
+    arguments=with_more(lambda stage: ["--ro-bind", stage.directory, stage.directory])
+)
+
 PROBES = (
     Probe(
         name="host-directory",
@@ -25,9 +29,7 @@ ways = ["", "/proc/self/root", "/proc/1/root", "/proc/self/cwd/..", "/proc/threa
 ways += [f"/proc/{pid}/root" for pid in os.listdir("/proc") if pid.isdecimal()]
 verdict([way for way in ways if attempt(os.stat, way + STAGE["secret"])])
 """,
-        weakness=Weakness(
-            arguments=with_more(lambda stage: ["--ro-bind", stage.directory, stage.directory])
-        ),
+        weakness=_HOST_DIRECTORY,
     ),
     Probe(
         name="host-directory-from-bash",
@@ -38,9 +40,7 @@ found=; for way in "" /proc/self/root /proc/1/root; do
   if [ -e "$way$SECRET" ] || cat "$way$SECRET" 2>/dev/null; then found="$found $way$SECRET"; fi
 done; verdict "$found"
 """,
-        weakness=Weakness(
-            arguments=with_more(lambda stage: ["--ro-bind", stage.directory, stage.directory])
-        ),
+        weakness=_HOST_DIRECTORY,
     ),
     Probe(
         name="host-directory-from-node",
@@ -50,9 +50,7 @@ done; verdict "$found"
 verdict(['', '/proc/self/root', '/proc/1/root']
   .filter((way) => require('fs').existsSync(way + STAGE.secret)).join(' '))
 """,
-        weakness=Weakness(
-            arguments=with_more(lambda stage: ["--ro-bind", stage.directory, stage.directory])
-        ),
+        weakness=_HOST_DIRECTORY,
     ),
     Probe(
         name="top-level",

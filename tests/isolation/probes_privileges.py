@@ -33,6 +33,9 @@ _POWERFUL = both(
 
 _STRONG = Weakness(arguments=_POWERFUL)
 _STRONG_FORK = Weakness(template=POWERFUL)
+_HOST_DIRECTORY = Weakness(
+    arguments=with_more(lambda stage: ["--ro-bind", stage.directory, stage.directory])
+)
 _NO_NETWORK_NAMESPACE = Weakness(arguments=without("--unshare-net"), template=ONE_NETWORK)
 
 PROBES = (
@@ -67,8 +70,10 @@ verdict(made or (program == 0 and "unshare(1) works"))
         held_twice={
             "filter": Weakness(arguments=without("--seccomp")),
             "disable-userns": Weakness(arguments=without("--disable-userns")),
-            "filter of forks": Weakness(template=NO_FILTER),
-            "limits of forks": Weakness(template=MORE_NAMESPACES),
+        },
+        fork_held_twice={
+            "filter": Weakness(template=NO_FILTER),
+            "limits": Weakness(template=MORE_NAMESPACES),
         },
     ),
     Probe(
@@ -213,9 +218,7 @@ verdict([n for n in names if attempt(os.open, f"/proc/{n}", os.O_WRONLY) is not 
 """,
         weakness=Weakness(
             arguments=with_more(
-                lambda stage: [
-                    *("--bind", f"{stage.project.path}/data", "/proc/sys/kernel/core_pattern")
-                ]
+                lambda stage: [*("--bind", stage.status, "/proc/sys/kernel/core_pattern")]
             )
         ),
         fork_weakness=Weakness(template=with_mount("/tmp/data", "/proc/sys/kernel/core_pattern")),
@@ -269,9 +272,7 @@ def connect():
         return True
 verdict(attempt(connect) and "connected")
 """,
-        weakness=Weakness(
-            arguments=with_more(lambda stage: ["--ro-bind", stage.directory, stage.directory])
-        ),
+        weakness=_HOST_DIRECTORY,
     ),
     Probe(
         name="interfaces",

@@ -106,6 +106,7 @@ def open_stage() -> Generator[Stage, None, None]:
         outside = stack.enter_context(open_directory("/var/tmp"))
         (outside / "secret").write_text(CANARY)
         (outside / "status").write_text("Name:\tpython3\nNoNewPrivs:\t0\n")
+        (outside / "status").chmod(0o666)
         project = outside / "project"
         project.mkdir()
         (project / "data").write_text("data")

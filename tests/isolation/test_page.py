@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from isolation.probes import PROBES
 from isolation.probes_calls import ALL
-from isolation.test_probes import PROBES
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "isolation.md"
 

@@ -45,15 +45,6 @@ def python() -> Environment:
     return environments()["python"]
 
 
-@pytest.fixture(scope="module")
-def background() -> Generator[Background, None, None]:
-    made = Background()
-    try:
-        yield made
-    finally:
-        made.close()
-
-
 @asynccontextmanager
 async def fork_of(
     launcher: Launcher, environment: Environment
