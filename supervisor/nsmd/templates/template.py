@@ -176,7 +176,12 @@ class Template:
         """Until it ends, is closed, or has not been used for `KEEP_S`."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._until_dead)
-            while self.is_open and (left_s := self.used_s + KEEP_S - trio.current_time()) > 0:
+            while self.is_open:
+                if self._waiting:
+                    self.used_s = trio.current_time()
+                left_s = self.used_s + KEEP_S - trio.current_time()
+                if left_s <= 0:
+                    break
                 with trio.move_on_after(left_s):
                     await self._closed.wait()
             nursery.cancel_scope.cancel()
