@@ -21,7 +21,9 @@ import pictures
 from e2e_support import end_supervisor, program, run, supervisor, variables_for, wait_gone
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Generator, Mapping
+
+    from e2e_support import Supervisor
 
 ERAS = ["legacy", "2026-07-28", "auto"]
 
@@ -53,77 +55,82 @@ def project(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.fixture
+def emptied(shared: Supervisor) -> Generator[Supervisor]:
+    """The module's supervisor, without sessions before and after."""
+    yield shared
+    with shared.client() as client:
+        client.kill_all()
+
+
 @pytest.mark.node
 @pytest.mark.parametrize("era", ERAS)
-async def test_the_main_job_in_both_eras(short_dir: Path, project: Path, era: Any) -> None:
-    with supervisor(short_dir) as it:
-        variables = it.variables | {"PROJECT_DIR": str(project)}
-        async with Client(server(variables), mode=era) as client:
-            tools = (await client.list_tools()).tools
-            assert [tool.name for tool in tools] == ["run"]
-            assert "/project, read-only" in (tools[0].description or "")
+async def test_the_main_job_in_both_eras(emptied: Supervisor, project: Path, era: Any) -> None:
+    variables = emptied.variables | {"PROJECT_DIR": str(project)}
+    async with Client(server(variables), mode=era) as client:
+        tools = (await client.list_tools()).tools
+        assert [tool.name for tool in tools] == ["run"]
+        assert "/project, read-only" in (tools[0].description or "")
 
-            async def call(code: str, env: str, **more: Any) -> CallToolResult:
-                return await client.call_tool("run", {"code": code, "env": env, **more})
+        async def call(code: str, env: str, **more: Any) -> CallToolResult:
+            return await client.call_tool("run", {"code": code, "env": env, **more})
 
-            total = "t = sum(int(n) for n in open('/project/numbers.txt'))"
-            assert not (await call(total, "python", session="s")).is_error
-            assert text_of(await call("t", "python", session="s")) == "42\n"
-            failed = await call("exit 3", "bash")
-            assert failed.is_error
-            assert "exit code 3" in text_of(failed)
-            denied = await call("echo x > /project/new", "bash")
-            assert denied.is_error
-            assert "no output" in text_of(await call("let x = 1", "node"))
-            assert "Did you mean 'python'" in text_of(await call("1", "pyhton"))
-            wrong = await call("echo", "bash", session="s")
-            assert wrong.is_error
-            assert "runs python, not bash" in text_of(wrong)
-        with it.client() as control:
-            (row,) = control.sessions()
-            assert (row.name, row.project) == ("s", str(project))
+        total = "t = sum(int(n) for n in open('/project/numbers.txt'))"
+        assert not (await call(total, "python", session="s")).is_error
+        assert text_of(await call("t", "python", session="s")) == "42\n"
+        failed = await call("exit 3", "bash")
+        assert failed.is_error
+        assert "exit code 3" in text_of(failed)
+        denied = await call("echo x > /project/new", "bash")
+        assert denied.is_error
+        assert "no output" in text_of(await call("let x = 1", "node"))
+        assert "Did you mean 'python'" in text_of(await call("1", "pyhton"))
+        wrong = await call("echo", "bash", session="s")
+        assert wrong.is_error
+        assert "runs python, not bash" in text_of(wrong)
+    with emptied.client() as control:
+        (row,) = control.sessions()
+        assert (row.name, row.project) == ("s", str(project))
 
 
-async def test_the_same_client_finds_its_sessions_again(short_dir: Path) -> None:
-    with supervisor(short_dir) as it:
-        for expected in ("(no output)", "kept\n"):
-            code = "print(x)" if "kept" in expected else "x = 'kept'"
-            async with Client(server(it.variables), mode="legacy") as client:
-                result = await client.call_tool(
-                    "run", {"code": code, "env": "python", "session": "mine"}
-                )
-                assert expected in text_of(result)
-        shared = it.variables | {"NSM_SCOPE": "elsewhere"}
-        async with Client(server(shared), mode="legacy") as client:
-            other = await client.call_tool(
-                "run", {"code": "print(x)", "env": "python", "session": "mine"}
+async def test_the_same_client_finds_its_sessions_again(emptied: Supervisor) -> None:
+    for expected in ("(no output)", "kept\n"):
+        code = "print(x)" if "kept" in expected else "x = 'kept'"
+        async with Client(server(emptied.variables), mode="legacy") as client:
+            result = await client.call_tool(
+                "run", {"code": code, "env": "python", "session": "mine"}
             )
-            assert other.is_error
+            assert expected in text_of(result)
+    shared = emptied.variables | {"NSM_SCOPE": "elsewhere"}
+    async with Client(server(shared), mode="legacy") as client:
+        other = await client.call_tool(
+            "run", {"code": "print(x)", "env": "python", "session": "mine"}
+        )
+        assert other.is_error
 
 
 async def test_what_a_result_has_no_room_for_is_in_a_file_of_the_session(
-    short_dir: Path,
+    emptied: Supervisor,
 ) -> None:
-    with supervisor(short_dir) as it:
-        async with Client(server(it.variables), mode="legacy") as client:
-            call = partial(client.call_tool, "run")
-            code = "for n in range(20_000): print(f'line {n}')"
-            result = await call({"code": code, "env": "python", "session": "long"})
-            text = text_of(result)
-            assert len(text) < 42_000
-            assert text.startswith("line 0\n")
-            assert "line 19999\n" in text
-            found = re.search(r"all of it is in (/workspace/\.nsm/\S+?)\]", text)
-            assert found is not None, text[-300:]
-            counted = await call(
-                {"code": f"len(open('{found[1]}').readlines())", "env": "python", "session": "long"}
-            )
-            assert text_of(counted) == "20000\n"
-            once = text_of(await call({"code": code, "env": "python"}))
-            assert "repeat with a session" in once
+    async with Client(server(emptied.variables), mode="legacy") as client:
+        call = partial(client.call_tool, "run")
+        code = "for n in range(20_000): print(f'line {n}')"
+        result = await call({"code": code, "env": "python", "session": "long"})
+        text = text_of(result)
+        assert len(text) < 42_000
+        assert text.startswith("line 0\n")
+        assert "line 19999\n" in text
+        found = re.search(r"all of it is in (/workspace/\.nsm/\S+?)\]", text)
+        assert found is not None, text[-300:]
+        counted = await call(
+            {"code": f"len(open('{found[1]}').readlines())", "env": "python", "session": "long"}
+        )
+        assert text_of(counted) == "20000\n"
+        once = text_of(await call({"code": code, "env": "python"}))
+        assert "repeat with a session" in once
 
 
-async def test_images(short_dir: Path) -> None:
+async def test_images(emptied: Supervisor) -> None:
     """A figure left open, an object that draws itself, one that is broken, one too large."""
     picture = pictures.png(640, 480)
     prepare = f"""
@@ -137,63 +144,59 @@ class Drawn:
     def __init__(self, data): self.data = data
     def _repr_png_(self): return self.data
 """
-    with supervisor(short_dir) as it:
-        async with Client(server(it.variables), mode="legacy") as client:
+    async with Client(server(emptied.variables), mode="legacy") as client:
 
-            async def run(code: str) -> CallToolResult:
-                return await client.call_tool(
-                    "run", {"code": code, "env": "python", "session": "plots"}
-                )
-
-            assert not (await run(prepare)).is_error
-            result = await run(
-                "import matplotlib.pyplot; matplotlib.pyplot.PICTURE = PICTURE\n"
-                "print('text'); display(Drawn(PICTURE[:-1])); Drawn(PICTURE)"
+        async def run(code: str) -> CallToolResult:
+            return await client.call_tool(
+                "run", {"code": code, "env": "python", "session": "plots"}
             )
-            assert [part.type for part in result.content] == ["text", "image", "image"]
-            assert re.sub(r"<.*>", "<...>", text_of(result)) == (
-                "text\n<...>\n"
-                f"[image/png, {len(picture) - 1} bytes, cannot be shown: it is a damaged or "
-                "incomplete PNG]\n"
-                "[image 1: image/png, 640x480]\n[image 2: image/png, 640x480]\n"
+
+        assert not (await run(prepare)).is_error
+        result = await run(
+            "import matplotlib.pyplot; matplotlib.pyplot.PICTURE = PICTURE\n"
+            "print('text'); display(Drawn(PICTURE[:-1])); Drawn(PICTURE)"
+        )
+        assert [part.type for part in result.content] == ["text", "image", "image"]
+        assert re.sub(r"<.*>", "<...>", text_of(result)) == (
+            "text\n<...>\n"
+            f"[image/png, {len(picture) - 1} bytes, cannot be shown: it is a damaged or "
+            "incomplete PNG]\n"
+            "[image 1: image/png, 640x480]\n[image 2: image/png, 640x480]\n"
+        )
+        for part in result.content[1:]:
+            assert isinstance(part, ImageContent)
+            assert (part.mime_type, base64.b64decode(part.data)) == ("image/png", picture)
+        result = await run(f"Drawn({pictures.png(10_000, 1)!r})")
+        assert "[image/png, 10000x1, " in text_of(result)
+        assert "save to files" in text_of(result)
+        assert "Drawn object" in text_of(result)
+
+
+async def test_progress_and_cancellation(emptied: Supervisor) -> None:
+    async with Client(server(emptied.variables), mode="legacy") as client:
+        heard: list[str] = []
+
+        async def on_progress(progress: float, total: float | None, message: str | None) -> None:
+            del progress, total
+            heard.append(message or "")
+            if "started" in "".join(heard):
+                scope.cancel()
+
+        with trio.CancelScope() as scope:
+            await client.call_tool(
+                "run",
+                {
+                    "code": "n = 1; print('started', flush=True)\nwhile True: pass",
+                    "env": "python",
+                    "session": "loop",
+                },
+                progress_callback=on_progress,
             )
-            for part in result.content[1:]:
-                assert isinstance(part, ImageContent)
-                assert (part.mime_type, base64.b64decode(part.data)) == ("image/png", picture)
-            result = await run(f"Drawn({pictures.png(10_000, 1)!r})")
-            assert "[image/png, 10000x1, " in text_of(result)
-            assert "save to files" in text_of(result)
-            assert "Drawn object" in text_of(result)
-
-
-async def test_progress_and_cancellation(short_dir: Path) -> None:
-    with supervisor(short_dir) as it:
-        async with Client(server(it.variables), mode="legacy") as client:
-            heard: list[str] = []
-
-            async def on_progress(
-                progress: float, total: float | None, message: str | None
-            ) -> None:
-                del progress, total
-                heard.append(message or "")
-                if "started" in "".join(heard):
-                    scope.cancel()
-
-            with trio.CancelScope() as scope:
-                await client.call_tool(
-                    "run",
-                    {
-                        "code": "n = 1; print('started', flush=True)\nwhile True: pass",
-                        "env": "python",
-                        "session": "loop",
-                    },
-                    progress_callback=on_progress,
-                )
-            assert scope.cancelled_caught
-            after = await client.call_tool(
-                "run", {"code": "print('usable')", "env": "python", "session": "loop"}
-            )
-            assert "usable" in text_of(after)
+        assert scope.cancelled_caught
+        after = await client.call_tool(
+            "run", {"code": "print('usable')", "env": "python", "session": "loop"}
+        )
+        assert "usable" in text_of(after)
 
 
 async def test_ten_shims_at_once_start_one_supervisor(short_dir: Path) -> None:
