@@ -15,6 +15,7 @@ import pytest
 
 import sandbox_agent
 from agent_process import ANSWER_TIMEOUT_S, PYTHON, AgentProcess, direct_agent
+from processes import ending
 from sandbox_agent import Link, Poller
 
 
@@ -150,8 +151,10 @@ def test_pipes_do_as_well_as_a_socket(tmp_path: Path) -> None:
         {"type": "shutdown"},
     ]
     command = [PYTHON, "-I", str(sandbox_agent.__file__), "--workspace", str(tmp_path)]
-    with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    with ending(
+        subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
     ) as process:
         assert process.stdin is not None
         assert process.stdout is not None

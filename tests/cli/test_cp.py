@@ -19,6 +19,7 @@ from nsm.cli import main as cli
 from nsm.cli import progress
 from nsm.cli.localfiles import Target
 from nsm.wire.errors import UnknownSessionError
+from processes import ending
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -269,7 +270,7 @@ def test_a_copy_that_is_ended_leaves_nothing(
     files.files = {"/workspace/big": (BIG, 0o644)}
     files.hold["/workspace/big"] = threading.Event()
     (here / "big").write_text("old")
-    with subprocess.Popen([*NSM, "cp", "work:big", "."], stderr=subprocess.PIPE) as process:
+    with ending(subprocess.Popen([*NSM, "cp", "work:big", "."], stderr=subprocess.PIPE)) as process:
         assert files.reading.wait(TIMEOUT_S)
         process.send_signal(number)
         _, err = process.communicate(timeout=TIMEOUT_S)
@@ -317,7 +318,9 @@ def test_standard_output(files: FakeFiles) -> None:
         )
     assert done.returncode == 1
     assert done.stderr.startswith(b"nsm: standard output can't be written: No space left")
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+    with ending(
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    ) as process:
         assert process.stdout is not None
         process.stdout.close()
         assert process.stderr is not None
@@ -328,7 +331,7 @@ def test_standard_output(files: FakeFiles) -> None:
 def test_a_terminal_is_not_driven(files: FakeFiles) -> None:
     files.files = {"/workspace/a": ("é\x1b]0;title\x07\x1b[31mred\x1b[".encode() + b"\xff", 0o644)}
     ours, theirs = pty.openpty()
-    with subprocess.Popen([*NSM, "cp", "work:a", "-"], stdout=theirs) as process:
+    with ending(subprocess.Popen([*NSM, "cp", "work:a", "-"], stdout=theirs)) as process:
         os.close(theirs)
         assert process.wait(TIMEOUT_S) == 0
     shown = os.read(ours, 4096).decode()

@@ -15,6 +15,7 @@ import samples
 from fakesupervisor import Exchange, FakeSupervisor
 from nsm.cli import main as cli
 from nsm.wire.errors import UnknownSessionError
+from processes import ending
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -81,8 +82,10 @@ def test_json(capsys: pytest.CaptureFixture[str], supervisor: FakeSupervisor) ->
 
 @pytest.mark.parametrize("more", [[], ["--json"]])
 def test_following_until_ctrl_c(supervisor: FakeSupervisor, more: list[str]) -> None:
-    with subprocess.Popen(
-        [*NSM, "logs", "-f", "a", *more], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    with ending(
+        subprocess.Popen(
+            [*NSM, "logs", "-f", "a", *more], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
     ) as process:
         assert process.stdout is not None
         seen = b""
@@ -104,8 +107,8 @@ def test_a_reader_that_has_enough(supervisor: FakeSupervisor) -> None:
         return samples.log_end()
 
     supervisor.handlers["logs"] = endless
-    with subprocess.Popen(
-        [*NSM, "logs", "a"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    with ending(
+        subprocess.Popen([*NSM, "logs", "a"], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     ) as process:
         assert process.stdout is not None
         assert process.stderr is not None

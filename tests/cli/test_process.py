@@ -13,6 +13,7 @@ import pytest
 
 import samples
 from fakesupervisor import Exchange, FakeSupervisor
+from processes import ending
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -104,8 +105,10 @@ def test_ctrl_c_interrupts_the_run_and_shows_what_there_is(supervisor: FakeSuper
         return samples.run_result(stdout="before\nafter\n", interrupted=True, exit_code=130)
 
     supervisor.handlers["run"] = run
-    with subprocess.Popen(
-        [*NSM, "run", "-e", "python", "x"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    with ending(
+        subprocess.Popen(
+            [*NSM, "run", "-e", "python", "x"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
     ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"before\n"
@@ -126,8 +129,10 @@ def test_a_second_ctrl_c_ends_at_once(supervisor: FakeSupervisor) -> None:
         return samples.run_result()
 
     supervisor.handlers["run"] = run
-    with subprocess.Popen(
-        [*NSM, "run", "-e", "python", "x"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    with ending(
+        subprocess.Popen(
+            [*NSM, "run", "-e", "python", "x"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
     ) as process:
         assert process.stdout is not None
         process.stdout.readline()
@@ -148,8 +153,10 @@ def test_a_reader_that_goes_ends_it_quietly(supervisor: FakeSupervisor) -> None:
         return samples.run_result()
 
     supervisor.handlers["run"] = run
-    with subprocess.Popen(
-        [*NSM, "run", "-e", "python", "x"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    with ending(
+        subprocess.Popen(
+            [*NSM, "run", "-e", "python", "x"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
     ) as process:
         assert process.stdout is not None
         assert process.stderr is not None

@@ -13,6 +13,7 @@ import pytest
 
 import pictures
 from e2e_support import Supervisor, program, supervisor
+from processes import ending
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -88,11 +89,13 @@ def test_files_there_and_back(sh: Shell) -> None:
 
 
 def test_files_while_code_runs(sh: Shell) -> None:
-    with subprocess.Popen(
-        [program("nsm"), "run", "-e", "python", "-s", "work"],
-        env=sh.variables,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
+    with ending(
+        subprocess.Popen(
+            [program("nsm"), "run", "-e", "python", "-s", "work"],
+            env=sh.variables,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
     ) as running:
         assert running.stdin is not None
         assert running.stdout is not None
@@ -206,14 +209,16 @@ def test_ended_sessions(sh: Shell) -> None:
 def test_following(sh: Shell) -> None:
     command = [program("nsm"), "logs", "-f", "-n", "0", "work"]
     for ends_by_itself in (False, True):
-        with subprocess.Popen(
-            command, env=sh.variables, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        with ending(
+            subprocess.Popen(
+                command, env=sh.variables, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+            )
         ) as following:
             assert following.stdout is not None
             assert following.stdout.readline().startswith(b"session work")
             sh.out("nsm run -e python -s work 'print(\"seen\")'")
-            while b"seen" not in following.stdout.readline():
-                pass
+            while b"seen" not in (line := following.stdout.readline()):
+                assert line, "it ended"
             if ends_by_itself:
                 sh.out("nsm kill work")
             else:

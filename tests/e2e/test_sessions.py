@@ -22,6 +22,7 @@ from nsm.wire.errors import (
     SessionEndedError,
     StartFailedError,
 )
+from processes import ending
 
 if TYPE_CHECKING:
     from e2e_support import Supervisor
@@ -106,8 +107,10 @@ def test_a_client_that_vanishes_leaves_no_process(shared: Supervisor) -> None:
         "with nsm.Client(autostart=False) as client:\n"
         f"    client.run({code!r}, env='python', on_output=lambda *_: print(flush=True))\n"
     )
-    with subprocess.Popen(
-        [sys.executable, "-P", "-c", program], env=shared.variables, stdout=subprocess.PIPE
+    with ending(
+        subprocess.Popen(
+            [sys.executable, "-P", "-c", program], env=shared.variables, stdout=subprocess.PIPE
+        )
     ) as vanishing:
         assert vanishing.stdout is not None
         vanishing.stdout.readline()  # its code runs

@@ -20,6 +20,7 @@ from isolation.harness import WeakLauncher, Weakness
 from isolation.stage import Stage, open_stage
 from nsmd.jail import BwrapLauncher, Jail
 from nsmd.values import Environment
+from processes import ending
 from realjail import (
     environments,
     jail_spec,
@@ -132,7 +133,7 @@ trio.run(main)
 """
     command = [sys.executable, "-c", program]
     # The blocking call waits for the kernel to start it, no longer.
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as supervisor:  # noqa: ASYNC220
+    with ending(subprocess.Popen(command, stdout=subprocess.PIPE)) as supervisor:  # noqa: ASYNC220
         assert supervisor.stdout is not None
         pid = int(supervisor.stdout.readline())
         with Watched(tree(pid)) as watched:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from nsmd.procstats import usage_of
+from processes import ending
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
 TICKS = os.sysconf("SC_CLK_TCK")
@@ -89,8 +90,10 @@ def test_a_forked_process_takes_what_it_has_written() -> None:
         "    os._exit(0)\n"
         "os.wait()\n"
     )
-    with subprocess.Popen(
-        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    with ending(
+        subprocess.Popen(
+            [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
     ) as parent:
         assert parent.stdout is not None
         child = int(parent.stdout.readline())
@@ -149,8 +152,10 @@ def test_real_processes() -> None:
         " stdin=subprocess.PIPE)\n"
         "print('up', flush=True)\nsys.stdin.read()\nchild.stdin.close()\nchild.wait()\n"
     )
-    with subprocess.Popen(
-        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    with ending(
+        subprocess.Popen(
+            [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
     ) as parent:
         assert parent.stdout is not None
         parent.stdout.readline()
