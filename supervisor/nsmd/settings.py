@@ -85,7 +85,7 @@ class SessionSettings:
 
     idle_timeout_seconds: Seconds = 86400.0
     max_lifetime_seconds: Seconds = 604800.0
-    max_sessions: Annotated[int, Ge(1), Le(100_000)] = 100
+    max_sessions: Annotated[int, Ge(1), Le(100_000)] = 250
     max_queued: Annotated[int, Ge(1), Le(100_000)] = 64
     max_file_mb: Megabytes = 1024
 
