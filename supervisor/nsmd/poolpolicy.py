@@ -67,7 +67,7 @@ class KindSeen:
         spares: that it has, starting ones included.
         rate_per_s: takes, averaged over the last minute or so.
         burst: most takes within the time of one refill, fading.
-        refill_s: from start to ready, the slower ones of the last; None before the first.
+        refill_s: from start to ready, usually; None before the first.
         idle_s: seconds since its last use; infinite if it was never used.
         expected_s: seconds since a client came that is likely to use it; infinite if none did.
         cost_bytes: memory of one spare; None before one was measured.

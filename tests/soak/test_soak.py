@@ -44,6 +44,9 @@ GROWTH_MIB = 2.0
 """How far the last third's median may be above the middle third's most. What is kept on purpose
 comes and goes by ten MiB with the size of the last outputs; a leak goes on past that."""
 
+CONFIG = "[pool]\nmin_spares = 2\nmax_spares = 6\n"
+"""As many for each environment, whatever was asked for lately: it should come to rest."""
+
 FILLING = 300
 """Jails with a long output: a transcript keeps half a megabyte of each, all together 64."""
 
@@ -232,7 +235,10 @@ PROGRAMS = programs(ENVS)
 
 def test_nothing_grows() -> None:
     faulthandler.cancel_dump_traceback_later()  # pytest's; this takes its time
-    with tempfile.TemporaryDirectory(prefix="nsm-") as path, supervisor(Path(path)) as shared:
+    with (
+        tempfile.TemporaryDirectory(prefix="nsm-") as path,
+        supervisor(Path(path), config=CONFIG) as shared,
+    ):
         crew = Crew(shared)
         samples: list[Sample] = []
         try:

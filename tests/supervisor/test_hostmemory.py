@@ -90,7 +90,11 @@ async def test_the_kernel_s_call_is_told_and_not_too_often(
         sender = socket.create_connection(server.getsockname())
         receiver, _ = server.accept()
     with sender, receiver:
-        monkeypatch.setattr(HostMemory, "_open_trigger", lambda _: os.dup(receiver.fileno()))
+
+        def open_trigger(_memory: HostMemory) -> int:
+            return os.dup(receiver.fileno())
+
+        monkeypatch.setattr(HostMemory, "_open_trigger", open_trigger)
         memory, told = HostMemory(), trio.Event()
         times: list[float] = []
 

@@ -178,7 +178,7 @@ async def test_refills_come_after_callers_and_one_or_two_at_a_time(
         assert kind.cost_bytes is None  # calls have no answer: no time for that
         for caller in callers:
             it.pool.answered(caller)
-        await it.serve(spec())
+        await trio.sleep(FILLED_S)
         assert kind.cost_bytes == MIB
         assert it.memory.asked == 1
 
