@@ -54,8 +54,8 @@ class Memory(Protocol):
         """The host's memory now; quick."""
         ...
 
-    def cost_bytes(self, pid: int) -> int | None:
-        """What a jail takes, by its PID 1; None if it is gone."""
+    async def cost_bytes(self, pid: int) -> int | None:
+        """What a jail takes, by its PID 1; None if it is gone. Holds nobody up."""
         ...
 
     async def watch(self, tell: Callable[[], None]) -> None:
@@ -70,7 +70,7 @@ class UnknownMemory:
         """See `Memory`."""
         return MemorySeen()
 
-    def cost_bytes(self, pid: int) -> int | None:
+    async def cost_bytes(self, pid: int) -> int | None:
         """See `Memory`."""
         del pid
         return None
@@ -163,6 +163,7 @@ class Pool:
     ) -> None:
         self._settings = settings
         self._start = start
+        self._nursery = nursery
         self._memory = memory or UnknownMemory()
         self._processors = processors or len(os.sched_getaffinity(0))
         self._kinds: OrderedDict[JailSpec, Kind] = OrderedDict()
@@ -384,13 +385,16 @@ class Pool:
         log.warning("a spare of %s ended: %s", kind.spec.environment.name, session.end_reason)
 
     def _measure_one(self, kinds: tuple[Kind, ...], now: float) -> None:
-        """Ask what a spare takes, now and then; some 0.3 ms, for which no call should wait."""
+        """Ask what a spare takes, now and then, while no call waits."""
         for kind in kinds:
             if kind.ready and now - kind.measured_s >= COST_FRESH_S:
                 kind.measured_s = now
-                cost = self._memory.cost_bytes(kind.ready[-1].pid)
-                kind.cost_bytes = kind.cost_bytes if cost is None else cost
+                self._nursery.start_soon(self._measure, kind, kind.ready[-1].pid)
                 return
+
+    async def _measure(self, kind: Kind, pid: int) -> None:
+        cost = await self._memory.cost_bytes(pid)
+        kind.cost_bytes = kind.cost_bytes if cost is None else cost
 
 
 def _newest(ready: list[Session]) -> Session | None:

@@ -67,8 +67,8 @@ async def test_a_jail_is_all_of_its_processes(tmp_path: Path) -> None:
             "proc/11/task/11/children": "10",  # no loop, whatever is written there
         },
     )
-    assert memory.cost_bytes(10) == 500 * page + 3000 * KIB
-    assert memory.cost_bytes(99) is None
+    assert memory.cost_of(10) == 500 * page + 3000 * KIB
+    assert memory.cost_of(99) is None
 
 
 async def test_this_host() -> None:
@@ -76,7 +76,7 @@ async def test_this_host() -> None:
     seen = memory.seen()
     assert seen.available_bytes is not None
     assert 0 < seen.available_bytes <= seen.total_bytes
-    own = memory.cost_bytes(os.getpid())
+    own = await memory.cost_bytes(os.getpid())
     assert own is not None
     assert MIB < own < seen.total_bytes
     assert memory.seen() is seen  # for a second

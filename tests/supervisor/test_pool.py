@@ -49,7 +49,7 @@ class FakeMemory:
     def seen(self) -> MemorySeen:
         return self.now
 
-    def cost_bytes(self, pid: int) -> int | None:
+    async def cost_bytes(self, pid: int) -> int | None:
         assert pid > 0
         self.asked += 1
         return MIB
