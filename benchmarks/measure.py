@@ -1,4 +1,4 @@
-"""Pairs of measurements and their ratios.
+"""What is measured, as values: pairs and their ratios, distributions, curves.
 
 What is compared is measured alternately in one run, so that both sides see the same machine in the
 same state. A ratio says something on another machine too; a duration does not.
@@ -7,14 +7,18 @@ same state. A ratio says something on another machine too; a duration does not.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from statistics import median
 from typing import Literal
 
 Pair = tuple[float, float]
 """One measurement of ours and one of the peer's, in the same unit."""
+
+Unit = Literal["ms", "MB", "s", "a second"]
+
+NEAR = 0.15
+"""A ratio this close to its target may miss it in another run, and is called near."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +31,10 @@ class Target:
     def met(self, ratio: float) -> bool:
         """Whether `ratio` is within the bound."""
         return ratio <= self.value if self.bound == "≤" else ratio >= self.value
+
+    def near(self, ratio: float) -> bool:
+        """Whether `ratio` is within the bound, but not by much."""
+        return self.met(ratio) and abs(ratio - self.value) <= NEAR * self.value
 
     def __str__(self) -> str:
         return f"{self.bound} {self.value:g}"
@@ -42,20 +50,24 @@ class Comparison:
         pairs: at least one; (ours, the peer's).
         unit: of the pairs, for people.
         target: None where the ratio is only reported.
-        faster: the ratio is how many times faster ours is, instead of ours by the peer's.
+        more: the ratio is how many times better ours is. For a time or a size that is the peer's
+            by ours, for a rate ours by the peer's. Without it, ours by the peer's.
+        floor: what the row above cannot be better than, whatever its code does.
     """
 
     name: str
     peer: str
     pairs: tuple[Pair, ...]
-    unit: Literal["ms", "MB"]
+    unit: Unit
     target: Target | None = None
-    faster: bool = False
+    more: bool = False
+    floor: bool = False
 
     @property
     def ratios(self) -> list[float]:
         """One ratio for each pair."""
-        return [peer / ours if self.faster else ours / peer for ours, peer in self.pairs]
+        inverse = self.more and self.unit != "a second"
+        return [peer / ours if inverse else ours / peer for ours, peer in self.pairs]
 
     @property
     def ratio(self) -> float:
@@ -65,9 +77,63 @@ class Comparison:
     @property
     def verdict(self) -> str:
         """Whether the target is met."""
+        if self.floor:
+            return "floor"
         if self.target is None:
             return "reported"
-        return "met" if self.target.met(self.ratio) else "MISSED"
+        if not self.target.met(self.ratio):
+            return "MISSED"
+        return "met, near" if self.target.near(self.ratio) else "met"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Distribution:
+    """How long each of many calls took, for the plot of latencies.
+
+    Attributes:
+        name: the call.
+        samples: milliseconds, in the order in which they were taken.
+        reference: the plot shows all others as multiples of this one's median.
+    """
+
+    name: str
+    samples: tuple[float, ...]
+    reference: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Curve:
+    """Cost against scale.
+
+    Attributes:
+        plot: which plot it belongs to (`plots.PLOTS`).
+        name: of the line.
+        points: (how many, cost), by how many; the cost is a multiple of something in that plot.
+    """
+
+    plot: str
+    name: str
+    points: tuple[tuple[float, float], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeftOut:
+    """Something that could not be measured here.
+
+    Attributes:
+        what: as in a table.
+        why: and what to do about it.
+    """
+
+    what: str
+    why: str
+
+    def __str__(self) -> str:
+        return f"left out: {self.what}: {self.why}"
+
+
+Finding = Comparison | Distribution | Curve | LeftOut
+Findings = Iterator[Finding]
 
 
 def alternate(
@@ -77,16 +143,24 @@ def alternate(
 
     A first round is thrown away: it fills caches.
     """
-    pairs: list[Pair] = []
+    both = alternate_all([ours, peer], rounds=rounds)
+    return tuple(zip(*both, strict=True))
+
+
+def alternate_all(sides: Sequence[Callable[[], float]], *, rounds: int) -> list[tuple[float, ...]]:
+    """Measure any number of sides in turn, forwards and backwards.
+
+    A first round is thrown away: it fills caches.
+
+    Returns:
+        For each side, one measurement a round.
+    """
+    taken: list[list[float]] = [[] for _ in sides]
     for number in range(rounds + 1):
-        if number % 2:
-            second = peer()
-            first = ours()
-        else:
-            first = ours()
-            second = peer()
-        pairs.append((first, second))
-    return tuple(pairs[1:])
+        order = range(len(sides))
+        for index in reversed(order) if number % 2 else order:
+            taken[index].append(sides[index]())
+    return [tuple(values[1:]) for values in taken]
 
 
 def timed(action: Callable[[], object]) -> float:
@@ -96,9 +170,31 @@ def timed(action: Callable[[], object]) -> float:
     return (time.perf_counter() - started_s) * 1000
 
 
-def pss_mb(pid: int) -> float:
-    """A process's proportional share of memory, MB (proc_pid_smaps_rollup(5))."""
-    for line in Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="ascii").splitlines():
-        if line.startswith("Pss:"):
-            return int(line.split()[1]) * 1024 / 1e6
-    raise AssertionError("smaps_rollup has no Pss line")
+@dataclass(slots=True, kw_only=True)
+class Timer:
+    """Times something again and again, and keeps every time for a distribution.
+
+    Attributes:
+        once: takes one time, milliseconds.
+        calls: how many make one measurement, which is their median.
+        samples: every time so far.
+    """
+
+    once: Callable[[], float]
+    calls: int
+    samples: list[float] = field(default_factory=list[float])
+
+    def __call__(self) -> float:
+        """One measurement."""
+        taken = [self.once() for _ in range(self.calls)]
+        self.samples += taken
+        return median(taken)
+
+    def distribution(self, name: str, *, reference: bool = False) -> Distribution:
+        """All that was timed."""
+        return Distribution(name=name, samples=tuple(self.samples), reference=reference)
+
+
+def timer(action: Callable[[], object], *, calls: int) -> Timer:
+    """A `Timer` of an action."""
+    return Timer(once=lambda: timed(action), calls=calls)

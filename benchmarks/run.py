@@ -1,8 +1,10 @@
 """`make bench`: ratios against peers measured in the same run.
 
-make bench                          the table
-make bench ARGS=--write             and docs/benchmarks.md
-make bench ARGS='--rounds 50'       more pairs
+make bench                                        the table; docs/benchmarks.md and its plots
+make bench ARGS='--only exec --rounds 5'          a part of the table, and no page
+make bench ARGS='--no-page --json one.json'       the raw numbers in a file
+make bench ARGS='--page-from one.json'            the page again from such a file
+make bench ARGS='--compare one.json two.json'     how far apart several runs are
 """
 
 from __future__ import annotations
@@ -10,117 +12,149 @@ from __future__ import annotations
 import argparse
 import compileall
 import os
+import signal
 import sys
+import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
+from types import FrameType
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.append(str(ROOT / "tools"))  # scripts are no package
 
-from cases import Bench, measure_all  # noqa: E402
-from measure import Comparison  # noqa: E402
-from private_supervisor import private_supervisor  # noqa: E402
+import plots  # noqa: E402
+import record  # noqa: E402
+import report  # noqa: E402
+from bench import MOST_SESSIONS, Bench  # noqa: E402
+from measure import Finding, LeftOut  # noqa: E402
+from parts import PARTS, part  # noqa: E402
 
 PAGE = ROOT / "docs/benchmarks.md"
 DEFAULT_ROUNDS = 20
-
-INTRODUCTION = """\
-# Benchmarks
-
-Written by `make bench ARGS=--write`; a target is a budget that the design has to keep. Each number
-is a ratio of two measurements taken alternately in one run, so it carries over to other machines as
-far as a ratio can: the median of the pairs, and between which values all of them lay. No test
-depends on any of them.
-
-"""
-
-METHOD = """
-How each is measured:
-
-- `nsm-mcp` to `initialize`: from starting the process to having read its answer; a supervisor runs.
-  The peer is a server with one tool that does nothing, made with the MCP SDK
-  (`benchmarks/peers/sdk_server.py`).
-- Memory: proportional set size (PSS) of processes that wait for input after `initialize`, all
-  measured at the same moment.
-- `run` through the shim: the SDK's client calls `run` with one statement in a live Python session,
-  and the peer's tool that does nothing.
-- Exec on the control socket: `nsm.Client.run` with one statement in a live Python session against
-  the same statement through `jupyter_client` to `ipykernel`, until its reply.
-- Cold start: from starting `nsm-supervisor` to the answer to `ping` on its control socket.
-- `nsm ps`: the whole process, with three sessions alive.
-- `python -c pass` is the interpreter of the same virtual environment.
-"""
+INTERRUPTED = 130
 
 
-def table(rows: Sequence[Comparison]) -> list[list[str]]:
-    """Cells that hold on any machine."""
-    header = ["what", "compared with", "ratio", "from .. to", "target", ""]
-    return [header, *(cells(row) for row in rows)]
-
-
-def cells(row: Comparison) -> list[str]:
-    """One row: name, peer, ratio, spread, target, verdict."""
-    spread = f"{number(min(row.ratios))} .. {number(max(row.ratios))}"
-    ratio = f"{number(row.ratio)} times faster" if row.faster else number(row.ratio)
-    target = "" if row.target is None else str(row.target)
-    return [row.name, row.peer, ratio, spread, target, row.verdict]
-
-
-def number(value: float) -> str:
-    """Two or three significant digits without an exponent."""
-    return f"{value:.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
-
-
-def aligned(rows: Sequence[Sequence[str]]) -> str:
-    """A table for a terminal."""
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    padded = (
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        for row in rows
-    )
-    return "\n".join(line.rstrip() for line in padded)
-
-
-def markdown(rows: Sequence[Sequence[str]]) -> str:
-    """The same table for the page."""
-    lines = ["| " + " | ".join(row) + " |" for row in rows]
-    lines.insert(1, "| " + " | ".join("---" for _ in rows[0]) + " |")
-    return "\n".join(lines) + "\n"
-
-
-def absolute(row: Comparison) -> list[str]:
-    """This machine's medians, for the terminal only."""
-    ours = sorted(pair[0] for pair in row.pairs)[len(row.pairs) // 2]
-    peer = sorted(pair[1] for pair in row.pairs)[len(row.pairs) // 2]
-    return [row.name, f"{ours:.2f} {row.unit}", f"{peer:.2f} {row.unit}", row.peer]
-
-
-def main() -> int:
-    """Measure, print, and write the page if asked to."""
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measure or compare; returns the exit code."""
     parser = argparse.ArgumentParser(description="Ratios against peers measured in the same run.")
     parser.add_argument("--rounds", type=int, default=DEFAULT_ROUNDS, help="pairs of each kind")
-    parser.add_argument("--write", action="store_true", help=f"write {PAGE.relative_to(ROOT)}")
-    options = parser.parse_args()
-    rounds: int = options.rounds
-    if rounds < 1:
+    parser.add_argument(
+        "--only",
+        action="append",
+        choices=list(PARTS),
+        metavar="PART",
+        help=f"measure only this part, and write no page; again for more of {', '.join(PARTS)}",
+    )
+    parser.add_argument(
+        "--sessions",
+        type=int,
+        default=MOST_SESSIONS,
+        metavar="N",
+        help="live sessions to go up to (%(default)s); for small machines",
+    )
+    parser.add_argument("--no-page", action="store_true", help=f"leave {PAGE.name} as it is")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="keep the raw numbers")
+    parser.add_argument(
+        "--compare", type=Path, nargs="+", metavar="FILE", help="compare runs, and measure nothing"
+    )
+    parser.add_argument(
+        "--page-from", type=Path, metavar="FILE", help="write the page, and measure nothing"
+    )
+    options = parser.parse_args(argv)
+    if options.rounds < 1:
         parser.error("--rounds: at least 1")
+    if not 1 <= options.sessions <= MOST_SESSIONS:
+        parser.error(f"--sessions: 1 to {MOST_SESSIONS}")
+    try:
+        if options.compare:
+            return compare(options.compare)
+        if options.page_from:
+            write_page(record.read(options.page_from))
+            return 0
+    except record.RecordError as error:
+        parser.error(str(error))
 
-    # Installed packages are compiled; so that the same holds for ours and the peer's script:
+    chosen = [name for name in PARTS if not options.only or name in options.only]
+    findings, whole = measure(chosen, options.rounds, options.sessions)
+    if options.json:
+        options.json.write_text(record.to_json(findings), encoding="utf-8")
+    print_table(findings)
+    if not whole:
+        print("bench: interrupted; everything that was started is ended", file=sys.stderr)
+        return INTERRUPTED
+    if not options.only and not options.no_page:
+        write_page(findings)
+    return 0
+
+
+def measure(parts: Sequence[str], rounds: int, most_sessions: int) -> tuple[list[Finding], bool]:
+    """Measure parts.
+
+    Returns:
+        What was found, and whether that is all: Ctrl-C and SIGTERM end it early.
+    """
+    compile_sources()
+    signal.signal(signal.SIGTERM, interrupt)
+    findings: list[Finding] = []
+    try:
+        with ExitStack() as stack:
+            bench = Bench(rounds=rounds, most_sessions=most_sessions, stack=stack)
+            for name in parts:
+                began_s = time.monotonic()
+                print(f"bench: {name} ...", file=sys.stderr, end="", flush=True)
+                missing: list[LeftOut] = []
+                for finding in part(name)(bench):
+                    findings.append(finding)
+                    if isinstance(finding, LeftOut):
+                        missing.append(finding)
+                print(f" {time.monotonic() - began_s:.0f} s", file=sys.stderr)
+                for finding in missing:
+                    print(f"bench: {finding}", file=sys.stderr)
+    except KeyboardInterrupt:
+        print(file=sys.stderr)
+        return findings, False
+    return findings, True
+
+
+def interrupt(_number: int, _frame: FrameType | None) -> None:
+    """SIGTERM, as Ctrl-C, leaves nothing behind."""
+    raise KeyboardInterrupt
+
+
+def compile_sources() -> None:
+    """Installed packages are compiled; so that the same holds for ours and the peers' scripts."""
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     for folder in ("agent", "benchmarks", "clients", "supervisor"):
         compileall.compile_dir(ROOT / folder, quiet=1)
 
-    rows: list[Comparison] = []
-    with private_supervisor("nsm-bench-") as variables:
-        for row in measure_all(Bench(rounds=rounds, variables=variables)):
-            print(f"measured: {row.name}", file=sys.stderr)
-            rows.append(row)
-    if options.write:
-        PAGE.write_text(INTRODUCTION + markdown(table(rows)) + METHOD, encoding="utf-8")
-    print(aligned(table(rows)))
+
+def print_table(findings: Sequence[Finding]) -> None:
+    """What was measured, and this machine's own numbers."""
+    rows = report.comparisons(findings)
+    print(report.aligned(report.table(rows)))
     print()
-    print(aligned([["medians here", "nsm", "peer", ""], *(absolute(row) for row in rows)]))
-    return 0
+    header = ["medians here", "nsm", "peer", ""]
+    print(report.aligned([header, *(report.absolute(row) for row in rows)]))
+
+
+def write_page(findings: Sequence[Finding]) -> None:
+    """Write the page and its plots."""
+    try:
+        written = plots.write(findings, PAGE.parent)
+    except plots.PlotsMissingError as error:
+        print(f"bench: left out: the plots: {error}", file=sys.stderr)
+        written = []
+    PAGE.write_text(report.page(findings), encoding="utf-8")
+    names = ", ".join(str(path.relative_to(ROOT)) for path in [PAGE, *written])
+    print(f"bench: wrote {names}", file=sys.stderr)
+
+
+def compare(files: Sequence[Path]) -> int:
+    """Print runs beside each other; 1 if any row is too far apart."""
+    found = record.agreements([record.read(path) for path in files])
+    print(report.aligned(report.agreement_table(found, len(files))))
+    return 1 if any(one.verdict == "APART" for one in found) else 0
 
 
 if __name__ == "__main__":

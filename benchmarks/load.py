@@ -1,0 +1,50 @@
+"""Clients in processes of their own, for what many clients get done together."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Generator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Literal
+
+from bench import pipes
+
+Kind = Literal["exec", "fresh", "kernel", "cold"]
+PROGRAM = Path(__file__).resolve().parent / "load_client.py"
+
+
+class Load:
+    """Clients that wait for their start."""
+
+    def __init__(self, processes: list[subprocess.Popen[bytes]]) -> None:
+        self._processes = processes
+
+    def rate(self, seconds: float) -> float:
+        """Let all work at once; calls a second, all together."""
+        for process in self._processes:
+            stdin, _ = pipes(process)
+            stdin.write(b"%f\n" % seconds)
+            stdin.flush()
+        return sum(float(pipes(process)[1].readline()) for process in self._processes)
+
+
+@contextmanager
+def load(kind: Kind, places: list[str]) -> Generator[Load]:
+    """A client for each place: what `load_client.py` says about its kinds."""
+    with ExitStack() as stack:
+        processes: list[subprocess.Popen[bytes]] = []
+        for place in places:
+            process = stack.enter_context(
+                subprocess.Popen(
+                    [sys.executable, str(PROGRAM), kind, place],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    start_new_session=True,  # Ctrl-C is ours; it ends with its input
+                )
+            )
+            processes.append(process)
+        for process in processes:
+            assert pipes(process)[1].readline() == b"ready\n", "a client did not start; see above"
+        yield Load(processes)

@@ -1,0 +1,37 @@
+"""What is measured: one module for each part of the table, in its order.
+
+- `shim`: `nsm-mcp`, its start, its memory, and calls through it
+- `control_socket`: calls in a live session by the control socket
+- `fresh`: calls that have a jail of their own
+- `clients`: how much many clients get done together
+- `memory`: what one more session takes
+- `commands`: `nsm ps`, and the supervisor's start
+- `sessions`: what it costs to have a thousand sessions
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from typing import cast
+
+from bench import Bench
+from measure import Findings
+
+Part = Callable[[Bench], Findings]
+
+PARTS: Mapping[str, str] = {
+    "shim": "parts.shim",
+    "exec": "parts.control_socket",
+    "fresh": "parts.fresh",
+    "clients": "parts.clients",
+    "memory": "parts.memory",
+    "commands": "parts.commands",
+    "sessions": "parts.sessions",
+}
+"""Modules by the names that `--only` takes."""
+
+
+def part(name: str) -> Part:
+    """A part, imported when it is wanted: the MCP SDK alone takes longer than some parts."""
+    return cast("Part", importlib.import_module(PARTS[name]).measure)

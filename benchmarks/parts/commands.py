@@ -1,0 +1,93 @@
+"""Whole processes against a Python that does nothing."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import nsm
+import private_supervisor
+from bench import BIN, PASS_NAME, Bench, run_once, run_pass
+from measure import Comparison, Findings, Target, alternate, alternate_all, timed
+
+PS_NAME = "nsm ps, the whole process"
+BARE = (sys.executable, "-c", "import socket, cbor2")
+"""What a client of the control socket needs at least."""
+
+
+def measure(bench: Bench) -> Findings:
+    """`nsm ps`, and the supervisor."""
+    yield from process_list(bench)
+    yield supervisor_start(bench)
+
+
+def ps(environment: Mapping[str, str]) -> float:
+    """How long `nsm ps` takes, milliseconds."""
+    return timed(
+        lambda: subprocess.run(
+            [str(BIN / "nsm"), "ps"], env=environment, check=True, stdout=subprocess.DEVNULL
+        )
+    )
+
+
+def process_list(bench: Bench) -> Findings:
+    """`nsm ps` with a few sessions to show."""
+    names = ("one", "two", "three")
+    with bench.client() as client:
+        for name in names:
+            run_once(client, session=name)
+        environment = bench.environment
+        taken = alternate_all(
+            [
+                lambda: ps(environment),
+                run_pass,
+                lambda: timed(lambda: subprocess.run(BARE, check=True)),
+            ],
+            rounds=bench.rounds,
+        )
+        client.kill(names)
+    yield Comparison(
+        name=PS_NAME,
+        peer=PASS_NAME,
+        pairs=tuple(zip(taken[0], taken[1], strict=True)),
+        unit="ms",
+        target=Target(bound="≤", value=4),
+    )
+    yield Comparison(
+        name="python -c 'import socket, cbor2'",
+        peer=PASS_NAME,
+        pairs=tuple(zip(taken[2], taken[1], strict=True)),
+        unit="ms",
+        floor=True,
+    )
+
+
+def supervisor_start(bench: Bench) -> Comparison:
+    """From nothing to an answer on the control socket, in a directory of its own."""
+
+    def start() -> float:
+        with tempfile.TemporaryDirectory(prefix="nsm-bench-") as path:
+            variables = private_supervisor.variables_for(Path(path))
+            log = Path(path, "log")
+            started_s = time.perf_counter()
+            with private_supervisor.interrupts_deferred():
+                process, reading = private_supervisor.start(variables, log)
+            try:
+                with open(reading, "rb") as ready:
+                    assert ready.readline() == b"\n", private_supervisor.tail(log)
+                with nsm.Client(socket_path=variables["NSM_SOCKET"], autostart=False) as client:
+                    client.ping()
+                return (time.perf_counter() - started_s) * 1000
+            finally:
+                private_supervisor.end(process)
+
+    return Comparison(
+        name="cold start of the supervisor",
+        peer=PASS_NAME,
+        pairs=alternate(start, run_pass, rounds=bench.some_rounds(0.5)),
+        unit="ms",
+    )

@@ -1,0 +1,238 @@
+"""The plots of the page: which there are, their data, and how they are drawn.
+
+Values are multiples of something measured in the same run, as in the table. Drawing needs
+matplotlib, which only `make bench` installs; everything else here is pure.
+"""
+
+from __future__ import annotations
+
+import importlib
+import io
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from measure import Curve, Distribution, Finding
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Panel:
+    """One pair of axes.
+
+    Attributes:
+        name: `Curve.plot` of its lines; "latency" for distributions.
+        across, up: what the axes show.
+    """
+
+    name: str
+    across: str
+    up: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plot:
+    """One file.
+
+    Attributes:
+        file: its name, in `docs/`.
+        title: for those who cannot see it.
+        words: what it shows, below it.
+    """
+
+    file: str
+    title: str
+    words: str
+    panels: tuple[Panel, ...]
+
+
+LATENCY = Panel(
+    name="latency", across="time, in cold starts of bwrap + python", up="part of the calls"
+)
+
+PLOTS = (
+    Plot(
+        file="benchmarks-latency.svg",
+        title="Distribution of latencies",
+        words="How many of the calls take how long at most. Times are in medians of the\n"
+        "fastest cold start of bubblewrap and Python.",
+        panels=(LATENCY,),
+    ),
+    Plot(
+        file="benchmarks-memory.svg",
+        title="Memory against the number of sessions",
+        words="All processes of all sessions together, and the supervisor beside them, in the\n"
+        "memory (PSS) that one ipykernel takes.",
+        panels=(Panel(name="memory", across="sessions", up="memory, in ipykernels"),),
+    ),
+    Plot(
+        file="benchmarks-throughput.svg",
+        title="Throughput against concurrency",
+        words="Calls a second of 1, 4 and 16 clients together, each a process of its own. Left in\n"
+        "what one client does with cold starts, right in what one does with an ipykernel.",
+        panels=(
+            Panel(name="fresh", across="clients, fresh jails", up="calls a second, in cold starts"),
+            Panel(name="exec", across="clients, live sessions", up="in calls of one ipykernel"),
+        ),
+    ),
+    Plot(
+        file="benchmarks-scale.svg",
+        title="Cost against the number of sessions",
+        words="What things cost beside sessions that have run code, as a multiple of their cost\n"
+        "with one session.",
+        panels=(Panel(name="scale", across="sessions", up="cost, with 1 session = 1"),),
+    ),
+)
+
+# Seen on white and on the dark pages of code hosts alike, without a style sheet: which of the two a
+# picture lies on, it cannot know for sure. tests/benchmarks checks the contrast.
+INK = "#7a818a"
+LINES = ("#2f81d0", "#c9662b", "#3d9450", "#a46bc9", "#c4576b", "#8a7f2a")
+MARKERS = "os^Dvp"
+TEXT_SIZE = 9
+PANEL_INCHES = (6.4, 3.4)
+ROOM_TO_THE_LEFT_AND_RIGHT = 1.15
+
+MAX_STEPS = 200
+"""Points of a line of a distribution: more cannot be told apart, and make a large file."""
+
+
+class PlotsMissingError(Exception):
+    """matplotlib is not installed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """What is drawn: x and y of a line's points."""
+
+    name: str
+    points: tuple[tuple[float, float], ...]
+
+
+def lines(panel: Panel, findings: Iterable[Finding]) -> list[Line]:
+    """The lines of a panel; none where nothing of it was measured."""
+    if panel == LATENCY:
+        return latencies([found for found in findings if isinstance(found, Distribution)])
+    return [
+        Line(name=found.name, points=found.points)
+        for found in findings
+        if isinstance(found, Curve) and found.plot == panel.name
+    ]
+
+
+def latencies(distributions: Sequence[Distribution]) -> list[Line]:
+    """Cumulative distributions, in medians of the one that is the reference, the fastest first."""
+    reference = next((found for found in distributions if found.reference), None)
+    if reference is None:
+        return []
+    unit = median(reference.samples)
+    ordered = sorted(distributions, key=lambda found: median(found.samples))
+    return [
+        Line(name=found.name, points=cumulative([sample / unit for sample in found.samples]))
+        for found in ordered
+    ]
+
+
+def cumulative(samples: Sequence[float]) -> tuple[tuple[float, float], ...]:
+    """(value, part of the samples that are at most that), thinned to `MAX_STEPS`."""
+    ordered = sorted(samples)
+    steps = min(len(ordered), MAX_STEPS)
+    ranks = [round((step + 1) * len(ordered) / steps) for step in range(steps)]
+    return tuple((ordered[rank - 1], rank / len(ordered)) for rank in ranks)
+
+
+def svg(plot: Plot, findings: Sequence[Finding]) -> str | None:
+    """The text of a plot's file; None where nothing of it was measured.
+
+    The same findings give the same text: no date, no random name, no path.
+
+    Raises:
+        PlotsMissingError: matplotlib is not installed.
+    """
+    filled = [(panel, lines(panel, findings)) for panel in plot.panels]
+    if not any(drawn for _, drawn in filled):
+        return None
+    try:
+        matplotlib: Any = importlib.import_module("matplotlib")
+        figures: Any = importlib.import_module("matplotlib.figure")
+    except ImportError:
+        raise PlotsMissingError("matplotlib is not installed; `make bench` does that") from None
+    settings = {
+        "svg.hashsalt": plot.file,  # names of clip paths are random without it
+        "svg.fonttype": "none",  # text stays text, in whatever font the reader has
+        "font.family": "sans-serif",
+        "font.size": TEXT_SIZE,
+        "text.color": INK,
+        "axes.labelcolor": INK,
+        "axes.edgecolor": INK,
+        "xtick.color": INK,
+        "ytick.color": INK,
+        "legend.frameon": False,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "path.simplify": False,
+    }
+    with matplotlib.rc_context(settings):
+        width, height = PANEL_INCHES
+        figure = figures.Figure(
+            figsize=(width, height * len(filled)) if len(filled) == 1 else (width * 1.4, height),
+            layout="constrained",
+        )
+        for axes, (panel, drawn) in zip(
+            figure.subplots(1, len(filled), squeeze=False)[0], filled, strict=True
+        ):
+            draw(axes, panel, drawn)
+        out = io.StringIO()
+        nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+        figure.savefig(out, format="svg", transparent=True, metadata=nothing)
+    return "\n".join(line.rstrip() for line in out.getvalue().splitlines()) + "\n"
+
+
+def draw(axes: Any, panel: Panel, drawn: Sequence[Line]) -> None:
+    """One panel: cost and number on logarithmic scales, parts on a linear one."""
+    for line, colour, marker in zip(drawn, LINES * 2, MARKERS * 2, strict=False):
+        across, up = zip(*line.points, strict=True)
+        if panel == LATENCY:
+            axes.step(across, up, where="post", color=colour, label=line.name, linewidth=1.6)
+        else:
+            axes.plot(
+                across,
+                up,
+                color=colour,
+                marker=marker,
+                markersize=4,
+                label=line.name,
+                linewidth=1.6,
+            )
+    axes.set_xscale("log")
+    if panel != LATENCY:
+        axes.set_yscale("log")
+        ticks = sorted({x for line in drawn for x, _ in line.points})
+        if panel.across != "sessions":
+            axes.set_xticks(ticks, [f"{tick:,.0f}" for tick in ticks])
+            axes.minorticks_off()
+            axes.set_xlim(
+                ticks[0] / ROOM_TO_THE_LEFT_AND_RIGHT, ticks[-1] * ROOM_TO_THE_LEFT_AND_RIGHT
+            )
+    axes.grid(color=INK, alpha=0.25, linewidth=0.5)
+    axes.set_xlabel(panel.across)
+    axes.set_ylabel(panel.up)
+    if drawn:
+        axes.legend(fontsize=TEXT_SIZE - 1)
+
+
+def write(findings: Sequence[Finding], folder: Path) -> list[Path]:
+    """Write every plot of which something was measured; which files.
+
+    Raises:
+        PlotsMissingError: matplotlib is not installed.
+    """
+    written: list[Path] = []
+    for plot in PLOTS:
+        text = svg(plot, findings)
+        if text is not None:
+            path = folder / plot.file
+            path.write_text(text, encoding="utf-8")
+            written.append(path)
+    return written
