@@ -10,6 +10,7 @@ import importlib
 import io
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import cycle
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -24,11 +25,13 @@ class Panel:
     Attributes:
         name: `Curve.plot` of its lines; "latency" for distributions.
         across, up: what the axes show.
+        logarithmic: the upward one; the other one always is.
     """
 
     name: str
     across: str
     up: str
+    logarithmic: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,15 +67,17 @@ PLOTS = (
         title="Memory against the number of sessions",
         words="All processes of all sessions together, and the supervisor beside them, in the\n"
         "memory (PSS) that one ipykernel takes.",
-        panels=(Panel(name="memory", across="sessions", up="memory, in ipykernels"),),
+        panels=(
+            Panel(name="memory", across="sessions", up="memory, in ipykernels", logarithmic=True),
+        ),
     ),
     Plot(
         file="benchmarks-throughput.svg",
         title="Throughput against concurrency",
-        words="Calls a second of 1, 4 and 16 clients together, each a process of its own. Left in\n"
-        "what one client does with cold starts, right in what one does with an ipykernel.",
+        words="Calls a second of 1, 4 and 16 clients together, each a process of its own: on the\n"
+        "left in cold starts of one client, on the right in calls of one client of an ipykernel.",
         panels=(
-            Panel(name="fresh", across="clients, fresh jails", up="calls a second, in cold starts"),
+            Panel(name="fresh", across="clients, fresh jails", up="in cold starts of one client"),
             Panel(name="exec", across="clients, live sessions", up="in calls of one ipykernel"),
         ),
     ),
@@ -81,20 +86,22 @@ PLOTS = (
         title="Cost against the number of sessions",
         words="What things cost beside sessions that have run code, as a multiple of their cost\n"
         "with one session.",
-        panels=(Panel(name="scale", across="sessions", up="cost, with 1 session = 1"),),
+        panels=(
+            Panel(name="scale", across="sessions", up="cost, with 1 session = 1", logarithmic=True),
+        ),
     ),
 )
 
 # Seen on white and on the dark pages of code hosts alike, without a style sheet: which of the two a
 # picture lies on, it cannot know for sure. tests/benchmarks checks the contrast.
-INK = "#7a818a"
-LINES = ("#2f81d0", "#c9662b", "#3d9450", "#a46bc9", "#c4576b", "#8a7f2a")
-MARKERS = "os^Dvp"
+INK = "#757c85"
+LINES = ("#2f81d0", "#c9662b", "#3d9450", "#a46bc9", "#c4576b", "#8a7f2a", INK)
+MARKERS = "os^DvpX"
 TEXT_SIZE = 9
 PANEL_INCHES = (6.4, 3.4)
-ROOM_TO_THE_LEFT_AND_RIGHT = 1.15
+PANELS_INCHES = (11.0, 3.0)
 
-MAX_STEPS = 200
+MAX_STEPS = 100
 """Points of a line of a distribution: more cannot be told apart, and make a large file."""
 
 
@@ -150,12 +157,10 @@ def svg(plot: Plot, findings: Sequence[Finding]) -> str | None:
     Raises:
         PlotsMissingError: matplotlib is not installed.
     """
-    filled = [(panel, lines(panel, findings)) for panel in plot.panels]
-    if not any(drawn for _, drawn in filled):
+    if not any(lines(panel, findings) for panel in plot.panels):
         return None
     try:
         matplotlib: Any = importlib.import_module("matplotlib")
-        figures: Any = importlib.import_module("matplotlib.figure")
     except ImportError:
         raise PlotsMissingError("matplotlib is not installed; `make bench` does that") from None
     settings = {
@@ -169,57 +174,65 @@ def svg(plot: Plot, findings: Sequence[Finding]) -> str | None:
         "xtick.color": INK,
         "ytick.color": INK,
         "legend.frameon": False,
+        "legend.fontsize": TEXT_SIZE - 1,
         "axes.spines.top": False,
         "axes.spines.right": False,
-        "path.simplify": False,
     }
     with matplotlib.rc_context(settings):
-        width, height = PANEL_INCHES
-        figure = figures.Figure(
-            figsize=(width, height * len(filled)) if len(filled) == 1 else (width * 1.4, height),
-            layout="constrained",
-        )
-        for axes, (panel, drawn) in zip(
-            figure.subplots(1, len(filled), squeeze=False)[0], filled, strict=True
-        ):
-            draw(axes, panel, drawn)
         out = io.StringIO()
         nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
-        figure.savefig(out, format="svg", transparent=True, metadata=nothing)
+        figure(plot, findings).savefig(out, format="svg", transparent=True, metadata=nothing)
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines()) + "\n"
 
 
+def figure(plot: Plot, findings: Sequence[Finding]) -> Any:
+    """A plot as matplotlib's figure, all panels beside each other."""
+    figures: Any = importlib.import_module("matplotlib.figure")
+    size = PANEL_INCHES if len(plot.panels) == 1 else PANELS_INCHES
+    made = figures.Figure(figsize=size, layout="constrained")
+    row = made.subplots(1, len(plot.panels), squeeze=False)[0]
+    for axes, panel in zip(row, plot.panels, strict=True):
+        draw(axes, panel, lines(panel, findings))
+    return made
+
+
 def draw(axes: Any, panel: Panel, drawn: Sequence[Line]) -> None:
-    """One panel: cost and number on logarithmic scales, parts on a linear one."""
-    for line, colour, marker in zip(drawn, LINES * 2, MARKERS * 2, strict=False):
+    """One panel: costs and numbers on logarithmic scales, parts of a whole on a linear one."""
+    marked = panel != LATENCY
+    for line, colour, marker in zip(drawn, cycle(LINES), cycle(MARKERS), strict=False):
         across, up = zip(*line.points, strict=True)
-        if panel == LATENCY:
-            axes.step(across, up, where="post", color=colour, label=line.name, linewidth=1.6)
-        else:
-            axes.plot(
-                across,
-                up,
-                color=colour,
-                marker=marker,
-                markersize=4,
-                label=line.name,
-                linewidth=1.6,
-            )
+        axes.plot(
+            across,
+            up,
+            color=colour,
+            marker=marker if marked else None,
+            markersize=4,
+            linewidth=1.6,
+            label=line.name,
+        )
     axes.set_xscale("log")
-    if panel != LATENCY:
+    axes.xaxis.set_major_formatter(plain)
+    axes.xaxis.minorticks_off()
+    if marked:
+        axes.set_xticks(sorted({x for line in drawn for x, _ in line.points}))
+    if panel.logarithmic:
+        ticker: Any = importlib.import_module("matplotlib.ticker")
         axes.set_yscale("log")
-        ticks = sorted({x for line in drawn for x, _ in line.points})
-        if panel.across != "sessions":
-            axes.set_xticks(ticks, [f"{tick:,.0f}" for tick in ticks])
-            axes.minorticks_off()
-            axes.set_xlim(
-                ticks[0] / ROOM_TO_THE_LEFT_AND_RIGHT, ticks[-1] * ROOM_TO_THE_LEFT_AND_RIGHT
-            )
+        axes.yaxis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))
+        axes.yaxis.set_major_formatter(plain)
+        axes.yaxis.minorticks_off()
+    else:
+        axes.set_ylim(bottom=0)
     axes.grid(color=INK, alpha=0.25, linewidth=0.5)
     axes.set_xlabel(panel.across)
     axes.set_ylabel(panel.up)
-    if drawn:
-        axes.legend(fontsize=TEXT_SIZE - 1)
+    if drawn:  # beside the lines, which may be anywhere
+        axes.legend(loc="center left", bbox_to_anchor=(1, 0.5))
+
+
+def plain(value: float, _position: int) -> str:
+    """A tick of a logarithmic scale as people write numbers."""
+    return f"{value:,.0f}" if value >= 1 else f"{value:g}"
 
 
 def write(findings: Sequence[Finding], folder: Path) -> list[Path]:

@@ -60,7 +60,10 @@ def finding(row: dict[str, Any]) -> Finding:
 
 def tuples(value: Any) -> Any:
     """JSON has lists where the values have tuples."""
-    return tuple(tuples(item) for item in value) if isinstance(value, list) else value
+    if not isinstance(value, list):
+        return value
+    items: list[Any] = value
+    return tuple(tuples(item) for item in items)
 
 
 def read(path: Path) -> list[Finding]:

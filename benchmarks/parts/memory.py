@@ -111,11 +111,7 @@ def sessions_mb(client: nsm.Client, names: Sequence[str] | None = None) -> float
         PermissionError: we are not root, and a jail's agent is nobody's to look at.
     """
     wanted = None if names is None else set(names)
-    pids = [
-        row.pid
-        for row in client.sessions()
-        if row.pid is not None and (wanted is None or row.name in wanted)
-    ]
+    pids = [row.pid for row in client.sessions() if wanted is None or row.name in wanted]
     return pss_of_trees_mb({starter(pid) or pid for pid in pids})
 
 

@@ -188,7 +188,7 @@ def rows(client: nsm.Client, levels: list[Level]) -> Findings:
 def idle_cpu(client: nsm.Client) -> tuple[tuple[Pair, ...], tuple[Pair, ...]]:
     """CPU seconds of the supervisor, and of all sessions together, by seconds of real time."""
     pid = supervisor_pid(client)
-    pids = [row.pid for row in client.sessions() if row.pid is not None]
+    pids = [row.pid for row in client.sessions()]
     settle(client)
     windows: list[Pair] = []
     sessions_began_s, began_s = cpu_of_trees_s(pids), time.perf_counter()

@@ -14,6 +14,12 @@ ROOT = Path(__file__).resolve().parents[2]
 RUN = [sys.executable, str(ROOT / "benchmarks/run.py")]
 
 
+@pytest.fixture
+def tools(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the benchmarks find `private_supervisor`."""
+    monkeypatch.setattr(sys, "path", [*sys.path, str(ROOT / "tools")])
+
+
 def test_an_interrupted_run_says_so_and_leaves_nothing_behind() -> None:
     """tests/conftest.py looks for what is left."""
     with subprocess.Popen(
@@ -30,8 +36,9 @@ def test_an_interrupted_run_says_so_and_leaves_nothing_behind() -> None:
     assert b"everything that was started is ended" in rest
 
 
-def test_a_peer_that_is_not_installed_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(ROOT / "tools"))
+def test_a_peer_that_is_not_installed_is_left_out(
+    monkeypatch: pytest.MonkeyPatch, tools: None
+) -> None:
     monkeypatch.setitem(sys.modules, "jupyter_client.manager", None)
     from bench import Bench
     from measure import LeftOut
@@ -47,7 +54,12 @@ def test_a_peer_that_is_not_installed_is_left_out(monkeypatch: pytest.MonkeyPatc
     "arguments",
     [["--rounds", "0"], ["--only", "nothing"], ["--sessions", "5000"], ["--compare", "missing"]],
 )
-def test_wrong_usage_is_told_before_anything_starts(arguments: list[str]) -> None:
-    done = subprocess.run([*RUN, *arguments], capture_output=True, text=True, check=False)
-    assert done.returncode == 2
-    assert arguments[-1] in done.stderr or arguments[0] in done.stderr
+def test_wrong_usage_is_told_before_anything_starts(
+    arguments: list[str], capsys: pytest.CaptureFixture[str], tools: None
+) -> None:
+    import run
+
+    with pytest.raises(SystemExit) as exit_:
+        run.main(arguments)
+    assert exit_.value.code == 2
+    assert arguments[0] in capsys.readouterr().err
