@@ -6,7 +6,7 @@ import dataclasses
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from measure import Comparison, Curve, Distribution, Finding, LeftOut, Target
 
@@ -60,10 +60,12 @@ def finding(row: dict[str, Any]) -> Finding:
 
 def tuples(value: Any) -> Any:
     """JSON has lists where the values have tuples."""
-    if not isinstance(value, list):
-        return value
-    items: list[Any] = value
-    return tuple(tuples(item) for item in items)
+    return tuple(tuples(item) for item in value) if is_list(value) else value
+
+
+def is_list(value: object) -> TypeGuard[list[Any]]:
+    """For the type checkers, to whom the items of a list from JSON are unknown."""
+    return isinstance(value, list)
 
 
 def read(path: Path) -> list[Finding]:

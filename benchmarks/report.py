@@ -46,8 +46,9 @@ METHOD = """
   much: it lasts a few hundredths of that time.
 - Memory of one more session: PSS of all its processes (a cold jail's bwrap included), the mean over
   40 sessions that have run one statement, five times; against the mean of three kernels that have
-  run one, five times. *Whole system*: by how much the kernel's MemAvailable became less for each,
-  which includes the kernel's own memory.
+  run one, five times. The template that they are forks of, one for each environment and project, is
+  not counted. *Whole system*: by how much the kernel's MemAvailable became less for each, which
+  includes the kernel's own memory.
 - 1,000 live sessions: each has run code and keeps a variable, which is asked for at the end. The
   supervisor's memory is its whole resident set, its budget 150 megabytes; the budget of `nsm ps` is
   0.3 seconds. CPU time is measured over four times three seconds.

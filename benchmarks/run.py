@@ -15,8 +15,10 @@ import os
 import signal
 import sys
 import time
+import traceback
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 
@@ -76,45 +78,67 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error(str(error))
 
     chosen = [name for name in PARTS if not options.only or name in options.only]
-    findings, whole = measure(chosen, options.rounds, options.sessions)
+    run = measure(chosen, options.rounds, options.sessions)
     if options.json:
-        options.json.write_text(record.to_json(findings), encoding="utf-8")
-    print_table(findings)
-    if not whole:
+        options.json.write_text(record.to_json(run.findings), encoding="utf-8")
+    print_table(run.findings)
+    if run.interrupted:
         print("bench: interrupted; everything that was started is ended", file=sys.stderr)
         return INTERRUPTED
+    if run.failed:
+        print(f"bench: failed: {', '.join(run.failed)}; no page was written", file=sys.stderr)
+        return 1
     if not options.only and not options.no_page:
-        write_page(findings)
+        write_page(run.findings)
     return 0
 
 
-def measure(parts: Sequence[str], rounds: int, most_sessions: int) -> tuple[list[Finding], bool]:
-    """Measure parts.
+@dataclass(slots=True)
+class Run:
+    """What came of measuring.
 
-    Returns:
-        What was found, and whether that is all: Ctrl-C and SIGTERM end it early.
+    Attributes:
+        failed: parts that ended with an exception; the others were measured.
+        interrupted: by Ctrl-C or SIGTERM, before all were.
     """
+
+    findings: list[Finding] = field(default_factory=list[Finding])
+    failed: list[str] = field(default_factory=list[str])
+    interrupted: bool = False
+
+
+def measure(parts: Sequence[str], rounds: int, most_sessions: int) -> Run:
+    """Measure parts; whatever happens, nothing that was started is left."""
     compile_sources()
     signal.signal(signal.SIGTERM, interrupt)
-    findings: list[Finding] = []
+    run = Run()
     try:
         with ExitStack() as stack:
             bench = Bench(rounds=rounds, most_sessions=most_sessions, stack=stack)
             for name in parts:
-                began_s = time.monotonic()
-                print(f"bench: {name} ...", file=sys.stderr, end="", flush=True)
-                missing: list[LeftOut] = []
-                for finding in part(name)(bench):
-                    findings.append(finding)
-                    if isinstance(finding, LeftOut):
-                        missing.append(finding)
-                print(f" {time.monotonic() - began_s:.0f} s", file=sys.stderr)
-                for finding in missing:
-                    print(f"bench: {finding}", file=sys.stderr)
-    except KeyboardInterrupt:
+                try:
+                    measure_part(name, bench, run.findings)
+                except Exception:  # noqa: BLE001 - one part's fault costs no other its numbers
+                    print(f"\nbench: {name} failed:\n{traceback.format_exc()}", file=sys.stderr)
+                    run.failed.append(name)
+    except (KeyboardInterrupt, BaseExceptionGroup) as error:
+        # Out of trio's nurseries it comes in a group.
+        if isinstance(error, BaseExceptionGroup) and error.split(KeyboardInterrupt)[1]:
+            raise
         print(file=sys.stderr)
-        return findings, False
-    return findings, True
+        run.interrupted = True
+    return run
+
+
+def measure_part(name: str, bench: Bench, findings: list[Finding]) -> None:
+    """Measure one part, and say how long it took and what was left out."""
+    began_s, before = time.monotonic(), len(findings)
+    print(f"bench: {name} ...", file=sys.stderr, end="", flush=True)
+    findings.extend(part(name)(bench))  # one by one: an interruption keeps what there is
+    print(f" {time.monotonic() - began_s:.0f} s", file=sys.stderr)
+    for finding in findings[before:]:
+        if isinstance(finding, LeftOut):
+            print(f"bench: {finding}", file=sys.stderr)
 
 
 def interrupt(_number: int, _frame: FrameType | None) -> None:

@@ -16,7 +16,7 @@ import nsm
 from bench import MOST_SESSIONS, PASS_NAME, Bench, connect, run_once, run_pass, settle, supervisor
 from machine import available_mb, cpu_of_trees_s, cpu_s, resident_mb
 from measure import Comparison, Curve, Findings, LeftOut, Pair, Target, timed
-from parts.commands import PS_NAME, ps
+from parts.commands import BARE_NAME, PS_NAME, ps, run_bare
 from parts.memory import kernel_mb, sessions_mb
 from peers.kernels import KernelsMissingError
 
@@ -41,8 +41,8 @@ class Level:
     """What things cost with so many sessions.
 
     Attributes:
-        execs_ms, fresh_ms, lists_ms, passes_ms: times of a call, of a one-shot run, of `nsm ps`,
-            of `python -c pass`.
+        execs_ms, fresh_ms, lists_ms, passes_ms, bare_ms: times of a call, of a one-shot run, of
+            `nsm ps`, of `python -c pass`, of a Python that has what a client needs.
         supervisor_mb: its resident memory.
         sessions_mb: of all sessions together (PSS); None where we may not look.
     """
@@ -52,6 +52,7 @@ class Level:
     fresh_ms: list[float] = field(default_factory=list[float])
     lists_ms: list[float] = field(default_factory=list[float])
     passes_ms: list[float] = field(default_factory=list[float])
+    bare_ms: list[float] = field(default_factory=list[float])
     supervisor_mb: float = 0.0
     sessions_mb: float | None = None
 
@@ -132,6 +133,7 @@ def look(client: nsm.Client, variables: Mapping[str, str], sessions: int) -> Lev
     for _ in range(LISTS):
         level.lists_ms.append(ps(environment))
         level.passes_ms.append(run_pass())
+        level.bare_ms.append(run_bare())
     return level
 
 
@@ -166,6 +168,13 @@ def rows(client: nsm.Client, levels: list[Level]) -> Findings:
         pairs=tuple((took, LIST_BUDGET_MS) for took in last.lists_ms),
         unit="ms",
         target=Target(bound="≤", value=1),
+    )
+    yield Comparison(
+        name=BARE_NAME,
+        peer=BUDGET,
+        pairs=tuple((took, LIST_BUDGET_MS) for took in last.bare_ms),
+        unit="ms",
+        floor=True,
     )
     yield Comparison(
         name=f"{words}: {PS_NAME}",

@@ -88,14 +88,17 @@ def memory(bench: Bench) -> Findings:
     """PSS of servers that wait, and of a Python that does nothing but wait."""
     against_pass: list[Pair] = []
     against_sdk: list[Pair] = []
+    floor: list[Pair] = []
     for _ in range(bench.some_rounds(0.25)):
         with (
             initialized(SHIM, bench) as shim,
             initialized(SDK_SERVER, bench) as sdk,
             waiting_python() as plain,
+            waiting_python(imports="socket") as bare,
         ):
             ours = pss_mb(shim.pid)
             against_pass.append((ours, pss_mb(plain.pid)))
+            floor.append((pss_mb(bare.pid), pss_mb(plain.pid)))
             against_sdk.append((ours, pss_mb(sdk.pid)))
     name = "nsm-mcp, memory (PSS)"
     yield Comparison(
@@ -104,6 +107,13 @@ def memory(bench: Bench) -> Findings:
         pairs=tuple(against_pass),
         unit="MB",
         target=Target(bound="≤", value=1.5),
+    )
+    yield Comparison(
+        name="python -c 'import socket', that waits",
+        peer=PASS_NAME,
+        pairs=tuple(floor),
+        unit="MB",
+        floor=True,
     )
     yield Comparison(
         name=name,
@@ -115,9 +125,11 @@ def memory(bench: Bench) -> Findings:
 
 
 @contextmanager
-def waiting_python() -> Generator[subprocess.Popen[bytes]]:
+def waiting_python(imports: str = "sys") -> Generator[subprocess.Popen[bytes]]:
     """`python -c pass`, kept from ending: there is nothing to measure in a process that is gone."""
-    code = "import sys; sys.stdout.write('ready\\n'); sys.stdout.flush(); sys.stdin.read()"
+    code = (
+        f"import {imports}, sys; sys.stdout.write('ready\\n'); sys.stdout.flush(); sys.stdin.read()"
+    )
     with subprocess.Popen(
         [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as process:
