@@ -3,8 +3,8 @@
 - `shim`: `nsm-mcp`, its start, its memory, and calls through it
 - `control_socket`: calls in a live session by the control socket
 - `fresh`: calls that have a jail of their own
-- `clients`: how much many clients get done together
 - `memory`: what one more session takes
+- `clients`: how much many clients get done together
 - `commands`: `nsm ps`, and the supervisor's start
 - `sessions`: what it costs to have a thousand sessions
 """
@@ -24,8 +24,8 @@ PARTS: Mapping[str, str] = {
     "shim": "parts.shim",
     "exec": "parts.control_socket",
     "fresh": "parts.fresh",
-    "clients": "parts.clients",
     "memory": "parts.memory",
+    "clients": "parts.clients",
     "commands": "parts.commands",
     "sessions": "parts.sessions",
 }

@@ -71,7 +71,7 @@ def batches(
     """
     pss: list[Pair] = []
     available: list[Pair] = []
-    totals: list[Pair] = []
+    totals: list[Pair] = [total(kernels)]
     for batch in range(BATCHES):
         names = [f"batch-{batch}-{number}" for number in range(SESSIONS_PER_BATCH)]
         before_mb = available_mb()
@@ -91,9 +91,14 @@ def batches(
                     mean(pss_mb(kernel.pid) for kernel in started),
                 )
             )
-        totals.append((len(kernels.all), sum(pss_mb(kernel.pid) for kernel in kernels.all)))
+        totals.append(total(kernels))
     unit_mb = kernel_mb(kernels)
     return tuple(pss), tuple(available), tuple((number, mb / unit_mb) for number, mb in totals)
+
+
+def total(kernels: Kernels) -> Pair:
+    """How many kernels there are, and what they take together (PSS)."""
+    return len(kernels.all), sum(pss_mb(kernel.pid) for kernel in kernels.all)
 
 
 def kernel_mb(kernels: Kernels) -> float:
