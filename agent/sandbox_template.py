@@ -86,6 +86,9 @@ FIRST_PID = 300
 """Of what PID 1 starts in a session. Where pids wrap around, the kernel goes on from there, too
 (RESERVED_PIDS of kernel/pid.c), so none below ever comes back."""
 
+TERMINALS = 128
+"""At once in a session, of some 3,000 that all of the machine's containers have together."""
+
 COUNTED = {
     # Nothing that code starts gets namespaces of its own: in one it would have privileges.
     "max_user_namespaces": 0,
@@ -236,7 +239,8 @@ def make_file_systems(sizes: Mapping[str, int]) -> None:
         options = f"size={size_mb}m,nr_inodes={size_mb * INODES_PER_MB},mode={mode}"
         mount("tmpfs", path, "tmpfs", MS_NOSUID | MS_NODEV, options)
     # The template's own is one file system for all: in it, terminals of others would show.
-    mount("devpts", "/dev/pts", "devpts", MS_NOSUID | MS_NOEXEC, "ptmxmode=0666,mode=0620")
+    options = f"ptmxmode=0666,mode=0620,max={TERMINALS}"
+    mount("devpts", "/dev/pts", "devpts", MS_NOSUID | MS_NOEXEC, options)
     # After the fork into the new PID namespace, whose processes it shows.
     mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC)
     if os.path.exists("/proc/keys"):

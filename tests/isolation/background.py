@@ -53,12 +53,13 @@ class Background:
         self, key: Hashable, opened: Callable[[], AbstractAsyncContextManager[Launcher]]
     ) -> Launcher:
         """The launcher of that key, opened unless it was asked for last."""
-        if self._launcher is None or key != self._key:
+        held = self._launcher
+        if held is None or key != self._key:
             self._release.set()
             await self._released.wait()
             self._key = key
-            self._launcher = await self._nursery.start(self._hold, opened)
-        return self._launcher
+            held = self._launcher = await self._nursery.start(self._hold, opened)
+        return held
 
     async def _hold(
         self,

@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+import sandbox_template
 from isolation.harness import Kind, forking
 from nsmd.jail import Launcher
 from nsmd.values import Environment
@@ -40,6 +41,16 @@ SMALL_PIPES = """
 import ctypes, fcntl, os
 F_GETPIPE_SZ = 1032
 print(fcntl.fcntl(os.pipe()[0], F_GETPIPE_SZ), ctypes.CDLL(None).inotify_init())
+"""
+
+TERMINALS = """
+import os
+held = []
+try:
+    while True:
+        held.append(os.openpty())
+except OSError as error:
+    print(len(held), error.strerror)
 """
 
 BIG_OUTPUT = {
@@ -91,3 +102,12 @@ async def test_a_hog_does_not_keep_others_from_working(
                     assert outcome.exit_code == 0
                     assert len(outcome.stdout) == 300_001
         assert (await hog.run("print(len(held))")).stdout == f"{pipes}\n"
+
+
+async def test_terminals_of_a_fork_are_bounded(known: dict[str, Environment]) -> None:
+    async with (
+        launcher_of("forked") as launcher,
+        open_session(known["python"], launcher=launcher) as hog,
+    ):
+        told = (await hog.run(TERMINALS)).stdout
+    assert told == f"{sandbox_template.TERMINALS} No space left on device\n"
