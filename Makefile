@@ -10,7 +10,7 @@ BIN := .venv/bin
 CODE := agent benchmarks clients supervisor tests tools
 
 # Other people's settings must not change what is imported or measured here.
-unexport PYTHONPATH PYTHONHOME PYTHONSTARTUP
+unexport PYTHONPATH PYTHONHOME PYTHONSTARTUP PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help setup run test soak check lint types mypy pyright bench format pin clean

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 from typing import TYPE_CHECKING, cast
 
 import pytest
@@ -61,6 +62,10 @@ def pytest_configure(config: pytest.Config) -> None:
     for name in list(os.environ):
         if name.startswith(OTHERS_SETTINGS) and not name.startswith("NSM_TEST_"):
             del os.environ[name]
+    # A shell starts what runs in its background with interrupts ignored, which is inherited: what
+    # is to end by one would never.
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     join_run(config)
 
 

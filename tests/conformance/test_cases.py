@@ -56,8 +56,10 @@ def _number(case: Case) -> int:
     return zlib.crc32(case.id.encode())
 
 
+ALL = load_all()
+
 CASES: list[tuple[TargetName, Case]] = [
-    (target, case) for target in PARTS for case in load_all() if is_selected(case, target)
+    (target, case) for target in PARTS for case in ALL if is_selected(case, target)
 ]
 
 
