@@ -4181,12 +4181,13 @@ const {
 const {
   apply, defineProperty, deleteProperty, getOwnPropertyDescriptor, getPrototypeOf, ownKeys,
 } = Reflect;
-const { compareExchange, load } = Atomics;
+const { compareExchange, load, wait } = Atomics;
 const fs = require('node:fs');
 const inspector = require('node:inspector');
-const { readSync } = fs;
+const { readFileSync, readSync } = fs;
 const { hasOwn } = Object;
 const { includes, indexOf, repeat, slice } = String.prototype;
+const { constants: { signals: { SIGSTOP, SIGTTOU } } } = require('node:os');
 const { inspect, types: { isNativeError, isProxy } } = require('node:util');
 const { Writable } = require('node:stream');
 const { Worker } = require('node:worker_threads');
@@ -4530,9 +4531,10 @@ const reallyExit = process.reallyExit.bind(process);
 worker.on('exit', () => reallyExit(1));
 const post = worker.postMessage.bind(worker);
 
-const session = new inspector.Session();
+const { Session } = inspector;
+let session = new Session();
 session.connect();
-const postToInspector = session.post.bind(session);
+const { post: postToInspector } = session;
 const { prototype: everyObject } = Object;
 // Node makes JSON of a request, in which a toJSON that code gave to all objects must have no say:
 // it is away until the request's last property has been read.
@@ -4542,7 +4544,7 @@ const ask = (method, params, callback) => {
     const restore = () => { defineProperty(everyObject, 'toJSON', theirs); };
     defineProperty(params, 'last', { __proto__: null, enumerable: true, get: restore });
   }
-  postToInspector(method, params, callback);
+  apply(postToInspector, session, [method, params, callback]);
 };
 let exiting = false;
 process.on('exit', () => {
@@ -4601,8 +4603,23 @@ Object.defineProperty(globalThis, '__import__', {
 // Where code signals its own process, Node expects it to end and takes the inspector down, also
 // for signals that are survived. It does not recognize the process by another thread's number.
 const { pid, _kill: kill } = process;
+const idle = new Int32Array(new SharedArrayBuffer(4));
 const thread = fs.readdirSync('/proc/self/task').map(Number).find((id) => id !== pid) ?? pid;
-process._kill = (target, signal) => kill(target === pid && signal > 0 ? thread : target, signal);
+const STATUS = '/proc/self/status';
+const isPending = (signal) => {
+  const text = readFileSync(STATUS, 'latin1');
+  const at = apply(indexOf, text, ['ShdPnd:\t']) + 8;
+  const low = evaluate('0x' + apply(slice, text, [at + 8, at + 16]));
+  return ((low >>> (signal - 1)) & 1) === 1;
+};
+process._kill = (target, signal) => {
+  if (target !== pid || !(signal > 0)) return kill(target, signal);
+  const outcome = kill(thread, signal);
+  // A stop comes when that thread gets to run: this one must not answer before.
+  const stops = signal >= SIGSTOP && signal <= SIGTTOU;
+  for (let tries = 0; stops && tries < 100 && isPending(signal); tries++) wait(idle, 0, 0, 1);
+  return outcome;
+};
 process.argv.length = 1;
 process.execArgv = [];
 delete process._eval;
@@ -4639,10 +4656,17 @@ process.on('unhandledRejection', (error) => { failed = true; complain(describe(e
 // The value behind an inspector's reference. It is handed to a function that is known to the
 // inspector from the beginning, and in no place where code could find it.
 let taken;
-globalThis.__nsm_taker = (value) => { taken = value; };
-let taker;
-ask('Runtime.evaluate', { expression: '__nsm_taker' }, (error, { result }) => { taker = result; });
-delete globalThis.__nsm_taker;
+const taker = (value) => { taken = value; };
+let takerId;
+const introduceTaker = () => {
+  const key = '__nsm_taker_' + pid;
+  defineProperty(globalThis, key, { __proto__: null, value: taker, configurable: true });
+  ask('Runtime.evaluate', { expression: key }, (error, { result }) => {
+    takerId = result.objectId;
+  });
+  deleteProperty(globalThis, key);
+};
+introduceTaker();
 const take = (remote) => {
   if (!hasOwn(remote, 'objectId')) {
     if (hasOwn(remote, 'unserializableValue')) return evaluate(remote.unserializableValue);
@@ -4651,7 +4675,7 @@ const take = (remote) => {
   taken = undefined;
   ask('Runtime.callFunctionOn', {
     functionDeclaration: 'function (value) { this(value); }',
-    objectId: taker.objectId, arguments: [{ objectId: remote.objectId }],
+    objectId: takerId, arguments: [{ objectId: remote.objectId }],
   }, () => {});
   const value = taken;
   taken = undefined;
@@ -4729,6 +4753,16 @@ const run = ({ id, token, expression, lines }) => {
       if (running === id) finish(id, token, exit_code || (failed ? 1 : 0), shown);
     });
   });
+};
+
+// The inspector tells its session when a promise that an evaluation awaits is collected, and Node
+// 22 aborts over that. A session that is gone is not told.
+const forsake = () => {
+  const next = new Session();
+  next.connect();
+  session.disconnect();
+  session = next;
+  introduceTaker();
 };
 
 // What completion looks up. No getter is called but those that were there before any code, no
@@ -4839,8 +4873,11 @@ const onMessage = (message) => {
       post({ type: 'names', id: message.id, steps: [''], prefix: message.prefix, names: '' });
     }
   } else if (message.type === 'abandon') {
+    if (running === message.id) {
+      running = 0;
+      forsake();
+    }
     post({ id: message.id, exit_code: 130 });
-    if (running === message.id) running = 0;
   }
 };
 // Code may have replaced emitters' methods, or what they call, such as `listener.apply`.
