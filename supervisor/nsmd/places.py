@@ -54,7 +54,7 @@ class Places:
         """Whether a session may start now.
 
         Args:
-            at_most: sessions that there can be; below the limit, nothing needs to be counted.
+            at_most: sessions that there are at most; below the limit, nobody needs to count.
         """
         return not self._waiting and (at_most < self._limit or self._free() > 0)
 

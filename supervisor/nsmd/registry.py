@@ -426,7 +426,7 @@ class Registry:
 
     def _new_session(self, client: Client, environment: Environment, name: str | None) -> Session:
         spec = self._spec(environment, client.project)
-        if self._places.has_room(len(self._directory) - self.pool.spares):
+        if self._places.has_room(len(self._directory)):
             session = self.pool.take(spec)
         else:
             turn = self._places.turn(client.scope)

@@ -51,7 +51,7 @@ def supervisor(path: str) -> Iterator[FakeSupervisor]:
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (["p"], ["ps"]),
+        (["p"], ["pool", "ps"]),
         (["co"], ["completion", "config"]),
         (["c"], ["completion", "config", "cp"]),
         (["--v"], ["--version"]),
@@ -125,7 +125,7 @@ for word in "${{COMPREPLY[@]}}"; do echo "$word"; done
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        ("nsm p", ["ps"]),
+        ("nsm p", ["pool", "ps"]),
         ("nsm run -e ''", ["bash", "python"]),
         ("nsm kill wor", ["word", "work"]),
         ("nsm kill zzz", []),
