@@ -72,7 +72,6 @@ verdict(made or (program == 0 and "unshare(1) works"))
             "disable-userns": Weakness(arguments=without("--disable-userns")),
         },
         fork_held_twice={
-            "filter": Weakness(template=NO_FILTER),
             "limits": Weakness(template=MORE_NAMESPACES),
         },
     ),

@@ -7,10 +7,12 @@ from functools import partial
 
 import pytest
 
+from isolation import probes_calls
 from isolation.background import Background
 from isolation.harness import Probe, Weakness, forking, launcher_for, run_with
 from isolation.probes import PROBES, named
 from isolation.stage import Stage
+from isolation.weaken import NO_FILTER
 from nsmd.values import Environment
 from realjail import needs_bwrap
 
@@ -62,6 +64,18 @@ def test_detects_success(
     weakness = weakness_of(probe)
     verdict = background.run(run_forked, background, probe, spoilt, environment, weakness)
     assert verdict.startswith("BROKEN: ")
+
+
+OF_OTHERS = [probe for probe in GROUPED if probe not in probes_calls.PROBES]
+UNFILTERED = Weakness(template=NO_FILTER)
+
+
+@pytest.mark.parametrize("probe", OF_OTHERS, ids=named)
+def test_held_without_the_filter(
+    probe: Probe, untouched: Stage, environment: Environment, background: Background
+) -> None:
+    verdict = background.run(run_forked, background, probe, untouched, environment, UNFILTERED)
+    assert verdict == "HELD"
 
 
 TWICE = [
