@@ -16,7 +16,8 @@ def pss_mb(pid: int) -> float:
     """A process's proportional share of memory (proc_pid_smaps_rollup(5)).
 
     Raises:
-        PermissionError: the process is not ours to look at; a jail's agent is only root's.
+        PermissionError: the process is not ours to look at. A jail's agent hides from its own user,
+            but not from the owner of its user namespace or root (ptrace(2), PTRACE_MODE_READ).
     """
     text = Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="ascii")
     for line in text.splitlines():

@@ -49,7 +49,7 @@ def measure(bench: Bench) -> Findings:
     else:
         yield LeftOut(
             what=PSS_NAME,
-            why="only root may look into the agents of jails; the row of the whole system holds",
+            why="we may not look into the agents of jails; the row of the whole system holds",
         )
     yield Comparison(
         name=AVAILABLE_NAME,
@@ -113,7 +113,7 @@ def sessions_mb(client: nsm.Client, names: Sequence[str] | None = None) -> float
         names: of the sessions; None for all.
 
     Raises:
-        PermissionError: we are not root, and a jail's agent is nobody's to look at.
+        PermissionError: we are not the owner of the jails' user namespace, nor root.
     """
     wanted = None if names is None else set(names)
     pids = [row.pid for row in client.sessions() if wanted is None or row.name in wanted]
