@@ -62,6 +62,7 @@ class FakeExecution:
         self.abandoned = trio.Event()
         self._answered = trio.Event()
         self._answer: RunResult | NsmError | None = None
+        self._told: Callable[[RunResult | NsmError], None] | None = None
 
     async def wait(self) -> RunResult:
         await self._answered.wait()
@@ -69,6 +70,12 @@ class FakeExecution:
             raise self._answer
         assert self._answer is not None
         return self._answer
+
+    def tell(self, function: Callable[[RunResult | NsmError], None]) -> None:
+        if self._answer is not None:
+            function(self._answer)
+        else:
+            self._told = function
 
     def interrupt(self) -> None:
         self.interrupted.set()
@@ -93,6 +100,8 @@ class FakeExecution:
         """`wait` gives this."""
         self._answer = answer
         self._answered.set()
+        if self._told is not None:
+            self._told(answer)
 
 
 class FakeRunner:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -33,7 +35,7 @@ from nsmd.mcp.arguments import RunArguments, parse_arguments
 from nsmd.mcp.attach import Attach
 from nsmd.mcp.progress import ProgressFeed
 from nsmd.mcp.render import ToolReply, render_error, render_result
-from nsmd.mcp.router import Call, Router
+from nsmd.mcp.router import Call, Era, Router
 from nsmd.mcp.seam import Execution, Runner
 from nsmd.mcp.text import clean
 from nsmd.values import Client, ProjectMount, RunRequest, RunResult
@@ -67,12 +69,33 @@ async def serve(
     max_result_chars: int,
 ) -> None:
     """Serve one client until it is gone; see `nsmd.mcp.attachment.serve_attachment`."""
-    endpoint = Endpoint(attach, runner, max_result_chars)
-    await Router(stream, endpoint.server()).run(first_bytes)
+    await Router(stream, Endpoint(attach, runner, max_result_chars)).run(first_bytes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Passed:
+    """A call that the SDK let pass, as far as it decides over others.
+
+    Attributes:
+        meta: its envelope; without a progress token.
+        modern: it is answered as the latest revision has it.
+    """
+
+    era: Era
+    meta: object
+    client: Client
+    modern: bool
 
 
 class Endpoint:
-    """The handlers of one client, for both eras."""
+    """The handlers of one client, for both eras.
+
+    The SDK's server opens a task, scopes and a context for each request, checks its envelope and
+    moves it through five streams: three quarters of what the supervisor does for a call of code
+    that does little. All of that depends on the envelope and on what came before. So a call with
+    the very envelope of one that passed is answered without, as long as the client says nothing
+    but calls in between.
+    """
 
     def __init__(self, attach: Attach, runner: Runner, max_result_chars: int) -> None:
         self._attach = attach
@@ -81,8 +104,52 @@ class Endpoint:
         self._roots = _Roots()
         self._mount: tuple[str | None, ProjectMount] | None = None
         self._info = {"name": _NAME, "version": __version__}
+        self._passed: _Passed | None = None
+        self._forgotten = 0
+        self.server = self._make_server()
 
-    def server(self) -> Server[Any]:
+    def forget(self) -> None:
+        """The client says something by which its calls may have to be answered otherwise."""
+        self._passed = None
+        self._forgotten += 1
+
+    def answer_at_once(
+        self, call: Call, params: Mapping[str, Any], answer: Callable[[dict[str, Any]], None]
+    ) -> bool:
+        """Answer a tool call without the SDK, now or later; False if that must not be.
+
+        Args:
+            call: gets the execution; to be cancelled and abandoned by who has it.
+            params: of the call.
+            answer: takes the result.
+        """
+        passed = self._passed
+        if (
+            passed is None
+            or passed.era is not call.era
+            or passed.meta != call.meta
+            or params.get("name") != describe.TOOL_NAME
+        ):
+            return False
+        modern = passed.modern
+        try:
+            arguments = parse_arguments(params.get("arguments"))
+            execution = self._runner.submit(self._request(passed.client, arguments), None)
+        except BadProjectError:
+            self.forget()  # the usual way finds another directory, or says what is wrong
+            return False
+        except Exception as error:  # noqa: BLE001  # the boundary of a call, see `_reply`
+            answer(self._result(_render_failure(error), modern))
+            return True
+        call.execution = execution
+
+        def executed(outcome: RunResult | NsmError) -> None:
+            answer(self._result(self._render(outcome, arguments), modern))
+
+        execution.tell(executed)
+        return True
+
+    def _make_server(self) -> Server[Any]:
         """The SDK's server with these handlers."""
         server: Server[Any] = Server(
             _NAME,
@@ -131,8 +198,12 @@ class Endpoint:
         known = ctx.session.client_params is not None
         if ctx.method != "tools/call" or not known or not isinstance(name, str):
             return await call_next(ctx)
-        result = wire.result_map(await self._reply(ctx, name, params.get("arguments")))
-        if ctx.protocol_version in MODERN_PROTOCOL_VERSIONS:
+        reply = await self._reply(ctx, name, params.get("arguments"))
+        return self._result(reply, ctx.protocol_version in MODERN_PROTOCOL_VERSIONS)
+
+    def _result(self, reply: ToolReply, modern: bool) -> dict[str, Any]:
+        result = wire.result_map(reply)
+        if modern:
             result["resultType"] = "complete"
             result["_meta"][SERVER_INFO_META_KEY] = self._info
         return result
@@ -145,40 +216,51 @@ class Endpoint:
         try:
             _check_tool(name)
             return await self._run(ctx, parse_arguments(arguments))
-        except NsmError as error:
-            return render_error(error)
-        except Exception:
-            # The boundary of a call: the model learns that it is not its fault, the log why.
-            log.exception("a call of %s failed", name)
-            return render_error(
-                InternalError(
-                    "nsm failed to carry out the call.",
-                    hint="Whether the code ran is unknown. The supervisor's log has the details.",
-                )
-            )
+        except Exception as error:  # noqa: BLE001  # of one call, which is answered
+            return _render_failure(error)
 
     async def _run(self, ctx: Context, arguments: RunArguments) -> ToolReply:
-        request = RunRequest(
-            client=await self._client(ctx),
+        forgotten = self._forgotten
+        client = await self._client(ctx)
+        wants_progress = progress_token_from_params(ctx.params) is not None
+        feed = ProgressFeed() if wants_progress else None
+        try:
+            execution = self._runner.submit(
+                self._request(client, arguments), feed.take if feed else None
+            )
+        except BadProjectError:
+            self._mount = None  # another directory may be there, or meant, next time
+            raise
+        if feed is None and forgotten == self._forgotten and ctx.request is not None:
+            self._passed = _Passed(
+                era=ctx.request.era,
+                meta=ctx.request.meta,
+                client=client,
+                modern=ctx.protocol_version in MODERN_PROTOCOL_VERSIONS,
+            )
+        return self._render(await _result_of(execution, ctx, feed), arguments)
+
+    def _request(self, client: Client, arguments: RunArguments) -> RunRequest:
+        return RunRequest(
+            client=client,
             env=arguments.env,
             code=arguments.code,
             session=arguments.session,
             timeout_s=arguments.timeout_s,
             reply_bytes=self._max_result_chars - _LEFT_OUT_CHARS,
         )
-        wants_progress = progress_token_from_params(ctx.params) is not None
-        feed = ProgressFeed() if wants_progress else None
+
+    def _render(self, outcome: RunResult | NsmError, arguments: RunArguments) -> ToolReply:
+        if isinstance(outcome, NsmError):
+            return render_error(outcome)
         try:
-            execution = self._runner.submit(request, feed.take if feed else None)
-        except BadProjectError:
-            self._mount = None  # another directory may be there, or meant, next time
-            raise
-        result = await _result_of(execution, ctx, feed)
-        return render_result(
-            result,
-            max_chars=self._max_result_chars,
-            name_chosen=arguments.session == "new",
-        )
+            return render_result(
+                outcome,
+                max_chars=self._max_result_chars,
+                name_chosen=arguments.session == "new",
+            )
+        except Exception as error:  # noqa: BLE001  # as above
+            return _render_failure(error)
 
     async def _client(self, ctx: Context) -> Client:
         project, _ = await self._project(ctx)
@@ -304,6 +386,17 @@ async def _outcome_of(execution: Execution) -> RunResult | NsmError:
         return await execution.wait()
     except NsmError as error:
         return error
+
+
+def _render_failure(error: Exception) -> ToolReply:
+    """What the model learns of an error; of one that is ours, that it is not its fault."""
+    if not isinstance(error, NsmError):
+        log.error("a call of %s failed", describe.TOOL_NAME, exc_info=error)
+        error = InternalError(
+            "nsm failed to carry out the call.",
+            hint="Whether the code ran is unknown. The supervisor's log has the details.",
+        )
+    return render_error(error)
 
 
 def _client_name(ctx: Context) -> str:

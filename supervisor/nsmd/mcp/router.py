@@ -12,11 +12,11 @@ from __future__ import annotations
 import enum
 import logging
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 import anyio
 import trio
@@ -39,6 +39,7 @@ from mcp_types import (
 
 from nsm import jsonlines
 from nsmd.mcp import wire
+from nsmd.mcp.seam import Execution
 
 log = logging.getLogger(__name__)
 
@@ -50,6 +51,25 @@ _QUEUED_LINES = 16
 """Lines that wait for the writer; beyond, whoever has something to say waits too."""
 
 _CHUNK_BYTES = 65536
+
+
+class Endpoint(Protocol):
+    """What answers a client's requests.
+
+    Attributes:
+        server: has the handlers; the loops of both eras run it.
+    """
+
+    server: Server[Any]
+
+    def answer_at_once(
+        self, call: Call, params: Mapping[str, Any], answer: Callable[[dict[str, Any]], None]
+    ) -> bool:
+        """Answer a tool call without the SDK, now or later; False if that must not be."""
+        ...
+
+    def forget(self) -> None:
+        """The client says something by which its calls may have to be answered otherwise."""
 
 
 class Era(enum.Enum):
@@ -64,11 +84,15 @@ class Call:
     """A request under way; handlers find it as `ctx.request`.
 
     Attributes:
+        meta: its envelope.
         cancelled: the client took it back, as opposed to going away.
+        execution: of a call that is answered without the SDK.
     """
 
     era: Era
+    meta: object = None
     cancelled: bool = False
+    execution: Execution | None = None
 
 
 class Router:
@@ -76,12 +100,14 @@ class Router:
 
     Args:
         stream: the client's; not closed here.
-        server: has the handlers; both loops run it.
+        endpoint: answers.
     """
 
-    def __init__(self, stream: trio.abc.Stream, server: Server[Any]) -> None:
+    def __init__(self, stream: trio.abc.Stream, endpoint: Endpoint) -> None:
         self._stream = stream
-        self._server = server
+        self._endpoint = endpoint
+        self._server = endpoint.server
+        self._nursery: trio.Nursery | None = None
         self._inputs: dict[Era, MemoryObjectSendStream[SessionMessage | Exception]] = {}
         self._calls: dict[RequestId, Call] = {}
         self._out, self._queued = trio.open_memory_channel[bytes](_QUEUED_LINES)
@@ -95,14 +121,20 @@ class Router:
         Args:
             first_bytes: what was read from the stream already.
         """
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._write, nursery.cancel_scope)
-            for era in Era:
-                nursery.start_soon(self._run_loop, era, self._open_loop(era))
-            await self._read(first_bytes)
-            # End-of-file: the client is gone. Cancelling the loops cancels the handlers, and
-            # those let go of their executions.
-            nursery.cancel_scope.cancel()
+        try:
+            async with trio.open_nursery() as nursery:
+                self._nursery = nursery
+                nursery.start_soon(self._write, nursery.cancel_scope)
+                for era in Era:
+                    nursery.start_soon(self._run_loop, era, self._open_loop(era))
+                await self._read(first_bytes)
+                # End-of-file: the client is gone. Cancelling the loops cancels the handlers, and
+                # those let go of their executions.
+                nursery.cancel_scope.cancel()
+        finally:
+            for call in self._calls.values():
+                if call.execution is not None:
+                    call.execution.abandon()
 
     async def send(self, message: JSONRPCMessage) -> None:
         """Queue a message for the client; waits while the client does not read.
@@ -188,6 +220,7 @@ class Router:
             case JSONRPCNotification(method="notifications/cancelled"):
                 await self._route_cancellation(message)
             case JSONRPCNotification():
+                self._endpoint.forget()
                 # Only the handshake revisions have any others.
                 await self._inputs[Era.HANDSHAKE].send(SessionMessage(message))
             case JSONRPCResponse() | JSONRPCError():
@@ -205,19 +238,51 @@ class Router:
         if len(self._calls) >= MAX_CALLS:
             await self.send(wire.too_many(request, MAX_CALLS))
             return
-        call = Call(era=_era_of(request))
+        call = Call(era=_era_of(request), meta=(request.params or {}).get("_meta"))
         self._calls[key] = call
+        if request.method != "tools/call":
+            self._endpoint.forget()
+        elif self._answer_at_once(request, call):
+            return
         metadata = ServerMessageMetadata(
             request_context=call, on_request_unanswered=partial(self._unanswered, request.id)
         )
         await self._inputs[call.era].send(SessionMessage(request, metadata))
+
+    def _answer_at_once(self, request: JSONRPCRequest, call: Call) -> bool:
+        def answer(result: dict[str, Any]) -> None:
+            # A call that was taken back is not answered, and its id may be another's by now.
+            if not call.cancelled:
+                self._put(request.id, wire.result_line(request.id, result))
+
+        return self._endpoint.answer_at_once(call, request.params or {}, answer)
+
+    def _put(self, request_id: RequestId, line: bytes) -> None:
+        """Queue the last line of a request; while the client does not read, a task has it."""
+        try:
+            self._out.send_nowait(line)
+        except trio.WouldBlock:
+            if self._nursery is not None:
+                self._nursery.start_soon(self._put_later, request_id, line)
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            pass  # the client is gone
+        else:
+            self._forget(request_id)
+
+    async def _put_later(self, request_id: RequestId, line: bytes) -> None:
+        await self._out.send(line)
+        self._forget(request_id)  # only now: what waits counts as under way
 
     async def _route_cancellation(self, notification: JSONRPCNotification) -> None:
         cancelled = cancelled_request_id_from_params(notification.params)
         call = self._calls.get(coerce_request_id(cancelled)) if cancelled is not None else None
         if call is not None:  # else answered already
             call.cancelled = True
-            await self._inputs[call.era].send(SessionMessage(notification))
+            if call.execution is None:
+                await self._inputs[call.era].send(SessionMessage(notification))
+            elif cancelled is not None:
+                self._forget(cancelled)
+                call.execution.interrupt()
 
     async def _route_answer(self, answer: JSONRPCResponse | JSONRPCError) -> None:
         # Only the handshake era lets a server ask.

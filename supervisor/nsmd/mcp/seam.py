@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
+from nsm.wire.errors import NsmError
 from nsmd.values import Environment, OutputSink, ProjectMount, RunRequest, RunResult
 
 
@@ -22,6 +23,9 @@ class Execution(Protocol):
             NsmError: there is none, for example because the session ended.
         """
         ...
+
+    def tell(self, function: Callable[[RunResult | NsmError], None]) -> None:
+        """Call one function with the answer, in place of waiting; it neither waits nor raises."""
 
     def interrupt(self) -> None:
         """Ask for an interrupt; `wait` then gives a result that says `interrupted`."""

@@ -128,6 +128,14 @@ def result_map(reply: ToolReply) -> dict[str, Any]:
     }
 
 
+def result_line(known: RequestId, result: dict[str, Any]) -> bytes:
+    """The line that answers a request with a result of plain values."""
+    line = jsonlines.dump({"jsonrpc": "2.0", "id": known, "result": result}) + b"\n"
+    if len(line) <= jsonlines.MAX_LINE_BYTES:
+        return line
+    return encode(JSONRPCResponse(jsonrpc="2.0", id=known, result=result))
+
+
 def _refused(known: RequestId | None, method: object, error: NsmError) -> JSONRPCMessage:
     """A tool call is answered with a result, which the model gets to read; others with an error."""
     if known is not None and method == "tools/call":
