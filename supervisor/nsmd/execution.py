@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from nsmd.session import Session
 
 
+_KEPT_CODE_CHARS = 500
+"""Results are remembered by the thousand, and code may have megabytes: longer code is dropped."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
     """What the registry knows about a call that its result has to say.
@@ -159,8 +163,8 @@ class Execution:
         if self._finished is not None:
             self._finished.set()
         self._on_output = None
-        # Results are remembered by the thousand, and code may have megabytes.
-        self.request = replace(self.request, code="")
+        if len(self.request.code) > _KEPT_CODE_CHARS:
+            self.request = replace(self.request, code="")
         self._on_finished(self)
 
     def _result(self, outcome: Outcome) -> RunResult:

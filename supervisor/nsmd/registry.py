@@ -10,7 +10,6 @@ from __future__ import annotations
 import difflib
 import logging
 import os
-import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 import trio
@@ -499,7 +498,7 @@ class Registry:
 
     def _execution_id(self, wanted: str | None) -> str:
         if wanted is None:
-            return secrets.token_hex(8)
+            return os.urandom(8).hex()
         if not 1 <= len(wanted) <= 128 or not wanted.isprintable():
             raise BadRequestError("execution_id must be 1 to 128 printable characters.")
         if wanted in self._executions:

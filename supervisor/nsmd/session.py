@@ -341,8 +341,8 @@ class Session:
         self._overdue.disarm()
         self.active_s = trio.current_time()
         if execution is not None:
+            execution.finish(answer)  # first: somebody waits
             self.transcript.finish(answer)
-            execution.finish(answer)
             if execution.origin.one_shot:
                 self.end("one-shot finished")
                 return
