@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 
 from measure import Comparison, Curve, Finding, LeftOut
@@ -182,5 +183,6 @@ def agreement_cells(one: Agreement) -> list[str]:
     """One row in several runs."""
     ratios = ["" if ratio is None else number(ratio) for ratio in one.ratios]
     target = "" if one.row.target is None else str(one.row.target)
-    apart = f"{100 * one.apart:.0f} %"
+    known = None not in one.ratios and math.isfinite(one.apart)
+    apart = f"{100 * one.apart:.0f} %" if known else ""
     return [title(one.row), one.row.peer, *ratios, apart, target, one.verdict]
