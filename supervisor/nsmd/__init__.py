@@ -3,6 +3,7 @@
 values, settings     the nouns, and what can be configured
 timer                one task that waits for the timers of all sessions
 descriptors          how many there are, and what for
+heap                 memory goes back to the system
 config               reads and explains `config.toml`
 limits               what is checked of a request first
 poolpolicy           how many sessions should be kept ready: a pure function

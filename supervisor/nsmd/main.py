@@ -121,12 +121,13 @@ class _Starter:
     def _serve(self, settings: Settings, listener: socket.socket, socket_path: str) -> None:
         import trio  # noqa: PLC0415 (reports are quick without it)
 
-        from nsmd import daemon  # noqa: PLC0415
+        from nsmd import daemon, heap  # noqa: PLC0415
         from nsmd.environments import find_environments  # noqa: PLC0415
         from nsmd.jail import BwrapLauncher  # noqa: PLC0415
         from nsmd.limits import session_limits  # noqa: PLC0415
         from nsmd.templates import open_templates  # noqa: PLC0415
 
+        heap.map_large_blocks()
         shares = share_out(raise_limit())
         search_path = _search_path()
         launcher = BwrapLauncher.for_host(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import os
+import weakref
 from typing import TYPE_CHECKING, Any
 
 import cbor2
@@ -14,7 +16,8 @@ from control_bench import Peer, bench
 from nsm.wire.errors import NsmError, OverloadedError, SessionEndedError
 from nsm.wire.messages import Cancel, Failure, Request, Result
 from nsm.wire.pool import PoolReport
-from nsmd.control import outgoing
+from nsmd import history
+from nsmd.control import outgoing, running
 from nsmd.control.call import ALL_RIGHTS
 from nsmd.control.connection import HELLO_TIMEOUT_S
 
@@ -22,6 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from fakes import FakeAgent, FakeJail
+    from nsmd.execution import Execution
 
 
 async def test_hello_tells_who_and_which_rights(autojump_clock: trio.abc.Clock) -> None:
@@ -426,3 +430,48 @@ async def test_a_client_that_asks_for_much_and_reads_nothing(
         assert left_out in errors[-1].hint
         kept = await deaf.call("result", execution_id=left_out)
         assert len(kept["stdout"]) == 10**6
+
+
+async def test_nor_does_one_that_wants_all_output_as_it_comes(
+    autojump_clock: trio.abc.Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Answers wait there for output that is not read; those left out are held by nothing."""
+    monkeypatch.setattr(running, "MAX_WAITING_BYTES", 4_000_000)
+    everybody_runs = trio.Event()
+    ended: list[weakref.ref[Execution]] = []
+
+    async def large(agent: FakeAgent, jail: FakeJail) -> None:
+        await agent.be_ready()
+        while True:
+            frame = await agent.receive()
+            await everybody_runs.wait()
+            text = frame["code"] * 1_000_000
+            await agent.send(
+                {"type": "output", "id": frame["id"], "stream": "stdout", "text": text}
+            )
+            await agent.answer(frame, stdout=text)
+
+    async with bench(large) as it:
+        deaf = await it.connect()
+        ids = [f"e{n}" for n in range(20)]
+        for n, execution_id in enumerate(ids):
+            args = {"session": f"s{n}", "execution_id": execution_id, "stream": True}
+            await deaf.start("run", env="python", code="x", **args)
+        await trio.testing.wait_all_tasks_blocked()
+        ended = [weakref.ref(it.registry.execution(execution_id)) for execution_id in ids]
+        monkeypatch.setattr(history, "MAX_RESULTS", 0)
+        gc.disable()
+        try:
+            everybody_runs.set()
+            await trio.testing.wait_all_tasks_blocked()
+            assert 3 <= sum(execution() is not None for execution in ended) <= 6
+        finally:
+            gc.enable()
+        answers: list[Result | Failure] = []
+        while len(answers) < len(ids):
+            message = await deaf.next()
+            if isinstance(message, Result | Failure):
+                answers.append(message)
+        errors = [answer.error for answer in answers if isinstance(answer, Failure)]
+        assert 3 <= len(ids) - len(errors) <= 6
+        assert all(isinstance(error, OverloadedError) for error in errors)

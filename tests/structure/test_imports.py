@@ -17,7 +17,7 @@ SOURCES = {
 }
 
 FLOORS = (
-    ("values", "settings", "timer", "descriptors"),
+    ("values", "settings", "timer", "descriptors", "heap"),
     ("config", "names", "limits", "hostpaths", "packages", "demand", "habits", "poolpolicy"),
     ("interpreters", "environments", "project"),
     ("procstats", "hostmemory", "jail"),

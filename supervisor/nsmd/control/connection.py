@@ -16,7 +16,6 @@ from nsm.wire.errors import (
     ForbiddenError,
     InternalError,
     NsmError,
-    OverloadedError,
     UnknownOperationError,
 )
 from nsm.wire.frames import LocalProtocolError, RemoteProtocolError
@@ -34,7 +33,7 @@ from nsm.wire.messages import (
 from nsmd.control import running
 from nsmd.control.call import Call, Right, Services
 from nsmd.control.operations import OPERATIONS, Row
-from nsmd.control.outgoing import MAX_WAITING_BYTES, Outgoing
+from nsmd.control.outgoing import Outgoing
 from nsmd.control.stream import Room
 from nsmd.execution import Execution
 from nsmd.files import OpenFiles
@@ -204,6 +203,9 @@ class _Connection:
         except Exception as error:  # noqa: BLE001  # as above
             answer = error
         self._answer(request, answer)
+        # The traceback of an error holds this frame, which holds the error: megabytes of output
+        # would stay until Python looks for such circles.
+        del answer
         if pending.afterwards:
             await self._outgoing.flushed()
             for function in pending.afterwards:
@@ -211,8 +213,8 @@ class _Connection:
 
     def _answer(self, request: Request, answer: dict[str, Any] | RunResult | Exception) -> None:
         del self._pending[request.id]
-        if self._outgoing.is_full:
-            answer = _left_out(answer)
+        if self._outgoing.is_full and not isinstance(answer, Exception):  # errors are short
+            answer = running.left_out(None if isinstance(answer, dict) else answer.execution_id)
         if isinstance(answer, RunResult):
             answer = running.result_to_wire(answer)
         if isinstance(answer, dict):
@@ -261,23 +263,6 @@ class _Connection:
     async def _emit(self, request_id: int, event: str, data: dict[str, Any]) -> None:
         self._send(Event(request_id, event, data))
         await self._outgoing.room()
-
-
-def _left_out(answer: dict[str, Any] | RunResult | Exception) -> Exception:
-    """Instead of an answer for which there is no room: errors are short."""
-    if isinstance(answer, Exception):
-        return answer
-    later = "Read answers while you send requests."
-    data: dict[str, Any] = {}
-    if isinstance(answer, RunResult):
-        later += f" For a while the operation `result` has it, for {answer.execution_id!r}."
-        data["execution_id"] = answer.execution_id
-    return OverloadedError(
-        f"{MAX_WAITING_BYTES >> 20} MiB of answers wait for this client to read them, so this one "
-        "was left out; what it asked for was done.",
-        hint=later,
-        data=data,
-    )
 
 
 class _Pending:

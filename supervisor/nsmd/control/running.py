@@ -8,8 +8,10 @@ from typing import Any, Protocol
 
 import trio
 
+from nsm.wire.errors import OverloadedError
 from nsmd.control import arguments
 from nsmd.control.call import Call, Operation
+from nsmd.control.outgoing import MAX_WAITING_BYTES
 from nsmd.control.stream import OutputStream
 from nsmd.execution import Execution
 from nsmd.values import OutputSink, RunResult
@@ -43,7 +45,8 @@ def streaming(submit: Submit) -> Operation:
         execution = submit(call, stream.put)
         call.on_cancel(execution.interrupt)
         try:
-            await _send_output_until_done(call, stream, execution)
+            if not await _send_output_until_done(call, stream, execution):
+                raise left_out(execution.id)
             return result_to_wire(await execution.wait())
         finally:
             stream.discard()
@@ -53,12 +56,26 @@ def streaming(submit: Submit) -> Operation:
     return carry_out
 
 
-async def _send_output_until_done(call: Call, stream: OutputStream, execution: Execution) -> None:
-    """All output is sent before the answer, whatever the answer is."""
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(_send_output, call, stream)
-        await execution.wait_done()
-        stream.close()
+async def _send_output_until_done(call: Call, stream: OutputStream, execution: Execution) -> bool:
+    """All output is sent before the answer, whatever the answer is.
+
+    Returns:
+        Whether there was room for the answer until then.
+    """
+    size = 0
+    try:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_send_output, call, stream)
+            await execution.wait_done()
+            stream.close()
+            size = execution.answer_bytes
+            call.room.answer_bytes += size
+            if call.room.answer_bytes > MAX_WAITING_BYTES:
+                nursery.cancel_scope.cancel()
+                return False
+        return True
+    finally:
+        call.room.answer_bytes -= size
 
 
 async def _send_output(call: Call, stream: OutputStream) -> None:
@@ -71,6 +88,23 @@ async def _send_output(call: Call, stream: OutputStream) -> None:
             await call.emit("output", data)
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             return  # the client is gone: its connection sees that too, and ends this request
+
+
+def left_out(execution_id: str | None) -> OverloadedError:
+    """Instead of an answer for which there is no room.
+
+    Args:
+        execution_id: whose result it is, if it is one.
+    """
+    later = "Read answers while you send requests."
+    if execution_id is not None:
+        later += f" For a while the operation `result` has it, for {execution_id!r}."
+    return OverloadedError(
+        f"{MAX_WAITING_BYTES >> 20} MiB of answers wait for this client to read them, so this one "
+        "was left out; what it asked for was done.",
+        hint=later,
+        data={} if execution_id is None else {"execution_id": execution_id},
+    )
 
 
 def result_to_wire(result: RunResult) -> dict[str, Any]:

@@ -20,12 +20,18 @@ _PIECE_CHARS = 200
 
 
 class Room:
-    """What waits for one client, of all its executions together."""
+    """What waits for one client, of all its executions together.
 
-    __slots__ = ("chars",)
+    Attributes:
+        chars: of output.
+        answer_bytes: of executions that have ended and whose output has not all been sent.
+    """
+
+    __slots__ = ("answer_bytes", "chars")
 
     def __init__(self) -> None:
         self.chars = 0
+        self.answer_bytes = 0
 
 
 class OutputStream:
