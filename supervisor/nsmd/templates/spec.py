@@ -28,7 +28,12 @@ def why_unforkable(spec: JailSpec) -> str | None:
     """Why such a session has to have a jail of its own; None if it may be a fork."""
     targets = [bind.target for bind in spec.environment.binds]
     if spec.project is not None:
-        targets.append(spec.project.mount_point)
+        mount_point = spec.project.mount_point
+        for target in targets:
+            if is_within(target, mount_point):
+                # Where Python starts, it runs what `.pth` files of its own say.
+                return f"{target} is part of the project, whose code is not for a template to run"
+        targets.append(mount_point)
     for target in targets:
         for place, _, _ in session_file_systems(spec.sizes):
             if is_within(target, place):

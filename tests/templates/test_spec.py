@@ -1,0 +1,87 @@
+"""Which template a session is a fork of, without any."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from nsmd.templates.spec import request_for, template_of, why_unforkable
+from nsmd.values import (
+    Environment,
+    JailSizes,
+    JailSpec,
+    ProjectMount,
+    ReadOnlyBind,
+    SessionLimits,
+)
+
+PYTHON = Environment(
+    name="python",
+    interpreter="python",
+    agent_python="/usr/bin/python3",
+    program="/usr/bin/python3",
+)
+BASH = replace(PYTHON, name="bash", interpreter="bash", program="/bin/bash", memory_mb=64)
+
+
+def project(mount_point: str = "/project", inode: int = 1) -> ProjectMount:
+    return ProjectMount(path="/home/u/p", mount_point=mount_point, device=1, inode=inode)
+
+
+def spec(environment: Environment = PYTHON, mount: ProjectMount | None = None) -> JailSpec:
+    return JailSpec(environment=environment, project=mount, sizes=JailSizes())
+
+
+def with_bind(path: str) -> Environment:
+    return replace(PYTHON, binds=(ReadOnlyBind(source=path, target=path),))
+
+
+def test_what_shows_the_same_shares_a_template() -> None:
+    assert template_of(spec(PYTHON)) == template_of(spec(BASH))
+    assert template_of(spec()) == template_of(replace(spec(), sizes=JailSizes(tmp_mb=1)))
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        spec(replace(PYTHON, preload=("json",))),
+        spec(replace(PYTHON, path="/opt/bin:/usr/bin")),
+        spec(replace(PYTHON, agent_python="/opt/py/bin/python3")),
+        spec(with_bind("/opt/py")),
+        spec(mount=project()),
+    ],
+)
+def test_what_shows_something_else_does_not(other: JailSpec) -> None:
+    assert template_of(spec()) != template_of(other)
+
+
+def test_a_project_that_was_replaced_is_another() -> None:
+    assert template_of(spec(mount=project(inode=1))) != template_of(spec(mount=project(inode=2)))
+
+
+def test_what_can_be_forked() -> None:
+    assert why_unforkable(spec()) is None
+    assert why_unforkable(spec(with_bind("/opt/py"), project())) is None
+    assert why_unforkable(spec(with_bind("/project-evil"), project())) is None
+
+
+def test_what_a_session_s_own_file_systems_would_cover() -> None:
+    assert "/workspace" in str(why_unforkable(spec(mount=project("/workspace/p"))))
+    assert "/tmp" in str(why_unforkable(spec(with_bind("/tmp/py"))))
+    assert why_unforkable(spec(with_bind("/tmpfiles"))) is None
+
+
+def test_an_interpreter_of_the_project_is_not_for_a_template() -> None:
+    mount = project("/home/u/p")
+    assert "part of the project" in str(why_unforkable(spec(with_bind("/home/u/p/.venv"), mount)))
+
+
+def test_a_request_has_the_session_s_own_limits() -> None:
+    limits = SessionLimits(processes=9, descriptors=99)
+    request = json.loads(request_for(spec(BASH), limits))
+    assert request["prestart"] == "bash"
+    assert request["programs"] == {"bash": "/bin/bash"}
+    assert request["limits"] == limits.of_interpreters(BASH)
+    assert set(request["sizes"]) == {"/workspace", "/tmp", "/dev/shm"}
