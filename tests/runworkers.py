@@ -42,6 +42,10 @@ def join_run(config: pytest.Config) -> None:
     if told is not None:
         config.pluginmanager.register(Worker(told), PLUGIN)
         return
+    if getattr(config.option, "maxworkerrestart", "") is None:
+        # A worker that crashes is a failure in any case; and files of the one that takes its place
+        # may wait for each other for ever (pytest-xdist 3.8).
+        config.option.maxworkerrestart = "0"
     gate = LeftoverGate()
     config.pluginmanager.register(gate, "nsm-leftover-gate")
     config.pluginmanager.register(MainProcess(gate.run), PLUGIN)

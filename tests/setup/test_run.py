@@ -196,3 +196,10 @@ def test_the_first_and_the_last(many: Clone, options: tuple[str, ...]) -> None:
     assert sum(map(len, done.values())) == 50
     assert [worker for worker, what in done.items() if what[0] == "first"]
     assert [worker for worker, what in done.items() if what[-1] == "last"]
+
+
+def test_a_worker_that_crashes_ends_the_run(many: Clone) -> None:
+    many.write(test_crash="import os\ndef test_crash(): os._exit(1)\n")
+    code, output = many.run(*BY_WORKERS)
+    assert code != pytest.ExitCode.OK
+    assert "crashed while running 'test_crash.py::test_crash'" in output
