@@ -16,7 +16,15 @@ from nsmd.agentlink import AgentLink
 from nsmd.environments import find_environments
 from nsmd.jail import BwrapLauncher, Jail, Launcher, find_bwrap
 from nsmd.settings import DEFAULT_JAIL_UID, Settings
-from nsmd.values import Environment, Interpreter, JailSizes, JailSpec, Outcome, ProjectMount
+from nsmd.values import (
+    Environment,
+    Interpreter,
+    JailSizes,
+    JailSpec,
+    Outcome,
+    ProjectMount,
+    SessionLimits,
+)
 
 SYSTEM_PATH = "/usr/local/bin:/usr/bin:/bin"
 """Interpreters that every user may run; those of the tests' own environment may be closed."""
@@ -33,9 +41,9 @@ needs_bwrap = pytest.mark.skipif(
 )
 
 
-def new_launcher() -> BwrapLauncher:
+def new_launcher(limits: SessionLimits | None = None) -> BwrapLauncher:
     """The launcher as the supervisor has it."""
-    return BwrapLauncher(BWRAP, DEFAULT_JAIL_UID)
+    return BwrapLauncher(BWRAP, DEFAULT_JAIL_UID, limits=limits)
 
 
 def environments() -> dict[str, Environment]:

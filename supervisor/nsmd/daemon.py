@@ -23,14 +23,13 @@ from nsmd.control.server import Access, ControlServer
 from nsmd.descriptors import Shares
 from nsmd.hostmemory import HostMemory
 from nsmd.jail import Launcher
-from nsmd.limits import session_limits
 from nsmd.mcp.attachment import serve_attachment
 from nsmd.mcp.load import EndpointLoader
 from nsmd.project import Unreadable
 from nsmd.registry import Registry
 from nsmd.settings import Settings
 from nsmd.templates import TemplateLauncher
-from nsmd.values import Environment, SessionLimits
+from nsmd.values import Environment
 
 log = logging.getLogger(__name__)
 
@@ -60,7 +59,7 @@ class Setup:
     socket_path: str
     home: str
     private: Sequence[str]
-    open_launcher: Callable[[SessionLimits], AbstractAsyncContextManager[Launcher]]
+    open_launcher: Callable[[], AbstractAsyncContextManager[Launcher]]
     unreadable: Unreadable
     jail: Mapping[str, Any]
     shares: Shares
@@ -74,7 +73,7 @@ async def serve(setup: Setup) -> None:
     ending = trio.Event()
     environments = await trio.to_thread.run_sync(setup.find_environments)
     async with (
-        setup.open_launcher(session_limits(setup.settings)) as launcher,
+        setup.open_launcher() as launcher,
         trio.open_nursery() as sessions,
     ):
         async with trio.open_nursery() as upkeep:

@@ -26,7 +26,7 @@ from nsmd.jail.bubblewrap import missing_bwrap, probe_bwrap
 from nsmd.jail.failure import SEE_DOCTOR
 from nsmd.settings import Settings
 from nsmd.templates import TemplateLauncher, open_templates
-from nsmd.values import Environment, JailSizes, JailSpec, SessionLimits
+from nsmd.values import Environment, JailSizes, JailSpec
 
 Status = Literal["ok", "warn", "fail"]
 
@@ -407,7 +407,7 @@ def _trial_spec(environment: Environment) -> JailSpec:
 
 async def _why_not_forked(launcher: BwrapLauncher, spec: JailSpec) -> str | None:
     """Start one session as the supervisor does."""
-    async with open_templates(launcher, SessionLimits()) as forking:
+    async with open_templates(launcher) as forking:
         if not isinstance(forking, TemplateLauncher):
             return f"nsm has no table of system calls for {platform.machine()}"
         try:

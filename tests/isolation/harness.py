@@ -26,7 +26,7 @@ from nsmd.jail.launcher import Plan
 from nsmd.settings import DEFAULT_JAIL_UID
 from nsmd.templates import TemplateLauncher, open_templates
 from nsmd.templates.template import ForkedJail
-from nsmd.values import Environment, Interpreter, SessionLimits
+from nsmd.values import Environment, Interpreter
 from realjail import BWRAP, jail_spec, launched, read_all, talking_to
 
 Kind = Literal["cold", "forked"]
@@ -227,7 +227,7 @@ def launcher_for(
 @asynccontextmanager
 async def forking(cold: BwrapLauncher) -> AsyncGenerator[TemplateLauncher]:
     """The launcher of forks over one of jails."""
-    async with open_templates(cold, SessionLimits()) as launcher:
+    async with open_templates(cold) as launcher:
         assert isinstance(launcher, TemplateLauncher)
         yield launcher
 

@@ -18,7 +18,7 @@ from nsmd.jail.arguments import JailContent
 from nsmd.jail.launcher import Plan
 from nsmd.templates import TemplateLauncher, launcher, open_templates, template
 from nsmd.templates.template import ForkedJail
-from nsmd.values import Environment, ProjectMount, SessionLimits, TemplateSpec
+from nsmd.values import Environment, ProjectMount, TemplateSpec
 from realjail import (
     ANSWER_TIMEOUT_S,
     environments,
@@ -50,7 +50,7 @@ def python(found: dict[str, Environment]) -> Environment:
 
 @asynccontextmanager
 async def open_launcher(cold: BwrapLauncher | None = None) -> AsyncGenerator[TemplateLauncher]:
-    async with open_templates(cold or new_launcher(), SessionLimits()) as made:
+    async with open_templates(cold or new_launcher()) as made:
         assert isinstance(made, TemplateLauncher)
         yield made
 

@@ -135,7 +135,7 @@ class BwrapLauncher:
     ) -> None:
         self.user = JailUser(jail_uid, mounts)
         self.system_calls = filter_program(platform.machine())
-        self._limits = limits or SessionLimits()
+        self.limits = limits or SessionLimits()
         self.bwrap_path = bwrap_path
         self._jail_uid, self._private_mounts = jail_uid, mounts
         self._agent_source = agent_source
@@ -166,7 +166,7 @@ class BwrapLauncher:
             self._jail_uid,
             mounts=self._private_mounts,
             agent_source=source,
-            limits=self._limits,
+            limits=self.limits,
         )
 
     def __repr__(self) -> str:
@@ -177,7 +177,7 @@ class BwrapLauncher:
         environment = spec.environment
         return await self._launch(
             Plan(
-                command=agent_command(environment, self._limits.of_interpreters(environment)),
+                command=agent_command(environment, self.limits.of_interpreters(environment)),
                 arguments=partial(session_arguments, sizes=spec.sizes),
                 channel=socket.SOCK_STREAM,
                 binds=environment.binds,

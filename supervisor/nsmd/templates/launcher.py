@@ -14,7 +14,7 @@ from nsm.wire.errors import StartFailedError
 from nsmd.jail import BwrapLauncher, Jail
 from nsmd.templates.spec import request_for, template_of, why_unforkable
 from nsmd.templates.template import Template, TemplateError, TemplateGoneError, start_template
-from nsmd.values import Environment, JailSpec, SessionLimits, TemplateSpec
+from nsmd.values import Environment, JailSpec, TemplateSpec
 
 log = logging.getLogger(__name__)
 
@@ -49,7 +49,6 @@ class TemplateLauncher:
 
     Args:
         cold: starts templates' jails, and sessions' own.
-        limits: of all sessions.
         system_calls: the filter of forked sessions, in classic BPF.
         nursery: owns the templates; cancelling it ends them, and all sessions that are left.
     """
@@ -57,12 +56,10 @@ class TemplateLauncher:
     def __init__(
         self,
         cold: BwrapLauncher,
-        limits: SessionLimits,
         system_calls: bytes,
         nursery: trio.Nursery,
     ) -> None:
         self._cold = cold
-        self._limits = limits
         self._system_calls = system_calls
         self._nursery = nursery
         self._lines: dict[TemplateSpec, _Line] = {}
@@ -110,7 +107,7 @@ class TemplateLauncher:
         return jail
 
     async def _fork(self, line: _Line, spec: JailSpec) -> Jail:
-        request = request_for(spec, self._limits)
+        request = request_for(spec, self._cold.limits)
         template = await self._template(line, template_of(spec))
         try:
             return await template.fork(request)
@@ -160,7 +157,7 @@ class TemplateLauncher:
 
 @asynccontextmanager
 async def open_templates(
-    cold: BwrapLauncher, limits: SessionLimits, *, enabled: bool = True
+    cold: BwrapLauncher, *, enabled: bool = True
 ) -> AsyncGenerator[TemplateLauncher | BwrapLauncher]:
     """A launcher that forks where it can; the given one where it never can, or is not to.
 
@@ -175,5 +172,5 @@ async def open_templates(
         yield cold
         return
     async with trio.open_nursery() as nursery:
-        yield TemplateLauncher(cold, limits, system_calls, nursery)
+        yield TemplateLauncher(cold, system_calls, nursery)
         nursery.cancel_scope.cancel()
