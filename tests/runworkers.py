@@ -43,8 +43,8 @@ def join_run(config: pytest.Config) -> None:
         config.pluginmanager.register(Worker(told), PLUGIN)
         return
     if getattr(config.option, "maxworkerrestart", "") is None:
-        # A worker that crashes is a failure in any case; and files of the one that takes its place
-        # may wait for each other for ever (pytest-xdist 3.8).
+        # A crash is a failure in any case; and when another worker took the crashed one's place, a
+        # run by files was seen to wait for ever (pytest-xdist 3.8).
         config.option.maxworkerrestart = "0"
     gate = LeftoverGate()
     config.pluginmanager.register(gate, "nsm-leftover-gate")
