@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 from functools import partial
 
 import pytest
@@ -31,7 +31,15 @@ def group_of(probe: Probe) -> tuple[str, int]:
     return probe.place, id(weakness_of(probe))
 
 
-GROUPED = sorted(PROBES, key=group_of)
+def grouped(probes: Iterable[Probe]) -> list[Probe]:
+    """By group, in an order that is the same in every process: workers compare it."""
+    groups: dict[tuple[str, int], list[Probe]] = {}
+    for probe in probes:
+        groups.setdefault(group_of(probe), []).append(probe)
+    return [probe for group in groups.values() for probe in group]
+
+
+GROUPED = grouped(PROBES)
 """Those that can be forks of the same template, one after the other."""
 
 
