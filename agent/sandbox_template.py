@@ -361,6 +361,7 @@ class Session:
         socket.sethostname(self._request["hostname"])
         start_loopback()
         os.chdir("/workspace")
+        os.environ["PWD"] = os.getcwd()  # as in a jail of its own
         self._send_pidfd()
         leave_low_pids(self._template.pid)
         reseed()
@@ -470,7 +471,8 @@ class Template:
         try:
             return clone(NAMESPACES) == 0
         except OSError as error:
-            os.write(fd, WENT_WRONG + f"clone: {error.strerror}".encode())
+            with contextlib.suppress(OSError):  # whoever asked may not wait any more
+                os.write(fd, WENT_WRONG + f"clone: {error.strerror}".encode())
             return False
 
 
@@ -517,7 +519,8 @@ def preload(wanted: Sequence[str]) -> None:
     """Imports the common modules and the wanted ones.
 
     Raises:
-        SetupError: one that was wanted cannot be imported, or leaves a thread behind.
+        SetupError: one that was wanted cannot be imported, or leaves behind what forks cannot
+            have each for itself: a thread, or shared memory.
     """
     for name in COMMON.split():
         with contextlib.suppress(ImportError):  # a Python may be built without
@@ -531,8 +534,27 @@ def preload(wanted: Sequence[str]) -> None:
             raise SetupError(f"import {name}: {type(error).__name__}: {error}") from error
         if len(os.listdir("/proc/self/task")) > 1:
             raise SetupError(f"import {name} started a thread, so sessions cannot be forked")
+        if has_shared_memory():
+            raise SetupError(
+                f"import {name} made shared memory, which all sessions would have together, so "
+                "they cannot be forked"
+            )
     for name in added:
         del os.environ[name]
+
+
+def has_shared_memory() -> bool:
+    """Whether there is memory that forks could write to and that all of them would have in common.
+
+    Files are not: no file in a template's jail can be written to.
+    """
+    with open("/proc/self/maps", encoding="utf-8", errors="replace") as file:
+        for line in file:
+            permissions = line.split(None, 2)[1]
+            # What has no name or lost it may be made writable later, see mprotect(2).
+            if permissions[3] == "s" and ("w" in permissions or line.endswith(" (deleted)\n")):
+                return True
+    return False
 
 
 def forget_lookups() -> None:

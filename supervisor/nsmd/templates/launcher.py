@@ -25,6 +25,9 @@ FIRST_PAUSE_S = 30.0
 LONGEST_PAUSE_S = 1800.0
 """How long sessions start in jails of their own after a template failed; doubled each time."""
 
+_MOST_DOUBLINGS = 30
+"""More would not fit a float, and the longest pause is reached long before."""
+
 
 @dataclass(slots=True, kw_only=True)
 class _Line:
@@ -33,7 +36,7 @@ class _Line:
     Attributes:
         template: the one in use.
         starting: held while one is started, so that all who wait get the same.
-        failures: in a row.
+        failures: in a row; what fails together counts once.
         retry_s: until then no template is tried.
     """
 
@@ -95,14 +98,18 @@ class TemplateLauncher:
         line = self._line(template_of(spec))
         if trio.current_time() < line.retry_s:
             return line.reason
+        failures = line.failures
         try:
             jail = await self._fork(line, spec)
         except (TemplateError, StartFailedError) as error:
-            line.failures += 1
-            pause_s = min(FIRST_PAUSE_S * 2 ** (line.failures - 1), LONGEST_PAUSE_S)
-            line.retry_s = trio.current_time() + pause_s
-            line.reason = error.message if isinstance(error, StartFailedError) else str(error)
-            return line.reason
+            reason = error.message if isinstance(error, StartFailedError) else str(error)
+            if line.failures == failures:  # else others have failed with this one
+                doublings = min(failures, _MOST_DOUBLINGS)
+                pause_s = min(FIRST_PAUSE_S * 2.0**doublings, LONGEST_PAUSE_S)
+                line.failures += 1
+                line.retry_s = trio.current_time() + pause_s
+                line.reason = reason
+            return reason
         line.failures = 0
         return jail
 
@@ -118,7 +125,10 @@ class TemplateLauncher:
             return await template.fork(request)
 
     async def _template(self, line: _Line, spec: TemplateSpec) -> Template:
+        failures = line.failures
         async with line.starting:
+            if line.failures > failures:  # while this one waited: it would fail again
+                raise TemplateError(line.reason)
             template = line.template
             if template is None or not template.is_open:
                 self._make_room()

@@ -1,0 +1,199 @@
+"""Templates that cannot be made or cannot fork: real ones, and what becomes of their sessions."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import trio
+
+from nsm.wire.errors import BadProjectError
+from nsmd.jail import BwrapLauncher
+from nsmd.jail.process import BwrapJail
+from nsmd.templates import TemplateLauncher, launcher, open_templates, template
+from nsmd.templates.template import ForkedJail
+from nsmd.values import Environment, JailSpec, TemplateSpec
+from realjail import (
+    environments,
+    jail_spec,
+    launched,
+    mount_of,
+    needs_bwrap,
+    new_launcher,
+    open_directory,
+    open_session,
+)
+
+pytestmark = [pytest.mark.jail, needs_bwrap]
+
+
+@pytest.fixture(scope="module")
+def found() -> dict[str, Environment]:
+    return environments()
+
+
+@pytest.fixture
+def python(found: dict[str, Environment]) -> Environment:
+    return found["python"]
+
+
+@asynccontextmanager
+async def open_launcher(cold: BwrapLauncher | None = None) -> AsyncGenerator[TemplateLauncher]:
+    async with open_templates(cold or new_launcher()) as made:
+        assert isinstance(made, TemplateLauncher)
+        yield made
+
+
+async def test_what_cannot_be_preloaded_falls_back_alone(python: Environment) -> None:
+    broken = replace(python, name="broken", preload=("nonesuch_module",))
+    async with open_launcher() as forking:
+        for _ in range(2):
+            async with open_session(broken, launcher=forking) as session:
+                assert not isinstance(session.jail, ForkedJail)
+                assert (await session.run("print(1)")).stdout == "1\n"
+        assert "import nonesuch_module: ModuleNotFoundError" in forking.reasons["broken"]
+        async with open_session(python, launcher=forking) as session:
+            assert isinstance(session.jail, ForkedJail)
+        assert set(forking.reasons) == {"broken"}
+
+
+async def test_sessions_that_wait_for_one_template_share_its_failure(
+    python: Environment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else each would try in turn, and count as another failure in a row."""
+    broken = replace(python, name="broken", preload=("nonesuch_module",))
+    tried = 0
+
+    async def count(cold: BwrapLauncher, spec: TemplateSpec, system_calls: bytes) -> object:
+        nonlocal tried
+        tried += 1
+        return await template.start_template(cold, spec, system_calls)
+
+    monkeypatch.setattr(launcher, "start_template", count)
+    async with open_launcher() as forking, trio.open_nursery() as nursery:
+
+        async def start() -> None:
+            async with open_session(broken, launcher=forking) as session:
+                assert not isinstance(session.jail, ForkedJail)
+
+        for _ in range(3):
+            nursery.start_soon(start)
+    assert tried == 1
+
+
+async def test_pauses_have_an_end(python: Environment, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long an environment has been broken, its sessions start."""
+    monkeypatch.setattr(launcher, "LONGEST_PAUSE_S", 0.0)
+    broken = replace(python, name="broken", preload=("nonesuch_module",))
+
+    async def fail(*_: object) -> object:
+        raise template.TemplateError("still broken")
+
+    monkeypatch.setattr(launcher, "start_template", fail)
+
+    class NoLauncher(BwrapLauncher):
+        async def launch(self, spec: JailSpec) -> BwrapJail:
+            raise BadProjectError("started cold")
+
+    async with open_launcher(NoLauncher(None, new_launcher().user.uid)) as forking:
+        for _ in range(1100):
+            with pytest.raises(BadProjectError, match="started cold"):
+                await forking.launch(jail_spec(broken))
+
+
+@pytest.mark.parametrize(
+    ("source", "reason"),
+    [
+        (
+            """\
+import threading, time
+threading.Thread(target=time.sleep, args=(3600,), daemon=True).start()
+""",
+            "started a thread",
+        ),
+        ("import mmap\nshared = mmap.mmap(-1, mmap.PAGESIZE)\n", "made shared memory"),
+        (
+            """\
+import mmap, os
+fd = os.memfd_create("shared")
+os.ftruncate(fd, mmap.PAGESIZE)
+shared = mmap.mmap(fd, mmap.PAGESIZE, prot=mmap.PROT_READ)
+""",
+            "made shared memory",
+        ),
+    ],
+)
+async def test_a_module_that_sessions_would_share_something_of_is_refused(
+    python: Environment, source: str, reason: str
+) -> None:
+    with open_directory() as directory:
+        package = directory / "lib"
+        package.mkdir(mode=0o755)
+        (package / "unforkable.py").write_text(source)
+        # A project's place is known: Python finds it there by a .pth-less path of its own.
+        project = mount_of(package, "/usr/local/lib/python3/dist-packages")
+        paths = [
+            p
+            for p in ("/usr/local/lib/python3.11/dist-packages", "/usr/lib/python3/dist-packages")
+            if Path(p).is_dir()
+        ]
+        if not paths:
+            pytest.skip("not here: this Python has no directory outside its own tree")
+        project = replace(project, mount_point=paths[0])
+        unforkable = replace(python, name="unforkable", preload=("unforkable",))
+        async with (
+            open_launcher() as forking,
+            open_session(unforkable, project, launcher=forking) as session,
+        ):
+            assert not isinstance(session.jail, ForkedJail)
+            assert reason in forking.reasons["unforkable"]
+
+
+async def forbid_forks(made: template.Template, python: Environment) -> None:
+    pid = int(
+        next(
+            line.split()[1]
+            for line in Path(f"/proc/self/fdinfo/{made.pidfd}").read_text().splitlines()
+            if line.startswith("Pid:")
+        )
+    )
+    # By the user whose process it is; root in a container may lack the capability.
+    limit = "import resource as r, sys; r.prlimit(int(sys.argv[1]), r.RLIMIT_NPROC, (1, 1))"
+    credentials = new_launcher().user.credentials()
+    await trio.run_process(
+        [python.program, "-c", limit, str(pid)],
+        user=credentials.user,
+        group=credentials.group,
+        extra_groups=credentials.extra_groups,
+        check=True,
+    )
+
+
+async def test_a_fork_that_fails_is_told(python: Environment) -> None:
+    async with open_launcher() as forking, open_session(python, launcher=forking) as session:
+        [made] = forking.templates
+        await forbid_forks(made, python)
+        async with open_session(python, launcher=forking) as other:
+            assert not isinstance(other.jail, ForkedJail)
+        assert "clone: Resource temporarily unavailable" in forking.reasons["python"]
+        assert (await session.run("print(1)")).stdout == "1\n"
+
+
+async def test_a_fork_that_fails_when_nobody_waits_for_it_any_more(python: Environment) -> None:
+    async with open_launcher() as forking, open_session(python, launcher=forking):
+        [made] = forking.templates
+        await forbid_forks(made, python)
+        signal.pidfd_send_signal(made.pidfd, signal.SIGSTOP)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(forking.launch, jail_spec(python))
+            await trio.testing.wait_all_tasks_blocked(0.01)
+            nursery.cancel_scope.cancel()
+        signal.pidfd_send_signal(made.pidfd, signal.SIGCONT)
+        async with launched(forking, jail_spec(python)) as jail:
+            assert not isinstance(jail, ForkedJail)
+        assert "clone: Resource temporarily unavailable" in forking.reasons["python"]
+        assert forking.templates == [made]
