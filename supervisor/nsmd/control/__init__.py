@@ -7,5 +7,7 @@ running      code that runs for a client
 joining      operations of people who join a session
 filing       operations on files of a session
 operations   the table of operations: a row each, and the functions of the rest
-server       the socket, its connections and their requests
+outgoing     what goes to one client, at once where it can
+connection   one client, its requests and their answers
+server       the socket, and who is let in
 """
