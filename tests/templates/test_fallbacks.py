@@ -11,16 +11,16 @@ from pathlib import Path
 import pytest
 import trio
 
-from nsm.wire.errors import BadProjectError
+from nsm.wire.errors import BadProjectError, StartFailedError
 from nsmd.jail import BwrapLauncher
 from nsmd.jail.process import BwrapJail
 from nsmd.templates import TemplateLauncher, launcher, open_templates, template
+from nsmd.templates.spec import request_for
 from nsmd.templates.template import ForkedJail
-from nsmd.values import Environment, JailSpec, TemplateSpec
+from nsmd.values import Environment, JailSpec, SessionLimits, TemplateSpec
 from realjail import (
     environments,
     jail_spec,
-    launched,
     mount_of,
     needs_bwrap,
     new_launcher,
@@ -153,19 +153,23 @@ async def test_a_module_that_sessions_would_share_something_of_is_refused(
             assert reason in forking.reasons["unforkable"]
 
 
-async def forbid_forks(made: template.Template, python: Environment) -> None:
-    pid = int(
-        next(
-            line.split()[1]
-            for line in Path(f"/proc/self/fdinfo/{made.pidfd}").read_text().splitlines()
-            if line.startswith("Pid:")
-        )
+async def limit_processes(made: template.Template, limit: str) -> None:
+    """Set the soft limit of a template.
+
+    By the user whose process it is; root in a container may lack the capability.
+    """
+    pid = next(
+        line.split()[1]
+        for line in Path(f"/proc/self/fdinfo/{made.pidfd}").read_text().splitlines()
+        if line.startswith("Pid:")
     )
-    # By the user whose process it is; root in a container may lack the capability.
-    limit = "import resource as r, sys; r.prlimit(int(sys.argv[1]), r.RLIMIT_NPROC, (1, 1))"
     credentials = new_launcher().user.credentials()
+    code = (
+        "import resource as r, sys; pid = int(sys.argv[1]);"
+        f" r.prlimit(pid, r.RLIMIT_NPROC, ({limit}, r.prlimit(pid, r.RLIMIT_NPROC)[1]))"
+    )
     await trio.run_process(
-        [python.program, "-c", limit, str(pid)],
+        [made.spec.agent_python, "-c", code, pid],
         user=credentials.user,
         group=credentials.group,
         extra_groups=credentials.extra_groups,
@@ -173,27 +177,51 @@ async def forbid_forks(made: template.Template, python: Environment) -> None:
     )
 
 
-async def test_a_fork_that_fails_is_told(python: Environment) -> None:
+NO_FORK = "1"
+AS_BEFORE = "r.prlimit(pid, r.RLIMIT_NPROC)[1]"
+NO_ROOM = "clone: Resource temporarily unavailable"
+
+
+async def test_without_room_for_a_process_the_call_is_told_and_the_template_stays(
+    python: Environment,
+) -> None:
+    """A jail of its own would take more of what is short."""
     async with open_launcher() as forking, open_session(python, launcher=forking) as session:
         [made] = forking.templates
-        await forbid_forks(made, python)
-        async with open_session(python, launcher=forking) as other:
-            assert not isinstance(other.jail, ForkedJail)
-        assert "clone: Resource temporarily unavailable" in forking.reasons["python"]
+        await limit_processes(made, NO_FORK)
+        with pytest.raises(StartFailedError, match=NO_ROOM) as told:
+            await forking.launch(jail_spec(python))
+        assert "nsm kill" in told.value.hint
         assert (await session.run("print(1)")).stdout == "1\n"
+        await limit_processes(made, AS_BEFORE)
+        async with open_session(python, launcher=forking) as other:
+            assert isinstance(other.jail, ForkedJail)
+        assert forking.templates == [made]
+
+
+async def test_a_step_that_fails_is_told(
+    python: Environment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ask(spec: JailSpec, limits: SessionLimits) -> bytes:
+        return request_for(spec, limits).replace(b'"hostname": "', b'"hostname": "' + b"n" * 80)
+
+    monkeypatch.setattr(launcher, "request_for", ask)
+    async with open_launcher() as forking:
+        async with open_session(python, launcher=forking) as session:
+            assert not isinstance(session.jail, ForkedJail)
+        assert "Invalid argument" in forking.reasons["python"]
 
 
 async def test_a_fork_that_fails_when_nobody_waits_for_it_any_more(python: Environment) -> None:
     async with open_launcher() as forking, open_session(python, launcher=forking):
         [made] = forking.templates
-        await forbid_forks(made, python)
+        await limit_processes(made, NO_FORK)
         signal.pidfd_send_signal(made.pidfd, signal.SIGSTOP)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(forking.launch, jail_spec(python))
             await trio.testing.wait_all_tasks_blocked(0.01)
             nursery.cancel_scope.cancel()
         signal.pidfd_send_signal(made.pidfd, signal.SIGCONT)
-        async with launched(forking, jail_spec(python)) as jail:
-            assert not isinstance(jail, ForkedJail)
-        assert "clone: Resource temporarily unavailable" in forking.reasons["python"]
+        with pytest.raises(StartFailedError, match=NO_ROOM):
+            await forking.launch(jail_spec(python))
         assert forking.templates == [made]

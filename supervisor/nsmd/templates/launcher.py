@@ -12,8 +12,15 @@ import trio
 
 from nsm.wire.errors import StartFailedError
 from nsmd.jail import BwrapLauncher, Jail
+from nsmd.jail.failure import exhausted
 from nsmd.templates.spec import request_for, template_of, why_unforkable
-from nsmd.templates.template import Template, TemplateError, TemplateGoneError, start_template
+from nsmd.templates.template import (
+    ShortageError,
+    Template,
+    TemplateError,
+    TemplateGoneError,
+    start_template,
+)
 from nsmd.values import Environment, JailSpec, TemplateSpec
 
 log = logging.getLogger(__name__)
@@ -92,7 +99,11 @@ class TemplateLauncher:
         return reason
 
     async def _why_not_forked(self, spec: JailSpec) -> Jail | str:
-        """A fork, or why there is none."""
+        """A fork, or why there is none.
+
+        Raises:
+            StartFailedError: there is no room for one, and less for a jail.
+        """
         if reason := why_unforkable(spec):
             return reason
         line = self._line(template_of(spec))
@@ -101,6 +112,8 @@ class TemplateLauncher:
         failures = line.failures
         try:
             jail = await self._fork(line, spec)
+        except ShortageError as error:
+            raise exhausted(OSError(0, str(error))) from error
         except (TemplateError, StartFailedError) as error:
             reason = error.message if isinstance(error, StartFailedError) else str(error)
             if line.failures == failures:  # else others have failed with this one

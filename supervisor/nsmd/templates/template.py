@@ -17,6 +17,7 @@ from typing import Any
 import trio
 
 from nsmd.jail import BwrapLauncher
+from nsmd.jail.failure import EXHAUSTED
 from nsmd.jail.process import BwrapJail
 from nsmd.values import TemplateSpec
 
@@ -44,6 +45,20 @@ class TemplateError(Exception):
 
 class TemplateGoneError(TemplateError):
     """The template has ended; another one may do it."""
+
+
+class ShortageError(TemplateError):
+    """Processes, memory or descriptors are short just now; a jail would take more of them."""
+
+
+SHORTAGES = frozenset(os.strerror(number) for number in EXHAUSTED - {errno.ENOSPC})
+"""Of which clone(2) has the last where namespaces may not be nested."""
+
+
+def refusal(text: str) -> TemplateError:
+    """The error for what a fork said of its failure, ``STEP: WHAT THE KERNEL SAID``."""
+    short = text.rpartition(": ")[2] in SHORTAGES
+    return ShortageError(text) if short else TemplateError(text)
 
 
 class ForkedJail:
@@ -307,7 +322,7 @@ async def _adopt(channel: socket.socket) -> ForkedJail:
     for fd in fds:
         os.close(fd)
     if message == WENT_WRONG:
-        raise TemplateError(await _read_text(channel))
+        raise refusal(await _read_text(channel))
     raise TemplateGoneError("the template ended, or the fork did, before there was a session")
 
 
@@ -323,7 +338,7 @@ async def _until_it_speaks(channel: socket.socket) -> None:
         first = b""
     if first == WENT_WRONG:
         channel.recv(1)
-        raise TemplateError(await _read_text(channel))
+        raise refusal(await _read_text(channel))
     if not first:
         raise TemplateError("the fork ended before its agent was ready")
 
