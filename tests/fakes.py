@@ -137,6 +137,9 @@ class FakeLauncher:
         self._nursery = nursery
         self._behave = behave
 
+    async def prepare(self, spec: JailSpec) -> None:
+        del spec
+
     async def launch(self, spec: JailSpec) -> FakeJail:
         del spec
         await trio.lowlevel.checkpoint()

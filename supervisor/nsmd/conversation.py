@@ -64,7 +64,7 @@ class Conversation:
     Args:
         session_id: for the log.
         limits: what the agent is told.
-        starts: entered for as long as the jail is launched.
+        starts: entered for as long as the jail is launched, not while that is prepared.
         nursery: for what an agent does not read at once.
 
     Attributes:
@@ -129,6 +129,7 @@ class Conversation:
 
     async def _launch(self) -> Jail | None:
         try:
+            await self._launcher.prepare(self._spec)
             async with self._starts:
                 return await self._launcher.launch(self._spec)
         except NsmError as error:

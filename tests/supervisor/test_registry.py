@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
@@ -29,7 +30,7 @@ from nsm.wire.errors import (
 )
 from nsmd.places import MAX_WAITING, WAIT_S
 from nsmd.project import check_project
-from nsmd.registry import Registry
+from nsmd.registry import CONCURRENT_STARTS, Registry
 from nsmd.settings import PoolSettings, SessionSettings, Settings
 from nsmd.values import MAX_CODE_BYTES, Client, RunRequest, RunResult
 
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from fakes import Behaviour
+    from nsmd.values import JailSpec
 
 ALICE = Client(name="editor", scope="alice")
 BOB = Client(name="editor", scope="bob")
@@ -145,6 +147,24 @@ async def test_a_one_shot_gets_a_jail_of_its_own(autojump_clock: trio.abc.Clock)
         assert first.session_name is None
         await trio.testing.wait_all_tasks_blocked()
         assert it.registry.live_sessions() == []
+
+
+async def test_who_waits_for_a_template_keeps_nobody_else_from_starting(
+    autojump_clock: trio.abc.Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def hang(spec: JailSpec) -> None:
+        if spec.environment is BASH:
+            await trio.sleep(20)
+
+    async with bench(Settings(pool=PoolSettings(min_spares=0))) as it:
+        monkeypatch.setattr(it.launcher, "prepare", hang)
+        start_s = trio.current_time()
+        async with trio.open_nursery() as nursery:
+            for number in range(2 * CONCURRENT_STARTS):
+                nursery.start_soon(partial(it.run, env="bash", session=f"s{number}"))
+            await trio.testing.wait_all_tasks_blocked()
+            await it.run()
+            assert trio.current_time() - start_s < 1
 
 
 async def test_new_gives_a_fresh_readable_name(autojump_clock: trio.abc.Clock) -> None:

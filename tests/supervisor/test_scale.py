@@ -100,6 +100,9 @@ class Script:
     def __init__(self) -> None:
         self.jails: list[FakeJail] = []
 
+    async def prepare(self, spec: JailSpec) -> None:
+        del spec
+
     async def launch(self, spec: JailSpec) -> FakeJail:
         del spec
         jail = FakeJail(pid=len(self.jails) + 1)
@@ -193,6 +196,9 @@ class Crowded:
         self.most = 0
         self._now = 0
         self._launcher = launcher
+
+    async def prepare(self, spec: JailSpec) -> None:
+        del spec
 
     async def launch(self, spec: JailSpec) -> FakeJail:
         self._now += 1

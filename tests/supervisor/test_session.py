@@ -583,6 +583,9 @@ async def test_no_room_for_a_jail_is_told_and_costs_nobody_else(
         await it.submit("x").wait()
 
         class Full:
+            async def prepare(self, spec: JailSpec) -> None:
+                del spec
+
             async def launch(self, spec: JailSpec) -> FakeJail:
                 raise OSError(number, os.strerror(number))
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Generator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,11 +13,12 @@ import trio
 
 from nsm.wire.errors import BadProjectError, StartFailedError
 from nsmd.jail import BwrapLauncher
+from nsmd.jail import launcher as jail_launcher
 from nsmd.jail.process import BwrapJail
 from nsmd.templates import TemplateLauncher, launcher, open_templates, template
 from nsmd.templates.spec import request_for
 from nsmd.templates.template import ForkedJail
-from nsmd.values import Environment, JailSpec, SessionLimits, TemplateSpec
+from nsmd.values import Environment, JailSpec, ProjectMount, SessionLimits, TemplateSpec
 from realjail import (
     environments,
     jail_spec,
@@ -105,6 +106,26 @@ async def test_pauses_have_an_end(python: Environment, monkeypatch: pytest.Monke
                 await forking.launch(jail_spec(broken))
 
 
+@contextmanager
+def preloadable(
+    python: Environment, source: str
+) -> Generator[tuple[Environment, ProjectMount], None, None]:
+    """An environment that preloads a module, and the project in which it finds it."""
+    # A project's place is known: Python finds it there by a .pth-less path of its own.
+    places = ("/usr/local/lib/python3.11/dist-packages", "/usr/lib/python3/dist-packages")
+    paths = [path for path in places if Path(path).is_dir()]
+    if not paths:
+        pytest.skip("not here: this Python has no directory outside its own tree")
+    with open_directory() as directory:
+        package = directory / "lib"
+        package.mkdir(mode=0o755)
+        (package / "unforkable.py").write_text(source)
+        yield (
+            replace(python, name="unforkable", preload=("unforkable",)),
+            mount_of(package, paths[0]),
+        )
+
+
 @pytest.mark.parametrize(
     ("source", "reason"),
     [
@@ -130,27 +151,26 @@ shared = mmap.mmap(fd, mmap.PAGESIZE, prot=mmap.PROT_READ)
 async def test_a_module_that_sessions_would_share_something_of_is_refused(
     python: Environment, source: str, reason: str
 ) -> None:
-    with open_directory() as directory:
-        package = directory / "lib"
-        package.mkdir(mode=0o755)
-        (package / "unforkable.py").write_text(source)
-        # A project's place is known: Python finds it there by a .pth-less path of its own.
-        project = mount_of(package, "/usr/local/lib/python3/dist-packages")
-        paths = [
-            p
-            for p in ("/usr/local/lib/python3.11/dist-packages", "/usr/lib/python3/dist-packages")
-            if Path(p).is_dir()
-        ]
-        if not paths:
-            pytest.skip("not here: this Python has no directory outside its own tree")
-        project = replace(project, mount_point=paths[0])
-        unforkable = replace(python, name="unforkable", preload=("unforkable",))
+    with preloadable(python, source) as (unforkable, project):
         async with (
             open_launcher() as forking,
             open_session(unforkable, project, launcher=forking) as session,
         ):
             assert not isinstance(session.jail, ForkedJail)
             assert reason in forking.reasons["unforkable"]
+
+
+async def test_what_hangs_while_it_is_preloaded_is_named(
+    python: Environment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with preloadable(python, "import time; time.sleep(3600)") as (hanging, project):
+        async with open_launcher() as forking:
+            with monkeypatch.context() as patched:
+                patched.setattr(jail_launcher, "SPEAK_TIMEOUT_S", 0.2)
+                await forking.prepare(jail_spec(hanging, project))
+            async with open_session(hanging, project, launcher=forking) as session:
+                assert not isinstance(session.jail, ForkedJail)
+            assert "template, which imports unforkable, said" in forking.reasons["unforkable"]
 
 
 async def limit_processes(made: template.Template, limit: str) -> None:

@@ -60,6 +60,16 @@ class Jail(Protocol):
 class Launcher(Protocol):
     """Starts jails of one kind."""
 
+    async def prepare(self, spec: JailSpec) -> None:
+        """Wait for what many jails are made from, where such a thing is used.
+
+        Apart from `launch`, so that a limit on launches is not used up by those who wait for one
+        thing. Whether there is something then, `launch` finds out.
+
+        Raises, Cancellation: as `launch`.
+        """
+        ...
+
     async def launch(self, spec: JailSpec) -> Jail:
         """Start a jail and return when its agent has begun to speak.
 

@@ -79,6 +79,7 @@ class Plan:
         channel: kind of the socket that the command gets as its descriptor 0.
         binds, path, project: as in `TemplateSpec`.
         programs: files that come from us: content by path.
+        speaker: what is to speak first, for people.
         system_calls: the filter that bwrap installs for the command, in classic BPF.
     """
 
@@ -89,6 +90,7 @@ class Plan:
     path: str
     project: ProjectMount | None
     programs: Mapping[str, bytes]
+    speaker: str = "agent"
     system_calls: bytes | None = None
 
 
@@ -172,6 +174,9 @@ class BwrapLauncher:
     def __repr__(self) -> str:
         return f"<BwrapLauncher {self.bwrap_path} as user {self.user.uid}>"
 
+    async def prepare(self, spec: JailSpec) -> None:
+        """See `Launcher`: nothing is."""
+
     async def launch(self, spec: JailSpec) -> BwrapJail:
         """See `Launcher`."""
         environment = spec.environment
@@ -197,6 +202,7 @@ class BwrapLauncher:
         Raises, Cancellation: as `launch`.
         """
         python = spec.agent_python
+        imports = f", which imports {', '.join(spec.preload)}," if spec.preload else ""
         return await self._launch(
             Plan(
                 command=template_command(spec),
@@ -211,6 +217,7 @@ class BwrapLauncher:
                     TEMPLATE_PATH: await self._template_code.for_python(python),
                     FILTER_PATH: system_calls,
                 },
+                speaker=f"template{imports}",
             )
         )
 
@@ -232,7 +239,7 @@ class BwrapLauncher:
             raise
         text = await _discard(jail)
         if patience.cancelled_caught:
-            text = f"{text}\nIts agent said nothing for {SPEAK_TIMEOUT_S:g} s."
+            text = f"{text}\nIts {plan.speaker} said nothing for {SPEAK_TIMEOUT_S:g} s."
         raise self._failure(text)
 
     async def _agent(self, environment: Environment) -> bytes:

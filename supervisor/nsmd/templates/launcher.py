@@ -28,6 +28,9 @@ log = logging.getLogger(__name__)
 MAX_TEMPLATES = 16
 """Each takes some 12 MB. The one that was used least recently makes room."""
 
+MAX_STARTING = 8
+"""Templates that are started at once. One whose imports hang takes its place for some time."""
+
 FIRST_PAUSE_S = 30.0
 LONGEST_PAUSE_S = 1800.0
 """How long sessions start in jails of their own after a template failed; doubled each time."""
@@ -74,6 +77,7 @@ class TemplateLauncher:
         self._nursery = nursery
         self._lines: dict[TemplateSpec, _Line] = {}
         self._reasons: dict[str, str] = {}
+        self._starting = trio.CapacityLimiter(MAX_STARTING)
 
     def __repr__(self) -> str:
         return f"<TemplateLauncher {len(self.templates)} templates>"
@@ -88,6 +92,19 @@ class TemplateLauncher:
     def reasons(self) -> Mapping[str, str]:
         """Environments whose last session was no fork, by name, and why."""
         return self._reasons
+
+    async def prepare(self, spec: JailSpec) -> None:
+        """See `Launcher`: a template is, which may import for seconds."""
+        if why_unforkable(spec):
+            return
+        line = self._line(template_of(spec))
+        if (line.template and line.template.is_open) or trio.current_time() < line.retry_s:
+            return
+        failures = line.failures
+        try:
+            await self._template(line, template_of(spec))
+        except (TemplateError, StartFailedError) as error:
+            self._failed(line, failures, error)
 
     async def launch(self, spec: JailSpec) -> Jail:
         """See `Launcher`."""
@@ -115,16 +132,25 @@ class TemplateLauncher:
         except ShortageError as error:
             raise exhausted(OSError(0, str(error))) from error
         except (TemplateError, StartFailedError) as error:
-            reason = error.message if isinstance(error, StartFailedError) else str(error)
-            if line.failures == failures:  # else others have failed with this one
-                doublings = min(failures, _MOST_DOUBLINGS)
-                pause_s = min(FIRST_PAUSE_S * 2.0**doublings, LONGEST_PAUSE_S)
-                line.failures += 1
-                line.retry_s = trio.current_time() + pause_s
-                line.reason = reason
-            return reason
+            return self._failed(line, failures, error)
         line.failures = 0
         return jail
+
+    @staticmethod
+    def _failed(line: _Line, failures: int, error: TemplateError | StartFailedError) -> str:
+        """Note that there is no template; returns the reason.
+
+        Args:
+            failures: of the line before the attempt.
+        """
+        reason = error.message if isinstance(error, StartFailedError) else str(error)
+        if line.failures == failures:  # else others have failed with this one
+            doublings = min(failures, _MOST_DOUBLINGS)
+            pause_s = min(FIRST_PAUSE_S * 2.0**doublings, LONGEST_PAUSE_S)
+            line.failures += 1
+            line.retry_s = trio.current_time() + pause_s
+            line.reason = reason
+        return reason
 
     async def _fork(self, line: _Line, spec: JailSpec) -> Jail:
         request = request_for(spec, self._cold.limits)
@@ -144,8 +170,9 @@ class TemplateLauncher:
                 raise TemplateError(line.reason)
             template = line.template
             if template is None or not template.is_open:
-                self._make_room()
-                template = await start_template(self._cold, spec, self._system_calls)
+                async with self._starting:
+                    self._make_room()
+                    template = await start_template(self._cold, spec, self._system_calls)
                 line.template = template
                 self._nursery.start_soon(template.run, name=repr(template))
             return template
