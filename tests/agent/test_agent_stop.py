@@ -48,8 +48,9 @@ await asyncio.gather(asyncio.sleep(60), busy())
         "python",
         """
 import multiprocessing, time
-print('up')
-with multiprocessing.get_context('fork').Pool(2) as pool: pool.map(time.sleep, [60, 60])
+with multiprocessing.get_context('fork').Pool(2) as pool:
+    print('up')  # not before: what interrupts a fork may be an exception that Python ignores
+    pool.map(time.sleep, [60, 60])
 """,
     ),
     "bash sleep": ("bash", "echo up; sleep 60; echo not reached"),
