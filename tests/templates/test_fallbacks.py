@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import signal
+import socket
 from collections.abc import AsyncGenerator, Generator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -245,3 +246,31 @@ async def test_a_fork_that_fails_when_nobody_waits_for_it_any_more(python: Envir
         with pytest.raises(StartFailedError, match=NO_ROOM):
             await forking.launch(jail_spec(python))
         assert forking.templates == [made]
+
+
+async def test_a_fork_that_is_killed_is_replaced(
+    python: Environment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    adopt = template._adopt  # pyright: ignore[reportPrivateUsage]
+    killed: list[ForkedJail] = []
+
+    async def adopt_and_kill(channel: socket.socket) -> ForkedJail:
+        jail = await adopt(channel)
+        if not killed:
+            killed.append(jail)
+            jail.kill()
+            await jail.wait()
+            # What it may have said already is not to be heard.
+            with suppress(BlockingIOError, ConnectionError):
+                while channel.recv(4096):
+                    pass
+        return jail
+
+    async with open_launcher() as forking:
+        with monkeypatch.context() as patched:
+            patched.setattr(template, "_adopt", adopt_and_kill)
+            async with open_session(python, launcher=forking) as session:
+                assert isinstance(session.jail, ForkedJail)
+                assert (await session.run("print(1)")).stdout == "1\n"
+        assert forking.reasons == {}
+        assert killed

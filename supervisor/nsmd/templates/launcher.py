@@ -15,6 +15,7 @@ from nsmd.jail import BwrapLauncher, Jail
 from nsmd.jail.failure import exhausted
 from nsmd.templates.spec import request_for, template_of, why_unforkable
 from nsmd.templates.template import (
+    ForkEndedError,
     ShortageError,
     Template,
     TemplateError,
@@ -160,8 +161,10 @@ class TemplateLauncher:
         except TemplateGoneError:
             # It was killed, or made room. A new one that goes as well is at fault itself.
             template.close()
-            template = await self._template(line, template_of(spec))
-            return await template.fork(request)
+        except ForkEndedError:
+            pass  # all of its siblings to come would else start cold for what hit one
+        template = await self._template(line, template_of(spec))
+        return await template.fork(request)
 
     async def _template(self, line: _Line, spec: TemplateSpec) -> Template:
         failures = line.failures

@@ -47,6 +47,10 @@ class TemplateGoneError(TemplateError):
     """The template has ended; another one may do it."""
 
 
+class ForkEndedError(TemplateError):
+    """The fork has ended and said nothing: it was killed, and another one may live."""
+
+
 class ShortageError(TemplateError):
     """Processes, memory or descriptors are short just now; a jail would take more of them."""
 
@@ -215,6 +219,7 @@ class Template:
         Raises:
             OSError: there are no descriptors left.
             TemplateGoneError: the template is no longer there.
+            ForkEndedError: the fork is no longer there.
             TemplateError: it cannot do it; the message has the step that failed.
 
         Cancellation: ends what was begun.
@@ -340,7 +345,7 @@ async def _until_it_speaks(channel: socket.socket) -> None:
         channel.recv(1)
         raise refusal(await _read_text(channel))
     if not first:
-        raise TemplateError("the fork ended before its agent was ready")
+        raise ForkEndedError("the fork ended before its agent was ready")
 
 
 async def _read_text(channel: socket.socket) -> str:
