@@ -4175,8 +4175,8 @@ NODE_RUNNER = r"""
 // What code may replace, or hide behind a let of that name, is taken before there is any.
 const {
   Array, ArrayBuffer, Atomics, BigInt, Boolean, Buffer, Error, Int32Array, JSON, Math, Number,
-  Object, Reflect, Set, SharedArrayBuffer, String, Symbol, TypeError, eval: evaluate, process,
-  setImmediate,
+  Object, Reflect, Set, SharedArrayBuffer, String, Symbol, TypeError, clearImmediate,
+  eval: evaluate, process, setImmediate,
 } = globalThis;
 const {
   apply, defineProperty, deleteProperty, getOwnPropertyDescriptor, getPrototypeOf, ownKeys,
@@ -4649,7 +4649,7 @@ const { from: encode } = Buffer;
 const complain = (text) => writeAll(2, encode(text));
 
 // Failures that no code waits for. A rejection while an execution runs counts as its own.
-let running = 0, failed = false;
+let running = 0, failed = false, turn;
 process.on('uncaughtException', (error) => complain(describe(error)));
 process.on('unhandledRejection', (error) => { failed = true; complain(describe(error)); });
 
@@ -4748,8 +4748,10 @@ const run = ({ id, token, expression, lines }) => {
       try { complain(describe(problem)); } catch {}
     }
     ask('Runtime.releaseObjectGroup', { objectGroup: 'exec' });
-    // One turn of the loop later rejections that nobody handles are known.
-    setImmediate(() => {
+    // One turn of the loop later rejections that nobody handles are known. Node never gets over
+    // an interrupt in the second of two callbacks of one turn, so there is but one of ours.
+    clearImmediate(turn);
+    turn = setImmediate(() => {
       if (running === id) finish(id, token, exit_code || (failed ? 1 : 0), shown);
     });
   });
@@ -4873,6 +4875,7 @@ const onMessage = (message) => {
       post({ type: 'names', id: message.id, steps: [''], prefix: message.prefix, names: '' });
     }
   } else if (message.type === 'abandon') {
+    if (running === message.id) clearImmediate(turn);
     if (running === message.id) {
       running = 0;
       forsake();
