@@ -274,3 +274,35 @@ async def test_a_fork_that_is_killed_is_replaced(
                 assert (await session.run("print(1)")).stdout == "1\n"
         assert forking.reasons == {}
         assert killed
+
+
+async def test_a_template_that_hangs_and_has_been_asked_by_many_who_left(
+    python: Environment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its socket is full: the next ones cannot even ask. They start in another way."""
+    printed: list[str] = []
+    async with open_launcher() as forking, open_session(python, launcher=forking):
+        [stopped] = forking.templates
+        signal.pidfd_send_signal(stopped.pidfd, signal.SIGSTOP)
+        with monkeypatch.context() as patched:
+            # One that cannot send waits for that, and with it in its way the others.
+            async with trio.open_nursery() as nursery:
+                for _ in range(600):
+                    nursery.start_soon(
+                        stopped.fork, request_for(jail_spec(python), SessionLimits())
+                    )
+                await trio.testing.wait_all_tasks_blocked()
+                nursery.cancel_scope.cancel()
+            assert stopped.is_open
+            patched.setattr(template, "FORK_TIMEOUT_S", 0.2)
+
+            async def start() -> None:
+                async with open_session(python, launcher=forking) as session:
+                    printed.append((await session.run("print(1)")).stdout)
+
+            with trio.fail_after(30):
+                async with trio.open_nursery() as nursery:
+                    for _ in range(2):
+                        nursery.start_soon(start)
+        assert not stopped.is_open
+    assert printed == ["1\n", "1\n"]

@@ -141,6 +141,7 @@ class Template:
         self._pidfd = pidfd
         self._closed = trio.Event()
         self._waiting: set[trio.CancelScope] = set()
+        self._asking = trio.Lock()
 
     def __repr__(self) -> str:
         return f"<Template pid={self._jail.pid} forks={self.forks} open={self.is_open}>"
@@ -228,12 +229,12 @@ class Template:
         with ExitStack() as ours:
             channel, theirs = socket.socketpair()
             ours.enter_context(channel).setblocking(False)
-            with theirs:
-                await self._ask(request, theirs.fileno())
             jail = None
             with trio.move_on_after(FORK_TIMEOUT_S) as patience:
                 self._waiting.add(patience)
                 try:
+                    with theirs:
+                        await self._ask(request, theirs.fileno())
                     jail = await _adopt(channel)
                 finally:
                     self._waiting.discard(patience)
@@ -258,8 +259,9 @@ class Template:
             try:
                 socket.send_fds(self._jail.socket, [request], [fd])
             except BlockingIOError:
-                with suppress(trio.ClosedResourceError):
-                    await trio.lowlevel.wait_writable(self._jail.socket)
+                async with self._asking:  # trio lets only one wait for a socket
+                    with suppress(trio.ClosedResourceError):
+                        await trio.lowlevel.wait_writable(self._jail.socket)
             except ConnectionError:
                 break
             except OSError as error:
