@@ -464,7 +464,7 @@ async def test_nor_does_one_that_wants_all_output_as_it_comes(
         try:
             everybody_runs.set()
             await trio.testing.wait_all_tasks_blocked()
-            assert 3 <= sum(execution() is not None for execution in ended) <= 6
+            assert 1 <= sum(execution() is not None for execution in ended) <= 6
         finally:
             gc.enable()
         answers: list[Result | Failure] = []
@@ -473,5 +473,5 @@ async def test_nor_does_one_that_wants_all_output_as_it_comes(
             if isinstance(message, Result | Failure):
                 answers.append(message)
         errors = [answer.error for answer in answers if isinstance(answer, Failure)]
-        assert 3 <= len(ids) - len(errors) <= 6
+        assert 1 <= len(ids) - len(errors) <= 6
         assert all(isinstance(error, OverloadedError) for error in errors)
