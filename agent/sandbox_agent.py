@@ -4415,19 +4415,27 @@ const makeWriter = ({ Atomics, Buffer, Int32Array, JSON, SharedArrayBuffer, fs, 
       }
     }
   };
+  const lock = () => {
+    while (compareExchange(state, LOCK, 0, 1) !== 0) wait(state, LOCK, 1);
+  };
+  const unlock = () => {
+    store(state, LOCK, 0);
+    notify(state, LOCK, 1);
+  };
   const send = (message) => {
     const frame = encode('size' + stringify(message));
     const size = frame.length - 4;
     for (let i = 0; i < 4; i++) frame[i] = size >>> (24 - 8 * i);
-    while (compareExchange(state, LOCK, 0, 1) !== 0) wait(state, LOCK, 1);
+    lock();
     try {
       writeAll(CONTROL_FD, frame);
     } finally {
-      store(state, LOCK, 0);
-      notify(state, LOCK, 1);
+      unlock();
     }
   };
-  return { send, writeAll };
+  // Returns when the other thread is not, or no longer, in the middle of sending.
+  const letOtherSend = () => { lock(); unlock(); };
+  return { letOtherSend, send, writeAll };
 };
 
 // Listens to the control socket while the main thread is busy.
@@ -4443,7 +4451,7 @@ const worker = new Worker(`
   const rewriteImports = ${rewriteImports};
   const asExpression = ${asExpression};
   const prepare = ${prepare};
-  const { send } = (${makeWriter})({
+  const { letOtherSend, send } = (${makeWriter})({
     Atomics, Buffer, Int32Array, JSON, SharedArrayBuffer, fs, shared,
   });
   let buffered = [], size = 0, running = 0, token = '', interrupting = false, ended = null;
@@ -4467,6 +4475,9 @@ const worker = new Worker(`
     if (id !== running || interrupting) return;
     if (Atomics.compareExchange(state, PHASE, RUNNING, INTERRUPTING) !== RUNNING) return;
     Atomics.store(state, INTERRUPTED, id);
+    // It may still be on its way out of telling the end of the execution before. What is ended
+    // there would hold the lock for ever, since no finally clause is run then. It sends no more.
+    letOtherSend();
     interrupting = true;
     ended = null;
     const session = new inspector.Session();
