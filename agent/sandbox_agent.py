@@ -149,6 +149,9 @@ MAX_LINKS = 40
 MAX_STEPS = 1000
 """Names on the way to a file, those in links included: the walk must not hold the agent up."""
 
+REHEARSAL_S = 10.0
+"""An interpreter that has not run code that does nothing by then is killed."""
+
 GRACE_S = 2.0
 """From the interrupt to the kill when the request does not say."""
 
@@ -2627,6 +2630,7 @@ class Agent:
         self.running: Execution | None = None
         self.poller = Poller()
         self._token = ""
+        self._rehearses = False
         self._executions = 0
         self._questions = 0
         self._checks: dict[int, tuple[InputCheck, str | int]] = {}
@@ -2661,6 +2665,8 @@ class Agent:
         """
         if prestart is not None:
             self._interpreters[prestart].start()
+            if prestart == "python":
+                self._rehearse(self._interpreters[prestart])
         self._send(
             {
                 "type": "ready",
@@ -2674,6 +2680,30 @@ class Agent:
         )
         while True:
             self.poller.turn()
+
+    def _rehearse(self, interpreter: Interpreter) -> None:
+        """Has it run code that does nothing, of which nobody hears.
+
+        A fork's memory is copied page by page when it is first written to, which is most of the
+        time of a first execution. A session that was kept ready has that behind it.
+        """
+        self._executions = -1
+        self._rehearses = True
+        self._on_execute(
+            {
+                "id": 0,
+                "interpreter": interpreter.name,
+                "code": "None",
+                "timeout_s": REHEARSAL_S,
+                "grace_s": 0.0,
+            }
+        )
+        while self.running is not None:
+            self.poller.turn()
+        self._rehearses = False
+        self._executions = 0
+        interpreter.has_state = False
+        interpreter.lost = ""
 
     def end(self) -> NoReturn:
         """Ends the agent; as PID 1 with it everything, else what it started."""
@@ -2690,7 +2720,8 @@ class Agent:
     # Messages.
 
     def _send(self, message: dict[str, Any]) -> None:
-        self._channel.send(message)
+        if not self._rehearses:
+            self._channel.send(message)
 
     def _on_progress(self) -> None:
         if self.running is not None and self.running.preview is not None:
@@ -3565,7 +3596,8 @@ class PythonWorker:
         code = code.removeprefix("\ufeff")  # as a file's would be
         self._wants_loop = self._wants_loop or "asyncio" in code
         try:
-            self._remember_source(name, code)
+            if number:  # else it is the rehearsal, of which nothing stays
+                self._remember_source(name, code)
             self._namespace.pop("__warningregistry__", None)
             for finder in list(sys.path_importer_cache.values()):
                 # Modules written since the last look, within the time stamp's resolution.

@@ -704,3 +704,17 @@ def test_a_text_as_deep_as_python_takes_it(shared: AgentProcess, terms: int) -> 
     reply = shared.python(code)
     assert (reply.stdout, reply.exit_code) == (plain.stdout, plain.returncode)
     assert not reply.interpreter_restarted
+
+
+def test_nothing_stays_of_the_rehearsal(agent: AgentProcess) -> None:
+    """The agent has run code once before anybody asked."""
+    code = """
+import linecache, sys
+print([name for name in linecache.cache if name.startswith("<exec")])
+print(sorted(name for name in globals() if not name.startswith("__")), sys.displayhook(None))
+"""
+    reply = agent.python(code)
+    assert reply.stdout == "['<exec 1>']\n['linecache', 'sys'] None\n"
+    assert not reply.interpreter_restarted
+    assert reply.displays == []
+    assert 'File "<exec 2>", line 1' in agent.python("1 / 0").stderr
