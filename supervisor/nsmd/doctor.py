@@ -275,7 +275,7 @@ def check_forking(
         Check(
             name=name,
             status="warn",
-            detail=f"each session starts in a jail of its own, which takes ten times as long and "
+            detail=f"each session starts in a jail of its own, which takes longer and "
             f"more memory: {reason}",
             fix="Sessions work all the same. Forks need user namespaces within user namespaces, "
             "and a /proc of their own: see docs/isolation.md, 'Where forking does not work'.",
