@@ -22,6 +22,25 @@ class ReadOnlyBind:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Artifact:
+    """Programs that Nix built, each of which makes a jail of its own (docs/artifacts.md).
+
+    Attributes:
+        run: absolute path of the program for one execution, code on its standard input.
+        session_run: the same of the one that runs the agent; None where there is none.
+        template_run: the same of the one that runs a template; None where there is none.
+        schema: version of what these programs take; 0 for older ones, which say none.
+        stamp: identity of the files, another one after they were replaced in place.
+    """
+
+    run: str
+    session_run: str | None = None
+    template_run: str | None = None
+    schema: int = 0
+    stamp: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Environment:
     """Something to run code in: an interpreter and what its jail shows.
 
@@ -40,6 +59,9 @@ class Environment:
         preload: Python modules that its sessions find imported already.
         problem: why it cannot be used, for people; None when usable.
         source: where it comes from, e.g. ``preset`` or a configuration file's path.
+        artifact: makes its jails; then `agent_python`, `binds` and `path` say nothing.
+        variables: set in the jail, beyond those that every jail has.
+        setup: code that the interpreter runs before any other, each time it starts.
     """
 
     name: str
@@ -54,6 +76,29 @@ class Environment:
     preload: tuple[str, ...] = ()
     problem: str | None = None
     source: str = "preset"
+    artifact: Artifact | None = None
+    variables: tuple[tuple[str, str], ...] = ()
+    setup: str = ""
+
+    @property
+    def keeps_state(self) -> bool:
+        """Whether it has sessions; else each execution has a jail of its own."""
+        return self.artifact is None or self.artifact.session_run is not None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sources:
+    """Where a client's own environments come from: what its entry says, as it says it.
+
+    Attributes:
+        directory: of artifacts (`NIX_SANDBOX_DIR`).
+        metadata: JSON (`NIX_SANDBOX_METADATA`).
+        flakes: references to build (`NIX_SANDBOX_ENVS`).
+    """
+
+    directory: str | None = None
+    metadata: str | None = None
+    flakes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,11 +162,13 @@ class Client:
         project: what its sessions see at the mount point.
         idle_timeout_s, max_lifetime_s: its own limits for new sessions; None for the
             configured ones.
+        sources: of environments that are for clients with this entry only.
     """
 
     name: str
     scope: str
     project: ProjectMount | None = None
+    sources: Sources | None = None
     idle_timeout_s: float | None = None
     max_lifetime_s: float | None = None
 
