@@ -41,6 +41,19 @@ class Artifact:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SetupStep:
+    """Code that an interpreter runs before any other (docs/agent-protocol.md, `setup`).
+
+    Attributes:
+        name: for people, when it fails.
+        code: for the interpreter.
+    """
+
+    name: str
+    code: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Environment:
     """Something to run code in: an interpreter and what its jail shows.
 
@@ -60,8 +73,10 @@ class Environment:
         problem: why it cannot be used, for people; None when usable.
         source: where it comes from, e.g. ``preset`` or a configuration file's path.
         artifact: makes its jails; then `agent_python`, `binds` and `path` say nothing.
-        variables: set in the jail, beyond those that every jail has.
-        setup: code that the interpreter runs before any other, each time it starts.
+        variables: set in the jail, beyond those that every jail has. They may be secrets of the
+            client whose session it is.
+        setup: what the interpreter runs before any other code, each time it starts.
+        pending: what it still waits for, for people; None once it can be used. Calls wait, too.
     """
 
     name: str
@@ -77,8 +92,9 @@ class Environment:
     problem: str | None = None
     source: str = "preset"
     artifact: Artifact | None = None
-    variables: tuple[tuple[str, str], ...] = ()
-    setup: str = ""
+    variables: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    setup: tuple[SetupStep, ...] = field(default=(), repr=False)
+    pending: str | None = None
 
     @property
     def keeps_state(self) -> bool:
@@ -163,6 +179,7 @@ class Client:
         idle_timeout_s, max_lifetime_s: its own limits for new sessions; None for the
             configured ones.
         sources: of environments that are for clients with this entry only.
+        inherited: variables of its own that its project's development shell is to have.
     """
 
     name: str
@@ -171,6 +188,7 @@ class Client:
     sources: Sources | None = None
     idle_timeout_s: float | None = None
     max_lifetime_s: float | None = None
+    inherited: tuple[tuple[str, str], ...] = field(default=(), repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
