@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import stat
+import sys
 
 _MAX_SOCKET_PATH_BYTES = 107
 """`sun_path` in unix(7), without its final NUL."""
@@ -80,6 +81,25 @@ def config_dir() -> str:
 def log_path() -> str:
     """The supervisor's log when it was not started in the foreground."""
     return os.path.join(state_dir(), "supervisor.log")
+
+
+def supervisor_command() -> tuple[str, ...]:
+    """How the supervisor's program is called: ``NSM_SUPERVISOR``, else with this Python.
+
+    Packages whose programs need surroundings of their own (a PATH, modules) name theirs.
+
+    Raises:
+        PathError: the variable's value is no absolute path.
+    """
+    named = os.environ.get("NSM_SUPERVISOR")
+    if not named:
+        return (sys.executable, "-P", "-m", "nsmd")
+    if not os.path.isabs(named):
+        raise PathError(
+            f"the program {named!r} is relative. Set NSM_SUPERVISOR to the absolute path of "
+            "nsm-supervisor, or unset it."
+        )
+    return (named,)
 
 
 def home() -> str:

@@ -53,9 +53,12 @@ def spawn(path: str) -> str:
     Returns:
         Empty when it says that it listens, else why not, in its own words.
     """
+    program = paths.supervisor_command()
+    if not os.access(program[0], os.X_OK):  # else only the log would know
+        return f"its program {program[0]!r} can't be started: not there, or not executable"
     read_end, write_end = os.pipe()
     log = _open_log()
-    command = [sys.executable, "-P", "-m", "nsmd", "--ready-fd", str(write_end)]
+    command = [*program, "--ready-fd", str(write_end)]
     try:
         launcher = subprocess.Popen(
             [sys.executable, "-I", "-S", "-c", _DETACH, *command],

@@ -28,6 +28,7 @@ files                files to and from a session
 registry             names, scopes, limits, reasons; the one way to run code
 control/             the control socket: operations for command line and API
 mcp/                 the endpoint that models see
+servicemanager       the socket that systemd passes, and what it is told
 doctor               what nsm needs here, and how to get it
 daemon, main         puts the parts together; command line
 """

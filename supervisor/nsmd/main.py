@@ -13,8 +13,9 @@ from functools import partial
 
 from nsm import paths
 from nsm._version import __version__
+from nsmd import servicemanager
 from nsmd.descriptors import raise_limit, share_out
-from nsmd.listening import PlaceError, hold_lock, listening_socket
+from nsmd.listening import BACKLOG, PlaceError, hold_lock, listening_socket
 from nsmd.settings import Settings
 
 EXIT_FAILED = 1
@@ -111,10 +112,9 @@ class _Starter:
             with ExitStack() as stack:
                 runtime = paths.ensure_runtime_dir()
                 stack.enter_context(hold_lock(os.path.join(runtime, "supervisor.lock")))
-                socket_path = paths.socket_path()
-                listener = stack.enter_context(listening_socket(socket_path))
-                self._serve(settings, listener, socket_path)
-        except (PlaceError, OSError) as error:
+                listener = _open_listener(stack)
+                self._serve(settings, listener, listener.getsockname())
+        except (PlaceError, servicemanager.ServiceManagerError, OSError) as error:
             return self._fail(str(error), EXIT_FAILED)
         return 0
 
@@ -160,6 +160,7 @@ class _Starter:
 
     def _announce(self) -> None:
         self._tell("")
+        servicemanager.tell(os.environ, "READY=1")
 
     def _tell(self, message: str) -> None:
         """One line to whoever started us; empty means ready. They may be gone."""
@@ -172,6 +173,28 @@ class _Starter:
             logging.getLogger(__name__).debug("nobody waits for the ready line")
         finally:
             os.close(fd)
+
+
+def _open_listener(stack: ExitStack) -> socket.socket:
+    """The service manager's socket, which it keeps for the next supervisor; else one of our own.
+
+    Raises:
+        PlaceError, ServiceManagerError: there can be none.
+    """
+    passed = servicemanager.take_listener(os.environ)
+    expected = paths.socket_path()
+    if passed is None:
+        return stack.enter_context(listening_socket(expected))
+    stack.enter_context(passed)
+    passed.listen(BACKLOG)  # again, which only sets how many may wait
+    if passed.getsockname() != expected:
+        logging.getLogger(__name__).warning(
+            "listening on %s as the service manager says; clients look for %s, unless NSM_SOCKET "
+            "says otherwise",
+            passed.getsockname(),
+            expected,
+        )
+    return passed
 
 
 def _log_to_stderr() -> None:

@@ -291,6 +291,44 @@ def test_a_python_that_is_gone_is_said(place: Place, monkeypatch: pytest.MonkeyP
         start.connect(place.path)
 
 
+def test_a_packaged_supervisor_is_the_one_that_is_started(
+    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "nsm-supervisor"
+    place.set("NSM_SUPERVISOR", str(program))
+    with pytest.raises(NotRunningError, match=r"nsm-supervisor' can't be started"):
+        start.connect(place.path)
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} -P -m nsmd "$@"\n')
+    program.chmod(0o755)
+    greet(start.connect(place.path))
+    (facts,) = place.starts()
+    assert facts["environment"]["NSM_SUPERVISOR"] == str(program)
+    place.end()
+    place.set("NSM_SUPERVISOR", "nsm-supervisor")
+    with pytest.raises(PathError, match=r"relative.*NSM_SUPERVISOR"):
+        start.connect(place.path)
+
+
+def test_verbs_of_the_supervisor_are_those_of_a_packaged_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = [sys.executable, "-m", "nsm.cli", "config", "check"]
+    program = tmp_path / "nsm-supervisor"
+    environment = {**os.environ, "NSM_SUPERVISOR": str(program)}
+
+    def run() -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            command, env=environment, capture_output=True, text=True, check=False, timeout=30
+        )
+
+    done = run()
+    assert done.returncode == 1
+    assert "nsm-supervisor' can't be started" in done.stderr
+    program.write_text('#!/bin/sh\necho "$@"\n')
+    program.chmod(0o755)
+    assert run().stdout == "--check-config\n"
+
+
 def test_a_path_that_leads_through_a_file(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(PathError, match="can't be connected"):

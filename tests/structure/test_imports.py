@@ -31,7 +31,7 @@ FLOORS = (
     ("places",),
     ("registry",),
     ("control", "mcp"),
-    ("doctor", "listening"),
+    ("doctor", "listening", "servicemanager"),
     ("daemon",),
     ("main",),
     ("__main__",),

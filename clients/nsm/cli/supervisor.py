@@ -6,8 +6,17 @@ import os
 import sys
 from typing import NoReturn
 
+from nsm import paths
+
 
 def replace_us(*options: str) -> NoReturn:
     """Become `nsm-supervisor` with these options."""
     sys.stdout.flush()
-    os.execv(sys.executable, [sys.executable, "-P", "-m", "nsmd", *options])  # noqa: S606
+    command = paths.supervisor_command()
+    try:
+        os.execv(command[0], [*command, *options])  # noqa: S606
+    except OSError as error:
+        raise paths.PathError(
+            f"the supervisor's program {command[0]!r} can't be started: {error.strerror}. "
+            "Set NSM_SUPERVISOR to its path, or unset it."
+        ) from error

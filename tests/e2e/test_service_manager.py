@@ -1,0 +1,173 @@
+"""The supervisor under a service manager: its socket comes from outside and stays when it goes."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+import nsm
+from e2e_support import END_TIMEOUT_S, variables_for, wait_gone
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+pytestmark = pytest.mark.jail
+
+UNITS = Path(__file__).resolve().parents[2] / "systemd"
+
+# What a manager does between fork and exec: the socket becomes descriptor 3, the pid is our own.
+ACTIVATE = """
+import os, sys
+os.dup2(int(sys.argv[1]), 3)
+os.environ |= {"LISTEN_PID": str(os.getpid()), "LISTEN_FDS": "1", "LISTEN_FDNAMES": "control"}
+os.execv(sys.executable, [sys.executable, "-P", "-m", "nsmd"])
+"""
+
+
+class Manager:
+    """Holds the socket and starts a supervisor for it, as systemd does."""
+
+    def __init__(self, directory: Path, listener: socket.socket, notified: socket.socket) -> None:
+        self._directory = directory
+        self._listener = listener
+        self._notified = notified
+        self.variables = variables_for(directory) | {"NOTIFY_SOCKET": str(directory / "notify")}
+
+    @contextmanager
+    def activate(self) -> Generator[subprocess.Popen[bytes]]:
+        """A supervisor that has said that it is ready; it is ended afterwards if it still runs."""
+        fd = self._listener.fileno()
+        with (self._directory / "log").open("ab") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-c", ACTIVATE, str(fd)],
+                env=self.variables,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                pass_fds=[fd],
+                cwd="/",
+            )
+        try:
+            assert self._notified.recv(100) == b"READY=1", self.log()
+            yield process
+        finally:
+            if process.poll() is None:
+                process.send_signal(signal.SIGTERM)
+            process.wait(END_TIMEOUT_S)
+
+    def log(self) -> str:
+        return (self._directory / "log").read_text()
+
+
+@pytest.fixture
+def manager(short_dir: Path) -> Generator[Manager]:
+    with (
+        socket.socket(socket.AF_UNIX) as listener,
+        socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notified,
+    ):
+        before = os.umask(0o177)
+        listener.bind(str(short_dir / "control.sock"))
+        notified.bind(str(short_dir / "notify"))
+        os.umask(before)
+        notified.settimeout(END_TIMEOUT_S)
+        listener.listen()
+        yield Manager(short_dir, listener, notified)
+
+
+def test_clients_that_came_before_it_are_served_and_its_socket_outlives_it(
+    manager: Manager, short_dir: Path
+) -> None:
+    path = str(short_dir / "control.sock")
+    with socket.socket(socket.AF_UNIX) as early:
+        early.connect(path)  # waits in the backlog, while nobody serves
+        with manager.activate() as process:
+            with nsm.Client(socket_path=path, autostart=False) as client:
+                assert client.status().pid == process.pid
+                assert client.run("print(6 * 7)", env="python").stdout == "42\n"
+                code = "env | grep -c -e LISTEN -e NOTIFY"
+                assert client.run(code, env="bash").stdout == "0\n"
+                client.shutdown()
+            assert process.wait(END_TIMEOUT_S) == 0, manager.log()
+        assert os.path.exists(path)
+    with manager.activate() as again, nsm.Client(socket_path=path, autostart=False) as client:
+        assert client.status().pid == again.pid != process.pid
+
+
+def test_a_wrong_socket_is_refused_with_what_to_change(manager: Manager) -> None:
+    with socket.socket(socket.AF_INET) as internet:
+        internet.bind(("127.0.0.1", 0))
+        internet.listen()
+        done = subprocess.run(
+            [sys.executable, "-c", ACTIVATE, str(internet.fileno())],
+            env=manager.variables,
+            pass_fds=[internet.fileno()],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=END_TIMEOUT_S,
+        )
+    assert done.returncode == 1
+    assert "is no Unix stream socket. nsm needs ListenStream=" in done.stderr
+
+
+def test_systemd_activates_it(short_dir: Path) -> None:
+    """By systemd's own program, which makes the socket and becomes what it starts."""
+    activate = shutil.which("systemd-socket-activate")
+    if activate is None:
+        pytest.skip("not here: systemd-socket-activate, of the package systemd, is missing")
+    path = str(short_dir / "control.sock")
+    variables = variables_for(short_dir)
+    settings = [f"--setenv={name}={value}" for name, value in variables.items()]
+    command = [activate, f"--listen={path}", "--fdname=control", *settings]
+    command += [sys.executable, "-P", "-m", "nsmd"]
+    with subprocess.Popen(
+        command, env=variables, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, cwd="/"
+    ) as process:
+        assert process.stderr is not None
+        assert b"Listening on" in process.stderr.readline()
+        fd = os.pidfd_open(process.pid)
+        try:
+            os.chmod(path, 0o600)
+            with nsm.Client(socket_path=path, autostart=False) as client:
+                assert client.status().pid == process.pid
+                assert client.run("echo $((6 * 7))", env="bash").stdout == "42\n"
+                client.shutdown()
+            wait_gone([os.dup(fd)])
+        finally:
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(fd, signal.SIGKILL)
+            os.close(fd)
+
+
+def test_the_units_are_valid(short_dir: Path) -> None:
+    """Unknown keys are only printed by `systemd-analyze`, its exit code stays 0."""
+    analyze = shutil.which("systemd-analyze")
+    if analyze is None:
+        pytest.skip("not here: systemd-analyze, of the package systemd, is missing")
+    units = _with_program(short_dir, sys.executable)
+    variables = {"XDG_RUNTIME_DIR": str(short_dir), "HOME": str(short_dir)}
+    command = [analyze, "--user", "verify", *map(str, units)]
+    done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def _with_program(directory: Path, program: str) -> list[Path]:
+    """Copies of the units, with a program that is there."""
+    copies: list[Path] = []
+    for unit in sorted(UNITS.iterdir()):
+        text = unit.read_text()
+        if unit.suffix == ".service":
+            assert "ExecStart=nsm-supervisor\n" in text
+            text = text.replace("ExecStart=nsm-supervisor\n", f"ExecStart={program}\n")
+        copies.append(directory / unit.name)
+        copies[-1].write_text(text)
+    return copies

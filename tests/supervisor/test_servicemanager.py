@@ -1,0 +1,107 @@
+"""What a service manager passes is taken or refused with the reason; readiness is told."""
+
+from __future__ import annotations
+
+import os
+import socket
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+
+from nsmd.servicemanager import LISTEN_VARIABLES, ServiceManagerError, take_listener, tell
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+    from pathlib import Path
+
+
+def passed(count: str = "1") -> dict[str, str]:
+    return {"LISTEN_PID": str(os.getpid()), "LISTEN_FDS": count, "LISTEN_FDNAMES": "control"}
+
+
+@contextmanager
+def listener(path: Path) -> Generator[int]:
+    """The descriptor of a socket that listens there; whoever takes it closes it."""
+    with socket.socket(socket.AF_UNIX) as bound:
+        bound.bind(str(path))
+        bound.listen()
+        yield os.dup(bound.fileno())
+
+
+def test_the_socket_is_taken_once_and_is_not_passed_on(tmp_path: Path) -> None:
+    environment = passed() | {"HOME": "/"}
+    with listener(tmp_path / "s") as fd:
+        os.set_inheritable(fd, True)
+        taken = take_listener(environment, first_fd=fd)
+        assert taken is not None
+        with taken, socket.socket(socket.AF_UNIX) as client:
+            assert environment == {"HOME": "/"}
+            assert not taken.get_inheritable()
+            assert not taken.getblocking()
+            client.connect(str(tmp_path / "s"))
+            connection, _ = taken.accept()
+            connection.close()
+    assert take_listener(environment) is None
+    assert (tmp_path / "s").exists()  # it is the service manager's
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [
+        pytest.param({}, id="nothing"),
+        pytest.param(passed() | {"LISTEN_PID": "1"}, id="meant for another process"),
+        pytest.param({"LISTEN_FDS": "1"}, id="meant for nobody"),
+        pytest.param(passed("0"), id="none"),
+    ],
+)
+def test_what_is_not_for_us_is_left_alone(environment: dict[str, str]) -> None:
+    assert take_listener(environment, first_fd=-1) is None
+    assert not set(LISTEN_VARIABLES) & set(environment)
+
+
+@pytest.mark.parametrize("count", ["2", "-1", "many"])
+def test_only_one_is_taken(count: str) -> None:
+    with pytest.raises(ServiceManagerError, match=r"one ListenStream="):
+        take_listener(passed(count))
+
+
+def test_what_cannot_serve_is_refused_and_closed(tmp_path: Path) -> None:
+    def refused(fd: int) -> str:
+        with pytest.raises(ServiceManagerError) as caught:
+            take_listener(passed(), first_fd=fd)
+        return str(caught.value)
+
+    with socket.socket(socket.AF_INET) as internet:
+        internet.bind(("127.0.0.1", 0))
+        internet.listen()
+        fd = os.dup(internet.fileno())
+        assert "no Unix stream socket" in refused(fd)
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.fstat(fd)
+    with socket.socket(socket.AF_UNIX) as idle:
+        idle.bind(str(tmp_path / "idle"))
+        assert "does not listen" in refused(os.dup(idle.fileno()))
+    with socket.socket(socket.AF_UNIX) as nameless:
+        nameless.bind("\0nsm-test-" + str(os.getpid()))
+        nameless.listen()
+        assert "has no path" in refused(os.dup(nameless.fileno()))
+    with open(tmp_path / "file", "wb") as file:
+        assert "is no socket" in refused(file.fileno())
+
+
+@pytest.mark.parametrize("abstract", [False, True])
+def test_readiness_is_told(abstract: bool, tmp_path: Path) -> None:
+    name = f"@nsm-notify-{os.getpid()}" if abstract else str(tmp_path / "notify")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(name.replace("@", "\0", 1))
+        tell({"NOTIFY_SOCKET": name}, "READY=1")
+        assert manager.recv(100) == b"READY=1"
+
+
+def test_nobody_to_tell(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    tell({}, "READY=1")
+    tell({"NOTIFY_SOCKET": "vsock:2:1"}, "READY=1")
+    assert not caplog.records
+    tell({"NOTIFY_SOCKET": str(tmp_path / "gone")}, "READY=1")
+    assert "cannot be told 'READY=1'" in caplog.text
