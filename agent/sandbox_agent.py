@@ -68,6 +68,7 @@ CAPABILITIES = (
     "files",
     "check",
     "complete",
+    "setup",
 )
 
 MAX_FRAME_BYTES = 64 * 1024 * 1024
@@ -148,6 +149,11 @@ MAX_LINKS = 40
 
 MAX_STEPS = 1000
 """Names on the way to a file, those in links included: the walk must not hold the agent up."""
+
+SETUP_EXCERPT_BYTES = 4096
+"""Of what a step of a set-up says, beginning and end together, when it fails."""
+
+MAX_SETUP_STEPS = 16
 
 REHEARSAL_S = 10.0
 """An interpreter that has not run code that does nothing by then is killed."""
@@ -799,6 +805,19 @@ class Spills:
         return file
 
 
+class NoFile:
+    """In place of a `SpillFile` for what nobody will read."""
+
+    full = True
+
+    def write(self, data: bytes | bytearray) -> None:
+        """Drops it."""
+
+    def close(self) -> str | None:
+        """There is none."""
+        return None
+
+
 def _is_deep(value: Any) -> bool:
     """Whether lists and objects are nested deeper than the answer to a client may be: the whole
     of it could not be sent."""
@@ -815,9 +834,13 @@ def _is_deep(value: Any) -> bool:
 
 
 class Capture:
-    """What one stream printed for one execution: the whole, or head and tail and a file."""
+    """What one stream printed for one execution: the whole, or head and tail and a file.
 
-    def __init__(self, stream: str, spills: Spills, limits: Limits) -> None:
+    Args:
+        spills: makes the file; None for head and tail only.
+    """
+
+    def __init__(self, stream: str, spills: Spills | None, limits: Limits) -> None:
         self.total_bytes = 0
         self._stream = stream
         self._spills = spills
@@ -826,7 +849,7 @@ class Capture:
         self._half = limits.reply_bytes // 2
         self._head = bytearray()
         self._tail = bytearray()
-        self._file: SpillFile | None = None
+        self._file: SpillFile | NoFile | None = None
 
     @property
     def full(self) -> bool:
@@ -846,7 +869,8 @@ class Capture:
         if self._file is None:
             self._head += data
             if len(self._head) > self._reply_bytes:
-                self._file = self._spills.make(self._stream, self._limits)
+                spills = self._spills
+                self._file = spills.make(self._stream, self._limits) if spills else NoFile()
                 self._file.write(self._head)
                 self._tail += memoryview(self._head)[self._half :]
                 del self._head[self._half :]
@@ -1676,6 +1700,48 @@ class Question:
             self._settle(answer)
 
 
+class SetupStep:
+    """Code that an interpreter runs before any other, each time it starts.
+
+    Args:
+        name: for people.
+        timeout_s, grace_s: after that it is interrupted like any execution, and then killed.
+
+    Attributes:
+        told: what it failed with, once; later failures are not told again.
+    """
+
+    def __init__(self, name: str, code: str, timeout_s: float, grace_s: float) -> None:
+        self.name = name
+        self.code = code
+        self.timeout_s = timeout_s
+        self.grace_s = grace_s
+        self.told = False
+
+    @staticmethod
+    def all_of(given: Mapping[str, Any]) -> list[SetupStep]:
+        """
+        Raises:
+            ValueError: they are not as in docs/agent-protocol.md.
+        """
+        steps: Any = given.get("steps")
+        timeout_s: Any = given.get("timeout_s")
+        grace_s: Any = given.get("grace_s", GRACE_S)
+        if not isinstance(steps, list) or len(steps) > MAX_SETUP_STEPS:
+            raise ValueError(f"setup needs steps, a list of at most {MAX_SETUP_STEPS}")
+        if not _is_seconds(timeout_s) or not _is_seconds(grace_s):
+            raise ValueError("setup needs timeout_s and takes grace_s, seconds")
+        found: list[SetupStep] = []
+        for step in steps:
+            fields = _as_object(step) or {}
+            name, code = fields.get("name"), fields.get("code")
+            if isinstance(name, str) and isinstance(code, str):
+                found.append(SetupStep(name, code, float(timeout_s), float(grace_s)))
+                continue
+            raise ValueError("each step of setup needs a name and code, texts")
+        return found
+
+
 class Interpreter:
     """An interpreter in a process tree of its own. A subclass says how to start and talk to it.
 
@@ -1683,6 +1749,8 @@ class Interpreter:
         pid: leader of the interpreter's session and process group; 0 when it is not running.
         has_state: code has run in it, so that its end loses something.
         lost: why the next execution will not find the state of the last one; empty if it will.
+        setup: what is run each time it starts.
+        steps: what of that the running one has still to run, the next or running one first.
     """
 
     name = ""
@@ -1702,6 +1770,9 @@ class Interpreter:
         self.pipes: dict[str, OutputPipe] = {}
         self.captures: dict[str, Capture] = {}
         self.displays: list[dict[str, Any]] = []
+        self.setup: list[SetupStep] = []
+        self.steps: list[SetupStep] = []
+        self._aside: tuple[dict[str, Capture], str] | None = None
         self.link: Link | None = None
         self.question: Question | None = None
         self._display_bytes = 0
@@ -1801,6 +1872,7 @@ class Interpreter:
         theirs.close()
         self.pid = pid
         self.has_state = False
+        self.steps = self.setup[:]
         self.pipes = pipes
         self._private = {}
         poller = self.agent.poller
@@ -1861,6 +1933,39 @@ class Interpreter:
         if self.link is not None:
             self.link.close()
             self.link = None
+
+    # Set-up.
+
+    def begin_step(self) -> None:
+        """What is printed from now on belongs to the set-up.
+
+        What the executions are still to be told, output of an earlier process and why its state is
+        lost, is put aside until `end_setup`.
+        """
+        if self._aside is None:
+            self._aside = self.captures, self.lost
+        limits = Limits({"reply_bytes": SETUP_EXCERPT_BYTES})
+        self.captures = {stream: Capture(stream, None, limits) for stream in self.captures}
+        self.resume_output()
+
+    def complain(self, step: SetupStep, why: str, said: str) -> None:
+        """Has the next execution told that a step failed.
+
+        Args:
+            said: what it printed to stderr.
+        """
+        if self._aside is None or step.told:
+            return
+        step.told = True
+        words = "".join(f"  {line}\n" for line in said.splitlines() if line.strip())
+        text = f"[nsm: {step.name} of this environment's set-up {why}]\n{words}"
+        self._aside[0]["stderr"].write(text.encode("utf-8", "replace"))
+
+    def end_setup(self) -> None:
+        """All steps have been run: what is printed belongs to executions."""
+        if self._aside is not None:
+            self.captures, self.lost = self._aside
+            self._aside = None
 
     # Output.
 
@@ -2571,7 +2676,11 @@ def _is_unfinished(code: str) -> bool:
 
 
 class Execution:
-    """The piece of code that runs now, and how far it is on the way to being stopped."""
+    """The piece of code that runs now, and how far it is on the way to being stopped.
+
+    Attributes:
+        step: of a set-up, if it is one and nobody else's code.
+    """
 
     def __init__(
         self,
@@ -2586,6 +2695,7 @@ class Execution:
         self.interpreter = interpreter
         self.grace_s = grace_s
         self.preview: Preview | None = None
+        self.step: SetupStep | None = None
         self.started = time.monotonic()
         self.started_ticks = int(time.clock_gettime(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK"))
         self._last_pid = last_pid
@@ -2632,6 +2742,8 @@ class Agent:
         self._token = ""
         self._rehearses = False
         self._executions = 0
+        self._waiting: Mapping[str, Any] | None = None
+        self._knows_setup = False
         self._questions = 0
         self._checks: dict[int, tuple[InputCheck, str | int]] = {}
         self._orphans: dict[int, Interpreter] = {}
@@ -2771,6 +2883,7 @@ class Agent:
             limits = Limits(_as_object(message.get("limits")))
             token = message.get("token")
             marker = resume_marker(token) if isinstance(token, str) else b""
+            set_up = self._setup_of(message)
         except ValueError as error:
             self._fail(f"hello is not valid: {error}")
             return
@@ -2790,6 +2903,30 @@ class Agent:
                 # Those of its start hold already, and a filter may keep us from setting them.
                 if limits.resources and limits.resources != known:
                     interpreter.limit(limits.resources)
+        if set_up is not None:
+            self._take_setup(*set_up)
+
+    def _setup_of(self, message: Mapping[str, Any]) -> tuple[Interpreter, list[SetupStep]] | None:
+        """What a `hello` says for the first time about a set-up.
+
+        Raises:
+            ValueError: it is not valid.
+        """
+        given = _as_object(message.get("setup"))
+        if given is None or self._knows_setup:
+            return None
+        name = given.get("interpreter")
+        interpreter = self._interpreters.get(name) if isinstance(name, str) else None
+        if interpreter is None:
+            raise ValueError(f"setup is for interpreter {name!r:.50}, which is not in this session")
+        return interpreter, SetupStep.all_of(given)
+
+    def _take_setup(self, interpreter: Interpreter, steps: list[SetupStep]) -> None:
+        self._knows_setup = True
+        interpreter.setup = steps
+        if interpreter.pid and not interpreter.has_state and self.running is None:
+            interpreter.steps = steps[:]
+            self._set_up(interpreter)
 
     def _on_ack(self, message: Mapping[str, Any]) -> None:
         number = message.get("seq")
@@ -2800,11 +2937,20 @@ class Agent:
 
     def _on_resume(self) -> None:
         executions = dict.fromkeys(self._channel.kept_results, "finished")
-        if self.running is not None:
-            executions[str(self.running.id)] = "running"
+        if (running := self._running_id()) is not None:
+            executions[str(running)] = "running"
         self._channel.resume(
             {"type": "resumed", "executions": executions, "files": self._transfers.ids}
         )
+
+    def _running_id(self) -> str | int | None:
+        """The execution that runs, or waits for the set-up of its interpreter."""
+        if self._waiting is not None:
+            request_id: str | int = self._waiting["id"]
+            return request_id
+        if self.running is None or self.running.step is not None:
+            return None
+        return self.running.id
 
     def _on_transfer(self, message: Mapping[str, Any]) -> None:
         request_id = message.get("id")
@@ -2943,8 +3089,7 @@ class Agent:
         ours = {self.pid, *self._checks, *(i.pid for i in self._interpreters.values())}
         inside = set(table) if self.pid == 1 else tree_of(table, self.pid, [self.pid])
         count = sum(1 for pid in inside - ours if table[pid].alive)
-        running = None if self.running is None else self.running.id
-        self._send({"type": "status", "running": running, "background": count})
+        self._send({"type": "status", "running": self._running_id(), "background": count})
 
     def _on_execute(self, message: Mapping[str, Any]) -> None:
         request_id, code, name = (
@@ -2974,7 +3119,10 @@ class Agent:
             self._fail(f"interpreter {name!r} is not in this session, which has {have}", request_id)
             return
         if self.running is not None:
-            self._fail("another execution is running: wait for its result", request_id)
+            if self.running.step is not None and self._waiting is None:
+                self._waiting = message
+            else:
+                self._fail("another execution is running: wait for its result", request_id)
             return
         try:
             if interpreter.pid and not interpreter.is_intact():
@@ -2986,6 +3134,10 @@ class Agent:
                 interpreter.start()
         except OSError as error:
             self._fail(f"cannot start {interpreter.program}: {error}", request_id)
+            return
+        if interpreter.steps:
+            self._waiting = message
+            self._set_up(interpreter)
             return
         self._executions += 1
         execution = Execution(
@@ -3017,14 +3169,22 @@ class Agent:
 
     def _on_stream(self, message: Mapping[str, Any]) -> None:
         execution = self.running
-        if execution is not None and execution.id == message.get("id") and not execution.preview:
+        if execution is None or self._running_id() != message.get("id"):
+            return
+        if self._waiting is not None:
+            self._waiting = {**self._waiting, "stream": True}
+        elif not execution.preview:
             self._show_output(execution)
 
     def _on_interrupt(self, message: Mapping[str, Any]) -> None:
-        execution = self.running
-        if execution is None or execution.id != message.get("id"):
-            self._send({"type": "idle", "id": message.get("id")})
-        elif not execution.stopping:
+        execution, request_id = self.running, message.get("id")
+        if execution is None or request_id is None or self._running_id() != request_id:
+            self._send({"type": "idle", "id": request_id})
+            return
+        if self._waiting is not None:
+            self._waiting = None
+            self._send(_never_began(request_id))
+        if not execution.stopping:
             execution.interrupted = True
             self._interrupt(execution)
 
@@ -3100,6 +3260,76 @@ class Agent:
                 f"did not stop within {self.running.grace_s:g} s of an interrupt and was killed",
             )
 
+    # Set-up of an interpreter.
+
+    def _set_up(self, interpreter: Interpreter) -> None:
+        """Runs the next step of a set-up, or what waited for the last one."""
+        if interpreter.steps:
+            self._begin_step(interpreter, interpreter.steps[0])
+            return
+        interpreter.end_setup()
+        waiting, self._waiting = self._waiting, None
+        if waiting is not None:
+            self._on_execute(waiting)
+
+    def _begin_step(self, interpreter: Interpreter, step: SetupStep) -> None:
+        interpreter.begin_step()
+        self._executions += 1
+        execution = Execution("", self._executions, interpreter, step.grace_s, self._newest.pid())
+        execution.step = step
+        self.running = execution
+        self.poller.at("stop", execution.started + step.timeout_s, self._on_timeout)
+        try:
+            interpreter.send_code(execution.number, step.code)
+        except (FrameError, OSError) as error:
+            self._finish_step(execution, step, 0, f"could not be handed over: {error}")
+
+    def _finish_step(
+        self, execution: Execution, step: SetupStep, exit_code: int, why: str = ""
+    ) -> None:
+        """Goes on with the next step, in a fresh interpreter if this one has ended it.
+
+        Args:
+            why: it could not be run.
+        """
+        interpreter = execution.interpreter
+        self._cancel_timers()
+        if execution.stopping and interpreter.pid:
+            self._signal_latecomers(execution)
+        said = interpreter.take_output()["stderr"].result()[0]
+        interpreter.take_displays()
+        self.running = None
+        if self._live_interpreters() != [interpreter]:
+            self._note_orphans(interpreter)
+        if interpreter.pid and not interpreter.is_intact():
+            self.end_interpreter(interpreter, "lost descriptors that belong to nsm")
+        if not interpreter.pid:
+            why = f"is left out from now on: {interpreter.lost}"
+        elif execution.timed_out:
+            why = f"was interrupted after {step.timeout_s:g} s"
+        elif execution.interrupted:
+            why = "was interrupted"
+        elif exit_code != 0 and said.strip():  # a hook's last command may well be a test
+            why = f"failed with exit code {exit_code}"
+        if why:
+            interpreter.complain(step, why, said)
+        interpreter.has_state = False
+        interpreter.lost = ""
+        if interpreter.pid:
+            del interpreter.steps[0]
+        else:
+            # It would end the next one as well.
+            interpreter.setup = [each for each in interpreter.setup if each is not step]
+            try:
+                interpreter.start()
+            except OSError as error:
+                interpreter.end_setup()
+                waiting, self._waiting = self._waiting, None
+                if waiting is not None:
+                    self._fail(f"cannot start {interpreter.program}: {error}", waiting["id"])
+                return
+        self._set_up(interpreter)
+
     # Executions.
 
     def on_interruptible(self, interpreter: Interpreter) -> None:
@@ -3142,6 +3372,9 @@ class Agent:
             self.end_interpreter(interpreter, reason, exit_code)
 
     def _finish(self, execution: Execution, exit_code: int) -> None:
+        if execution.step is not None:
+            self._finish_step(execution, execution.step, exit_code)
+            return
         interpreter = execution.interpreter
         self._cancel_timers()
         if execution.stopping and interpreter.pid:
@@ -3291,6 +3524,24 @@ class Agent:
 
 def _wake_up(_number: int, _frame: object) -> None:
     """Handles SIGCHLD: the write to the wake-up descriptor is all that it takes."""
+
+
+def _never_began(request_id: object) -> dict[str, Any]:
+    """The result of an execution that was interrupted while it waited for a set-up."""
+    return {
+        "type": "result",
+        "id": request_id,
+        "stdout": "",
+        "stderr": "interrupted before it began: its environment was being set up\n",
+        "exit_code": 130,
+        "duration_s": 0.0,
+        "displays": [],
+        "truncated": {},
+        "timed_out": False,
+        "interrupted": True,
+        "interpreter_restarted": False,
+        "restart_reason": "",
+    }
 
 
 def _may_be_offered(text: object) -> bool:

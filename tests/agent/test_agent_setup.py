@@ -1,0 +1,239 @@
+"""What an interpreter runs before any other code: `setup` of the protocol."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent_process import AgentProcess, direct_agent
+
+TOKEN = "ab" * 16
+
+
+def set_up(
+    agent: AgentProcess,
+    *steps: str,
+    interpreter: str = "bash",
+    timeout_s: float = 10.0,
+    limits: Mapping[str, int] | None = None,
+) -> None:
+    """Say hello with these steps; they are called `step 1` and so on."""
+    named = [{"name": f"step {number}", "code": code} for number, code in enumerate(steps, 1)]
+    setup = {"interpreter": interpreter, "steps": named, "timeout_s": timeout_s, "grace_s": 0.2}
+    agent.send(type="hello", protocol=1, token=TOKEN, setup=setup, limits=limits or {})
+
+
+@pytest.fixture
+def bash(tmp_path: Path) -> Generator[AgentProcess]:
+    """An agent whose shell is up already."""
+    with direct_agent(tmp_path, "--prestart", "bash") as process:
+        yield process
+
+
+@pytest.fixture(params=["up", "not up"])
+def either(request: pytest.FixtureRequest, tmp_path: Path) -> Generator[AgentProcess]:
+    """The same, and one whose shell is not."""
+    arguments = ["--prestart", "bash"] if request.param == "up" else []
+    with direct_agent(tmp_path, *arguments) as process:
+        yield process
+
+
+def test_it_is_offered(agent: AgentProcess) -> None:
+    assert "setup" in agent.ready["capabilities"]
+
+
+def test_everything_of_it_is_the_sessions_own(either: AgentProcess) -> None:
+    steps = (
+        "exported=one; export exported; plain='two words'; list=(a 'b c'); declare -A map=([k]=v)",
+        "alias hi='echo hello'; greet() { echo greet $1; }",
+        "set -o pipefail; cd /; shopt -s nullglob",
+    )
+    set_up(either, *steps)
+    seen = 'echo $exported "$plain" "${list[1]}" ${map[k]}; sh -c "echo \\$exported-\\$plain"'
+    assert either.bash(seen).stdout == "one two words b c v\none-\n"
+    reply = either.bash("hi; greet you; false | true; echo $? $PWD no*such")
+    assert (reply.stdout, reply.stderr) == ("hello\ngreet you\n1 /\n", "")
+    assert not reply.interpreter_restarted
+
+
+def test_what_it_prints_is_nobodys(bash: AgentProcess) -> None:
+    set_up(bash, "echo welcome; echo to the shell >&2; true", "echo again; false")
+    reply = bash.bash("echo mine")
+    assert (reply.stdout, reply.stderr, reply.exit_code) == ("mine\n", "", 0)
+
+
+def test_a_failure_is_told_once(either: AgentProcess) -> None:
+    set_up(either, "x=1; mkdir /proc/no; y=$?; ls /no/such", "z=3")
+    reply = either.bash("echo $x $z")
+    assert (reply.stdout, reply.exit_code) == ("1 3\n", 0)
+    first, *words = reply.stderr.splitlines()
+    assert first == "[nsm: step 1 of this environment's set-up failed with exit code 2]"
+    assert any("/no/such" in line for line in words)
+    assert either.bash("true").stderr == ""
+    either.bash("exit 4")
+    again = either.bash("echo $x $z")
+    assert (again.stdout, again.stderr) == ("1 3\n", "")
+    assert again.interpreter_restarted
+
+
+FAILURES: Mapping[str, tuple[str, str, str]] = {
+    # name: (code, told, what holds afterwards)
+    "a syntax error": ("a=1\nif then", "failed with exit code 2", "1"),
+    "an unset PATH": ("a=1; PATH=; no-such-command", "failed with exit code 127", "1"),
+    "a readonly variable": ("a=1; UID=7; a=2", "failed with exit code 1", "1"),
+    "an unbound variable": ("a=1; set -u; : $no_such", "failed with exit code 1", "1"),
+    "too slow": ("a=1; sleep 60; a=2", "was interrupted after 0.3 s", "1"),
+    "exit": ("a=1; exit 3", "is left out from now on: bash exited with status 3", ""),
+    "exec": ("a=1; exec true", "is left out from now on: bash exited with status 0", ""),
+    "set -e": ("a=1; set -e; false", "is left out from now on: bash exited with status 1", ""),
+    "a signal": ("a=1; kill -9 $$", "is left out from now on: bash was killed by SIGKILL", ""),
+    "deaf": (
+        "a=1; trap '' INT URG; while :; do :; done",
+        "is left out from now on: bash did not stop within 0.2 s",
+        "",
+    ),
+    "its own descriptors": (
+        'a=1; for fd in 230 231 232 233; do eval "exec $fd>&-"; done',
+        "is left out from now on: bash lost descriptors",
+        "",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", FAILURES.values(), ids=FAILURES.keys())
+def test_the_session_goes_on(case: tuple[str, str, str], tmp_path: Path) -> None:
+    code, told, left = case
+    with direct_agent(tmp_path, "--prestart", "bash") as agent:
+        set_up(agent, "before=b", code, "after=c", timeout_s=0.3)
+        reply = agent.bash("echo $before $after ${a-}; set +eu")
+        assert reply.stdout.split() == ["b", "c", *left.split()]
+        assert reply.stderr.startswith(f"[nsm: step 2 of this environment's set-up {told}")
+        assert not reply.interpreter_restarted
+        agent.bash("exit 1")
+        again = agent.bash("echo $before $after ${a-}; set +eu")
+        assert (again.stdout.split(), again.stderr) == (["b", "c", *left.split()], "")
+
+
+def test_it_is_run_again_after_a_kill(either: AgentProcess) -> None:
+    set_up(either, "times=$((${times:-0} + 1)); echo x >>times; kept=yes")
+    assert either.bash("echo $kept; kept=changed").stdout == "yes\n"
+    stuck = either.bash(
+        "echo before; trap '' INT URG; while :; do :; done", timeout_s=0.1, grace_s=0.1
+    )
+    assert (stuck.stdout, stuck.timed_out) == ("before\n", True)
+    reply = either.bash("echo $kept $times; wc -l <times")
+    assert reply.stdout == "yes 1\n2\n"
+    assert reply.interpreter_restarted
+
+
+def test_late_output_of_the_interpreter_before_is_not_lost(bash: AgentProcess) -> None:
+    set_up(bash, "echo noise")
+    bash.bash("mkfifo go; { read <go; echo late; } & exec 9<>go")
+    bash.send(type="execute", id="end", interpreter="bash", code="echo >go; exit 7")
+    ended = bash.result("end")
+    reply = bash.bash("echo now")
+    assert "noise" not in ended.stdout + reply.stdout
+    assert reply.stdout.endswith("now\n")
+
+
+def test_an_execution_can_be_interrupted_while_it_waits(
+    either: AgentProcess, tmp_path: Path
+) -> None:
+    set_up(either, "mkfifo hook; read <hook; reached=yes", "after=c", timeout_s=30.0)
+    waiting = either.begin("echo never", "bash")
+    either.send(type="status")
+    assert either.expect("status")["running"] == waiting
+    either.send(type="interrupt", id=waiting)
+    reply = either.result(waiting)
+    assert (reply.stdout, reply.exit_code, reply.interrupted) == ("", 130, True)
+    after = either.bash("echo ${reached-no} $after")
+    assert after.stdout == "no c\n"
+    assert after.stderr.startswith("[nsm: step 1 of this environment's set-up was interrupted]")
+
+
+def test_idle_means_no_running_execution(bash: AgentProcess) -> None:
+    set_up(bash, "read x </dev/zero & mkfifo hook; read <hook", timeout_s=0.2)
+    bash.send(type="status")
+    assert bash.expect("status")["running"] is None
+    bash.send(type="interrupt", id="e1")
+    assert bash.expect("idle")["id"] == "e1"
+    assert bash.bash("echo there").stdout == "there\n"
+
+
+def test_a_second_execution_is_refused_while_one_waits(bash: AgentProcess) -> None:
+    set_up(bash, "mkfifo hook; read <hook", timeout_s=0.2)
+    first = bash.begin("echo first", "bash")
+    bash.send(type="execute", id="other", interpreter="bash", code="echo second")
+    assert bash.expect("error")["id"] == "other"
+    assert bash.result(first).stdout == "first\n"
+
+
+def test_a_flood_is_bounded_and_leaves_no_file(bash: AgentProcess) -> None:
+    set_up(bash, "head -c 30000000 /dev/zero | tr '\\0' e >&2; false")
+    reply = bash.bash("ls -A")
+    assert reply.stdout == ""
+    assert len(reply.stderr) < 5000
+    assert "bytes left out" in reply.stderr
+
+
+def test_output_streams_after_the_set_up_only(bash: AgentProcess) -> None:
+    set_up(bash, "echo noise; echo bad >&2; false")
+    reply = bash.bash("echo mine", stream=True)
+    streamed = "".join(text for stream, text in reply.outputs if stream == "stdout")
+    complaint = "".join(text for stream, text in reply.outputs if stream == "stderr")
+    assert (streamed, complaint) == ("mine\n", reply.stderr)
+    assert "bad" in complaint
+
+
+def test_watching_begins_while_it_waits(bash: AgentProcess) -> None:
+    set_up(bash, "mkfifo hook; read <hook", timeout_s=0.2)
+    waiting = bash.begin("echo mine", "bash")
+    bash.send(type="stream", id=waiting)
+    assert ("stdout", "mine\n") in bash.result(waiting).outputs
+
+
+def test_the_time_limit_of_code_begins_with_the_code(bash: AgentProcess) -> None:
+    set_up(bash, "sleep 0.3")
+    reply = bash.bash("sleep 0.05; echo done", timeout_s=0.25)
+    assert (reply.stdout, reply.timed_out) == ("done\n", False)
+    assert reply.duration_s < 0.25
+
+
+def test_new_limits_do_not_lose_it(bash: AgentProcess) -> None:
+    set_up(bash, "kept=yes", limits={"descriptors": 512})
+    assert bash.bash("echo $kept; ulimit -n").stdout == "yes\n512\n"
+
+
+def test_python_is_set_up_as_well(tmp_path: Path) -> None:
+    with direct_agent(tmp_path, "--prestart", "python") as agent:
+        set_up(agent, "import os\nx = 41\nos.environ['K'] = 'v'\nx", interpreter="python")
+        reply = agent.python("print(x + 1, os.environ['K'])")
+        assert (reply.stdout, reply.displays) == ("42 v\n", [])
+        agent.python("os._exit(3)")
+        assert agent.python("print(x)").stdout == "41\n"
+
+
+BAD: list[Any] = [
+    {"steps": [], "timeout_s": 1},
+    {"interpreter": "perl", "steps": [], "timeout_s": 1},
+    {"interpreter": "bash", "steps": "true", "timeout_s": 1},
+    {"interpreter": "bash", "steps": [{"name": "x"}], "timeout_s": 1},
+    {"interpreter": "bash", "steps": ["true"], "timeout_s": 1},
+    {"interpreter": "bash", "steps": [{"name": "x", "code": "true"}] * 17, "timeout_s": 1},
+    {"interpreter": "bash", "steps": [], "timeout_s": "1"},
+]
+
+
+@pytest.mark.parametrize("setup", BAD, ids=str)
+def test_nonsense_is_refused(setup: Any, shared: AgentProcess) -> None:
+    shared.send(type="hello", protocol=1, setup=setup)
+    assert "setup" in shared.expect("error")["message"]
+
+
+def test_only_the_first_one_counts(bash: AgentProcess) -> None:
+    set_up(bash, "x=first")
+    set_up(bash, "x=second")
+    assert bash.bash("echo $x").stdout == "first\n"
