@@ -11,6 +11,7 @@ demand, habits       how often sessions are taken, and which ones by whom
 hostmemory           how much memory there is for spares
 environments         what there is to run in: the host's interpreters
 project              which directory may be mounted
+nix/                 Nix, found, run, watched and stopped
 jail/                how one jail is launched and ended
 templates/           sessions as forks of a running Python
 agentframes          what comes out of a jail, checked

@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 from nsm import paths
-from nsmd.hostpaths import is_within, trusted_owners, why_private, why_untrusted
+from nsmd.hostpaths import is_within, why_not_run, why_private
 from nsmd.interpreters import (
     Found,
     InterpreterError,
@@ -167,14 +167,14 @@ class _Finder:
         Raises:
             _UnusableError: it must not be run, is not what it seems, or does not work in a jail.
         """
-        if reason := _why_not_run(program, configured=configured):
+        if reason := why_not_run(program, configured=configured):
             raise _UnusableError(f"{program} is not run: {reason}")
         try:
             found = self._ask(preset, program, configured=configured)
         except InterpreterError as error:
             raise _UnusableError(str(error)) from error
         # A shim may have led elsewhere.
-        if reason := _why_not_run(found.program, configured=configured):
+        if reason := why_not_run(found.program, configured=configured):
             raise _UnusableError(f"{found.program} is not run: {reason}")
         kind = _KINDS[preset]
         if found.version < kind.minimum:
@@ -192,22 +192,6 @@ class _Finder:
         if preset == "node":
             return ask_node(program, self._variables)
         return ask_bash(program, self._variables)
-
-
-def _why_not_run(program: str, *, configured: bool) -> str | None:
-    """Why somebody else may have put that program there.
-
-    One that the user configured may belong to whom it likes, but not be open to everyone.
-    """
-    real = os.path.realpath(program)
-    listed = os.path.join(os.path.realpath(os.path.dirname(program)), os.path.basename(program))
-    try:
-        owners = trusted_owners()
-        if configured:
-            owners |= {os.stat(part).st_uid for part in (real, os.path.dirname(real))}
-        return why_untrusted(listed, owners) or why_untrusted(real, owners)
-    except OSError as error:
-        return f"{error.strerror}"
 
 
 def _agent_python(finder: _Finder, pythons: Sequence[Found | str]) -> Found | None:

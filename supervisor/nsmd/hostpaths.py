@@ -129,13 +129,33 @@ def why_untrusted(path: str, owners: Collection[int]) -> str | None:
         found = os.stat(part)
         if found.st_uid not in owners:
             return f"{part} belongs to user {found.st_uid}"
-        # In a sticky directory such as /tmp others cannot rename what is ours.
-        harmless_folder = part not in (path, folder) and found.st_mode & stat.S_ISVTX
-        if found.st_mode & stat.S_IWOTH and not harmless_folder:
+        # In a sticky directory such as /tmp others cannot rename what is ours; Nix's store is one,
+        # which its builders' group may write to.
+        if part not in (path, folder) and found.st_mode & stat.S_ISVTX:
+            continue
+        if found.st_mode & stat.S_IWOTH:
             return f"{part} is writable by everyone"
         if found.st_mode & stat.S_IWGRP and not _is_own_group(found.st_gid, part):
             return f"{part} is writable by group {found.st_gid}"
     return None
+
+
+def why_not_run(program: str, *, configured: bool = False) -> str | None:
+    """Why somebody else may have put that program there.
+
+    Args:
+        program: absolute; may be a symlink.
+        configured: the user named it: it may belong to whom it likes, but not be open to everyone.
+    """
+    real = os.path.realpath(program)
+    listed = os.path.join(os.path.realpath(os.path.dirname(program)), os.path.basename(program))
+    try:
+        owners = trusted_owners()
+        if configured:
+            owners |= {os.stat(part).st_uid for part in (real, os.path.dirname(real))}
+        return why_untrusted(listed, owners) or why_untrusted(real, owners)
+    except OSError as error:
+        return f"{error.strerror}"
 
 
 def why_unreachable(path: str, uid: int, gid: int) -> str | None:

@@ -20,7 +20,7 @@ FLOORS = (
     ("values", "settings", "timer", "descriptors", "heap"),
     ("config", "names", "limits", "hostpaths", "packages", "demand", "habits", "poolpolicy"),
     ("interpreters", "environments", "project"),
-    ("procstats", "hostmemory", "jail"),
+    ("procstats", "hostmemory", "jail", "nix"),
     ("templates",),
     ("agentframes",),
     ("agentlink", "requests"),

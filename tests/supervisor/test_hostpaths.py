@@ -65,6 +65,17 @@ def test_another_group_that_can_write_is_not_trusted(tmp_path: Path) -> None:
     assert why_untrusted(path, {0}) == f"{path} is writable by group 4242"
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="not here: needs root to give directories away")
+def test_a_group_that_can_only_add_to_a_directory_is_no_danger(tmp_path: Path) -> None:
+    """Nix's store belongs to root and is writable by the group of its builders, and sticky."""
+    path = program(tmp_path / "store/nix-2.18/bin")
+    os.chown(tmp_path / "store", -1, 4242)
+    (tmp_path / "store").chmod(0o1775)
+    assert why_untrusted(path, {0}) is None
+    (tmp_path / "store").chmod(0o775)
+    assert why_untrusted(path, {0}) is not None
+
+
 def test_in_a_user_namespace_the_hosts_root_is_the_overflow_user(tmp_path: Path) -> None:
     (tmp_path / "self").mkdir()
     (tmp_path / "sys/kernel").mkdir(parents=True)

@@ -161,6 +161,18 @@ class BadProjectError(NsmError):
     code = "bad-project"
 
 
+class NixUnavailableError(NsmError):
+    """No usable nix was found; the message says what was."""
+
+    code = "nix-unavailable"
+
+
+class NixFailedError(NsmError):
+    """Nix was run and gave no result; the message has its own words, `data` the end of its log."""
+
+    code = "nix-failed"
+
+
 class ShuttingDownError(NsmError):
     """The supervisor is ending and takes no new work."""
 
@@ -201,6 +213,8 @@ _BY_CODE: dict[str, type[NsmError]] = {
         FileError,
         FileTooLargeError,
         BadProjectError,
+        NixUnavailableError,
+        NixFailedError,
         ShuttingDownError,
         NotRunningError,
         DisconnectedError,

@@ -1,0 +1,142 @@
+"""Reading nix's `internal-json`: progress, text, and garbage."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nsmd.nix.messages import MAX_ACTIVITY_CHARS, MAX_ERROR_CHARS, MAX_LINE_CHARS, Reader
+from nsmd.nix.progress import Progress
+
+DRV = "/nix/store/ki9x7ywdi5yykaw8wvv59a813afa3jh7-pandas-2.2.drv"
+
+
+def line(**message: Any) -> bytes:
+    return b"@nix " + json.dumps(message).encode()
+
+
+def read(*messages: dict[str, Any]) -> tuple[Reader, list[str]]:
+    reader, text = Reader(), list[str]()
+    for message in messages:
+        text += reader.take(line(**message))
+    return reader, text
+
+
+def start(number: int, kind: int, text: str = "", level: int = 0, **more: Any) -> dict[str, Any]:
+    return {"action": "start", "id": number, "type": kind, "text": text, "level": level, **more}
+
+
+def result(number: int, kind: int, *fields: Any) -> dict[str, Any]:
+    return {"action": "result", "id": number, "type": kind, "fields": fields}
+
+
+def test_a_build_with_its_log() -> None:
+    reader, text = read(
+        start(1, 102),
+        start(2, 104),
+        result(2, 105, 0, 3, 1, 0),
+        start(3, 105, f"building '{DRV}'", 3, fields=[DRV, "", 1, 1]),
+        result(3, 104, "checkPhase"),
+        result(3, 101, "all is \x1b[1mwell\x1b[0m"),
+    )
+    assert text == [f"building '{DRV}'", "pandas-2.2> all is well"]
+    assert reader.progress == Progress(
+        phase="building", activity="building pandas-2.2 (checkPhase)", built=0, to_build=3
+    )
+
+
+def test_counts_go_on_when_an_activity_ends() -> None:
+    reader, _ = read(
+        start(1, 102),
+        start(2, 104),
+        result(2, 105, 2, 2, 0, 0),
+        {"action": "stop", "id": 2},
+        start(3, 104),
+        result(3, 105, 1, 4, 1, 0),
+    )
+    assert (reader.progress.built, reader.progress.to_build) == (3, 6)
+
+
+def test_downloads() -> None:
+    reader, _ = read(
+        start(1, 102),
+        start(2, 103),
+        result(2, 105, 1, 5, 1, 0),
+        result(1, 106, 101, 9000),
+        start(3, 101, "downloading 'https://cache/nar/1'", 4),
+        result(3, 105, 700, 1000),
+    )
+    progress = reader.progress
+    assert progress.phase == "downloading"
+    assert (progress.copied, progress.to_copy) == (1, 5)
+    assert (progress.downloaded_bytes, progress.to_download_bytes) == (700, 9000)
+    assert progress.activity == "downloading 'https://cache/nar/1'"
+
+
+def test_what_is_evaluated_is_fetched_first() -> None:
+    reader, _ = read(start(1, 101, "downloading 'https://example.org/flake.tar.gz'", 4))
+    assert reader.progress.phase == "fetching"
+    assert Reader().progress.phase == "evaluating"
+
+
+def test_errors_are_kept_from_their_end() -> None:
+    message = {"action": "msg", "level": 0, "msg": "\x1b[31;1merror:\x1b[0m no such luck"}
+    reader, text = read({"action": "msg", "level": 1, "msg": "warning: old"}, message)
+    assert text == ["warning: old", "error: no such luck"]
+    assert reader.error == "error: no such luck"
+    trace = [{"action": "msg", "level": 0, "msg": f"at {n} {'x' * 900}"} for n in range(100)]
+    reader, _ = read(*trace, message)
+    assert len(reader.error) < MAX_ERROR_CHARS + 100
+    assert reader.error.endswith("no such luck")
+
+
+def test_what_is_no_message_is_text() -> None:
+    reader = Reader()
+    assert reader.take(b"git: \xffnot found\r") == ["git: \N{REPLACEMENT CHARACTER}not found"]
+    assert reader.take(b"10%\r20%\r100%") == ["100%"]
+    assert reader.take(b"\x1b]0;title\x07bell\x07") == ["bell\N{REPLACEMENT CHARACTER}"]
+    assert reader.take(b"") == []
+
+
+def test_lengths_are_bounded() -> None:
+    reader, text = read(
+        start(1, 105, "b", 3, fields=[f"/nix/store/{'a' * 32}-{'n' * 9000}"]),
+        result(1, 101, "x" * 100_000),
+        result(1, 104, "phase" * 1000),
+    )
+    assert max(map(len, text)) <= MAX_LINE_CHARS * 2
+    assert len(reader.progress.activity) <= MAX_ACTIVITY_CHARS
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=4), inner),
+    max_leaves=6,
+)
+MESSAGES = st.fixed_dictionaries(
+    {},
+    optional={
+        "action": st.sampled_from(["start", "stop", "result", "msg"]) | JSON,
+        "id": st.integers(0, 3) | JSON,
+        "type": st.integers(100, 109) | JSON,
+        "level": st.integers(-1, 8) | JSON,
+        "fields": st.lists(st.integers() | st.text(max_size=8), max_size=4) | JSON,
+        "text": JSON,
+        "msg": JSON,
+    },
+)
+
+
+@given(st.lists(MESSAGES | st.binary(max_size=40), max_size=30))
+def test_garbage_is_survived(messages: list[Any]) -> None:
+    reader = Reader()
+    for message in messages:
+        data = b"@nix " + message if isinstance(message, bytes) else line(**message)
+        for text in reader.take(data):
+            assert text.isprintable()
+    progress = reader.progress
+    assert min(progress.built, progress.to_build, progress.downloaded_bytes) >= 0
+    assert Progress.from_plain(progress.to_plain()) == progress
