@@ -1,0 +1,50 @@
+"""Compiles the agent and the template with the Python that will run them; part of a Nix build.
+
+compile_agent.py --check: whether this Python can; says why not.
+compile_agent.py AGENT TEMPLATE INTERPRETER OUT: writes agent.pyc, template.pyc, and to `program`
+the path of INTERPRETER, as this Python or PATH has it.
+"""
+
+import importlib.util
+import marshal
+import os
+import shutil
+import sys
+
+MINIMUM = (3, 9)
+
+
+def check():
+    if sys.version_info < MINIMUM:
+        sys.exit("it is Python %d.%d, and 3.9 is needed" % sys.version_info[:2])
+    try:
+        import ctypes, fcntl, json, resource, select, socket, termios  # noqa: E401, F401
+    except ImportError as error:
+        sys.exit("it lacks a module of the standard library: %s" % error)
+
+
+def compiled(source, name):
+    """The content of a .pyc file (PEP 552) whose time and size nobody compares."""
+    with open(source, "rb") as file:
+        code = compile(file.read(), name, "exec", dont_inherit=True)
+    return importlib.util.MAGIC_NUMBER + bytes(12) + marshal.dumps(code)
+
+
+def main(agent, template, interpreter, out):
+    for source, name in ((agent, "agent"), (template, "template")):
+        with open(os.path.join(out, name + ".pyc"), "wb") as file:
+            file.write(compiled(source, "/run/nsm/%s.py" % name))
+    # Exactly what this Python says of itself: an agent that runs on the environment's own Python
+    # forks its interpreter instead of starting another.
+    program = sys.executable if interpreter == "python3" else shutil.which(interpreter)
+    if not program:
+        sys.exit("there is no %s on PATH" % interpreter)
+    with open(os.path.join(out, "program"), "w") as file:
+        file.write(program)
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] == ["--check"]:
+        check()
+    else:
+        main(*sys.argv[1:])

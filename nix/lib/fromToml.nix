@@ -1,0 +1,135 @@
+# The environments of a config.toml, and what the supervisor is to know of them.
+#
+# Type: { pkgs, mkEnvironment, presets } -> { flakes ? { } } -> path
+#         -> { drvs, environments, metadata, metadataJson, devShell }
+#   presets      : ../environments
+#   flakes       : { REF = flake }, for REFs of the file; where evaluation is pure, these must be
+#                  here, since only locked ones can be fetched: { nixpkgs = inputs.nixpkgs; "." = self; }
+#   environments : { NAME = artifact }, each evaluated only when it is asked for
+#   drvs         : the artifacts as a list
+#   metadata     : for NIX_SANDBOX_METADATA; metadataJson is its text
+#   devShell     : of the project, with `[project] use_flake = true`; else null. The supervisor makes
+#                  the environment `project` of it (as `nix develop` would), no artifact has it.
+{
+  pkgs,
+  mkEnvironment,
+  presets,
+}:
+{
+  flakes ? { },
+}:
+file:
+let
+  inherit (pkgs) lib;
+  checks = import ./checks.nix;
+  mkMetadata = import ./mkMetadata.nix;
+  interpreterOf = import ./interpreterOf.nix;
+  findPackage = import ./findPackage.nix {
+    inherit lib flakes;
+    inherit (pkgs.stdenv.hostPlatform) system;
+    directory = builtins.dirOf file;
+  };
+
+  config = builtins.fromTOML (builtins.readFile file);
+  defaults = config.defaults or { };
+  project = config.project or { };
+  useFlake = project.use_flake or false;
+
+  known = [
+    "backend"
+    "description"
+    "flake"
+    "interpreter"
+    "memory_mb"
+    "preload"
+    "preset"
+    "timeout_seconds"
+  ];
+
+  # What an entry of [environments] says, with everything that it leaves out.
+  #
+  # Type: String -> attrs -> arguments of mkEnvironment
+  read =
+    key: entry:
+    let
+      name = checks.name key;
+      fail = text: throw "nsm: environment '${name}': ${text}";
+      unknown = builtins.filter (word: !(builtins.elem word known)) (builtins.attrNames entry);
+
+      preset =
+        presets.${entry.preset} or (fail (
+          "unknown preset ${checks.shown entry.preset}: expected one of "
+          + "${checks.listed (builtins.attrNames presets)}."
+        ));
+
+      # A flake's package is used from Bash, if nothing else is said.
+      basis =
+        if entry ? preset then
+          preset
+        else
+          {
+            interpreter = "bash -s";
+            packages = [ (findPackage.package name entry.flake) ];
+          };
+      interpreter = entry.interpreter or basis.interpreter or null;
+    in
+    if unknown != [ ] then
+      fail "unknown ${checks.listed unknown}: expected only ${checks.listed known}."
+    else if entry ? preset && entry ? flake then
+      fail "it has preset and flake. Remove one."
+    else if !(entry ? preset) && !(entry ? flake) then
+      fail "it has neither preset nor flake. Add preset = \"python\" (or ${
+        checks.listed (builtins.attrNames presets)
+      }), or flake = \"REF#attribute\"."
+    else if name == "project" && useFlake then
+      fail "[project] use_flake makes an environment of that name. Rename this one, or remove use_flake."
+    else
+      {
+        inherit name;
+        inherit (basis) packages;
+        timeout_seconds = entry.timeout_seconds or defaults.timeout_seconds or 30;
+        memory_mb = entry.memory_mb or defaults.memory_mb or 512;
+        description = entry.description or basis.description or null;
+        preload = entry.preload or [ ];
+        backend = entry.backend or "jail";
+      }
+      // (
+        if interpreter == null then
+          { inherit (basis) interpreter_type; }
+        else
+          interpreterOf name interpreter
+      );
+
+  entries = lib.mapAttrs read (config.environments or { });
+  environments = lib.mapAttrs (_: mkEnvironment) entries;
+
+  metadata = mkMetadata.registry {
+    environments = lib.mapAttrs (
+      name: entry:
+      mkMetadata.registered {
+        artifact = environments.${name};
+        inherit (entry)
+          backend
+          interpreter_type
+          timeout_seconds
+          memory_mb
+          ;
+      }
+    ) entries;
+    session = config.session or null;
+    project =
+      if useFlake then
+        {
+          use_flake = true;
+          inherit_env = project.inherit_env.vars or [ ];
+        }
+      else
+        null;
+  };
+in
+{
+  inherit environments metadata;
+  drvs = builtins.attrValues environments;
+  metadataJson = builtins.toJSON metadata;
+  devShell = if useFlake then findPackage.devShell (project.path or ".") else null;
+}

@@ -1,0 +1,47 @@
+# What runs sessions in an environment: the Python that does, and the agent and the template
+# compiled for it (half of an agent's start is compiling).
+#
+# Type: { pkgs } -> { name : String, interpreter_type : String, env : derivation } -> derivation
+#   out/bin/python3   a link to the environment's own python3, or to a bundled one
+#   out/agent.pyc, out/template.pyc
+#   out/program       path of the environment's interpreter, valid in its jail
+#
+# The environment's own Python is taken where there is one, so that sessions can import its
+# packages. Only the build can tell: what packages hold is not known before they are built.
+{ pkgs }:
+{
+  name,
+  interpreter_type,
+  env,
+}:
+let
+  command =
+    {
+      python = "python3";
+      bash = "bash";
+      node = "node";
+    }
+    .${interpreter_type};
+in
+pkgs.runCommand "nsm-agent-${name}" { passthru = { inherit env; }; } ''
+  fail() { echo "nsm: environment '${name}': $1" >&2; exit 1; }
+  try() { "$1" -I -B ${./compile_agent.py} --check; }
+
+  if [ ! -x ${env}/bin/${command} ] && [ ${command} != bash ]; then
+    fail "interpreter_type is ${interpreter_type}, but none of its packages has bin/${command}. Add one to packages, such as pkgs.${
+      if interpreter_type == "node" then "nodejs" else "python3"
+    }."
+  fi
+
+  python=${env}/bin/python3
+  if [ ! -x "$python" ] || ! reason=$(try "$python" 2>&1); then
+    [ ${interpreter_type} != python ] \
+      || fail "its python3 cannot run sessions: $reason"
+    python=${pkgs.python3}/bin/python3
+  fi
+
+  mkdir -p $out/bin
+  ln -s "$python" $out/bin/python3
+  PATH=${env}/bin:${pkgs.bash}/bin $out/bin/python3 -I -B ${./compile_agent.py} \
+    ${../../agent/sandbox_agent.py} ${../../agent/sandbox_template.py} ${command} $out
+''
