@@ -328,6 +328,7 @@ class Session:
         try:
             self._keep_only(fd)
             self._set_up()
+            os.environ.update(self._request.get("variables", {}))
             limits = self._limits()
         except BaseException as error:
             self._fail(error)

@@ -78,15 +78,18 @@ class AgentLink:
         self._unacked_chars = 0
         self._backlog: bytearray | None = None
 
-    async def handshake(self, limits: Mapping[str, int]) -> ReadyFrame:
+    async def handshake(
+        self, limits: Mapping[str, int], setup: Mapping[str, Any] | None = None
+    ) -> ReadyFrame:
         """Wait for `ready` and introduce ourselves.
 
         Args:
             limits: for interpreters, as in the protocol's `limits`.
+            setup: as in the protocol's `setup`; None for nothing to set up.
 
         Raises:
             AgentProtocolError: the first frame is something else.
-            AgentLinkError: the channel ended first.
+            AgentLinkError: the channel ended first, or the agent is too old for a set-up.
         """
         ready = await self.receive()
         if not isinstance(ready, ReadyFrame):
@@ -94,6 +97,8 @@ class AgentLink:
         # A thousand agents of ours offer the same.
         same = ready.capabilities == _OFFERED
         self.capabilities = _OFFERED if same else ready.capabilities
+        if setup is not None and not {"sequence", "setup"} <= ready.capabilities:
+            raise AgentLinkError("is too old to set an environment up")
         if "sequence" in ready.capabilities:
             hello: dict[str, Any] = {
                 "type": "hello",
@@ -102,6 +107,8 @@ class AgentLink:
             }
             if "limits" in ready.capabilities:
                 hello["limits"] = dict(limits)
+            if setup is not None:
+                hello["setup"] = setup
             self.post(hello)
         return ready
 

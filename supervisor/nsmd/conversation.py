@@ -146,7 +146,10 @@ class Conversation:
         ready = False
         try:
             with trio.fail_after(START_TIMEOUT_S):
-                await link.handshake(self._limits.of_interpreters(self._spec.environment))
+                environment = self._spec.environment
+                await link.handshake(
+                    self._limits.of_interpreters(environment), self._limits.setup_of(environment)
+                )
             ready = True
             self._listener.agent_ready(link)
             while True:

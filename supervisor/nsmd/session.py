@@ -400,7 +400,8 @@ class Session:
         if execution.request.reply_bytes is not None:
             frame["reply_bytes"] = execution.request.reply_bytes
         self._post(frame)
-        self._watch(limit_s + self._limits.grace_s + ANSWER_MARGIN_S)
+        setup_s = self._limits.longest_setup_s(self.spec.environment)
+        self._watch(limit_s + self._limits.grace_s + ANSWER_MARGIN_S + setup_s)
 
     def _watch(self, seconds: float) -> None:
         """Give the session up if the running execution has no answer by then.

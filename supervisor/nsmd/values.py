@@ -9,6 +9,9 @@ from typing import Any, Literal
 Interpreter = Literal["python", "bash", "node"]
 StreamName = Literal["stdout", "stderr"]
 
+SETUP_TIMEOUT_S = 60.0
+"""Of each step of an environment's set-up. A hook that does more than look around takes seconds."""
+
 MAX_CODE_BYTES = 8 * 1024 * 1024
 """Largest piece of code taken from any face (MCP and control socket alike)."""
 
@@ -213,6 +216,23 @@ class SessionLimits:
             "descriptors": self.descriptors,
             "data_bytes": environment.memory_mb << 20,
         }
+
+    def setup_of(self, environment: Environment) -> dict[str, Any] | None:
+        """What the agent is told of an environment's set-up; None if there is none."""
+        if not environment.setup:
+            return None
+        return {
+            "interpreter": environment.interpreter,
+            "steps": [{"name": step.name, "code": step.code} for step in environment.setup],
+            "timeout_s": SETUP_TIMEOUT_S,
+            "grace_s": self.grace_s,
+        }
+
+    def longest_setup_s(self, environment: Environment) -> float:
+        """Within that time an environment is set up, however often its interpreter has to begin
+        anew because of a step."""
+        steps = len(environment.setup)
+        return steps * (steps + 1) / 2 * (SETUP_TIMEOUT_S + self.grace_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

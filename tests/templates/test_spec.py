@@ -57,6 +57,16 @@ def test_what_shows_something_else_does_not(other: JailSpec) -> None:
     assert template_of(spec()) != template_of(other)
 
 
+def test_variables_are_a_session_s_own() -> None:
+    secret = replace(PYTHON, variables=(("KEY", "secret"),))
+    assert template_of(spec(secret)) == template_of(spec())
+    assert "secret" not in repr(spec(secret))
+    assert json.loads(request_for(spec(secret), SessionLimits()))["variables"] == {"KEY": "secret"}
+    assert spec(secret) != spec(replace(secret, variables=(("KEY", "other"),)))
+    large = replace(PYTHON, variables=(("KEY", "x" * 40_000),))
+    assert "variables" in str(why_unforkable(spec(large)))
+
+
 def test_a_project_that_was_replaced_is_another() -> None:
     assert template_of(spec(mount=project(inode=1))) != template_of(spec(mount=project(inode=2)))
 

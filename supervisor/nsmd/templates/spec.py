@@ -8,6 +8,9 @@ from nsmd.hostpaths import is_within
 from nsmd.jail.arguments import HOSTNAME, session_file_systems
 from nsmd.values import JailSpec, SessionLimits, TemplateSpec
 
+MAX_VARIABLES_BYTES = 32 * 1024
+"""Of an environment's variables in one request, which is one message to the template."""
+
 
 def template_of(spec: JailSpec) -> TemplateSpec:
     """The template whose forks are such sessions.
@@ -26,6 +29,8 @@ def template_of(spec: JailSpec) -> TemplateSpec:
 
 def why_unforkable(spec: JailSpec) -> str | None:
     """Why such a session has to have a jail of its own; None if it may be a fork."""
+    if len(json.dumps(spec.environment.variables)) > MAX_VARIABLES_BYTES:
+        return f"its variables take more than {MAX_VARIABLES_BYTES} bytes"
     targets = [bind.target for bind in spec.environment.binds]
     if spec.project is not None:
         mount_point = spec.project.mount_point
@@ -51,5 +56,7 @@ def request_for(spec: JailSpec, limits: SessionLimits) -> bytes:
             "sizes": {path: size_mb for path, size_mb, _ in session_file_systems(spec.sizes)},
             "hostname": HOSTNAME,
             "limits": limits.of_interpreters(environment),
+            # Not the template's: its other forks may be another client's.
+            "variables": dict(environment.variables),
         }
     ).encode()
