@@ -66,8 +66,9 @@ let
       # Killed with its starter, as a program in a terminal; a session belongs to whoever holds its
       # channel, and the signal would come when the thread that started it ends.
       ++ lib.optional (mode != "run") combinators.no-die-with-parent
-      # The agent reaps what code leaves behind. A template's forks outlive it.
-      ++ lib.optional (mode == "session") (raw "--as-pid-1")
+      # In place of bwrap's own, which has no filter: the agent or the runner. Both reap what code
+      # leaves behind. A template's forks outlive it, and cannot see its PID 1.
+      ++ lib.optional (!isTemplate) (raw "--as-pid-1")
       ++ lib.optional (argv != null) (
         combinators.set-argv (argv ++ [ (combinators.noescape "\"$@\"") ])
       )

@@ -11,9 +11,10 @@ in
 [
   combinators.base
   combinators.bind-nix-store-runtime-closure
-  # With an empty environment: bwrap's own can be read in the jail as that of PID 1, and would steer
-  # its dynamic linker. A permission is a function of the jail's state; `cmd` follows `exec`.
-  (state: state // { cmd = "-c ${state.cmd}"; })
+  # With an empty environment: bwrap's own can be read in a jail as that of PID 1, and would steer
+  # its dynamic linker. ./wrapper.bash sets what starts it. A permission is a function of the jail's
+  # state; `cmd` follows `exec`.
+  (state: state // { cmd = "-c \"\${NSM_STARTER[@]}\" ${state.cmd}"; })
   (raw "--uid 1000 --gid 1000 --cap-drop ALL --hostname nsm")
   (combinators.bind-pkg "/etc" (import ./etc.nix { inherit pkgs; }))
   (raw "--symlink sh /bin/bash")

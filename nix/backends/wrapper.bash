@@ -1,5 +1,5 @@
 # What a wrapper does on the host's side, before it becomes bwrap. jail.nix puts it into the script;
-# docs/artifacts.md says what callers give. It may start no program: it runs before every session.
+# docs/artifacts.md says what callers give. It starts no program: it runs before every session.
 #
 # NSM_MODE (run, session or template), NSM_STORE and NSM_BINDS_DESCRIPTORS are set above.
 
@@ -37,8 +37,8 @@ nsm_project() {
     *) nsm_fail "PROJECT_MODE is '$PROJECT_MODE': expected readonly." ;;
   esac
   case $target/ in
-    /*//* | */./* | */../* | [!/]*)
-      nsm_fail "PROJECT_MOUNT is '$target': expected an absolute path without '.' and '..'."
+    // | /*//* | */./* | */../* | [!/]*)
+      nsm_fail "PROJECT_MOUNT is '$target': expected an absolute path, other than /, without '.' and '..'."
       ;;
   esac
   # What every jail has of its own; nothing else is mounted there, above or below.
@@ -59,7 +59,16 @@ nsm_project() {
 }
 
 umask 022
+cd /
 HOME=/workspace # where jail.nix's base mounts a file system
+
+# Root is no jailer: whoever is root on the host owns files in /proc/sys, which a jail cannot make
+# read-only for their owner. The same user as in nsmd.settings.DEFAULT_JAIL_UID.
+NSM_STARTER=()
+read -r _ outside _ </proc/self/uid_map
+if [[ $EUID == 0 && $outside == 0 ]]; then
+  NSM_STARTER=(chroot --userspec=65530:65530 --groups= --skip-chdir /)
+fi
 
 # bwrap hands on whatever it inherits, so it gets nothing but what it needs.
 for variable in NSM_INFO_FD NSM_PROJECT_FD; do

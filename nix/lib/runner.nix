@@ -1,5 +1,8 @@
 # What runs in the jail of `bin/run`: the interpreter, with the code from standard input.
 #
+# It is PID 1, so it waits for the interpreter instead of becoming it: signals would have no effect
+# on that. What the shell itself says of one that a signal ends is nobody's output.
+#
 # Type: { pkgs } -> { name : String, interpreter : String, stdinMode : "arg" | "pipe" } -> derivation
 { pkgs }:
 {
@@ -33,10 +36,14 @@ let
       fi
       unset LC_ALL
       case $code in -*) code=$'\n'$code ;; esac # not an option
-      exec ${command} "$code" </dev/null
+      exec 3>&2 2>/dev/null
+      ${command} "$code" </dev/null 2>&3 3>&-
+      exit "$?"
     '';
     pipe = ''
-      exec ${command}
+      exec 3>&2 2>/dev/null
+      ${command} 2>&3 3>&-
+      exit "$?"
     '';
   };
 in
