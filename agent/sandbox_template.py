@@ -44,6 +44,10 @@ none starts a thread, and what draws random numbers does so anew in a fork."""
 SINGLE_THREADED = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 """Asked of numeric libraries while they are preloaded: who has threads must not be forked."""
 
+PROTOCOL = 1
+"""Of requests and answers (docs/agent-protocol.md, Templates): others may speak to this template
+than those that it was installed with."""
+
 SESSION_FD = 3
 REQUEST_BYTES = 64 * 1024
 MAX_ERROR = 4096
@@ -451,7 +455,8 @@ class Template:
     def _announce(self) -> None:
         """Says that requests are served, with a handle on this process."""
         pidfd = os.pidfd_open(os.getpid())
-        ready = json.dumps({"ready": True, "pid": os.getpid()}).encode()
+        told = {"ready": True, "protocol": PROTOCOL, "pid": os.getpid()}
+        ready = json.dumps(told).encode()
         socket.send_fds(self._control, [ready], [pidfd])
         os.close(pidfd)
 

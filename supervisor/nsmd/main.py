@@ -125,7 +125,7 @@ class _Starter:
         from nsmd.environments import find_environments  # noqa: PLC0415
         from nsmd.jail import BwrapLauncher  # noqa: PLC0415
         from nsmd.limits import session_limits  # noqa: PLC0415
-        from nsmd.templates import open_templates  # noqa: PLC0415
+        from nsmd.templates import open_launcher  # noqa: PLC0415
 
         heap.map_large_blocks()
         shares = share_out(raise_limit())
@@ -139,7 +139,12 @@ class _Starter:
             socket_path=socket_path,
             home=paths.home(),
             private=(paths.runtime_dir(), paths.state_dir(), paths.config_dir()),
-            open_launcher=partial(open_templates, launcher, enabled=settings.defaults.templates),
+            open_launcher=partial(
+                open_launcher,
+                launcher,
+                os.path.join(paths.runtime_dir(), "home"),
+                templates=settings.defaults.templates,
+            ),
             unreadable=launcher.user.why_unreadable,
             jail={"kind": "bubblewrap", "uid": launcher.user.uid},
             shares=shares,

@@ -160,7 +160,7 @@ class TemplateSpec:
     """All that decides what one template is: sessions of equal specs are forks of the same.
 
     Attributes:
-        agent_python, binds, path, preload: as in `Environment`.
+        agent_python, binds, path, preload, artifact: as in `Environment`.
         project: as in `JailSpec`.
     """
 
@@ -169,6 +169,7 @@ class TemplateSpec:
     path: str
     preload: tuple[str, ...]
     project: ProjectMount | None
+    artifact: Artifact | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

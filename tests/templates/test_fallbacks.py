@@ -13,8 +13,7 @@ import pytest
 import trio
 
 from nsm.wire.errors import BadProjectError, StartFailedError
-from nsmd.jail import BwrapLauncher
-from nsmd.jail import launcher as jail_launcher
+from nsmd.jail import BwrapLauncher, starting
 from nsmd.jail.process import BwrapJail
 from nsmd.templates import TemplateLauncher, launcher, open_templates, template
 from nsmd.templates.spec import request_for
@@ -167,7 +166,7 @@ async def test_what_hangs_while_it_is_preloaded_is_named(
     with preloadable(python, "import time; time.sleep(3600)") as (hanging, project):
         async with open_launcher() as forking:
             with monkeypatch.context() as patched:
-                patched.setattr(jail_launcher, "SPEAK_TIMEOUT_S", 0.2)
+                patched.setattr(starting, "SPEAK_TIMEOUT_S", 0.2)
                 await forking.prepare(jail_spec(hanging, project))
             async with open_session(hanging, project, launcher=forking) as session:
                 assert not isinstance(session.jail, ForkedJail)

@@ -2,32 +2,41 @@
 
 interface     what a backend offers: `Launcher` starts a jail, `Jail` is a running one
 syscalls      numbers of system calls, by architecture (pure)
-seccomp       the filter of system calls (pure)
+seccomp       the filter of system calls: which ones code may not make (pure)
 host          what of the host's root directory a jail shows
 arguments     bwrap's arguments for one jail (pure)
 binds         which directories one jail shows beyond that (pure)
 bubblewrap    the bwrap program: where it is, what it can do
 failure       why a jail did not start, and what to do about it
+headtail      the beginning and the end of a long text (pure)
+processtree   what a process of ours has started, found and taken hold of
 process       a running jail: its processes, killed and waited for
 mounts        ways to closed directories, for a supervisor that runs as root
 user          the host's user as whom jails run
+projectdir    a project's directory, opened if it is the one that was checked
 programcode   our programs, compiled for the Python that runs them
-seccomp       which system calls code may not make
-launcher      puts these together
+starting      from a program that makes a jail to an agent that speaks
+launcher      jails that bwrap makes, from what the host has
+runonly       in place of an agent, where an artifact has none
+artifact      jails that programs make which Nix has built
+router        one of these two, as the environment has it
 """
 
 from nsmd.jail.bubblewrap import find_bwrap
 from nsmd.jail.failure import exhausted
-from nsmd.jail.interface import Jail, Launcher
+from nsmd.jail.interface import ColdLauncher, Jail, Launcher
 from nsmd.jail.launcher import BwrapLauncher
 from nsmd.jail.mounts import PrivateMounts, enter_private_mounts
+from nsmd.jail.router import open_router
 
 __all__ = [
     "BwrapLauncher",
+    "ColdLauncher",
     "Jail",
     "Launcher",
     "PrivateMounts",
     "enter_private_mounts",
     "exhausted",
     "find_bwrap",
+    "open_router",
 ]

@@ -71,6 +71,7 @@ class JailContent:
         path: value of PATH.
         info_fd: descriptor on which bwrap tells the process id of the jail's PID 1.
         filter_fd: of the filter of system calls for the command; None for none.
+        variables: of the command, beyond those that every jail has, or in their place.
     """
 
     host: HostSystem
@@ -79,6 +80,7 @@ class JailContent:
     path: str
     info_fd: int
     filter_fd: int | None = None
+    variables: Sequence[tuple[str, str]] = ()
 
 
 def session_arguments(content: JailContent, sizes: JailSizes) -> list[str]:
@@ -181,7 +183,7 @@ def _content(content: JailContent) -> Iterator[str]:
     yield from _mounts(content.mounts)
     # What is a file system of its own below them stays writable.
     yield from ("--remount-ro", "/dev", "--remount-ro", "/")
-    yield from _variables(content.path)
+    yield from _variables(content.path, content.variables)
 
 
 def _files(files: Sequence[FileData]) -> Iterator[str]:
@@ -196,7 +198,7 @@ def _mounts(mounts: Sequence[Mount]) -> Iterator[str]:
         yield from (option, str(mount.source), mount.target)
 
 
-def _variables(path: str) -> Iterator[str]:
+def _variables(path: str, more: Sequence[tuple[str, str]]) -> Iterator[str]:
     variables = {
         "HOME": WORKSPACE,
         "LANG": "C.UTF-8",
@@ -205,6 +207,7 @@ def _variables(path: str) -> Iterator[str]:
         "TERM": "dumb",
         "TMPDIR": WORKSPACE,
         "USER": "user",
+        **dict(more),
     }
     for name, value in variables.items():
         yield from ("--setenv", name, value)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import socket
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from nsmd.values import JailSpec
+from nsmd.values import JailSpec, SessionLimits, TemplateSpec
+
+if TYPE_CHECKING:
+    from nsmd.jail.process import BwrapJail
 
 
 class Jail(Protocol):
@@ -79,5 +82,30 @@ class Launcher(Protocol):
                 user cannot read it.
 
         Cancellation: ends what was started.
+        """
+        ...
+
+
+class ColdLauncher(Launcher, Protocol):
+    """Starts each session in a jail of its own, and jails in which others can be forked."""
+
+    @property
+    def limits(self) -> SessionLimits:
+        """Of all sessions."""
+        ...
+
+    @property
+    def system_calls(self) -> bytes | None:
+        """The filter of code in jails, in classic BPF; None where nobody has put this machine's
+        system calls into a table."""
+        ...
+
+    async def launch_template(self, spec: TemplateSpec, system_calls: bytes) -> BwrapJail:
+        """Start a jail in which sessions are forked; `socket` is its control socket.
+
+        Args:
+            system_calls: the filter of its sessions, in classic BPF.
+
+        Raises, Cancellation: as `launch`.
         """
         ...

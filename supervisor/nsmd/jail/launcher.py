@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import platform
-import re
 import socket
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
@@ -12,11 +11,9 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 
-import trio
-
 import sandbox_agent
 import sandbox_template
-from nsm.wire.errors import BadProjectError, StartFailedError
+from nsm.wire.errors import StartFailedError
 from nsmd.jail.arguments import (
     AGENT_PATH,
     FILTER_PATH,
@@ -32,18 +29,22 @@ from nsmd.jail.arguments import (
 )
 from nsmd.jail.binds import needed_binds
 from nsmd.jail.bubblewrap import Bubblewrap, find_bwrap, missing_bwrap, probe_bwrap
-from nsmd.jail.failure import EXHAUSTED, SEE_DOCTOR, exhausted, explain, read_host_facts
+from nsmd.jail.failure import explain, read_host_facts
 from nsmd.jail.host import HostSystem, scan_host
 from nsmd.jail.mounts import PrivateMounts, enter_private_mounts
-from nsmd.jail.process import (
-    BwrapJail,
-    make_stderr,
-    open_child,
-    read_stderr,
-    wait_for_starter,
-)
+from nsmd.jail.process import BwrapJail
 from nsmd.jail.programcode import ProgramCode, source_of
+from nsmd.jail.projectdir import open_project
 from nsmd.jail.seccomp import filter_program
+from nsmd.jail.starting import (
+    Attempt,
+    NotStartedError,
+    jail_of,
+    memory_file,
+    open_ends,
+    spawn,
+    start_error,
+)
 from nsmd.jail.user import JailUser
 from nsmd.values import (
     Environment,
@@ -53,20 +54,6 @@ from nsmd.values import (
     SessionLimits,
     TemplateSpec,
 )
-
-INFO_TIMEOUT_S = 10.0
-"""bwrap tells the process id of its child 3 ms after its start. One that has not by now hangs on
-a file system and is given up."""
-
-SPEAK_TIMEOUT_S = 20.0
-"""From there to the agent's first byte: 20 to 100 ms with a prestarted interpreter, seconds on a
-machine that swaps."""
-
-INFO_LIMIT_BYTES = 64 * 1024
-"""bwrap writes about 300."""
-
-UMASK = 0o022
-"""Of the code in jails; the supervisor's own keeps others out of its socket."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +65,7 @@ class Plan:
         arguments: bwrap's, made from what the jail shows.
         channel: kind of the socket that the command gets as its descriptor 0.
         binds, path, project: as in `TemplateSpec`.
+        variables: as in `Environment`.
         programs: files that come from us: content by path.
         speaker: what is to speak first, for people.
         system_calls: the filter that bwrap installs for the command, in classic BPF.
@@ -88,27 +76,17 @@ class Plan:
     channel: socket.SocketKind
     binds: Sequence[ReadOnlyBind]
     path: str
+    variables: Sequence[tuple[str, str]]
     project: ProjectMount | None
     programs: Mapping[str, bytes]
     speaker: str = "agent"
     system_calls: bytes | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Attempt:
-    """A bwrap that has just been started, and our ends of what it was given."""
-
-    starter: subprocess.Popen[bytes]
-    channel: socket.socket
-    info_fd: int
-    stderr_fd: int
-
-
 class BwrapLauncher:
     """See `nsmd.jail.interface.Launcher`.
 
-    bwrap is started in the calling thread, which should be the main one: what trio's worker
-    threads start dies with the thread wherever a parent-death signal is set on the way.
+    bwrap is started in the calling thread, which should be the main one (`spawn`).
 
     Args:
         bwrap_path: absolute path from `find_bwrap`; None lets every launch say how to get it.
@@ -187,6 +165,7 @@ class BwrapLauncher:
                 channel=socket.SOCK_STREAM,
                 binds=environment.binds,
                 path=environment.path,
+                variables=environment.variables,
                 project=spec.project,
                 programs={AGENT_PATH: await self._agent(environment)},
                 system_calls=self.system_calls,
@@ -210,6 +189,7 @@ class BwrapLauncher:
                 channel=socket.SOCK_SEQPACKET,
                 binds=spec.binds,
                 path=spec.path,
+                variables=(),  # each fork is told its own
                 project=spec.project,
                 programs={
                     # Python that is not the agent's own may run it, too.
@@ -225,22 +205,11 @@ class BwrapLauncher:
         try:
             attempt = self._start(plan)
         except OSError as error:
-            raise self._start_error(error) from error
+            raise start_error(error, self.user) from error
         try:
-            jail = await _adopt(attempt)
-        except _NotAdoptedError as error:
+            return await jail_of(attempt, plan.speaker)
+        except NotStartedError as error:
             raise self._failure(str(error)) from None
-        try:
-            with trio.move_on_after(SPEAK_TIMEOUT_S) as patience:
-                if await _speaks(jail.socket):
-                    return jail
-        except BaseException:
-            await _discard(jail)
-            raise
-        text = await _discard(jail)
-        if patience.cancelled_caught:
-            text = f"{text}\nIts {plan.speaker} said nothing for {SPEAK_TIMEOUT_S:g} s."
-        raise self._failure(text)
 
     async def _agent(self, environment: Environment) -> bytes:
         """The program of PID 1."""
@@ -250,23 +219,16 @@ class BwrapLauncher:
             return source_of(sandbox_agent)  # it will be run by both
         return await self._agent_code.for_python(environment.agent_python)
 
-    def _start(self, plan: Plan) -> _Attempt:
+    def _start(self, plan: Plan) -> Attempt:
         """Start bwrap; blocks for some 2 ms."""
         program = self._program()
         with ExitStack() as ours, ExitStack() as theirs:
-            channel, agent_end = socket.socketpair(socket.AF_UNIX, plan.channel)
-            theirs.enter_context(agent_end)
-            ours.enter_context(channel).setblocking(False)
-            info_fd, info_end = os.pipe2(os.O_CLOEXEC)
-            ours.callback(os.close, info_fd)
-            theirs.callback(os.close, info_end)
-            stderr_fd = make_stderr()
-            ours.callback(os.close, stderr_fd)
+            ends = open_ends(plan.channel, ours, theirs)
             mounts = self._mounts(plan, program, theirs)
             files = _files(plan.programs, theirs)
             filter_fd = None
             if plan.system_calls is not None:
-                filter_fd = _memory_file(plan.system_calls, theirs)
+                filter_fd = memory_file(plan.system_calls, theirs)
             if self._host is None:
                 self._host = scan_host()
             arguments = self._arguments(
@@ -276,18 +238,19 @@ class BwrapLauncher:
                     mounts=mounts,
                     files=files,
                     path=plan.path,
-                    info_fd=info_end,
+                    info_fd=ends.info_end,
                     filter_fd=filter_fd,
+                    variables=plan.variables,
                 ),
             )
             # Not on the command line: everyone on the host and in the jail could read it there.
-            arguments_fd = _memory_file(b"".join(os.fsencode(a) + b"\0" for a in arguments), theirs)
+            arguments_fd = memory_file(b"".join(os.fsencode(a) + b"\0" for a in arguments), theirs)
             starter = self._spawn(
                 [program.path, "--args", str(arguments_fd), "--", *plan.command],
-                channel=agent_end,
-                stderr_fd=stderr_fd,
+                channel=ends.agent_end,
+                stderr_fd=ends.stderr_fd,
                 inherited=[
-                    info_end,
+                    ends.info_end,
                     arguments_fd,
                     *(() if filter_fd is None else (filter_fd,)),
                     *(file.descriptor for file in files),
@@ -295,7 +258,12 @@ class BwrapLauncher:
                 ],
             )
             ours.pop_all()
-        return _Attempt(starter=starter, channel=channel, info_fd=info_fd, stderr_fd=stderr_fd)
+        return Attempt(
+            starter=starter,
+            channel=ends.channel,
+            stderr_fd=ends.stderr_fd,
+            info_fd=ends.info_fd,
+        )
 
     def _arguments(self, plan: Plan, content: JailContent) -> list[str]:
         return plan.arguments(content)
@@ -303,22 +271,13 @@ class BwrapLauncher:
     def _spawn(
         self, command: list[str], *, channel: socket.socket, stderr_fd: int, inherited: list[int]
     ) -> subprocess.Popen[bytes]:
-        credentials = self.user.credentials()
-        return subprocess.Popen(
+        return spawn(
+            self.user,
             command,
             stdin=channel.fileno(),
             stdout=channel.fileno(),
             stderr=stderr_fd,
-            # bwrap hands on whatever it inherits, so it gets nothing that it does not need.
-            pass_fds=inherited,
-            cwd="/",
-            # bwrap's environment could be read in the jail, and steers its dynamic linker.
-            env={},
-            start_new_session=True,
-            umask=UMASK,
-            user=credentials.user,
-            group=credentials.group,
-            extra_groups=credentials.extra_groups,
+            inherited=inherited,
         )
 
     def _mounts(self, plan: Plan, program: Bubblewrap, owned: ExitStack) -> list[Mount]:
@@ -328,38 +287,12 @@ class BwrapLauncher:
             for bind in needed_binds(plan.binds, plan.project)
         ]
         if plan.project is not None:
-            path, directory = self._open_project(plan.project)
+            path, directory = open_project(self.user, plan.project)
             owned.callback(os.close, directory)
             # By descriptor, it is what was checked. Older versions take a path, a moment later.
             source = directory if program.binds_descriptors else path
             mounts.append(Mount(source=source, target=plan.project.mount_point))
         return mounts
-
-    def _open_project(self, project: ProjectMount) -> tuple[str, int]:
-        """Where the jails' user finds the project, and a descriptor of it, if it still is the
-        directory that was checked."""
-        try:
-            path = self.user.way_to(project.path)
-            fd = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        except PermissionError as error:
-            raise BadProjectError(
-                f"The project directory {project.path} cannot be shown: {error}.",
-                hint="Open it to that user (chmod o+rx), start nsm as the project's owner, or set "
-                "[defaults] jail_uid in config.toml.",
-            ) from error
-        except OSError as error:
-            raise BadProjectError(
-                f"The project directory {project.path} cannot be opened: {error.strerror}.",
-                hint="Name another directory, or put it back.",
-            ) from error
-        found = os.fstat(fd)
-        if (found.st_dev, found.st_ino) != (project.device, project.inode):
-            os.close(fd)
-            raise BadProjectError(
-                f"The project directory {project.path} was replaced by another one.",
-                hint="Start a new session.",
-            )
-        return path, fd
 
     def _program(self) -> Bubblewrap:
         """bwrap, asked once what it can do; one that gets installed later is found."""
@@ -377,110 +310,13 @@ class BwrapLauncher:
             self._bubblewrap = program
         return self._bubblewrap
 
-    def _start_error(self, error: OSError) -> StartFailedError:
-        if error.errno in EXHAUSTED:
-            return exhausted(error)
-        if reason := self.user.why_impossible():
-            return StartFailedError(
-                f"Root runs jails as user {self.user.uid}, and cannot here: {reason}.",
-                hint="Start nsm as an ordinary user; or, in a rootless container, map more users "
-                "or set [defaults] jail_uid to one that is mapped.",
-            )
-        return StartFailedError(f"The jail could not be started: {error}.", hint=SEE_DOCTOR)
-
     def _failure(self, text: str) -> StartFailedError:
         return explain(text, read_host_facts(), self.bwrap_path or "bwrap")
-
-
-class _NotAdoptedError(Exception):
-    """bwrap ended before it told of a child; the message is what it wrote to stderr."""
-
-
-async def _adopt(attempt: _Attempt) -> BwrapJail:
-    """Take hold of the jail's PID 1 as soon as bwrap tells it.
-
-    Cancellation: shielded, since nobody could end the jail's process before; 2 ms.
-    """
-    with ExitStack() as owned:
-        owned.callback(os.close, attempt.stderr_fd)
-        owned.enter_context(attempt.channel)
-        pid = pidfd = None
-        with trio.CancelScope(shield=True):
-            try:
-                pid = await _read_child_pid(attempt.info_fd)
-            finally:
-                os.close(attempt.info_fd)
-            try:
-                pidfd = None if pid is None else open_child(pid, attempt.starter.pid)
-            except OSError:  # no descriptor is left for it
-                attempt.channel.close()  # which ends the jail
-                await wait_for_starter(attempt.starter)
-                raise
-            if pidfd is None:
-                await wait_for_starter(attempt.starter)
-        if pid is None or pidfd is None:
-            raise _NotAdoptedError(read_stderr(attempt.stderr_fd))
-        owned.pop_all()
-        return BwrapJail(
-            starter=attempt.starter,
-            pid=pid,
-            pidfd=pidfd,
-            channel=attempt.channel,
-            stderr_fd=attempt.stderr_fd,
-        )
-
-
-async def _discard(jail: BwrapJail) -> str:
-    """End a jail that nobody will use; returns what it wrote to stderr.
-
-    Cancellation: shielded; 1 ms.
-    """
-    with trio.CancelScope(shield=True):
-        jail.kill()
-        await jail.wait()
-    text = jail.stderr_text()
-    jail.release()
-    return text
-
-
-async def _read_child_pid(info_fd: int) -> int | None:
-    """The process id that bwrap tells; None if it does not."""
-    text = b""
-    with trio.move_on_after(INFO_TIMEOUT_S):
-        while len(text) < INFO_LIMIT_BYTES:
-            await trio.lowlevel.wait_readable(info_fd)
-            piece = os.read(info_fd, INFO_LIMIT_BYTES)
-            text += piece
-            if not piece or text.rstrip().endswith(b"}"):
-                break
-    # The key is the same in all versions; what stands around it is not.
-    told = re.search(rb'"child-pid": *(\d+)', text)
-    return int(told[1]) if told else None
-
-
-async def _speaks(channel: socket.socket) -> bool:
-    """Wait for the agent's first byte; False if the channel ends instead."""
-    await trio.lowlevel.wait_readable(channel)
-    try:
-        return channel.recv(1, socket.MSG_PEEK) != b""
-    except ConnectionError:
-        return False
 
 
 def _files(programs: Mapping[str, bytes], owned: ExitStack) -> list[FileData]:
     contents = {**programs, **{path: text.encode() for path, text in SYNTHETIC_FILES}}
     return [
-        FileData(descriptor=_memory_file(content, owned), target=path)
+        FileData(descriptor=memory_file(content, owned), target=path)
         for path, content in contents.items()
     ]
-
-
-def _memory_file(content: bytes, owned: ExitStack) -> int:
-    """A descriptor to read that content from, to be closed by `owned`. A pipe would do for bwrap,
-    but block here at its capacity."""
-    fd = os.memfd_create("nsm", os.MFD_CLOEXEC)
-    owned.callback(os.close, fd)
-    with os.fdopen(fd, "wb", closefd=False) as file:
-        file.write(content)
-    os.lseek(fd, 0, os.SEEK_SET)
-    return fd

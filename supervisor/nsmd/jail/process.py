@@ -7,26 +7,31 @@ import os
 import signal
 import socket
 import subprocess
+from collections.abc import Callable
 from contextlib import suppress
 
 import trio
+
+from nsmd.jail.processtree import kill_group, kill_tree
 
 STDERR_LIMIT_BYTES = 64 * 1024
 """Enough for bwrap's line or an agent's traceback."""
 
 STARTER_GRACE_S = 1.0
-"""bwrap's outer process ends by itself within a millisecond of the jail; then it is killed.
-Waiting lets it collect the jail's exit status, so that no zombie goes to the host's init."""
+"""bwrap's outer process ends by itself within a millisecond of the jail, and a wrapper around it
+when it has cleaned up; then it is killed. Waiting lets it collect the jail's exit status, so that
+no zombie goes to the host's init."""
 
 
 class BwrapJail:
     """See `nsmd.jail.interface.Jail`.
 
     There are two processes on the host: bwrap's outer one, our child, and the jail's PID 1, its
-    child. Killing the outer one leaves the jail running, so everything here is done to PID 1.
+    child; with an artifact's wrapper between us and bwrap, three. Killing an outer one leaves the
+    jail running, so everything here is done to PID 1.
 
     Args:
-        starter: the outer process.
+        starter: our child.
         pid, pidfd: of the jail's PID 1; the descriptor is owned from now on.
         channel: the supervisor's end of the agent's socket; owned from now on.
         stderr_fd: from `make_stderr`; owned from now on.
@@ -89,7 +94,7 @@ class BwrapJail:
 
     async def reap_starter(self) -> None:
         """Reap bwrap's outer process where it ends before the jail: a template's does."""
-        await wait_for_starter(self._starter)
+        await wait_for_starter(self._starter, kill_group)
 
     def _reap_adopted(self) -> None:
         """Collect PID 1 if it became our child: its parent was killed and we are a subreaper."""
@@ -110,57 +115,55 @@ class BwrapJail:
         os.close(self._stderr_fd)
 
 
-async def wait_for_starter(starter: subprocess.Popen[bytes]) -> None:
-    """Reap a bwrap whose jail is gone or was never there, killing it where it lingers.
+async def wait_for_starter(
+    starter: subprocess.Popen[bytes], kill: Callable[[int], None] = kill_tree
+) -> None:
+    """Reap what made a jail that is gone or was never there, killing it where it lingers.
+
+    What is left of its process group goes with it.
+
+    Args:
+        kill: gets its process id; `kill_group` where its jail is to live on.
 
     Cancellation: loses nothing; call it again.
     """
-    if starter.poll() is not None:
+    if starter.returncode is not None:
         return
     try:
         # Not reaped by anyone else, so the process id is still its own.
         pidfd = os.pidfd_open(starter.pid)
     except OSError:  # no descriptor is left for it
-        await trio.to_thread.run_sync(_wait_in_thread, starter)
+        await trio.to_thread.run_sync(_wait_in_thread, starter, kill)
         return
     try:
         with trio.move_on_after(STARTER_GRACE_S) as grace:
             await trio.lowlevel.wait_readable(pidfd)
         if grace.cancelled_caught:
-            signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+            kill(starter.pid)
             await trio.lowlevel.wait_readable(pidfd)
     finally:
         os.close(pidfd)
+    kill_group(starter.pid)
     starter.wait()
 
 
-def _wait_in_thread(starter: subprocess.Popen[bytes]) -> None:
+async def end_starter(starter: subprocess.Popen[bytes]) -> None:
+    """Kill what was to make a jail, and all that it has started by now.
+
+    Cancellation: shielded; 1 ms.
+    """
+    if starter.returncode is None:
+        kill_tree(starter.pid)
+        with trio.CancelScope(shield=True):
+            await wait_for_starter(starter)
+
+
+def _wait_in_thread(starter: subprocess.Popen[bytes], kill: Callable[[int], None]) -> None:
     try:
         starter.wait(STARTER_GRACE_S)
     except subprocess.TimeoutExpired:
-        starter.kill()
+        kill(starter.pid)
         starter.wait()
-
-
-def open_child(pid: int, parent: int) -> int | None:
-    """A pidfd of a child of our child `parent`, which has not been reaped; None if it is gone.
-
-    The order makes a recycled process id harmless: bwrap has one child ever, so a process that
-    has that parent now is it, and was it when the descriptor was opened.
-    """
-    try:
-        pidfd = os.pidfd_open(pid)
-    except ProcessLookupError:
-        return None
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            # The name in brackets may hold anything; state and parent follow the last one.
-            if int(file.read().rpartition(b")")[2].split()[1]) == parent:
-                return pidfd
-    except (FileNotFoundError, ProcessLookupError):
-        pass
-    os.close(pidfd)
-    return None
 
 
 def make_stderr() -> int:

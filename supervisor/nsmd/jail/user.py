@@ -90,6 +90,28 @@ class JailUser:
         except OSError as error:
             return f"{path}: {error.strerror}"
 
+    def why_no_way(self, path: str) -> str | None:
+        """Why this user cannot go to a file by its own path; None if it can, or there is no file.
+
+        Args:
+            path: absolute, symlinks resolved.
+        """
+        if not self._changes:
+            return None  # the attempt will tell
+        try:
+            return why_unreachable(path, self.uid, self.uid)
+        except OSError:
+            return None
+
+    def give(self, path: str) -> None:
+        """Make a directory this user's own.
+
+        Raises:
+            OSError: it cannot be.
+        """
+        if self._changes:
+            os.chown(path, self.uid, self.uid)
+
     def way_to(self, directory: str) -> str:
         """A path by which this user reaches a directory; itself where it can go there.
 

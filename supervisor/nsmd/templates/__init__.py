@@ -5,6 +5,6 @@ template    one template: its jail, its control socket, its forks
 launcher    all templates; falls back to a jail per session where forking does not work
 """
 
-from nsmd.templates.launcher import TemplateLauncher, open_templates
+from nsmd.templates.launcher import TemplateLauncher, open_launcher, open_templates
 
-__all__ = ["TemplateLauncher", "open_templates"]
+__all__ = ["TemplateLauncher", "open_launcher", "open_templates"]

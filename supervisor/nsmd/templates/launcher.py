@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import trio
 
 from nsm.wire.errors import StartFailedError
-from nsmd.jail import BwrapLauncher, Jail
+from nsmd.jail import BwrapLauncher, ColdLauncher, Jail, Launcher, open_router
 from nsmd.jail.failure import exhausted
 from nsmd.templates.spec import request_for, template_of, why_unforkable
 from nsmd.templates.template import (
@@ -69,7 +69,7 @@ class TemplateLauncher:
 
     def __init__(
         self,
-        cold: BwrapLauncher,
+        cold: ColdLauncher,
         system_calls: bytes,
         nursery: trio.Nursery,
     ) -> None:
@@ -210,8 +210,8 @@ class TemplateLauncher:
 
 @asynccontextmanager
 async def open_templates(
-    cold: BwrapLauncher, *, enabled: bool = True
-) -> AsyncGenerator[TemplateLauncher | BwrapLauncher]:
+    cold: ColdLauncher, *, enabled: bool = True
+) -> AsyncGenerator[TemplateLauncher | ColdLauncher]:
     """A launcher that forks where it can; the given one where it never can, or is not to.
 
     Leaving ends all templates and what is left of their sessions.
@@ -227,3 +227,21 @@ async def open_templates(
     async with trio.open_nursery() as nursery:
         yield TemplateLauncher(cold, system_calls, nursery)
         nursery.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def open_launcher(
+    bwrap: BwrapLauncher, home: str, *, templates: bool
+) -> AsyncGenerator[Launcher]:
+    """What starts all sessions of a supervisor.
+
+    Args:
+        bwrap: starts those of the host's own interpreters.
+        home: directory for older artifacts, see `nsmd.jail.artifact`.
+        templates: whether sessions are forked where they can be.
+    """
+    async with (
+        open_router(bwrap, home) as cold,
+        open_templates(cold, enabled=templates) as launcher,
+    ):
+        yield launcher

@@ -24,6 +24,7 @@ def template_of(spec: JailSpec) -> TemplateSpec:
         path=environment.path,
         preload=environment.preload,
         project=spec.project,
+        artifact=environment.artifact,
     )
 
 
@@ -31,6 +32,10 @@ def why_unforkable(spec: JailSpec) -> str | None:
     """Why such a session has to have a jail of its own; None if it may be a fork."""
     if len(json.dumps(spec.environment.variables)) > MAX_VARIABLES_BYTES:
         return f"its variables take more than {MAX_VARIABLES_BYTES} bytes"
+    artifact = spec.environment.artifact
+    if artifact is not None and artifact.template_run is None:
+        kind = "an older artifact" if artifact.schema == 0 else "an artifact"
+        return f"it is {kind} without templates"
     targets = [bind.target for bind in spec.environment.binds]
     if spec.project is not None:
         mount_point = spec.project.mount_point
@@ -49,10 +54,11 @@ def why_unforkable(spec: JailSpec) -> str | None:
 def request_for(spec: JailSpec, limits: SessionLimits) -> bytes:
     """What the template is asked (`docs/agent-protocol.md`, Templates)."""
     environment = spec.environment
+    programs = {environment.interpreter: environment.program} if environment.program else {}
     return json.dumps(
         {
             "prestart": environment.interpreter,
-            "programs": {environment.interpreter: environment.program},
+            "programs": programs,
             "sizes": {path: size_mb for path, size_mb, _ in session_file_systems(spec.sizes)},
             "hostname": HOSTNAME,
             "limits": limits.of_interpreters(environment),

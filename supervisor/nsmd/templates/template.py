@@ -11,12 +11,13 @@ import json
 import os
 import signal
 import socket
+from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from typing import Any
 
 import trio
 
-from nsmd.jail import BwrapLauncher
+from nsmd.jail import ColdLauncher
 from nsmd.jail.failure import EXHAUSTED
 from nsmd.jail.process import BwrapJail
 from nsmd.values import TemplateSpec
@@ -34,6 +35,9 @@ KEEP_S = 900.0
 END_TIMEOUT_S = 10.0
 
 MESSAGE_BYTES = 64 * 1024
+
+PROTOCOL = 1
+"""Of templates (`docs/agent-protocol.md`, Templates). The first ones did not say it."""
 
 WENT_WELL = b"+"
 WENT_WRONG = b"-"
@@ -272,7 +276,7 @@ class Template:
 
 
 async def start_template(
-    launcher: BwrapLauncher, spec: TemplateSpec, system_calls: bytes
+    launcher: ColdLauncher, spec: TemplateSpec, system_calls: bytes
 ) -> Template:
     """A template that waits for requests.
 
@@ -291,10 +295,10 @@ async def start_template(
         message, fds, _, _ = socket.recv_fds(jail.socket, MESSAGE_BYTES, 1, socket.MSG_CMSG_CLOEXEC)
     try:
         told: dict[str, Any] = json.loads(message)
-        if told["ready"] and len(fds) == 1:
+        if told["ready"] and len(fds) == 1 and told.get("protocol", PROTOCOL) == PROTOCOL:
             return Template(spec, jail, fds[0])
-        why = str(told["error"])
-    except (ValueError, KeyError, TypeError):
+        why = _why_not_taken(told)
+    except (ValueError, KeyError, TypeError, AttributeError):
         why = f"it said {message[:200]!r}"
     for fd in fds:
         os.close(fd)
@@ -303,6 +307,20 @@ async def start_template(
         await jail.wait()
     jail.release()
     raise TemplateError(why)
+
+
+def _why_not_taken(told: Mapping[str, Any]) -> str:
+    """
+    Raises:
+        KeyError: it does not say.
+    """
+    protocol = told.get("protocol", PROTOCOL)
+    if protocol != PROTOCOL:
+        return (
+            f"the template speaks protocol {protocol!r:.20}, and this supervisor {PROTOCOL}: one "
+            "is newer than the other"
+        )
+    return str(told["error"])
 
 
 async def _adopt(channel: socket.socket) -> ForkedJail:

@@ -1,0 +1,320 @@
+"""Starts jails with the programs of artifacts, which bring bwrap, agent and interpreter along.
+
+What such a program takes is in `docs/artifacts.md`. Those of schema 1 tell the process id of the
+jail as bwrap does, take the project as a descriptor and have templates. Older ones know none of it;
+their jail is found below them once their agent speaks.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+import socket
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+
+import trio
+
+from nsm.wire.errors import BadProjectError, StartFailedError
+from nsmd.hostpaths import is_within
+from nsmd.jail.arguments import WORKSPACE
+from nsmd.jail.failure import EXHAUSTED, SEE_DOCTOR, explain, read_host_facts
+from nsmd.jail.interface import Jail
+from nsmd.jail.process import BwrapJail
+from nsmd.jail.projectdir import open_project
+from nsmd.jail.runonly import start_run_only
+from nsmd.jail.starting import (
+    Attempt,
+    NotStartedError,
+    jail_of,
+    limit_memory,
+    open_ends,
+    spawn,
+    start_error,
+)
+from nsmd.jail.user import JailUser
+from nsmd.values import (
+    Artifact,
+    Environment,
+    JailSizes,
+    JailSpec,
+    ProjectMount,
+    SessionLimits,
+    TemplateSpec,
+)
+
+STORE = "/nix"
+"""Where artifacts show what they consist of."""
+
+HOMELESS = "/homeless-shelter"
+"""HOME of programs that need none, as in Nix' builds: nothing is there."""
+
+_NO_PROGRAM = frozenset(
+    {errno.ENOENT, errno.EACCES, errno.ENOEXEC, errno.ELOOP, errno.ENOTDIR, errno.EISDIR}
+)
+"""What execve(2) fails with because of the program, and not of us."""
+
+_FIRST_LINES = 20
+"""Of a program's stderr, to be shown."""
+
+_SCRIPT_BYTES = 1 << 20
+_BWRAP = re.compile(rb"(/[\w./+-]+/bin/bwrap)\b")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Plan:
+    """A program that is to be started.
+
+    Attributes:
+        program: absolute path.
+        arguments: after its name.
+        channel: kind of the socket that it gets as its descriptor 0.
+        variables: of its environment, beyond those that depend on descriptors.
+        speaker: what is to speak first, for people.
+        memory_mb: limit on each process's data; None where the agent sees to that.
+    """
+
+    artifact: Artifact
+    program: str
+    arguments: Sequence[str]
+    channel: socket.SocketKind
+    variables: Mapping[str, str]
+    project: ProjectMount | None
+    speaker: str
+    memory_mb: int | None = None
+
+
+class ArtifactLauncher:
+    """See `nsmd.jail.interface.Launcher`; of environments that have an artifact.
+
+    Args:
+        user: as whom jails run.
+        home: directory of our own that older artifacts have as HOME, made when it is needed.
+        limits: of all sessions.
+        nursery: owns what stands in for the agents of artifacts that have none.
+    """
+
+    def __init__(
+        self, user: JailUser, home: str, limits: SessionLimits, nursery: trio.Nursery
+    ) -> None:
+        self._user = user
+        self._home = home
+        self._limits = limits
+        self._nursery = nursery
+        self._settled = False
+        self._settling = trio.Lock()
+
+    def __repr__(self) -> str:
+        return f"<ArtifactLauncher as user {self._user.uid}>"
+
+    async def prepare(self, spec: JailSpec) -> None:
+        """See `Launcher`: nothing is."""
+
+    async def launch(self, spec: JailSpec) -> Jail:
+        """See `Launcher`."""
+        environment, artifact = spec.environment, _artifact_of(spec.environment)
+        _check_mount_point(spec.project)
+        if artifact.session_run is None:
+            self._check_program(artifact.run)
+            variables = self._variables(artifact, spec.project, spec.sizes)
+            return await start_run_only(spec, self._user, variables, self._nursery)
+        older = artifact.schema == 0
+        plan = _Plan(
+            artifact=artifact,
+            program=artifact.session_run,
+            arguments=() if older else self._agent_arguments(environment),
+            channel=socket.SOCK_STREAM,
+            variables=self._variables(artifact, spec.project, spec.sizes),
+            project=spec.project,
+            speaker="agent",
+            memory_mb=environment.memory_mb if older else None,
+        )
+        if older and not self._settled:
+            # Each sets its HOME up unless it finds it so, and falls over one that is about to.
+            async with self._settling:
+                jail = await self._launch(plan)
+                self._settled = True
+                return jail
+        return await self._launch(plan)
+
+    async def launch_template(self, spec: TemplateSpec, system_calls: bytes) -> BwrapJail:
+        """Start a jail in which sessions are forked; `socket` is its control socket.
+
+        Args:
+            system_calls: not used: an artifact brings its filter along.
+
+        Raises, Cancellation: as `launch`.
+        """
+        del system_calls
+        assert spec.artifact is not None
+        assert spec.artifact.template_run is not None
+        _check_mount_point(spec.project)
+        imports = f", which imports {', '.join(spec.preload)}," if spec.preload else ""
+        return await self._launch(
+            _Plan(
+                artifact=spec.artifact,
+                program=spec.artifact.template_run,
+                arguments=spec.preload,
+                channel=socket.SOCK_SEQPACKET,
+                variables=self._variables(spec.artifact, spec.project, None),
+                project=spec.project,
+                speaker=f"template{imports}",
+            )
+        )
+
+    def _agent_arguments(self, environment: Environment) -> list[str]:
+        """As `docs/agent-protocol.md` has them under Start; paths of programs are the wrapper's."""
+        limits = self._limits.of_interpreters(environment)
+        return [
+            *("--prestart", environment.interpreter),
+            *("--workspace", WORKSPACE),
+            *("--limits", json.dumps(limits)),
+        ]
+
+    def _variables(
+        self, artifact: Artifact, project: ProjectMount | None, sizes: JailSizes | None
+    ) -> dict[str, str]:
+        """All that a program finds in its environment but for numbers of descriptors."""
+        variables = {"HOME": HOMELESS, "LANG": "C.UTF-8", "TERM": "dumb"}
+        if artifact.schema == 0:
+            variables["HOME"] = self._home_directory()
+        if project is not None:
+            variables["PROJECT_MOUNT"] = project.mount_point
+            variables["PROJECT_MODE"] = "readonly"
+        if sizes is not None:
+            variables["NSM_WORKSPACE_MB"] = str(sizes.workspace_mb)
+            variables["NSM_TMP_MB"] = str(sizes.tmp_mb)
+            variables["NSM_SHM_MB"] = str(sizes.shm_mb)
+        return variables
+
+    def _home_directory(self) -> str:
+        """Where older wrappers keep a passwd file: a directory of the jails' user, not its home."""
+        try:
+            with suppress(FileExistsError):
+                os.makedirs(self._home, mode=0o700)
+                self._user.give(self._home)
+            return self._user.way_to(os.path.realpath(self._home))
+        except OSError as error:
+            if error.errno in EXHAUSTED:
+                raise start_error(error, self._user) from error
+            raise StartFailedError(
+                f"Artifacts without a schema need a HOME to write to, and {self._home} cannot be "
+                f"one: {error}.",
+                hint="Build the environment again with nsm's lib.mkSandbox, which needs none.",
+            ) from error
+
+    async def _launch(self, plan: _Plan) -> BwrapJail:
+        self._check_program(plan.program)
+        try:
+            attempt = self._start(plan)
+        except OSError as error:
+            raise self._not_executed(plan.program, error) from error
+        try:
+            return await jail_of(attempt, plan.speaker)
+        except NotStartedError as error:
+            raise _failure(plan.program, str(error)) from None
+
+    def _start(self, plan: _Plan) -> Attempt:
+        """Start the program; blocks for some 2 ms."""
+        with ExitStack() as ours, ExitStack() as theirs:
+            ends = open_ends(plan.channel, ours, theirs)
+            variables = dict(plan.variables)
+            inherited: list[int] = []
+            if plan.project is not None:
+                path, directory = open_project(self._user, plan.project)
+                theirs.callback(os.close, directory)
+                variables["PROJECT_DIR"] = path
+                if plan.artifact.schema > 0:
+                    variables["NSM_PROJECT_FD"] = str(directory)
+                    inherited.append(directory)
+            if plan.artifact.schema > 0:
+                variables["NSM_INFO_FD"] = str(ends.info_end)
+                inherited.append(ends.info_end)
+            starter = spawn(
+                self._user,
+                [plan.program, *plan.arguments],
+                stdin=ends.agent_end.fileno(),
+                stdout=ends.agent_end.fileno(),
+                stderr=ends.stderr_fd,
+                inherited=inherited,
+                variables=variables,
+            )
+            if plan.memory_mb is not None:
+                limit_memory(starter.pid, plan.memory_mb)
+            told = plan.artifact.schema > 0
+            if not told:
+                os.close(ends.info_fd)
+            ours.pop_all()
+        return Attempt(
+            starter=starter,
+            channel=ends.channel,
+            stderr_fd=ends.stderr_fd,
+            info_fd=ends.info_fd if told else None,
+        )
+
+    def _check_program(self, program: str) -> None:
+        """
+        Raises:
+            StartFailedError: the jails' user cannot go there.
+        """
+        if reason := self._user.why_no_way(os.path.realpath(program)):
+            raise StartFailedError(
+                f"The environment's program {program} cannot be run: {reason}, as whom jails run.",
+                hint="Open it to that user, start nsm as its owner, or set [defaults] jail_uid in "
+                "config.toml.",
+            )
+
+    def _not_executed(self, program: str, error: OSError) -> StartFailedError:
+        if error.errno not in _NO_PROGRAM or self._user.why_impossible():
+            return start_error(error, self._user)
+        what = f"cannot be run: {error.strerror}"
+        if error.errno == errno.ENOENT:
+            there = os.path.exists(program)
+            what = "needs a program that is not there" if there else "is not there any more"
+        return StartFailedError(
+            f"The environment's program {program} {what}.",
+            hint="Build the environment again, or put it back; `nsm envs` shows what there is.",
+        )
+
+
+def _artifact_of(environment: Environment) -> Artifact:
+    assert environment.artifact is not None
+    return environment.artifact
+
+
+def _check_mount_point(project: ProjectMount | None) -> None:
+    if project is not None and (
+        is_within(project.mount_point, STORE) or is_within(STORE, project.mount_point)
+    ):
+        raise BadProjectError(
+            f"The mount point {project.mount_point} would cover {STORE}, where the environment's "
+            "programs are.",
+            hint="Choose another mount point, such as /project.",
+        )
+
+
+def _failure(program: str, words: str) -> StartFailedError:
+    """Why a program has not made a jail in which an agent speaks."""
+    said = "\n".join(words.strip().splitlines()[:_FIRST_LINES])
+    error = explain(said, read_host_facts(), _bwrap_of(program))
+    if error.hint != SEE_DOCTOR:
+        return error
+    return StartFailedError(
+        f"The environment's program {program} has started nothing that answers: "
+        f"{said or 'it said nothing about why'}",
+        hint=f"Build the environment again; {SEE_DOCTOR}",
+        data={"stderr": said},
+    )
+
+
+def _bwrap_of(program: str) -> str:
+    """The bwrap that a wrapper executes, which is not ours: for advice that has to name it."""
+    try:
+        with open(program, "rb") as file:
+            found = _BWRAP.search(file.read(_SCRIPT_BYTES))
+    except OSError:
+        found = None
+    return os.fsdecode(found[1]) if found else "bwrap"

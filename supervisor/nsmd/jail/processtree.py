@@ -1,0 +1,137 @@
+"""The processes below one that we have started, found in /proc and taken hold of by descriptor.
+
+A process id is only ever used while its process cannot have been replaced by another: that of our
+own child until we reap it, any other's through a pidfd that was opened before its place in the tree
+was looked at.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import suppress
+
+MOST_ROUNDS = 10
+"""Of looking for what was started meanwhile. All that could start something has been stopped in the
+first one, so the second finds what was being started then, and the third nothing."""
+
+
+def open_descendant(pid: int, root: int) -> int | None:
+    """A pidfd of a process below our child `root`, which has not been reaped.
+
+    Returns:
+        None if it is gone, or is not below it.
+
+    Raises:
+        OSError: there is no descriptor left.
+    """
+    try:
+        pidfd = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return None
+    # Whatever has that process id and that place now, was it or is gone with it.
+    if _is_below(pid, root):
+        return pidfd
+    os.close(pidfd)
+    return None
+
+
+def open_jail_below(root: int) -> tuple[int, int] | None:
+    """PID 1 of the outermost PID namespace below our child: its process id, and a pidfd.
+
+    Returns:
+        None if there is none.
+
+    Raises:
+        OSError: there is no descriptor left.
+    """
+    for pid in _descendants(root):
+        if _is_init(pid):
+            pidfd = open_descendant(pid, root)
+            if pidfd is not None:
+                return pid, pidfd
+    return None
+
+
+def kill_tree(root: int) -> None:
+    """SIGKILL to a child of ours that leads a process group, and to all that it has started.
+
+    It must not have been reaped. What has left both its group and its tree is not found; nothing in
+    a PID namespace can.
+    """
+    with suppress(ProcessLookupError):
+        os.killpg(root, signal.SIGSTOP)
+    killed: set[int] = set()
+    for _ in range(MOST_ROUNDS):
+        found = [pid for pid in _descendants(root) if pid not in killed]
+        if not found:
+            break
+        for pid in found:
+            killed.add(pid)
+            _kill(pid, root)
+    kill_group(root)
+
+
+def kill_group(leader: int) -> None:
+    """SIGKILL to the process group of a child of ours that has not been reaped."""
+    with suppress(ProcessLookupError):
+        os.killpg(leader, signal.SIGKILL)
+
+
+def _kill(pid: int, root: int) -> None:
+    try:
+        pidfd = open_descendant(pid, root)
+    except OSError:  # No descriptor is left. Its parent has been stopped and does not reap it.
+        if _is_below(pid, root):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        return
+    if pidfd is not None:
+        with suppress(ProcessLookupError):
+            signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+        os.close(pidfd)
+
+
+def _descendants(root: int) -> Iterator[int]:
+    """Process ids, parents before children; what comes and goes meanwhile may be missed."""
+    queue = [root]
+    for parent in queue:
+        for pid in _children(parent):
+            queue.append(pid)
+            yield pid
+
+
+def _children(pid: int) -> list[int]:
+    children: list[int] = []
+    with suppress(FileNotFoundError, ProcessLookupError):
+        for task in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{task}/children", "rb") as file:
+                children += map(int, file.read().split())
+    return children
+
+
+def _is_below(pid: int, root: int) -> bool:
+    while pid > 1:
+        try:
+            with open(f"/proc/{pid}/stat", "rb") as file:
+                # The name in brackets may hold anything; state and parent follow the last one.
+                pid = int(file.read().rpartition(b")")[2].split()[1])
+        except (FileNotFoundError, ProcessLookupError):
+            return False
+        if pid == root:
+            return True
+    return False
+
+
+def _is_init(pid: int) -> bool:
+    """Whether a process is PID 1 of a namespace below ours (proc_pid_status(5): NSpid)."""
+    try:
+        with open(f"/proc/{pid}/status", "rb") as file:
+            for line in file:
+                if line.startswith(b"NSpid:"):
+                    numbers = line.split()[1:]
+                    return len(numbers) > 1 and numbers[-1] == b"1"
+    except (FileNotFoundError, ProcessLookupError):
+        pass
+    return False

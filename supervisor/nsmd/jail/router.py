@@ -1,0 +1,68 @@
+"""Which launcher starts a jail: an environment's artifact decides, or that it has none."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
+import trio
+
+from nsmd.jail.artifact import ArtifactLauncher
+from nsmd.jail.interface import Jail
+from nsmd.jail.launcher import BwrapLauncher
+from nsmd.jail.process import BwrapJail
+from nsmd.values import JailSpec, SessionLimits, TemplateSpec
+
+
+class LauncherRouter:
+    """See `nsmd.jail.interface.ColdLauncher`.
+
+    Args:
+        bwrap: for environments made of the host's programs.
+        artifacts: for those that Nix has built.
+    """
+
+    def __init__(self, bwrap: BwrapLauncher, artifacts: ArtifactLauncher) -> None:
+        self._bwrap = bwrap
+        self._artifacts = artifacts
+
+    def __repr__(self) -> str:
+        return f"<LauncherRouter {self._bwrap} {self._artifacts}>"
+
+    @property
+    def limits(self) -> SessionLimits:
+        """See `ColdLauncher`."""
+        return self._bwrap.limits
+
+    @property
+    def system_calls(self) -> bytes | None:
+        """See `ColdLauncher`."""
+        return self._bwrap.system_calls
+
+    async def prepare(self, spec: JailSpec) -> None:
+        """See `Launcher`."""
+        await self._launcher(spec).prepare(spec)
+
+    async def launch(self, spec: JailSpec) -> Jail:
+        """See `Launcher`."""
+        return await self._launcher(spec).launch(spec)
+
+    async def launch_template(self, spec: TemplateSpec, system_calls: bytes) -> BwrapJail:
+        """See `ColdLauncher`."""
+        launcher = self._bwrap if spec.artifact is None else self._artifacts
+        return await launcher.launch_template(spec, system_calls)
+
+    def _launcher(self, spec: JailSpec) -> BwrapLauncher | ArtifactLauncher:
+        return self._bwrap if spec.environment.artifact is None else self._artifacts
+
+
+@asynccontextmanager
+async def open_router(bwrap: BwrapLauncher, home: str) -> AsyncGenerator[LauncherRouter]:
+    """A launcher for all environments; leaving ends what it keeps running beside jails.
+
+    Args:
+        home: directory of our own for older artifacts, see `ArtifactLauncher`.
+    """
+    async with trio.open_nursery() as nursery:
+        yield LauncherRouter(bwrap, ArtifactLauncher(bwrap.user, home, bwrap.limits, nursery))
+        nursery.cancel_scope.cancel()

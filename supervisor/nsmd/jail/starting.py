@@ -1,0 +1,327 @@
+"""From a program that makes a jail to a jail whose agent speaks: what all launchers share.
+
+The program, bwrap or an artifact's wrapper around one, gets the agent's end of a socket pair as
+its descriptors 0 and 1 and hands it on. There is a jail when the first byte comes; what comes
+instead is explained by what was written to descriptor 2.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import resource
+import socket
+import subprocess
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+
+import trio
+
+from nsm.wire.errors import StartFailedError
+from nsmd.jail.failure import EXHAUSTED, SEE_DOCTOR, exhausted
+from nsmd.jail.process import (
+    BwrapJail,
+    end_starter,
+    make_stderr,
+    read_stderr,
+    wait_for_starter,
+)
+from nsmd.jail.processtree import open_descendant, open_jail_below
+from nsmd.jail.user import JailUser
+
+INFO_TIMEOUT_S = 10.0
+"""bwrap tells the process id of its child 3 ms after its start, and a wrapper executes it some
+10 ms after its own. One that has not by now hangs on a file system and is given up."""
+
+SPEAK_TIMEOUT_S = 20.0
+"""From there to the agent's first byte: 20 to 100 ms with a prestarted interpreter, seconds on a
+machine that swaps."""
+
+INFO_LIMIT_BYTES = 64 * 1024
+"""bwrap writes about 300."""
+
+UMASK = 0o022
+"""Of the code in jails; the supervisor's own keeps others out of its socket."""
+
+
+class NotStartedError(Exception):
+    """No agent speaks; the message is what was written to stderr, and what we know beyond that."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """A program that is to make a jail, just started, and our ends of what it was given.
+
+    Attributes:
+        starter: leads a session and process group of its own.
+        channel: to the agent.
+        stderr_fd: from `make_stderr`.
+        info_fd: on which bwrap tells the process id of the jail's PID 1; None where nobody tells.
+    """
+
+    starter: subprocess.Popen[bytes]
+    channel: socket.socket
+    stderr_fd: int
+    info_fd: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ends:
+    """Both ends of what a program is given; `ours` of the stacks that own them.
+
+    Attributes:
+        channel, info_fd, stderr_fd: as in `Attempt`.
+        agent_end, info_end: the program's.
+    """
+
+    channel: socket.socket
+    agent_end: socket.socket
+    info_fd: int
+    info_end: int
+    stderr_fd: int
+
+
+def open_ends(kind: socket.SocketKind, ours: ExitStack, theirs: ExitStack) -> Ends:
+    """What a program is given.
+
+    Args:
+        kind: of the channel.
+        ours, theirs: close either side's.
+
+    Raises:
+        OSError: there is no descriptor left.
+    """
+    channel, agent_end = socket.socketpair(socket.AF_UNIX, kind)
+    theirs.enter_context(agent_end)
+    ours.enter_context(channel).setblocking(False)
+    info_fd, info_end = os.pipe2(os.O_CLOEXEC)
+    ours.callback(os.close, info_fd)
+    theirs.callback(os.close, info_end)
+    stderr_fd = make_stderr()
+    ours.callback(os.close, stderr_fd)
+    return Ends(
+        channel=channel,
+        agent_end=agent_end,
+        info_fd=info_fd,
+        info_end=info_end,
+        stderr_fd=stderr_fd,
+    )
+
+
+def spawn(
+    user: JailUser,
+    command: Sequence[str],
+    *,
+    stdin: int,
+    stdout: int,
+    stderr: int,
+    inherited: Sequence[int] = (),
+    variables: Mapping[str, str] | None = None,
+) -> subprocess.Popen[bytes]:
+    """Start a program as the jails' user, in a session of its own; blocks for some 2 ms.
+
+    Call it in the main thread: what trio's worker threads start dies with the thread wherever a
+    parent-death signal is set on the way.
+
+    Args:
+        inherited: descriptors that it gets beside the first three.
+        variables: its environment.
+
+    Raises:
+        OSError: it could not be started.
+    """
+    credentials = user.credentials()
+    return subprocess.Popen(
+        command,
+        stdin=stdin,
+        stdout=stdout,
+        stderr=stderr,
+        # bwrap hands on whatever it inherits, so it gets nothing that it does not need.
+        pass_fds=inherited,
+        cwd="/",
+        # bwrap's environment could be read in the jail, and steers its dynamic linker.
+        env=dict(variables or {}),
+        start_new_session=True,
+        umask=UMASK,
+        user=credentials.user,
+        group=credentials.group,
+        extra_groups=credentials.extra_groups,
+    )
+
+
+def limit_memory(pid: int, memory_mb: int) -> None:
+    """Limit the data of each process that a wrapper will start, as agents do for interpreters.
+
+    For artifacts that know no limits. The wrapper has just been executed, and its first fork is
+    a shell's start away.
+    """
+    with suppress(ProcessLookupError, PermissionError):
+        hard = resource.prlimit(pid, resource.RLIMIT_DATA)[1]
+        limit = memory_mb << 20
+        if hard != resource.RLIM_INFINITY:
+            limit = min(limit, hard)
+        resource.prlimit(pid, resource.RLIMIT_DATA, (limit, limit))
+        resource.prlimit(pid, resource.RLIMIT_CORE, (0, 0))
+
+
+def start_error(error: OSError, user: JailUser) -> StartFailedError:
+    """What there is to say about a program that could not be started."""
+    if error.errno in EXHAUSTED:
+        return exhausted(error)
+    if reason := user.why_impossible():
+        return StartFailedError(
+            f"Root runs jails as user {user.uid}, and cannot here: {reason}.",
+            hint="Start nsm as an ordinary user; or, in a rootless container, map more users "
+            "or set [defaults] jail_uid to one that is mapped.",
+        )
+    return StartFailedError(f"The jail could not be started: {error}.", hint=SEE_DOCTOR)
+
+
+async def jail_of(attempt: Attempt, speaker: str) -> BwrapJail:
+    """The jail that comes of an attempt, once its agent speaks.
+
+    Args:
+        attempt: owned from now on.
+        speaker: what is to speak first, for people.
+
+    Raises:
+        NotStartedError: it does not come to that.
+        OSError: there is no descriptor left.
+
+    Cancellation: ends what was started.
+    """
+    if attempt.info_fd is None:
+        return await _adopt_speaking(attempt, speaker)
+    jail = await _adopt(attempt, attempt.info_fd)
+    try:
+        if (silence := await _await_speech(jail.socket, speaker)) is None:
+            return jail
+    except BaseException:
+        await discard(jail)
+        raise
+    raise NotStartedError(f"{await discard(jail)}{silence}")
+
+
+async def discard(jail: BwrapJail) -> str:
+    """End a jail that nobody will use; returns what it wrote to stderr.
+
+    Cancellation: shielded; 1 ms.
+    """
+    with trio.CancelScope(shield=True):
+        jail.kill()
+        await jail.wait()
+    text = jail.stderr_text()
+    jail.release()
+    return text
+
+
+async def _adopt(attempt: Attempt, info_fd: int) -> BwrapJail:
+    """Take hold of the jail's PID 1 as soon as bwrap tells it."""
+    with ExitStack() as owned:
+        owned.callback(os.close, attempt.stderr_fd)
+        owned.enter_context(attempt.channel)
+        starter = attempt.starter
+        try:
+            try:
+                pid = await read_child_pid(info_fd)
+            finally:
+                os.close(info_fd)
+            pidfd = None if pid is None else open_descendant(pid, starter.pid)
+        except BaseException:
+            attempt.channel.close()  # which ends a jail that cannot be found, too
+            await end_starter(starter)
+            raise
+        if pid is None or pidfd is None:
+            with trio.CancelScope(shield=True):
+                await wait_for_starter(starter)
+            raise NotStartedError(read_stderr(attempt.stderr_fd))
+        owned.pop_all()
+        return _jail(attempt, pid, pidfd)
+
+
+async def _adopt_speaking(attempt: Attempt, speaker: str) -> BwrapJail:
+    """Find the jail's PID 1 when its agent speaks: by then it is there."""
+    with ExitStack() as owned:
+        owned.callback(os.close, attempt.stderr_fd)
+        owned.enter_context(attempt.channel)
+        starter = attempt.starter
+        try:
+            silence = await _await_speech(attempt.channel, speaker)
+            found = open_jail_below(starter.pid) if silence is None else None
+        except BaseException:
+            attempt.channel.close()
+            await end_starter(starter)
+            raise
+        if found is not None:
+            owned.pop_all()
+            return _jail(attempt, *found)
+        if silence == "":  # it is about to end, and may have a last word to say
+            with trio.CancelScope(shield=True):
+                await wait_for_starter(starter)
+        else:
+            await end_starter(starter)
+        words = read_stderr(attempt.stderr_fd)
+        raise NotStartedError(words + (_NO_JAIL if silence is None else silence))
+
+
+_NO_JAIL = """
+What it started is not in a PID namespace of its own: that is no jail, and could not be ended."""
+
+
+def _jail(attempt: Attempt, pid: int, pidfd: int) -> BwrapJail:
+    return BwrapJail(
+        starter=attempt.starter,
+        pid=pid,
+        pidfd=pidfd,
+        channel=attempt.channel,
+        stderr_fd=attempt.stderr_fd,
+    )
+
+
+async def _await_speech(channel: socket.socket, speaker: str) -> str | None:
+    """Wait for the first byte.
+
+    Returns:
+        None if it came; else what there is to say about that, which is nothing if the channel
+        ended.
+    """
+    with trio.move_on_after(SPEAK_TIMEOUT_S):
+        await trio.lowlevel.wait_readable(channel)
+        try:
+            return None if channel.recv(1, socket.MSG_PEEK) else ""
+        except ConnectionError:
+            return ""
+    return f"\nIts {speaker} said nothing for {SPEAK_TIMEOUT_S:g} s."
+
+
+async def read_child_pid(info_fd: int) -> int | None:
+    """The process id that bwrap tells; None if it does not."""
+    text = b""
+    with trio.move_on_after(INFO_TIMEOUT_S):
+        while len(text) < INFO_LIMIT_BYTES:
+            await trio.lowlevel.wait_readable(info_fd)
+            piece = os.read(info_fd, INFO_LIMIT_BYTES)
+            text += piece
+            if not piece or text.rstrip().endswith(b"}"):
+                break
+    # The key is the same in all versions; what stands around it is not.
+    told = re.search(rb'"child-pid": *(\d+)', text)
+    return int(told[1]) if told else None
+
+
+def memory_file(content: bytes, owned: ExitStack) -> int:
+    """A descriptor to read that content from, to be closed by `owned`.
+
+    A pipe would do for most, but block here at its capacity. Whoever gets it cannot change it, nor
+    keep more in memory with it (memfd_create(2), F_SEAL_GROW).
+    """
+    fd = os.memfd_create("nsm", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    owned.callback(os.close, fd)
+    with os.fdopen(fd, "wb", closefd=False) as file:
+        file.write(content)
+    seals = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
+    fcntl.fcntl(fd, fcntl.F_ADD_SEALS, seals)
+    os.lseek(fd, 0, os.SEEK_SET)
+    return fd
