@@ -13,6 +13,7 @@ import trio
 from fakes import BASH, BROKEN, PYTHON, echo, launching, no_usage
 from nsm.wire.connection import ClientConnection
 from nsm.wire.messages import CONNECTION_ID, Cancel, Event, Failure, Hello, Request, Result
+from nsmd.catalog import Catalog
 from nsmd.control.call import ALL_RIGHTS, Right, Services
 from nsmd.control.server import Access, ControlServer
 from nsmd.registry import Registry
@@ -146,7 +147,7 @@ async def bench(
                 pool=PoolSettings(max_spares=max_spares),
                 session=SessionSettings(idle_timeout_seconds=idle_timeout_s),
             ),
-            [PYTHON, BASH, BROKEN],
+            Catalog([PYTHON, BASH, BROKEN]),
             launcher,
             home="/home/user",
             sessions=sessions,

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 
 import trio
 
 from nsm.wire.errors import NsmError
 from nsmd.values import (
+    Client,
     Environment,
     Outcome,
     Output,
@@ -16,6 +18,7 @@ from nsmd.values import (
     ProjectMount,
     RunRequest,
     RunResult,
+    Sources,
 )
 
 ENVIRONMENTS = (
@@ -116,6 +119,11 @@ class FakeRunner:
         self.listed: Sequence[Environment] = ENVIRONMENTS
         self.refusal: NsmError | None = None
         self.project: ProjectMount | NsmError | None = None
+        self.asked_environments: list[Client] = []
+        self.subscribers: list[Callable[[], None]] = []
+        self.sources: list[Sources | None] = []
+        self.looks = 0
+        self.found: Callable[[], None] = lambda: None
         self.came: list[tuple[Mapping[str, str], str | None]] = []
         self.expected: list[ProjectMount | None] = []
         self.asked_projects: list[tuple[Mapping[str, str], str | None, str | None]] = []
@@ -134,8 +142,24 @@ class FakeRunner:
         self._submitted.send_nowait(execution)
         return execution
 
-    def environments(self) -> Sequence[Environment]:
+    def environments(self, client: Client) -> Sequence[Environment]:
+        self.asked_environments.append(client)
         return self.listed
+
+    def subscribe(self, changed: Callable[[], None]) -> Callable[[], None]:
+        self.subscribers.append(changed)
+        return lambda: self.subscribers.remove(changed)
+
+    def change(self, environments: Sequence[Environment]) -> None:
+        """There is something else to run in."""
+        self.listed = environments
+        for changed in self.subscribers:
+            changed()
+
+    async def look(self) -> None:
+        self.looks += 1
+        await trio.lowlevel.checkpoint()
+        self.found()
 
     def resolve_project(
         self, *, variables: Mapping[str, str], root: str | None, cwd: str | None
@@ -145,11 +169,19 @@ class FakeRunner:
             raise self.project
         return self.project, "" if self.project else "there is none in this test"
 
-    def attached(self, *, variables: Mapping[str, str], cwd: str | None) -> None:
+    @asynccontextmanager
+    async def attached(
+        self, *, variables: Mapping[str, str], cwd: str | None, sources: Sources | None
+    ) -> AsyncGenerator[None]:
         self.came.append((variables, cwd))
+        self.sources.append(sources)
+        try:
+            yield
+        finally:
+            self.sources.remove(sources)
 
-    def expect(self, project: ProjectMount | None) -> None:
-        self.expected.append(project)
+    def expect(self, client: Client) -> None:
+        self.expected.append(client.project)
 
 
 def a_project(path: str = "/home/user/src/project") -> ProjectMount:

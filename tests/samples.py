@@ -61,8 +61,10 @@ def environment_row(**changes: Any) -> dict[str, Any]:
         "timeout_s": 30.0,
         "memory_mb": 512,
         "preload": [],
+        "keeps_state": True,
         "cold_start": None,
         "aliases": [],
+        "only_for": None,
     }
     return row | changes
 

@@ -9,7 +9,9 @@ limits               what is checked of a request first
 poolpolicy           how many sessions should be kept ready: a pure function
 demand, habits       how often sessions are taken, and which ones by whom
 hostmemory           how much memory there is for spares
-environments         what there is to run in: the host's interpreters
+catalog              what there is to run in at this moment, and for whom
+environments         the host's interpreters
+artifacts/           environments that Nix built
 project              which directory may be mounted
 nix/                 Nix, found, run, watched and stopped
 jail/                how one jail is launched and ended

@@ -8,16 +8,15 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import json
-import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 
+from nsmd.names import ENVIRONMENT_NAME
 from nsmd.settings import PRESETS, EnvironmentSettings, Settings
 
-ENVIRONMENT_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
 MAX_CONFIG_BYTES = 1024 * 1024
 
 

@@ -18,10 +18,14 @@ from typing import Any
 
 import trio
 
+from nsmd.artifacts.keeper import open_keeper
+from nsmd.artifacts.sources import Discovery
+from nsmd.catalog import Catalog
 from nsmd.control.call import Services
 from nsmd.control.server import Access, ControlServer
 from nsmd.descriptors import Shares
 from nsmd.hostmemory import HostMemory
+from nsmd.hostpaths import trusted_owners
 from nsmd.jail import Launcher
 from nsmd.mcp.attachment import serve_attachment
 from nsmd.mcp.load import EndpointLoader
@@ -29,7 +33,7 @@ from nsmd.project import Unreadable
 from nsmd.registry import Registry
 from nsmd.settings import Settings
 from nsmd.templates import TemplateLauncher
-from nsmd.values import Environment
+from nsmd.values import Environment, Sources
 
 log = logging.getLogger(__name__)
 
@@ -51,6 +55,8 @@ class Setup:
         jail: facts about jails here, for `nsm status`.
         shares: how many descriptors there are, and what for.
         find_environments: looks at the host; blocks, so it is called in a thread.
+        sources: of further environments, as the supervisor's own variables name them.
+        sandbox_directory: of artifacts, where they name none.
         announce: called once the socket answers.
     """
 
@@ -64,6 +70,8 @@ class Setup:
     jail: Mapping[str, Any]
     shares: Shares
     find_environments: Callable[[], Sequence[Environment]]
+    sources: Sources
+    sandbox_directory: str
     announce: Callable[[], None]
 
 
@@ -71,15 +79,23 @@ async def serve(setup: Setup) -> None:
     """Run the supervisor until SIGTERM, SIGINT or a `shutdown` operation."""
     started_s = trio.current_time()
     ending = trio.Event()
-    environments = await trio.to_thread.run_sync(setup.find_environments)
+    catalog = Catalog(await trio.to_thread.run_sync(setup.find_environments))
     async with (
         setup.open_launcher() as launcher,
         trio.open_nursery() as sessions,
     ):
-        async with trio.open_nursery() as upkeep:
+        async with trio.open_nursery() as upkeep, open_keeper() as keeper:
+            discovery = Discovery(
+                keeper,
+                catalog,
+                setup.settings.defaults,
+                owners=trusted_owners(),
+                home=setup.home,
+            )
+            await discovery.begin(setup.sources, setup.sandbox_directory)
             registry = Registry(
                 setup.settings,
-                environments,
+                catalog,
                 launcher,
                 home=setup.home,
                 private=setup.private,
@@ -88,6 +104,7 @@ async def serve(setup: Setup) -> None:
                 upkeep=upkeep,
                 shares=setup.shares,
                 memory=HostMemory(),
+                discovery=discovery,
             )
             endpoint = EndpointLoader()
             server = ControlServer(

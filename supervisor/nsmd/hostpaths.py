@@ -126,17 +126,33 @@ def why_untrusted(path: str, owners: Collection[int]) -> str | None:
     """
     folder = os.path.dirname(path)
     for part in _ancestors_and_self(path):
-        found = os.stat(part)
-        if found.st_uid not in owners:
-            return f"{part} belongs to user {found.st_uid}"
-        # In a sticky directory such as /tmp others cannot rename what is ours; Nix's store is one,
-        # which its builders' group may write to.
-        if part not in (path, folder) and found.st_mode & stat.S_ISVTX:
-            continue
-        if found.st_mode & stat.S_IWOTH:
-            return f"{part} is writable by everyone"
-        if found.st_mode & stat.S_IWGRP and not _is_own_group(found.st_gid, part):
-            return f"{part} is writable by group {found.st_gid}"
+        shared = part not in (path, folder)
+        if reason := why_replaceable(part, os.stat(part), owners, may_be_shared=shared):
+            return reason
+    return None
+
+
+def why_replaceable(
+    part: str, found: os.stat_result, owners: Collection[int], *, may_be_shared: bool
+) -> str | None:
+    """Why somebody else could exchange one part of a path, or what lies in it.
+
+    Args:
+        part: absolute.
+        found: its status.
+        owners: user ids that are trusted with it.
+        may_be_shared: it may be a directory of many users, like /tmp or /nix/store.
+    """
+    if found.st_uid not in owners:
+        return f"{part} belongs to user {found.st_uid}"
+    # In a sticky directory such as /tmp others cannot rename what is ours; Nix's store is one,
+    # which its builders' group may write to.
+    if stat.S_ISLNK(found.st_mode) or (may_be_shared and found.st_mode & stat.S_ISVTX):
+        return None
+    if found.st_mode & stat.S_IWOTH:
+        return f"{part} is writable by everyone"
+    if found.st_mode & stat.S_IWGRP and not _is_own_group(found.st_gid, part):
+        return f"{part} is writable by group {found.st_gid}"
     return None
 
 

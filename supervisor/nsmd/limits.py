@@ -75,6 +75,18 @@ def check_code(code: str) -> None:
         )
 
 
+def check_keeps_state(environment: Environment) -> None:
+    """
+    Raises:
+        BadRequestError: it has no sessions.
+    """
+    if not environment.keeps_state:
+        raise BadRequestError(
+            f"Environment {environment.name!r} keeps no state, so it has no sessions.",
+            hint="Leave `session` out: each call then runs in a fresh jail.",
+        )
+
+
 def time_limit(asked_s: float | None, environment: Environment) -> tuple[float, float | None]:
     """The time limit that holds and, if it was clamped, the one that was asked for.
 

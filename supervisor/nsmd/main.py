@@ -17,6 +17,7 @@ from nsmd import servicemanager
 from nsmd.descriptors import raise_limit, share_out
 from nsmd.listening import BACKLOG, PlaceError, hold_lock, listening_socket
 from nsmd.settings import Settings
+from nsmd.values import Sources
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
@@ -122,6 +123,7 @@ class _Starter:
         import trio  # noqa: PLC0415 (reports are quick without it)
 
         from nsmd import daemon, heap  # noqa: PLC0415
+        from nsmd.artifacts.sources import sources_of  # noqa: PLC0415
         from nsmd.environments import find_environments  # noqa: PLC0415
         from nsmd.jail import BwrapLauncher  # noqa: PLC0415
         from nsmd.limits import session_limits  # noqa: PLC0415
@@ -154,6 +156,8 @@ class _Starter:
                 search_path,
                 unreadable=launcher.user.why_unreadable,
             ),
+            sources=sources_of(os.environ) or Sources(),
+            sandbox_directory=os.path.join(paths.config_dir(), "sandboxes"),
             announce=self._announce,
         )
         trio.run(daemon.serve, setup)

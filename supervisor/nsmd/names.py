@@ -1,4 +1,4 @@
-"""Names of sessions: what is allowed, and readable fresh ones."""
+"""Names of sessions and environments: what is allowed, and readable fresh ones."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from nsm.wire.errors import BadRequestError
 
 NEW = "new"
 """The name that asks for a fresh one."""
+
+ENVIRONMENT_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
 
 _ALLOWED = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 

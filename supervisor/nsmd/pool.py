@@ -12,7 +12,7 @@ import logging
 import math
 import os
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -24,7 +24,7 @@ from nsmd.lifecycle import State
 from nsmd.poolpolicy import KindPlan, KindSeen, MemorySeen, Observation, Plan
 from nsmd.session import Session
 from nsmd.settings import PoolSettings
-from nsmd.values import JailSpec
+from nsmd.values import Environment, JailSpec
 
 log = logging.getLogger(__name__)
 
@@ -271,6 +271,11 @@ class Pool:
                 self._failed(kind, session)
         if self._short_s is not None or kind.failures:
             self.look_soon()
+
+    def keep_only(self, environments: Collection[Environment]) -> None:
+        """Others are gone, or were replaced: nobody will ask for them."""
+        for spec in [spec for spec in self._kinds if spec.environment not in environments]:
+            self._shrink(self._kinds.pop(spec), 0, "its environment was removed or replaced")
 
     def look_soon(self) -> None:
         """Something changed that may change the plan."""

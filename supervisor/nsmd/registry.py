@@ -7,32 +7,32 @@ without bound.
 
 from __future__ import annotations
 
-import difflib
 import logging
 import os
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Protocol
 
 import trio
 
 from nsm.wire.errors import (
     BadProjectError,
     BadRequestError,
-    EnvironmentUnavailableError,
     ShuttingDownError,
-    UnknownEnvironmentError,
     UnknownExecutionError,
     UnknownSessionError,
     WrongEnvironmentError,
 )
 from nsm.wire.transcripts import EndedRow
 from nsmd import names, procstats, project
+from nsmd.catalog import ALIASES, Catalog
 from nsmd.descriptors import Shares
 from nsmd.directory import Directory
 from nsmd.execution import Execution, Origin
 from nsmd.habits import Habits
 from nsmd.history import EndedSessions, Executions
 from nsmd.jail import Launcher
-from nsmd.limits import check_code, session_limits, session_room, time_limit
+from nsmd.limits import check_code, check_keeps_state, session_limits, session_room, time_limit
 from nsmd.listing import ended_row, live_row
 from nsmd.places import Places, Turn
 from nsmd.pool import Memory, Pool
@@ -49,6 +49,7 @@ from nsmd.values import (
     ProjectMount,
     RunRequest,
     SessionInfo,
+    Sources,
     Tenancy,
 )
 
@@ -57,8 +58,30 @@ log = logging.getLogger(__name__)
 CONCURRENT_STARTS = 4
 """Jails started at once. More only makes each slower: a start is all CPU and mount work."""
 
-ALIASES: Mapping[str, str] = {"shell": "bash"}
-"""Older names of environments."""
+
+class Discovery(Protocol):
+    """Looks for environments and puts them into the catalog."""
+
+    def opened(self, own: Sources | None) -> AbstractAsyncContextManager[None]:
+        """While the block lasts, a client with these sources is there."""
+        ...
+
+    async def look(self) -> None:
+        """Look again."""
+
+
+class NothingToDiscover:
+    """All environments are in the catalog already."""
+
+    @asynccontextmanager
+    async def opened(self, own: Sources | None) -> AsyncGenerator[None]:
+        """See `Discovery`."""
+        del own
+        yield
+
+    async def look(self) -> None:
+        """See `Discovery`."""
+
 
 Measure = Callable[[Sequence[int]], Awaitable[Mapping[int, procstats.Usage]]]
 
@@ -73,7 +96,7 @@ class Registry:
 
     Args:
         settings: limits.
-        environments: what there is to run in, in the order in which it is shown.
+        catalog: what there is to run in.
         launcher: how jails are started.
         home: the user's home directory, never mounted as a project.
         private: further directories that are never mounted: the supervisor's own.
@@ -83,12 +106,13 @@ class Registry:
         measure: what the processes below some PID 1s use.
         memory: what there is of it for spares; None sets no limit.
         shares: of the supervisor's descriptors; None sets no limit.
+        discovery: looks for environments; None finds no others.
     """
 
     def __init__(
         self,
         settings: Settings,
-        environments: Sequence[Environment],
+        catalog: Catalog,
         launcher: Launcher,
         *,
         home: str,
@@ -99,9 +123,10 @@ class Registry:
         measure: Measure = measure_in_thread,
         memory: Memory | None = None,
         shares: Shares | None = None,
+        discovery: Discovery | None = None,
     ) -> None:
         self._settings = settings
-        self._environments = {environment.name: environment for environment in environments}
+        self.catalog = catalog
         self._launcher = launcher
         self._nursery = sessions
         self._home = home
@@ -126,12 +151,25 @@ class Registry:
         room = session_room(settings, shares)
         self._places = Places(room, self.live_sessions, self._starts)
         self.pool = Pool(settings.pool, self._start_session, upkeep, memory)
+        self._discovery = discovery or NothingToDiscover()
+        catalog.subscribe(self._environments_changed)
 
     # What there is.
 
-    def environments(self) -> Sequence[Environment]:
-        """All environments, unusable ones included, in the order in which they are shown."""
-        return tuple(self._environments.values())
+    def environments(self, client: Client) -> Sequence[Environment]:
+        """Those of a client, unusable ones included, in the order in which they are shown."""
+        return self.catalog.view(client).environments
+
+    def subscribe(self, changed: Callable[[], None]) -> Callable[[], None]:
+        """Have a function called when environments change; returns what ends that."""
+        return self.catalog.subscribe(changed)
+
+    async def look(self) -> None:
+        """Look for environments again: somebody asks for what is not known."""
+        await self._discovery.look()
+
+    def _environments_changed(self) -> None:
+        self.pool.keep_only(self.catalog.reachable())
 
     def live_sessions(self) -> list[Session]:
         """Sessions that belong to somebody."""
@@ -181,35 +219,45 @@ class Registry:
 
     # Clients that have just come.
 
-    def attached(self, *, variables: Mapping[str, str], cwd: str | None) -> None:
-        """A client is there whose roots are not known yet; arguments as for `resolve_project`."""
-        try:
-            mount, _ = self.resolve_project(variables=variables, root=None, cwd=cwd)
-        except BadProjectError:
-            return  # which the client is told when it asks for something
-        if mount is not None:
-            self.expect(mount)
-
-    def expect(self, project: ProjectMount | None) -> None:
-        """A client with that project is there: keep ready what it is likely to use.
+    @asynccontextmanager
+    async def attached(
+        self, *, variables: Mapping[str, str], cwd: str | None, sources: Sources | None
+    ) -> AsyncGenerator[None]:
+        """While the block lasts, a client is there whose roots are not known yet.
 
         Args:
-            project: what its sessions will see, as far as it is known yet.
+            variables, cwd: as for `resolve_project`.
+            sources: of its own environments, which have been looked for when the block begins.
         """
-        for env in self._habits.project_came(project):
-            self._warm(env, project)
+        async with self._discovery.opened(sources):
+            try:
+                mount, _ = self.resolve_project(variables=variables, root=None, cwd=cwd)
+            except BadProjectError:
+                mount = None  # which the client is told when it asks for something
+            if mount is not None:
+                self.expect(Client(name="", scope="", project=mount, sources=sources))
+            yield
+
+    def expect(self, client: Client) -> None:
+        """A client is there: keep ready what it is likely to use.
+
+        Args:
+            client: its project and sources, as far as they are known yet.
+        """
+        for env in self._habits.project_came(client.project):
+            self._warm(env, client)
 
     def greet(self, program: str, scope: str) -> None:
         """A program of the control socket is there: keep ready what it used the last times."""
         for env, mount in self._habits.program_came(program, scope):
-            self._warm(env, mount)
+            self._warm(env, Client(name=program, scope=scope, project=mount))
 
-    def _warm(self, env: str, mount: ProjectMount | None) -> None:
-        environment = self._environments.get(env)
-        if environment is None or environment.problem is not None:
+    def _warm(self, env: str, client: Client) -> None:
+        environment = self.catalog.view(client).names.get(env)
+        if environment is None or environment.problem is not None or not environment.keeps_state:
             return
         try:
-            self.pool.expect(self._spec(environment, mount))
+            self.pool.expect(self._spec(environment, client.project))
         except BadProjectError:
             log.debug("the project of a client that has come is gone")
 
@@ -229,11 +277,19 @@ class Registry:
             NsmError: the request cannot be carried out; the type says why.
         """
         self._check_open()
-        environment = self._environment(request.env)
+        # What a live session runs in counts, whatever has become of that environment since.
+        live = self._meant(request)
+        if live is not None:
+            environment = live.spec.environment
+        else:
+            environment = self.catalog.find(request.client, request.env)
         check_code(request.code)
         limit = time_limit(request.timeout_s, environment)
         execution_id = self._execution_id(request.execution_id)
-        session, created, replaced = self._session_for(request, environment)
+        if live is not None:
+            session, created, replaced = live, False, None
+        else:
+            session, created, replaced = self._session_for(request, environment)
         origin = Origin(
             env=environment.name,
             created=created,
@@ -395,13 +451,24 @@ class Registry:
             session.end_reason,
         )
 
+    def _meant(self, request: RunRequest) -> Session | None:
+        """The live session that a call names, if it runs the environment that the call names."""
+        if request.session is None:
+            return None
+        session = self._directory.named(request.client.scope, request.session)
+        if session is None or not session.live:
+            return None
+        bound, env = session.spec.environment.name, request.env
+        return session if bound in (env, ALIASES.get(env)) else None
+
     def _session_for(
         self, request: RunRequest, environment: Environment
     ) -> tuple[Session, bool, str | None]:
-        """The session, whether it is new, and how an earlier one of the name ended."""
+        """A new session, that it is new, and how an earlier one of the name ended."""
         client, name = request.client, request.session
         if name is None:
             return self._new_session(client, environment, None), True, None
+        check_keeps_state(environment)
         if name == names.NEW:
             name = names.fresh(
                 environment.name, lambda n: self._directory.named(client.scope, n) is not None
@@ -409,14 +476,12 @@ class Registry:
         names.check(name)
         session = self._directory.named(client.scope, name)
         if session is not None and session.live:
-            if session.spec.environment.name != environment.name:
-                bound = session.spec.environment.name
-                raise WrongEnvironmentError(
-                    f"Session {name!r} runs {bound}, not {environment.name}.",
-                    hint=f"Use another session name for {environment.name}, or env={bound!r}.",
-                    data={"session_env": bound, "env": environment.name},
-                )
-            return session, False, None
+            bound = session.spec.environment.name
+            raise WrongEnvironmentError(
+                f"Session {name!r} runs {bound}, not {environment.name}.",
+                hint=f"Use another session name for {environment.name}, or env={bound!r}.",
+                data={"session_env": bound, "env": environment.name},
+            )
         created = self._new_session(client, environment, name)
         if session is not None:  # it is ending right now, and has not reported yet
             self._ended.add(client.scope, name, session.end_reason)
@@ -477,24 +542,6 @@ class Registry:
         self._directory.add(session)
         self._nursery.start_soon(session.run, name=repr(session))
         return session
-
-    def _environment(self, name: str) -> Environment:
-        environment = self._environments.get(name) or self._environments.get(ALIASES.get(name, ""))
-        if environment is None:
-            known = [e.name for e in self._environments.values() if e.problem is None]
-            near = difflib.get_close_matches(name, [*known, *ALIASES], n=1)
-            guess = f"Did you mean {near[0]!r}? " if near else ""
-            raise UnknownEnvironmentError(
-                f"No environment {name[:80]!r}.",
-                hint=f"{guess}Available: {', '.join(known) or 'none'}.",
-                data={"available": known},
-            )
-        if environment.problem is not None:
-            raise EnvironmentUnavailableError(
-                f"Environment {environment.name!r} is unavailable: {environment.problem}",
-                hint="`nsm envs` and `nsm doctor` say more.",
-            )
-        return environment
 
     def _execution_id(self, wanted: str | None) -> str:
         if wanted is None:

@@ -16,8 +16,10 @@ _STRICT: dict[str, Any] = {"extra": "forbid"}
 
 Preset = Literal["python", "bash", "node"]
 PRESETS: tuple[Preset, ...] = get_args(Preset)
-Seconds = Annotated[float, Gt(0), Le(366 * 86400)]
-Megabytes = Annotated[int, Ge(1), Le(1024 * 1024)]
+MAX_SECONDS = 366 * 86400
+MAX_MEGABYTES = 1024 * 1024
+Seconds = Annotated[float, Gt(0), Le(MAX_SECONDS)]
+Megabytes = Annotated[int, Ge(1), Le(MAX_MEGABYTES)]
 
 DEFAULT_JAIL_UID = 65530
 """Host user and group of jails under a supervisor started by root.

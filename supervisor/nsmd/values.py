@@ -106,6 +106,21 @@ class Environment:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EnvironmentProblem:
+    """Why an environment, or a place that should have some, cannot be used.
+
+    Attributes:
+        name: the environment's, as far as it is known; None for the place as a whole.
+        where: what is at fault, e.g. a path.
+        why: a sentence without its end, for people and models.
+    """
+
+    name: str | None
+    where: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Sources:
     """Where a client's own environments come from: what its entry says, as it says it.
 

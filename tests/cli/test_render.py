@@ -132,12 +132,14 @@ def test_environments() -> None:
             name="node", interpreter="node", available=False, problem="no `node`\x1b on PATH"
         ),
     ]
-    assert render.environments([EnvironmentRow.from_wire(row) for row in made]).splitlines() == [
+    assert render.environments(
+        [EnvironmentRow.from_wire(row) for row in made], "/h"
+    ).splitlines() == [
         "NAME         INTERPRETER  LIMIT   MEMORY  SOURCE  DESCRIPTION",
         "bash, shell  bash           30s  512 MiB  preset  Python 3.11.2",
         "node         node           30s  512 MiB  preset  unavailable: no `node`\\x1b on PATH",
     ]
-    assert render.environments([]) == "No environments."
+    assert render.environments([], "/h") == "No environments."
 
 
 def test_pool() -> None:

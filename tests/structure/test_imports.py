@@ -19,7 +19,8 @@ SOURCES = {
 FLOORS = (
     ("values", "settings", "timer", "descriptors", "heap"),
     ("config", "names", "limits", "hostpaths", "packages", "demand", "habits", "poolpolicy"),
-    ("interpreters", "environments", "project"),
+    ("catalog",),
+    ("interpreters", "environments", "project", "artifacts"),
     ("procstats", "hostmemory", "jail", "nix"),
     ("templates",),
     ("agentframes",),

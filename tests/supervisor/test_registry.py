@@ -28,6 +28,7 @@ from nsm.wire.errors import (
     UnknownSessionError,
     WrongEnvironmentError,
 )
+from nsmd.catalog import Catalog
 from nsmd.places import MAX_WAITING, WAIT_S
 from nsmd.project import check_project
 from nsmd.registry import CONCURRENT_STARTS, Registry
@@ -80,7 +81,7 @@ async def bench(
             async with trio.open_nursery() as upkeep:
                 registry = Registry(
                     settings or Settings(pool=PoolSettings(min_spares=1)),
-                    [PYTHON, BASH, BROKEN],
+                    Catalog([PYTHON, BASH, BROKEN]),
                     launcher,
                     home="/home/user",
                     sessions=sessions,
@@ -284,8 +285,9 @@ async def test_what_a_client_will_likely_use_is_ready_when_it_asks(
     mount = check_project(str(tmp_path), "/project", "/home/user")
     client = dataclasses.replace(ALICE, project=mount)
     async with bench(Settings()) as it:
-        it.registry.attached(variables={"PROJECT_DIR": str(tmp_path)}, cwd=None)
-        await trio.sleep(1)
+        variables = {"PROJECT_DIR": str(tmp_path)}
+        async with it.registry.attached(variables=variables, cwd=None, sources=None):
+            await trio.sleep(1)
         assert len(it.launcher.jails) == 2  # Python and Bash; there is no Node here
         await it.run(client=client)
         await it.run(client=client, env="bash", session="b")
@@ -296,9 +298,9 @@ async def test_a_client_whose_project_cannot_be_is_expected_to_do_nothing(
     autojump_clock: trio.abc.Clock,
 ) -> None:
     async with bench(Settings()) as it:
-        it.registry.attached(variables={"PROJECT_DIR": "/nowhere"}, cwd=None)
-        it.registry.attached(variables={}, cwd="/")
-        await trio.sleep(1)
+        for variables, cwd in (({"PROJECT_DIR": "/nowhere"}, None), ({}, "/")):
+            async with it.registry.attached(variables=variables, cwd=cwd, sources=None):
+                await trio.sleep(1)
         assert it.launcher.jails == []
 
 

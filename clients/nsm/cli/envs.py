@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from nsm.cli import render, terminal
 from nsm.cli.options import EXIT_OK, Parser
 from nsm.client import Client
@@ -26,5 +28,5 @@ def main(arguments: list[str]) -> int:
     if options.json:
         terminal.out_json([row._asdict() for row in rows])
     else:
-        terminal.out(render.environments(rows))
+        terminal.out(render.environments(rows, os.path.expanduser("~")))
     return EXIT_OK

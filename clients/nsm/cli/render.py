@@ -157,7 +157,7 @@ def killed(rows: Sequence[KilledSession]) -> str:
     )
 
 
-def environments(rows: Sequence[EnvironmentRow]) -> str:
+def environments(rows: Sequence[EnvironmentRow], home: str) -> str:
     """The table of `nsm envs`."""
     if not rows:
         return "No environments."
@@ -165,11 +165,11 @@ def environments(rows: Sequence[EnvironmentRow]) -> str:
         "NAME INTERPRETER LIMIT MEMORY SOURCE DESCRIPTION".split(),
         (
             (
-                ", ".join((row.name, *row.aliases)),
-                row.interpreter,
-                duration(row.timeout_s),
-                f"{row.memory_mb} MiB",
-                row.source,
+                ", ".join((row.name or "-", *row.aliases)),
+                row.interpreter or "-",
+                duration(row.timeout_s) if row.interpreter else "-",
+                f"{row.memory_mb} MiB" if row.interpreter else "-",
+                _below_home(row.source, home),
                 _environment_note(row),
             )
             for row in rows
@@ -179,11 +179,13 @@ def environments(rows: Sequence[EnvironmentRow]) -> str:
 
 
 def _environment_note(row: EnvironmentRow) -> str:
+    only = f" [only for {row.only_for}]" if row.only_for else ""
     if not row.available:
-        return f"unavailable: {row.problem}"
+        return f"unavailable: {row.problem}{only}"
     preload = f", with {', '.join(row.preload)}" if row.preload else ""
+    stateless = "" if row.keeps_state else " (no sessions)"
     cold = f" (starts slowly: {row.cold_start})" if row.cold_start else ""
-    return f"{row.description}{preload}{cold}"
+    return f"{row.description}{preload}{stateless}{cold}{only}"
 
 
 def pool(report: PoolReport, home: str) -> str:

@@ -150,17 +150,21 @@ class SessionRow(NamedTuple):
 
 
 class EnvironmentRow(NamedTuple):
-    """One environment.
+    """One environment, or a reason why one is missing.
 
     Attributes:
+        name: empty where something is the matter with all of a source.
+        interpreter: empty where it is not known.
         problem: why it cannot be used, for people; None when `available`.
         source: where it comes from, e.g. ``preset``.
         program: the interpreter's path in the jail; empty when unavailable.
         timeout_s: default and upper limit of one run, seconds.
         memory_mb: memory limit of a session, MiB.
         preload: Python modules that its sessions find imported already.
+        keeps_state: whether it has sessions.
         cold_start: why its last session was not forked from a template; None if it was.
         aliases: other names that it answers to.
+        only_for: for whom it is, for people; None if for everyone.
     """
 
     name: str
@@ -173,8 +177,10 @@ class EnvironmentRow(NamedTuple):
     timeout_s: float
     memory_mb: int
     preload: tuple[str, ...]
+    keeps_state: bool
     cold_start: str | None
     aliases: tuple[str, ...]
+    only_for: str | None
 
     @classmethod
     def from_wire(cls, wire: Mapping[str, Any]) -> Self:
@@ -191,8 +197,10 @@ class EnvironmentRow(NamedTuple):
             timeout_s=row.number("timeout_s"),
             memory_mb=row.integer("memory_mb"),
             preload=row.texts("preload"),
+            keeps_state=row.flag("keeps_state"),
             cold_start=row.optional("cold_start", row.text),
             aliases=row.texts("aliases"),
+            only_for=row.optional("only_for", row.text),
         )
 
 

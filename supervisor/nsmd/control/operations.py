@@ -10,13 +10,13 @@ import trio
 
 from nsm._version import __version__
 from nsm.wire.errors import BadRequestError, NsmError
+from nsmd.catalog import Listed
 from nsmd.control import arguments, filing, joining, pooling, running
 from nsmd.control.call import Call, Operation, Right
 from nsmd.execution import Execution
 from nsmd.listing import as_row
-from nsmd.registry import ALIASES
 from nsmd.session import Session
-from nsmd.values import Client, Environment, OutputSink, ProjectMount, RunRequest
+from nsmd.values import Client, EnvironmentProblem, OutputSink, ProjectMount, RunRequest
 
 KILL_WAIT_S = 5.0
 """How long `kill` waits for what it killed to be gone; the kernel needs milliseconds."""
@@ -102,12 +102,9 @@ async def _interrupt(call: Call) -> dict[str, Any]:
 
 
 async def _envs(call: Call) -> dict[str, Any]:
-    return {
-        "environments": [
-            _environment(environment, call.services.cold_starts.get(environment.name))
-            for environment in call.services.registry.environments()
-        ]
-    }
+    registry, cold_starts = call.services.registry, call.services.cold_starts
+    await registry.look()
+    return {"environments": [_listed(each, cold_starts) for each in registry.catalog.listed()]}
 
 
 async def _shutdown(call: Call) -> dict[str, Any]:
@@ -163,18 +160,38 @@ def _project(call: Call) -> ProjectMount | None:
     )
 
 
-def _environment(environment: Environment, cold_start: str | None) -> dict[str, Any]:
+def _listed(listed: Listed, cold_starts: Mapping[str, str]) -> dict[str, Any]:
+    item = listed.item
+    if isinstance(item, EnvironmentProblem):
+        return {
+            "name": item.name or "",
+            "interpreter": "",
+            "description": "",
+            "available": False,
+            "problem": item.why,
+            "source": item.where,
+            "program": "",
+            "timeout_s": 0.0,
+            "memory_mb": 0,
+            "preload": [],
+            "keeps_state": False,
+            "cold_start": None,
+            "aliases": [],
+            "only_for": listed.only_for,
+        }
     return {
-        "name": environment.name,
-        "interpreter": environment.interpreter,
-        "description": environment.description,
-        "available": environment.problem is None,
-        "problem": environment.problem,
-        "source": environment.source,
-        "program": environment.program,
-        "timeout_s": environment.timeout_s,
-        "memory_mb": environment.memory_mb,
-        "preload": list(environment.preload),
-        "cold_start": cold_start,
-        "aliases": [alias for alias, name in ALIASES.items() if name == environment.name],
+        "name": item.name,
+        "interpreter": item.interpreter,
+        "description": item.description,
+        "available": item.problem is None,
+        "problem": item.problem,
+        "source": item.source,
+        "program": item.program,
+        "timeout_s": item.timeout_s,
+        "memory_mb": item.memory_mb,
+        "preload": list(item.preload),
+        "keeps_state": item.keeps_state,
+        "cold_start": cold_starts.get(item.name),
+        "aliases": list(listed.aliases),
+        "only_for": listed.only_for,
     }

@@ -8,13 +8,20 @@ from typing import Any, Protocol
 
 import trio
 
-from nsm.wire.errors import OverloadedError
+from nsm.wire.errors import (
+    EnvironmentUnavailableError,
+    OverloadedError,
+    UnknownEnvironmentError,
+)
 from nsmd.control import arguments
 from nsmd.control.call import Call, Operation
 from nsmd.control.outgoing import MAX_WAITING_BYTES
 from nsmd.control.stream import OutputStream
 from nsmd.execution import Execution
 from nsmd.values import OutputSink, RunResult
+
+NO_ENVIRONMENT = (UnknownEnvironmentError, EnvironmentUnavailableError)
+"""Worth a second look at what there is."""
 
 
 class Submit(Protocol):
@@ -32,17 +39,29 @@ def not_streaming(submit: Submit) -> Callable[[Call], Execution | None]:
     """For a client that wants the result and nothing before; None for another."""
 
     def submit_if_so(call: Call) -> Execution | None:
-        return None if arguments.flag(call.args, "stream") else submit(call)
+        if arguments.flag(call.args, "stream"):
+            return None
+        try:
+            return submit(call)
+        except NO_ENVIRONMENT:
+            return None  # `streaming` looks for it
 
     return submit_if_so
 
 
 def streaming(submit: Submit) -> Operation:
-    """For a client that wants the output while the code runs."""
+    """For a client that wants the output while the code runs, or an environment that is not known:
+    it may have come a moment ago."""
 
     async def carry_out(call: Call) -> dict[str, Any]:
+        if not arguments.flag(call.args, "stream"):
+            return await _carry_out_after_look(call, submit)
         stream = OutputStream(call.room)
-        execution = submit(call, stream.put)
+        try:
+            execution = submit(call, stream.put)
+        except NO_ENVIRONMENT:
+            await call.services.registry.look()
+            execution = submit(call, stream.put)
         call.on_cancel(execution.interrupt)
         try:
             if not await _send_output_until_done(call, stream, execution):
@@ -54,6 +73,17 @@ def streaming(submit: Submit) -> Operation:
                 execution.abandon()
 
     return carry_out
+
+
+async def _carry_out_after_look(call: Call, submit: Submit) -> dict[str, Any]:
+    await call.services.registry.look()
+    execution = submit(call)
+    call.on_cancel(execution.interrupt)
+    try:
+        return result_to_wire(await execution.wait())
+    finally:
+        if not execution.done:  # cancelled: the client is gone
+            execution.abandon()
 
 
 async def _send_output_until_done(call: Call, stream: OutputStream, execution: Execution) -> bool:

@@ -10,6 +10,10 @@ from typing import Any, cast
 
 from nsm import jsonlines
 from nsm.wire.errors import BadRequestError, NsmError
+from nsmd.artifacts import metadata
+from nsmd.artifacts.metadata import MetadataError, SessionTimes
+from nsmd.artifacts.sources import sources_of
+from nsmd.values import Sources
 
 ATTACH_VERSION = 1
 """Of the exchange of first lines; what follows is versioned by MCP itself."""
@@ -43,6 +47,7 @@ class Attach:
         scope: `NSM_SCOPE`, or None for the client's own scope.
         idle_timeout_s, max_lifetime_s: the client's limits for new sessions; None for the
             configured ones.
+        sources: of environments that are for clients with this entry only.
     """
 
     variables: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -52,6 +57,7 @@ class Attach:
     scope: str | None = None
     idle_timeout_s: float | None = None
     max_lifetime_s: float | None = None
+    sources: Sources | None = None
 
 
 def parse_attach(line: bytes) -> Attach:
@@ -81,6 +87,8 @@ def parse_attach(line: bytes) -> Attach:
         raise BadRequestError('"variables" must be an object.')
     variables = {name: _text(name, given[name]) for name in VARIABLES if given.get(name)}
     _check_mode(variables.get("PROJECT_MODE"))
+    sources = sources_of(variables)
+    times = _session_times(sources)
     cwd, pid, version = attach.get("cwd"), attach.get("pid"), attach.get("program_version")
     return Attach(
         variables=variables,
@@ -88,9 +96,19 @@ def parse_attach(line: bytes) -> Attach:
         pid=pid if isinstance(pid, int) else 0,
         program_version=version[:40] if isinstance(version, str) else "",
         scope=_scope(variables.get("NSM_SCOPE")),
-        idle_timeout_s=_seconds("SESSION_IDLE_TIMEOUT", variables),
-        max_lifetime_s=_seconds("SESSION_MAX_LIFETIME", variables),
+        idle_timeout_s=_seconds("SESSION_IDLE_TIMEOUT", variables) or times.idle_timeout_s,
+        max_lifetime_s=_seconds("SESSION_MAX_LIFETIME", variables) or times.max_lifetime_s,
+        sources=sources,
     )
+
+
+def _session_times(sources: Sources | None) -> SessionTimes:
+    if sources is None or sources.metadata is None:
+        return SessionTimes()
+    try:
+        return metadata.entries(sources.metadata)[1]
+    except MetadataError:
+        return SessionTimes()  # which is told where its environments are listed
 
 
 def accepted(*, version: str, pid: int) -> bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+from contextlib import AsyncExitStack
 
 import trio
 
@@ -47,11 +48,14 @@ async def serve_attachment(
 
     Cancellation: the client's calls are abandoned; it sees end-of-file.
     """
-    async with stream:
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(stream)
         try:
             line, rest = await _first_line(stream, first_bytes)
             attach = parse_attach(line)
-            runner.attached(variables=attach.variables, cwd=attach.cwd)
+            await stack.enter_async_context(
+                runner.attached(variables=attach.variables, cwd=attach.cwd, sources=attach.sources)
+            )
             serve = await endpoint.serve()
             await stream.send_all(accepted(version=__version__, pid=os.getpid()))
         except NsmError as error:

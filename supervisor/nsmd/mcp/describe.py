@@ -16,6 +16,8 @@ TOOL_NAME = "run"
 TITLE = "Run code in a jail"
 INSTRUCTIONS = "nsm runs code in jailed sessions on this machine. Use its one tool, `run`."
 
+_NO_SESSIONS = "(no sessions)"
+
 _MAX_LINE_CHARS = 100
 """Of one environment's description, and of a reason: whoever wrote it may not have been brief."""
 
@@ -30,7 +32,7 @@ def describe(environments: Sequence[Environment], project: ProjectMount | None, 
     """
     usable = [e for e in environments if e.problem is None]
     lines = ["Run code in a jailed interpreter. `env` is one of:"]
-    lines += [_entry(e.name, e.description or e.interpreter) for e in usable]
+    lines += [_entry(e.name, _text_of(e)) for e in usable]
     if not usable:
         lines = ["Runs code in a jail, but no environment is usable now (`nsm doctor`):"]
         lines += [_entry(e.name, e.problem or "") for e in environments]
@@ -77,6 +79,11 @@ def hints() -> dict[str, bool | str]:
         "idempotentHint": False,
         "openWorldHint": False,
     }
+
+
+def _text_of(environment: Environment) -> str:
+    text = environment.description or environment.interpreter
+    return text if environment.keeps_state else f"{_NO_SESSIONS} {text}"
 
 
 def _entry(name: str, text: str) -> str:

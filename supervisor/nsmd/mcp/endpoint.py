@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -17,6 +17,7 @@ from mcp_types import (
     SERVER_INFO_META_KEY,
     CallToolRequestParams,
     CallToolResult,
+    JSONRPCMessage,
     ListRootsRequest,
     ListRootsResult,
     ListToolsResult,
@@ -29,10 +30,18 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import ValidationError
 
 from nsm._version import __version__
-from nsm.wire.errors import BadProjectError, BadRequestError, InternalError, NsmError
+from nsm.wire.errors import (
+    BadProjectError,
+    BadRequestError,
+    EnvironmentUnavailableError,
+    InternalError,
+    NsmError,
+    UnknownEnvironmentError,
+)
 from nsmd.mcp import describe, wire
 from nsmd.mcp.arguments import RunArguments, parse_arguments
 from nsmd.mcp.attach import Attach
+from nsmd.mcp.listed import Listed
 from nsmd.mcp.progress import ProgressFeed
 from nsmd.mcp.render import ToolReply, render_error, render_result
 from nsmd.mcp.router import Call, Era, Router
@@ -53,6 +62,9 @@ _LEFT_OUT_CHARS = 100
 
 _NOTES_CHARS = 2000
 """Room for the bracketed lines on top of the output."""
+
+NO_ENVIRONMENT = (UnknownEnvironmentError, EnvironmentUnavailableError)
+"""Worth a second look at what there is."""
 
 _NAME = "nsm"
 _MAX_CLIENT_CHARS = 64
@@ -106,7 +118,12 @@ class Endpoint:
         self._info = {"name": _NAME, "version": __version__}
         self._passed: _Passed | None = None
         self._forgotten = 0
+        self._listed = Listed()
         self.server = self._make_server()
+
+    async def announce(self, send: Callable[[JSONRPCMessage], Awaitable[None]]) -> None:
+        """See `nsmd.mcp.router.Endpoint`."""
+        await self._listed.announce(self._runner, send)
 
     def forget(self) -> None:
         """The client says something by which its calls may have to be answered otherwise."""
@@ -138,6 +155,8 @@ class Endpoint:
         except BadProjectError:
             self.forget()  # the usual way finds another directory, or says what is wrong
             return False
+        except NO_ENVIRONMENT:
+            return False  # the usual way looks for it
         except Exception as error:  # noqa: BLE001  # the boundary of a call, see `_reply`
             answer(self._result(_render_failure(error), modern))
             return True
@@ -157,6 +176,7 @@ class Endpoint:
             instructions=describe.INSTRUCTIONS,
             on_list_tools=self._list_tools,
             on_call_tool=self._call_tool,
+            on_subscriptions_listen=self._listed.listen,
         )
         # Not through the constructor, which warns that roots are deprecated: they are still what
         # most clients have.
@@ -173,10 +193,15 @@ class Endpoint:
         self._mount = None
         try:
             project, reason = await self._project(ctx)
-            self._runner.expect(project)
         except NsmError as error:
             project, reason = None, str(error)
-        description = describe.describe(self._runner.environments(), project, reason)
+            client = self._client_with(ctx, None)
+        else:
+            client = self._client_with(ctx, project)
+            self._runner.expect(client)
+        environments = self._runner.environments(client)
+        self._listed.note(ctx, client, environments)
+        description = describe.describe(environments, project, reason)
         tool = Tool(
             name=describe.TOOL_NAME,
             description=description,
@@ -224,10 +249,13 @@ class Endpoint:
         client = await self._client(ctx)
         wants_progress = progress_token_from_params(ctx.params) is not None
         feed = ProgressFeed() if wants_progress else None
+        request, on_output = self._request(client, arguments), feed.take if feed else None
         try:
-            execution = self._runner.submit(
-                self._request(client, arguments), feed.take if feed else None
-            )
+            try:
+                execution = self._runner.submit(request, on_output)
+            except NO_ENVIRONMENT:
+                await self._runner.look()
+                execution = self._runner.submit(request, on_output)
         except BadProjectError:
             self._mount = None  # another directory may be there, or meant, next time
             raise
@@ -264,12 +292,16 @@ class Endpoint:
 
     async def _client(self, ctx: Context) -> Client:
         project, _ = await self._project(ctx)
+        return self._client_with(ctx, project)
+
+    def _client_with(self, ctx: Context, project: ProjectMount | None) -> Client:
         name = _client_name(ctx)
         attach = self._attach
         return Client(
             name=name,
             scope=attach.scope or f"{name}:{clean(project.path) if project else '-'}",
             project=project,
+            sources=attach.sources,
             idle_timeout_s=attach.idle_timeout_s,
             max_lifetime_s=attach.max_lifetime_s,
         )

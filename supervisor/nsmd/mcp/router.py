@@ -12,7 +12,8 @@ from __future__ import annotations
 import enum
 import logging
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
@@ -66,6 +67,10 @@ class Endpoint(Protocol):
         self, call: Call, params: Mapping[str, Any], answer: Callable[[dict[str, Any]], None]
     ) -> bool:
         """Answer a tool call without the SDK, now or later; False if that must not be."""
+        ...
+
+    async def announce(self, send: Callable[[JSONRPCMessage], Awaitable[None]]) -> None:
+        """Tell the client of changes that it did not ask about, until cancelled."""
         ...
 
     def forget(self) -> None:
@@ -125,6 +130,7 @@ class Router:
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
                 nursery.start_soon(self._write, nursery.cancel_scope)
+                nursery.start_soon(self._announce)
                 for era in Era:
                     nursery.start_soon(self._run_loop, era, self._open_loop(era))
                 await self._read(first_bytes)
@@ -166,6 +172,10 @@ class Router:
                     await self._stream.send_all(line)
             except (trio.BrokenResourceError, trio.ClosedResourceError):
                 whole.cancel()  # nobody reads any more
+
+    async def _announce(self) -> None:
+        with suppress(anyio.BrokenResourceError):  # the client is gone, as the reader sees, too
+            await self._endpoint.announce(self.send)
 
     # Inputs.
 

@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
 from nsm.wire.errors import NsmError
-from nsmd.values import Environment, OutputSink, ProjectMount, RunRequest, RunResult
+from nsmd.values import (
+    Client,
+    Environment,
+    OutputSink,
+    ProjectMount,
+    RunRequest,
+    RunResult,
+    Sources,
+)
 
 
 class Execution(Protocol):
@@ -45,9 +54,21 @@ class Runner(Protocol):
         """
         ...
 
-    def environments(self) -> Sequence[Environment]:
-        """The current ones, in the order in which they are shown; some may have a `problem`."""
+    def environments(self, client: Client) -> Sequence[Environment]:
+        """A client's at this moment, in the order in which they are shown; some may have a
+        `problem`."""
         ...
+
+    def subscribe(self, changed: Callable[[], None]) -> Callable[[], None]:
+        """Have a function called when environments change; it must be quick and not raise.
+
+        Returns:
+            Ends that.
+        """
+        ...
+
+    async def look(self) -> None:
+        """Look for environments again: one may have come a moment ago."""
 
     def resolve_project(
         self, *, variables: Mapping[str, str], root: str | None, cwd: str | None
@@ -64,14 +85,19 @@ class Runner(Protocol):
         """
         ...
 
-    def attached(self, *, variables: Mapping[str, str], cwd: str | None) -> None:
-        """A client has attached, whose roots are not known yet: have sessions ready for it; quick.
+    def attached(
+        self, *, variables: Mapping[str, str], cwd: str | None, sources: Sources | None
+    ) -> AbstractAsyncContextManager[None]:
+        """While the block lasts, a client is there, whose roots are not known yet.
+
+        Its own environments are there when it begins, and sessions are kept ready for it.
 
         Args:
             variables, cwd: as for `resolve_project`.
+            sources: of its own environments.
         """
         ...
 
-    def expect(self, project: ProjectMount | None) -> None:
-        """A client is there whose sessions will see that project: have some ready; quick."""
+    def expect(self, client: Client) -> None:
+        """A client is there, whose project is known: have some sessions ready; quick."""
         ...

@@ -1,0 +1,213 @@
+"""Sources of environments, looked at now and again whenever what they depend on changes.
+
+Nothing polls: a notice of the kernel has a source looked at again, a moment later, since changes
+come in bursts. Where the kernel cannot tell (no watches left; a network file system that others
+write to), a source is looked at when somebody asks. Each has a task, and a thread while it is
+looked at, so that one that hangs holds up nobody but itself.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Protocol
+
+import trio
+
+from nsmd.artifacts.discovery import Scan
+from nsmd.artifacts.inotify import Inotify
+from nsmd.artifacts.watch import Watches
+from nsmd.values import EnvironmentProblem
+
+log = logging.getLogger(__name__)
+
+QUIET_S = 0.1
+"""A source is looked at when nothing has changed for so long: copying an artifact changes much."""
+
+PATIENCE_S = 2.0
+"""And after so long at the latest, if it never gets quiet."""
+
+LOOK_TIMEOUT_S = 5.0
+"""How long somebody who asks waits for a look; a disk may be slow, a network gone."""
+
+_MOST_LOOKS = 4
+"""In a row, while each finds new directories to watch."""
+
+Look = Callable[[], Scan]
+"""Looks at a source; blocks."""
+
+
+class Report(Protocol):
+    """Takes what a look found."""
+
+    def __call__(self, scan: Scan) -> None:
+        """Quick."""
+
+
+class Keeper:
+    """See the module; made by `open_keeper`.
+
+    Args:
+        nursery: owns the sources' tasks.
+    """
+
+    def __init__(self, nursery: trio.Nursery) -> None:
+        self._nursery = nursery
+        self._kept: dict[object, _Kept] = {}
+        self._watches: Watches | None = None
+        self._unwatched: str | None = None
+
+    def __repr__(self) -> str:
+        return f"<Keeper of {len(self._kept)} sources>"
+
+    def keep(self, key: object, where: str, look: Look, report: Report) -> None:
+        """Look at a source from now on.
+
+        Args:
+            key: to ask for it with, and to end it.
+            where: it is, for problems.
+            look: at it.
+            report: takes what was found, each time.
+        """
+        kept = self._kept[key] = _Kept(where, look, report, self._watches, self._unwatched)
+        self._nursery.start_soon(kept.run, name=f"environments of {where}")
+
+    def end(self, key: object) -> None:
+        """Look at a source no more."""
+        kept = self._kept.pop(key, None)
+        if kept is not None:
+            kept.end()
+
+    async def look(self, *keys: object) -> None:
+        """Have sources looked at again, and wait until they were, but not for long.
+
+        Args:
+            keys: which; all, if none are given.
+        """
+        waits = [kept.look_again() for key, kept in self._kept.items() if not keys or key in keys]
+        with trio.move_on_after(LOOK_TIMEOUT_S) as scope:
+            for looked in waits:
+                await looked.wait()
+        if scope.cancelled_caught:
+            log.warning("a source of environments takes long to look at")
+
+    async def watch(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Read the kernel's notices; returns at once where there are none to be had."""
+        try:
+            inotify = Inotify()
+        except OSError as error:
+            self._unwatched = (
+                f"changes are not noticed: {error.strerror} (raise `fs.inotify.max_user_instances` "
+                "with sysctl, then restart nsm)"
+            )
+            log.warning("environments: %s", self._unwatched)
+            task_status.started()
+            return
+        try:
+            self._watches = Watches(inotify)
+            task_status.started()
+            while True:
+                await trio.lowlevel.wait_readable(inotify.fd)
+                self._watches.read()
+        finally:
+            self._watches = None
+            inotify.close()
+
+
+class _Kept:
+    """One source and its task."""
+
+    def __init__(
+        self,
+        where: str,
+        look: Look,
+        report: Report,
+        watches: Watches | None,
+        unwatched: str | None,
+    ) -> None:
+        self._where = where
+        self._look = look
+        self._report = report
+        self._watches = watches
+        self._unwatched = unwatched
+        self._scope = trio.CancelScope()
+        self._ended = False
+        self._limiter = trio.CapacityLimiter(1)
+        self._next = trio.Event()  # set after the next look that begins
+        self._stirred = trio.Event()
+        self._asked = trio.Event()
+
+    def end(self) -> None:
+        """Look no more."""
+        self._scope.cancel()
+
+    def look_again(self) -> trio.Event:
+        """Have it looked at now; the event is set when that is done."""
+        self._asked.set()
+        self._stirred.set()
+        return self._next
+
+    def stir(self) -> None:
+        """Something changed."""
+        self._stirred.set()
+
+    async def run(self) -> None:
+        """Look, and look again."""
+        try:
+            with self._scope:
+                while True:
+                    looked, self._next = self._next, trio.Event()
+                    self._stirred, self._asked = trio.Event(), trio.Event()
+                    scan = await trio.to_thread.run_sync(
+                        self._look_and_watch, abandon_on_cancel=True, limiter=self._limiter
+                    )
+                    self._report(scan)
+                    looked.set()
+                    await self._stirred.wait()
+                    await self._quiet()
+        finally:
+            self._ended = True
+            self._next.set()
+            if self._watches is not None:
+                self._watches.forget(self.stir)
+
+    async def _quiet(self) -> None:
+        """Wait until nothing changes any more, or somebody asks."""
+        with trio.move_on_after(PATIENCE_S):
+            while not self._asked.is_set():
+                self._stirred = trio.Event()
+                with trio.move_on_after(QUIET_S) as quiet:
+                    await self._stirred.wait()
+                if quiet.cancelled_caught:
+                    return
+
+    def _look_and_watch(self) -> Scan:
+        scan = self._look()
+        unwatched = self._unwatched
+        if self._watches is not None and not self._ended:
+            for _ in range(_MOST_LOOKS):
+                new, unwatched = self._watches.want(self.stir, scan.places)
+                if not new:
+                    break
+                scan = self._look()
+        if unwatched is None:
+            return scan
+        problem = EnvironmentProblem(
+            name=None,
+            where=self._where,
+            why=f"{unwatched}; it is looked at when somebody runs `nsm envs`, or asks for an "
+            "environment that is not known",
+        )
+        return scan.with_problem(problem)
+
+
+@asynccontextmanager
+async def open_keeper() -> AsyncGenerator[Keeper]:
+    """A keeper; leaving the block ends all it keeps."""
+    async with trio.open_nursery() as nursery:
+        keeper = Keeper(nursery)
+        await nursery.start(partial(Keeper.watch, keeper))
+        yield keeper
+        nursery.cancel_scope.cancel()

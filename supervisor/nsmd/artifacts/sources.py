@@ -1,0 +1,124 @@
+"""What variables name: directories of artifacts and metadata, for everyone or for one client."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncGenerator, Collection, Mapping
+from contextlib import asynccontextmanager
+from functools import partial
+
+from nsmd.artifacts.discovery import (
+    METADATA_VARIABLE,
+    Scan,
+    printable,
+    scan_directory,
+    scan_metadata,
+)
+from nsmd.artifacts.keeper import Keeper
+from nsmd.catalog import Catalog, Rank, Source, own_sources
+from nsmd.settings import Defaults
+from nsmd.values import EnvironmentProblem, Sources
+
+DIRECTORY_VARIABLE = "NIX_SANDBOX_DIR"
+FLAKES_VARIABLE = "NIX_SANDBOX_ENVS"
+
+
+def sources_of(variables: Mapping[str, str]) -> Sources | None:
+    """The sources that variables name; None if they name none."""
+    given = variables.get(FLAKES_VARIABLE, "").split(",")
+    sources = Sources(
+        directory=variables.get(DIRECTORY_VARIABLE) or None,
+        metadata=variables.get(METADATA_VARIABLE) or None,
+        flakes=tuple(dict.fromkeys(flake.strip() for flake in given if flake.strip())),
+    )
+    return None if sources == Sources() else sources
+
+
+class Discovery:
+    """Keeps a catalog in step with what is there.
+
+    Args:
+        keeper: looks at sources.
+        catalog: takes what was found.
+        defaults: limits of environments that set none.
+        owners: whose programs are run.
+        home: of the user, for a `~`.
+    """
+
+    def __init__(
+        self,
+        keeper: Keeper,
+        catalog: Catalog,
+        defaults: Defaults,
+        *,
+        owners: Collection[int],
+        home: str,
+    ) -> None:
+        self._keeper = keeper
+        self._catalog = catalog
+        self._defaults = defaults
+        self._owners = owners
+        self._home = home
+        self._holders: dict[Source, int] = {}
+
+    async def begin(self, named: Sources, usual: str) -> None:
+        """Find what is for everyone.
+
+        Args:
+            named: by the supervisor's own variables.
+            usual: directory where they name none; it may be missing.
+        """
+        directory = Source(rank=Rank.DIRECTORY)
+        if named.directory is None:
+            self._keep_directory(directory, usual, expected=False)
+        else:
+            self._keep_directory(directory, named.directory, expected=True)
+        if named.metadata is not None:
+            self._keep_metadata(Source(rank=Rank.METADATA), named.metadata)
+        await self._keeper.look()
+
+    @asynccontextmanager
+    async def opened(self, own: Sources | None) -> AsyncGenerator[None]:
+        """While the block lasts, somebody is there who has these sources; they have been looked at
+        when it begins, unless that takes long."""
+        sources = [s for s in own_sources(own) if s.rank is not Rank.CLIENT_BUILT] if own else []
+        new = [source for source in sources if source not in self._holders]
+        for source in sources:
+            self._holders[source] = self._holders.get(source, 0) + 1
+        try:
+            for source in new:
+                if source.rank is Rank.CLIENT_DIRECTORY:
+                    self._keep_directory(source, source.of, expected=True)
+                else:
+                    self._keep_metadata(source, source.of)
+            if new:
+                await self._keeper.look(*new)
+            yield
+        finally:
+            for source in sources:
+                self._holders[source] -= 1
+                if not self._holders[source]:
+                    del self._holders[source]
+                    self._keeper.end(source)
+                    self._catalog.drop(source)
+
+    async def look(self) -> None:
+        """Look at everything again: somebody asks for what is not known."""
+        await self._keeper.look()
+
+    def _keep_directory(self, source: Source, named: str, *, expected: bool) -> None:
+        path = self._home + named[1:] if named == "~" or named.startswith("~/") else named
+        if not os.path.isabs(path):
+            why = "it is no absolute path, so nothing is looked for"
+            where = f"{DIRECTORY_VARIABLE}={printable(named)}"
+            self._catalog.put(source, (), [EnvironmentProblem(name=None, where=where, why=why)])
+            return
+        scan = partial(scan_directory, path, self._defaults, self._owners, expected=expected)
+        self._keeper.keep(source, printable(path), scan, partial(self._report, source))
+
+    def _keep_metadata(self, source: Source, text: str) -> None:
+        scan = partial(scan_metadata, text, self._defaults, self._owners)
+        self._keeper.keep(source, METADATA_VARIABLE, scan, partial(self._report, source))
+
+    def _report(self, source: Source, scan: Scan) -> None:
+        self._catalog.put(source, scan.environments, scan.problems)

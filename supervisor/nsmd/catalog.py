@@ -1,0 +1,342 @@
+"""The environments that there are at this moment, and for whom.
+
+Pure: who finds or builds environments puts them here, under the source that they come from. What a
+client sees is its *view*: of each name the environment of the source that ranks highest, where some
+sources are for everyone and others for one project, or for clients whose entry names them. Views
+are made when something changes, so that a call only looks one up.
+"""
+
+from __future__ import annotations
+
+import difflib
+import logging
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+from nsm.wire.errors import EnvironmentUnavailableError, UnknownEnvironmentError
+from nsmd.values import Client, Environment, EnvironmentProblem, Sources
+
+log = logging.getLogger(__name__)
+
+ALIASES: Mapping[str, str] = {"shell": "bash"}
+"""Older names of environments; what bears one itself comes first."""
+
+MAX_REMOVED = 256
+"""Environments that are remembered to have been there."""
+
+_TOLD = 3
+"""Problems of whole sources that an error names."""
+
+
+class Rank(IntEnum):
+    """Kinds of sources, the one that wins last."""
+
+    HOST = 0
+    """Presets and `[environments.NAME]` of config.toml."""
+    METADATA = 1
+    """`NIX_SANDBOX_METADATA` of the supervisor's own environment."""
+    BUILT = 2
+    """`nsm env add`."""
+    DIRECTORY = 3
+    """The sandbox directory."""
+    PROJECT = 4
+    """The development shell of a project's flake."""
+    CLIENT_METADATA = 5
+    CLIENT_BUILT = 6
+    CLIENT_DIRECTORY = 7
+    """`NIX_SANDBOX_METADATA`, `NIX_SANDBOX_ENVS` and `NIX_SANDBOX_DIR` of a client's entry."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """Where environments come from.
+
+    Attributes:
+        of: what tells apart sources of a rank that are not for everyone: a project's path, or the
+            value of the variable in a client's entry (of `NIX_SANDBOX_ENVS`, one reference).
+    """
+
+    rank: Rank
+    of: str = ""
+
+    @property
+    def only_for(self) -> str | None:
+        """For whom it is, for people; None for everyone."""
+        match self.rank:
+            case Rank.PROJECT:
+                return f"project {self.of}"
+            case Rank.CLIENT_METADATA:
+                return "clients with this NIX_SANDBOX_METADATA"
+            case Rank.CLIENT_BUILT:
+                return f"clients with {self.of} in NIX_SANDBOX_ENVS"
+            case Rank.CLIENT_DIRECTORY:
+                return f"clients with NIX_SANDBOX_DIR={self.of}"
+            case _:
+                return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """What one client can run code in.
+
+    Attributes:
+        environments: unusable ones included, in the order in which they are shown.
+        problems: why others are missing.
+        names: the environments by every name that they answer to.
+    """
+
+    environments: tuple[Environment, ...] = ()
+    problems: tuple[EnvironmentProblem, ...] = ()
+    names: Mapping[str, Environment] = field(default_factory=dict[str, Environment])
+
+    def aliases(self, environment: Environment) -> list[str]:
+        """Further names of one of its environments."""
+        return [a for a in ALIASES if a != environment.name and self.names.get(a) is environment]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listed:
+    """An environment or a problem, for a list of all of them.
+
+    Attributes:
+        only_for: as in `Source`.
+    """
+
+    item: Environment | EnvironmentProblem
+    only_for: str | None = None
+    aliases: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Said:
+    """What a source said last."""
+
+    environments: tuple[Environment, ...] = ()
+    problems: tuple[EnvironmentProblem, ...] = ()
+
+
+_Key = tuple[Sources | None, str | None]
+"""What a view depends on: a client's own sources, and the path of its project if that has some."""
+
+
+class Catalog:
+    """See the module.
+
+    Args:
+        environments: of the host.
+    """
+
+    def __init__(self, environments: Sequence[Environment] = ()) -> None:
+        self._said: dict[Source, _Said] = {}
+        self._projects: frozenset[str] = frozenset()
+        self._views: dict[_Key, View] = {}
+        self._everyones = View()
+        self._removed: OrderedDict[tuple[Source, str], str] = OrderedDict()
+        self._subscribers: dict[object, Callable[[], None]] = {}
+        self.put(Source(rank=Rank.HOST), environments)
+
+    def __repr__(self) -> str:
+        return f"<Catalog of {len(self._everyones.environments)} environments>"
+
+    # Who finds or builds environments.
+
+    def put(
+        self,
+        source: Source,
+        environments: Sequence[Environment],
+        problems: Sequence[EnvironmentProblem] = (),
+    ) -> None:
+        """Replace what a source says; tells subscribers if that changes anything.
+
+        Args:
+            source: whose word it is.
+            environments: usable or not, names unique.
+            problems: what else there should be, and why it is not.
+        """
+        said = _Said(environments=tuple(environments), problems=tuple(problems))
+        before = self._said.get(source, _Said())
+        self._said[source] = said
+        if said == before:
+            return
+        self._note(source, before, said)
+        self._changed()
+
+    def drop(self, source: Source) -> None:
+        """Nobody is left whom a source is for."""
+        said = self._said.pop(source, None)
+        for key in [key for key in self._removed if key[0] == source]:
+            del self._removed[key]
+        if said is not None and said != _Said():
+            self._changed()
+
+    def subscribe(self, changed: Callable[[], None]) -> Callable[[], None]:
+        """Have a function called after each change; it must be quick and not raise.
+
+        Returns:
+            Ends that.
+        """
+        token = object()
+        self._subscribers[token] = changed
+
+        def unsubscribe() -> None:
+            self._subscribers.pop(token, None)
+
+        return unsubscribe
+
+    # Who runs code.
+
+    def view(self, client: Client) -> View:
+        """What a client can run code in."""
+        project = client.project
+        path = project.path if project is not None and project.path in self._projects else None
+        if client.sources is None and path is None:
+            return self._everyones
+        key = client.sources, path
+        view = self._views.get(key)
+        if view is None:
+            sources = self._sources(*key)
+            if all(source.only_for is None for source in sources):
+                return self._everyones  # as it is while nobody looks after the client's own
+            view = self._views[key] = self._make(sources)
+        return view
+
+    def find(self, client: Client, name: str) -> Environment:
+        """The environment that a client means.
+
+        Raises:
+            EnvironmentUnavailableError: it cannot be used; the message says why.
+            UnknownEnvironmentError: there is none; the message says which there are.
+        """
+        view = self.view(client)
+        environment = view.names.get(name)
+        if environment is None:
+            raise self._unknown(client, view, name)
+        if environment.problem is not None:
+            raise _unavailable(environment.name, environment.problem)
+        return environment
+
+    def reachable(self) -> frozenset[Environment]:
+        """Every environment that a call of somebody may mean."""
+        views = [self._everyones, *self._views.values()]
+        return frozenset(environment for view in views for environment in view.environments)
+
+    def listed(self) -> Iterator[Listed]:
+        """Everything there is, for everyone first."""
+        everyone = self._everyones
+        for environment in everyone.environments:
+            yield Listed(item=environment, aliases=tuple(everyone.aliases(environment)))
+        for problem in everyone.problems:
+            yield Listed(item=problem)
+        for source in sorted(self._said, key=lambda source: source.rank):
+            if (only_for := source.only_for) is not None:
+                said = self._said[source]
+                items: list[Environment | EnvironmentProblem] = [*said.environments, *said.problems]
+                yield from (Listed(item=item, only_for=only_for) for item in items)
+
+    # Views.
+
+    def _changed(self) -> None:
+        self._projects = frozenset(s.of for s in self._said if s.rank is Rank.PROJECT)
+        self._everyones = self._make(self._sources(None, None))
+        sources = {key: self._sources(*key) for key in self._views}
+        self._views = {
+            key: self._make(its)
+            for key, its in sources.items()
+            if any(source.only_for is not None for source in its)
+        }
+        for subscriber in list(self._subscribers.values()):
+            subscriber()
+
+    def _sources(self, own: Sources | None, project: str | None) -> list[Source]:
+        """The sources of a view, the one that wins last."""
+        wanted = [s for s in self._said if s.only_for is None]
+        if project is not None:
+            wanted.append(Source(rank=Rank.PROJECT, of=project))
+        if own is not None:
+            wanted += own_sources(own)
+        return sorted((s for s in wanted if s in self._said), key=lambda source: source.rank)
+
+    def _make(self, sources: Sequence[Source]) -> View:
+        found: dict[str, Environment] = {}
+        problems: list[EnvironmentProblem] = []
+        for source in sources:
+            said = self._said[source]
+            for environment in said.environments:
+                hidden = found.get(environment.name)
+                if hidden is not None and _is_missed(hidden, environment):
+                    why = f"it is hidden by {environment.source}, which has that name too"
+                    problems.append(
+                        EnvironmentProblem(name=hidden.name, where=hidden.source, why=why)
+                    )
+                found[environment.name] = environment
+            problems += said.problems
+        names = dict(found)
+        for alias, name in ALIASES.items():
+            if name in found:
+                names.setdefault(alias, found[name])
+        return View(environments=tuple(found.values()), problems=tuple(problems), names=names)
+
+    # Words.
+
+    def _unknown(
+        self, client: Client, view: View, name: str
+    ) -> UnknownEnvironmentError | EnvironmentUnavailableError:
+        for problem in view.problems:
+            if problem.name == name:
+                return _unavailable(name, f"{problem.where}: {problem.why}")
+        known = [e.name for e in view.environments if e.problem is None]
+        near = difflib.get_close_matches(name, [*known, *ALIASES], n=1)
+        guess = f"Did you mean {near[0]!r}? " if near else ""
+        hint = f"{guess}Available: {', '.join(known) or 'none'}."
+        for problem in [p for p in view.problems if p.name is None][:_TOLD]:
+            hint += f" {problem.where}: {problem.why}."
+        message = f"No environment {name[:80]!r}."
+        project = client.project.path if client.project is not None else None
+        for source in self._sources(client.sources, project):
+            if where := self._removed.get((source, name)):
+                message = f"Environment {name[:80]!r} was removed: {where} has it no more."
+        return UnknownEnvironmentError(message, hint=hint, data={"available": known})
+
+    def _note(self, source: Source, before: _Said, said: _Said) -> None:
+        """Log what changed, and remember what is gone."""
+        old = {environment.name: environment for environment in before.environments}
+        new = {environment.name: environment for environment in said.environments}
+        for name in old.keys() - new.keys():
+            log.info("environment %s of %s is gone", name, old[name].source)
+            self._removed[source, name] = old[name].source
+            self._removed.move_to_end((source, name))
+            if len(self._removed) > MAX_REMOVED:
+                self._removed.popitem(last=False)
+        for name, environment in new.items():
+            self._removed.pop((source, name), None)
+            if source.rank is not Rank.HOST and environment != old.get(name):
+                word = "changed" if name in old else "new"
+                log.info("environment %s of %s is %s", name, environment.source, word)
+        for problem in said.problems:
+            if problem not in before.problems:
+                log.warning("environment %s: %s: %s", problem.name, problem.where, problem.why)
+
+
+def own_sources(own: Sources) -> list[Source]:
+    """The sources that a client's entry names, the one that wins last."""
+    found: list[Source] = []
+    if own.metadata is not None:
+        found.append(Source(rank=Rank.CLIENT_METADATA, of=own.metadata))
+    found += [Source(rank=Rank.CLIENT_BUILT, of=flake) for flake in own.flakes]
+    if own.directory is not None:
+        found.append(Source(rank=Rank.CLIENT_DIRECTORY, of=own.directory))
+    return found
+
+
+def _is_missed(hidden: Environment, winner: Environment) -> bool:
+    """Whether somebody may wonder where it is: it works, and is another one."""
+    return hidden.problem is None and hidden.artifact != winner.artifact
+
+
+def _unavailable(name: str, why: str) -> EnvironmentUnavailableError:
+    return EnvironmentUnavailableError(
+        f"Environment {name!r} is unavailable: {why}",
+        hint="`nsm envs` and `nsm doctor` say more.",
+    )
