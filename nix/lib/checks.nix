@@ -9,9 +9,13 @@ let
   # A value as a person would write it; never forces what cannot be shown.
   shown =
     value:
-    if builtins.isString value then
-      "\"${value}\""
-    else if builtins.isInt value || builtins.isFloat value || builtins.isBool value || value == null then
+    if
+      builtins.isString value
+      || builtins.isInt value
+      || builtins.isFloat value
+      || builtins.isBool value
+      || value == null
+    then
       builtins.toJSON value
     else
       "a ${builtins.typeOf value}";

@@ -36,7 +36,7 @@ pkgs.runCommand "nsm-agent-${name}" { passthru = { inherit env; }; } ''
   python=${env}/bin/python3
   if [ ! -x "$python" ] || ! reason=$(try "$python" 2>&1); then
     [ ${interpreter_type} != python ] \
-      || fail "its python3 cannot run sessions: $reason"
+      || fail "its python3 cannot run sessions: ''${reason:-it does not start}"
     python=${pkgs.python3}/bin/python3
   fi
 

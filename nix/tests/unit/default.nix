@@ -1,0 +1,17 @@
+# Unit tests of the pure parts and of every message to users, in nix-unit's format.
+#
+# Type: { pkgs, jailLib } -> { GROUP = { testNAME = { expr; expected; } | { expr; expectedError; } } }
+{ pkgs, jailLib }:
+let
+  library = import ../../lib { inherit pkgs jailLib; };
+in
+{
+  checks = import ./checks.nix;
+  systems = import ./systems.nix { inherit pkgs jailLib; };
+  interpreters = import ./interpreters.nix;
+  metadata = import ./metadata.nix;
+  mkSandbox = import ./mkSandbox.nix { inherit pkgs library; };
+  fromToml = import ./fromToml.nix { inherit pkgs library; };
+  jail = import ./jail.nix { inherit pkgs; };
+  flake = import ./flake.nix { inherit pkgs library; };
+}
