@@ -24,7 +24,8 @@ setup: ## make .venv, and install bubblewrap if it is missing and may be install
 run: setup ## show the main job on this repository
 	@$(BIN)/python tools/demo.py $(ARGS)
 
-test: setup ## run the tests (ARGS='-k name' for some, ARGS='-n 0 --pdb' in one process)
+test: ## run the tests (ARGS='-k name' for some, ARGS='-n 0 --pdb' in one process)
+	@PYTHON='$(PYTHON)' sh tools/setup.sh --tests
 	@$(BIN)/python -m pytest -n $(WORKERS) $(ARGS)
 
 soak: setup ## run the tests that take minutes (SOAK_MINUTES=30 SOAK_EXECUTIONS=10000)
@@ -58,5 +59,6 @@ pin: setup ## write constraints.txt anew with the newest versions allowed
 	$(BIN)/python tools/pin.py
 
 clean: ## remove everything that the targets made
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
+	@if [ -x $(BIN)/python ]; then $(BIN)/python tools/standin.py clean; fi
+	rm -rf .venv .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -40,10 +40,10 @@ class PackageManager:
     refresh: tuple[str, ...]
     install: tuple[str, ...]
 
-    def commands(self, package: str) -> list[list[str]]:
-        """What to run for `package`; the first may be a refresh of the index."""
+    def commands(self, *packages: str) -> list[list[str]]:
+        """What to run for `packages`; the first may be a refresh of the index."""
         steps = [list(self.refresh)] if self.refresh else []
-        return [*steps, [*self.install, package]]
+        return [*steps, [*self.install, *packages]]
 
 
 MANAGERS = (
@@ -65,7 +65,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Set up, or find that nothing is to be done. Returns 1 when the user has to act."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--bench", action="store_true", help="also what `make bench` compares with")
-    bench: bool = parser.parse_args(argv).bench
+    parser.add_argument("--tests", action="store_true", help="also what tests need of the system")
+    options = parser.parse_args(argv)
+    bench: bool = options.bench
     # A private __pycache__ is worth having even where the user's shell switches it off: the
     # shim's start-up time is mostly compiling otherwise.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -76,6 +78,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         fcntl.flock(lock, fcntl.LOCK_EX)
         ensure_bubblewrap()
         ensure_environment(bench=bench)
+        if options.tests:
+            ensure_test_packages()
     except SetupError as error:
         print(f"setup: {error}", file=sys.stderr)
         return 1
@@ -96,22 +100,58 @@ def ensure_bubblewrap() -> None:
         install_system_package("bubblewrap", why="sessions run in its jails")
 
 
-def install_system_package(package: str, *, why: str) -> None:
-    """Install a package of the system's.
+# What only tests need of the system: Nix, and what its stand-in for a binary cache is made of. By
+# the names of Debian's packages; elsewhere the tests use what is there.
+TEST_PROGRAMS = {
+    "nix": "nix-bin",
+    "jq": "jq",
+    "tree": "tree",
+    "file": "file",
+    "bc": "bc",
+    "gawk": "gawk",
+}
+TRIED = "nsm-setup-tests"
+
+
+def ensure_test_packages() -> None:
+    """Have what tests need, if Debian offers it and it may be installed; tests skip what is not.
+
+    Tried once for each `.venv`: where the packages cannot be fetched, every run of the tests would
+    wait for that.
+    """
+    tried = VENV / TRIED
+    wanted = [package for name, package in TEST_PROGRAMS.items() if shutil.which(name) is None]
+    if not wanted or tried.exists() or not may_install_test_packages():
+        return
+    tried.write_text("".join(f"{package}\n" for package in wanted), encoding="utf-8")
+    try:
+        install_system_package(*wanted, why="the tests of the Nix layer need it")
+    except (SetupError, subprocess.CalledProcessError):
+        say(f"could not install {' '.join(wanted)}; tests that need it are skipped")
+
+
+def may_install_test_packages() -> bool:
+    """Whether this is a system that has them, and lets us."""
+    return shutil.which("apt-get") is not None and root_prefix() is not None
+
+
+def install_system_package(*packages: str, why: str) -> None:
+    """Install packages of the system's.
 
     Raises:
         SetupError: not allowed without a password, or no package manager that we know.
     """
+    package = ", ".join(packages)
     manager = next((known for known in MANAGERS if shutil.which(known.program)), None)
     if manager is None:
         raise SetupError(f"{package} is missing ({why}); install it with the system's packages")
     prefix = root_prefix()
     if prefix is None:
-        by_hand = " && ".join(shlex.join(["sudo", *step]) for step in manager.commands(package))
+        by_hand = " && ".join(shlex.join(["sudo", *step]) for step in manager.commands(*packages))
         raise SetupError(f"{package} is missing ({why}); install it and try again:\n  {by_hand}")
     say(f"installing {package} with {manager.program}")
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-    for step in manager.commands(package):
+    for step in manager.commands(*packages):
         run([*prefix, *step], environment=environment)
 
 

@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
+from packaging.markers import Marker
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -132,7 +133,7 @@ def pin_of(entry: Mapping[str, Any]) -> Pin:
 def pinned(path: Path) -> dict[str, str]:
     """The versions that a constraints file names."""
     lines = path.read_text(encoding="utf-8").splitlines()
-    pins = [line.removesuffix(" \\").partition("==") for line in lines]
+    pins = [line.removesuffix(" \\").partition(" ; ")[0].partition("==") for line in lines]
     return {name: version for name, found, version in pins if found}
 
 
@@ -176,12 +177,27 @@ def resolve(roots: Sequence[str], fixed: Mapping[str, str]) -> dict[str, str]:
     return {pin.name: pin.version for pin in pins}
 
 
-def hashes(versions: Mapping[str, str]) -> dict[str, set[str]]:
-    """SHA-256 of every wheel of `versions` that one of the targets would pick."""
-    lines = [f"{name}=={version}" for name, version in versions.items()]
+def markers(roots: Iterable[str]) -> dict[str, Marker]:
+    """The conditions under which `roots` are needed at all, of those that have one."""
+    requirements = [Requirement(line) for line in roots]
+    return {canonicalize_name(each.name): each.marker for each in requirements if each.marker}
+
+
+def hashes(versions: Mapping[str, str], only: Mapping[str, Marker]) -> dict[str, set[str]]:
+    """SHA-256 of every wheel of `versions` that one of the targets would pick.
+
+    Args:
+        only: a package named here counts for the targets that fulfil its condition.
+    """
     found: dict[str, set[str]] = {name: set() for name in versions}
 
     def wheels(target: Target) -> list[Pin]:
+        environment = {"platform_machine": target.machine, "python_version": target.python}
+        lines = [
+            f"{name}=={version}"
+            for name, version in versions.items()
+            if name not in only or only[name].evaluate(environment)
+        ]
         return report(lines, target, "--no-deps")
 
     with ThreadPoolExecutor(PARALLEL_RUNS) as pool:
@@ -191,12 +207,18 @@ def hashes(versions: Mapping[str, str]) -> dict[str, set[str]]:
     return found
 
 
-def render(versions: Mapping[str, str], found: Mapping[str, Iterable[str]], what: str) -> str:
+def render(
+    versions: Mapping[str, str],
+    found: Mapping[str, Iterable[str]],
+    only: Mapping[str, Marker],
+    what: str,
+) -> str:
     """A requirements file in pip's hash-checking form."""
     lines = [HEADER.format(what=what, first=PYTHONS[0], last=PYTHONS[-1])]
     for name in sorted(versions):
         digests = [f"    --hash=sha256:{digest}" for digest in sorted(found[name])]
-        lines.append(" \\\n".join([f"{name}=={versions[name]}", *digests]) + "\n")
+        condition = f" ; {only[name]}" if name in only else ""
+        lines.append(" \\\n".join([f"{name}=={versions[name]}{condition}", *digests]) + "\n")
     return "".join(lines)
 
 
@@ -213,7 +235,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         main_versions = resolve(roots, pinned(MAIN) if keep else {})
         kept = pinned(BENCH) if keep else {}
         bench_versions = resolve([*roots, *groups["bench"]], kept | main_versions)
-        found = hashes(bench_versions)
+        only = markers(roots)
+        found = hashes(bench_versions, only)
     except PinError as error:
         print(f"pin: {error}", file=sys.stderr)
         return 1
@@ -222,7 +245,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         (MAIN, main_versions, "What nsm, its build and its tests need"),
         (BENCH, extra, "What `make bench` needs beyond that"),
     ):
-        path.write_text(render(versions, found, what), encoding="utf-8")
+        path.write_text(render(versions, found, only, what), encoding="utf-8")
         print(f"{path.relative_to(ROOT)}: {len(versions)} packages")
     return 0
 
