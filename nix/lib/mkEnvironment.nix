@@ -2,7 +2,7 @@
 #
 # Type: { pkgs, backends } -> {...} -> derivation
 #   out/metadata.json, out/bin/run, out/bin/session-run, out/bin/template-run (docs/artifacts.md)
-#   passthru: env, agent, metadata
+#   passthru: packages, env, agent, metadata
 #
 # `interpreter` and `stdinMode` are how `bin/run` passes code on; by default as its type does.
 { pkgs, backends }:
@@ -69,7 +69,12 @@ in
 pkgs.runCommand "nsm-sandbox-${checkedName}"
   {
     passthru = {
-      inherit env agent metadata;
+      inherit
+        packages
+        env
+        agent
+        metadata
+        ;
     };
     metadataJson = builtins.toJSON metadata;
     passAsFile = [ "metadataJson" ];

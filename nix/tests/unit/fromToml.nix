@@ -24,7 +24,7 @@ let
   good = read ./configs/good.toml;
   wrong = read ./configs/wrong.toml;
 
-  packageOf = name: (builtins.head good.environments.${name}.env.paths).name;
+  packageOf = name: (builtins.head good.environments.${name}.packages).name;
 
   fails = name: msg: {
     expr = wrong.environments.${name}.drvPath;
