@@ -1,16 +1,16 @@
 # Python and its packages.
 #
-# Deviates from nixpkgs: `withPackages` makes a virtual environment of links instead of wrapped
-# programs, so `sys.prefix` is the environment in both, and the way there differs; Python packages
-# are the ones of the clone's .venv.
+# As in nixpkgs, an environment's `python3` is a wrapper that tells the real one by variables what it
+# is a part of: the program that runs is another than `sys.executable`.
+#
+# Deviates from nixpkgs: the wrapper is a shell script; Python packages are those of the clone's
+# .venv that tools/standin.py collects, without what they depend on.
 { lib, seed }:
 pkgs:
 let
   version = seed.python;
   sitePackages = "lib/python${version}/site-packages";
 
-  # The pure part of PyYAML is enough, and any package of the clone's .venv can be added here and in
-  # tools/standin.py.
   pythonPackages = {
     python = pkgs.python3;
     pyyaml = pkgs.relocate "python-pyyaml" { pname = "python3-pyyaml"; };
@@ -28,12 +28,22 @@ let
       }
       ''
         mkdir -p "$out/bin" "$out/${sitePackages}"
-        for program in ${pkgs.python3}/bin/*; do
-          ln -s "$program" "$out/bin/"
+        for module in ${pkgs.python3}/lib/python${version}/*; do
+          ln -s "$module" "$out/lib/python${version}/"
         done
-        echo "home = ${pkgs.python3}/bin" >"$out/pyvenv.cfg"
         for package in ${toString selected}; do
           ln -s "$package/${sitePackages}"/* "$out/${sitePackages}/"
+        done
+        for program in python python3 python${version}; do
+          cat >"$out/bin/$program" <<EOF
+        #!${pkgs.runtimeShell}
+        export NIX_PYTHONPREFIX=$out
+        export NIX_PYTHONEXECUTABLE=$out/bin/python${version}
+        export NIX_PYTHONPATH=$out/${sitePackages}
+        export PYTHONNOUSERSITE=true
+        exec -a "\$0" ${pkgs.python3}/bin/$program "\$@"
+        EOF
+          chmod +x "$out/bin/$program"
         done
       '';
 
@@ -47,6 +57,7 @@ in
   python3 = pkgs.relocate "python3" {
     # Files of the store are a second old, so that modules compiled by their date would never do.
     afterwards = ''
+      tool coreutils cp --remove-destination ${./sitecustomize.py} "$out/lib/python${version}/sitecustomize.py"
       "$out/bin/python3" -I -S -m compileall -q --invalidation-mode unchecked-hash "$out/lib"
     '';
     passthru = python3Attributes // {
