@@ -1,7 +1,7 @@
 """Build parts of the Nix layer where there is no binary cache, with stand-ins for its inputs.
 
     .venv/bin/python tools/standin.py build test-sandbox LINK  # an output of the flake
-    .venv/bin/python tools/standin.py nix flake show         # any command of nix, on the flake
+    .venv/bin/python tools/standin.py nix flake show .       # any command of nix; . is the flake
     .venv/bin/python tools/standin.py clean                    # remove its store
 
 nixpkgs is stood in for by the host's own programs (`nix/tests/stand-in/nixpkgs`), which are
@@ -414,7 +414,7 @@ def files_of(directory: Path) -> Iterator[Path]:
             for name in names
             if not name.startswith(".") and name not in {"__pycache__", "build", "dist"}
         ]
-        yield from (Path(parent, name) for name in files)
+        yield from (Path(parent, name) for name in files if name != ".git")
 
 
 def jail_flake() -> Path:
@@ -474,7 +474,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     verb = verbs.add_parser("build", help="build an output of the flake, and link to it")
     verb.add_argument("attribute", help="for example test-sandbox, or presets.python")
     verb.add_argument("link", type=Path, help="path of the link, for example in NIX_SANDBOX_DIR")
-    verb = verbs.add_parser("nix", help="run a command of nix on the flake")
+    verb = verbs.add_parser("nix", help="run a command of nix; . is the flake")
     verb.add_argument("arguments", nargs=argparse.REMAINDER)
     verbs.add_parser("clean", help="remove the store and what is beside it")
     options = parser.parse_args(argv)
@@ -487,10 +487,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         if options.verb == "build":
             print(build(place, attribute_of(options.attribute), options.link))
             return 0
-        command = [find_nix(), *options.arguments, *overrides(place)]
-        return subprocess.run(
-            command, env=place.environment, cwd=place.source, check=False
-        ).returncode
+        arguments = [re.sub(r"^\.(?=#|$)", flake(place), each) for each in options.arguments]
+        command = [find_nix(), *arguments, *overrides(place)]
+        return subprocess.run(command, env=place.environment, check=False).returncode
     except StandInError as error:
         print(f"standin: {error}", file=sys.stderr)
     except subprocess.CalledProcessError as error:

@@ -1,0 +1,110 @@
+"""Every Nix file, without building: syntax, house rules, unit tests, the flake's outputs."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+import standin
+from nix.evaluation import evaluate, failures
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+FILES = [ROOT / "flake.nix", *sorted((ROOT / "nix").rglob("*.nix"))]
+
+# What is in strings and comments, which may speak of anything.
+NOT_CODE = re.compile(r"''.*?''|\"(?:[^\"\\]|\\.)*\"|#[^\n]*|/\*.*?\*/", re.DOTALL)
+
+RULES = {
+    "with lib;": re.compile(r"\bwith\s+(?:\w+\.)?lib\s*;"),
+    "getEnv": re.compile(r"\bgetEnv\b"),
+    "import from a channel": re.compile(r"<[a-z][\w./-]*>"),
+}
+
+
+def test_every_file_parses(place: standin.Place) -> None:
+    done = subprocess.run(
+        ["nix-instantiate", "--parse", *map(str, FILES)],
+        env=place.environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_house_rules(rule: str) -> None:
+    breaking = [
+        str(file.relative_to(ROOT))
+        for file in FILES
+        if RULES[rule].search(NOT_CODE.sub("", file.read_text()))
+    ]
+    assert breaking == []
+
+
+def test_every_file_says_what_it_is_for() -> None:
+    """On top, in a comment; a flake has its description."""
+    said = re.compile(r"#|\{\s+description = ")
+    silent = [str(file.relative_to(ROOT)) for file in FILES if not said.match(file.read_text())]
+    assert silent == []
+
+
+def test_unit_tests(place: standin.Place) -> None:
+    tests = (
+        f"import {ROOT}/nix/tests/unit {{"
+        f' pkgs = import {place.nixpkgs} {{ system = "x86_64-linux"; }};'
+        f" jailLib = import {standin.jail_flake()}/lib; }}"
+    )
+    assert failures(place, tests) == []
+
+
+def test_a_unit_test_that_fails_is_told(place: standin.Place) -> None:
+    tests = """{
+      group.testRight = { expr = 1 + 1; expected = 2; };
+      group.testWrong = { expr = 1 + 1; expected = 3; };
+      group.testRaises = { expr = throw "no"; expected = 3; };
+      testRightError = { expr = throw "no way"; expectedError.msg = "no w.y"; };
+      testWrongError = { expr = { }.a; expectedError.msg = "no way"; };
+      testNoError = { expr = 5; expectedError.msg = "no way"; };
+    }"""
+    found = {each.name: each.why for each in failures(place, tests)}
+    assert found.keys() == {"group.testWrong", "group.testRaises", "testWrongError", "testNoError"}
+    assert found["group.testWrong"] == "2 instead of 3"
+    assert "attribute 'a' missing" in found["testWrongError"]
+    assert found["testNoError"] == "5 instead of an error with 'no way'"
+
+
+def test_unit_tests_that_are_not_there_are_not_passed(place: standin.Place) -> None:
+    with pytest.raises(AssertionError, match="no tests"):
+        failures(place, "{ }")
+
+
+def test_every_output_of_the_flake_evaluates_for_every_system(place: standin.Place) -> None:
+    check = [standin.find_nix(), "flake", "check", "--no-build", standin.flake(place)]
+    check += [*standin.overrides(place), "--option", "allow-import-from-derivation", "false"]
+
+    def run(*options: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [*check, *options], env=place.environment, capture_output=True, text=True, check=False
+        )
+
+    done = run("--all-systems")
+    if "unrecognised flag" in done.stderr:  # older ones always do
+        done = run()
+    assert done.returncode == 0, done.stderr
+    # What both have said, so that no output was left out.
+    assert "aarch64-darwin is not supported" in done.stderr
+
+
+def test_the_lock_names_what_the_flake_takes(place: standin.Place) -> None:
+    """Offline, a lock that lacks an input or names another one would first fail at a user's."""
+    lock = evaluate(place, f"builtins.fromJSON (builtins.readFile {ROOT}/flake.lock)")
+    inputs = evaluate(place, f"(import {ROOT}/flake.nix).inputs")
+    assert lock["nodes"]["root"]["inputs"].keys() == inputs.keys()
+    for name in inputs:
+        locked = lock["nodes"][lock["nodes"]["root"]["inputs"][name]]["locked"]
+        assert re.fullmatch(r"sha256-[A-Za-z0-9+/]{43}=", locked["narHash"])
+        assert re.fullmatch(r"[0-9a-f]{40}", locked["rev"])
