@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -52,13 +54,34 @@ def test_every_file_says_what_it_is_for() -> None:
     assert silent == []
 
 
+def packages(place: standin.Place) -> str:
+    """An expression for the stand-in's package set."""
+    return f'import {place.nixpkgs} {{ system = "x86_64-linux"; }}'
+
+
 def test_unit_tests(place: standin.Place) -> None:
-    tests = (
-        f"import {ROOT}/nix/tests/unit {{"
-        f' pkgs = import {place.nixpkgs} {{ system = "x86_64-linux"; }};'
-        f" jailLib = import {standin.jail_flake()}/lib; }}"
-    )
+    given = f"pkgs = {packages(place)}; jailLib = import {standin.jail_flake()}/lib;"
+    assert failures(place, f"import {ROOT}/nix/tests/unit {{ {given} }}") == []
+
+
+def test_the_stand_in_for_jail_nix_refuses_what_jail_nix_lacks(place: standin.Place) -> None:
+    tests = f"import {standin.STAND_IN}/jail/rejections.nix {{ pkgs = {packages(place)}; }}"
     assert failures(place, tests) == []
+
+
+def test_the_stand_in_for_jail_nix_has_its_combinators(place: standin.Place) -> None:
+    if not (tree := os.environ.get(standin.JAIL_NIX_VARIABLE)):
+        pytest.skip(f"not here: {standin.JAIL_NIX_VARIABLE} names no tree of jail.nix")
+
+    def names(flake: object) -> list[list[str]]:
+        lib = f"import {flake}/lib"
+        combinators = f"(({lib}).init ({packages(place)})).combinators"
+        return cast(
+            "list[list[str]]",
+            evaluate(place, f"map builtins.attrNames [ ({lib}) {combinators} ]"),
+        )
+
+    assert names(standin.STAND_IN / "jail") == names(tree)
 
 
 def test_a_unit_test_that_fails_is_told(place: standin.Place) -> None:

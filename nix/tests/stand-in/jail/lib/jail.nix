@@ -34,7 +34,16 @@ let
     else
       throw "jail.nix's stand-in: permissions are a function, a list or null, not a ${builtins.typeOf permissions}";
 
-  apply = lib.foldl' (state: permission: permission state);
+  apply = lib.foldl' (
+    state: permission:
+    let
+      next = permission state;
+    in
+    if builtins.isAttrs next then
+      next
+    else
+      throw "jail.nix's stand-in: a permission gave a ${builtins.typeOf next} instead of the jail's state; does it lack an argument?"
+  );
 
   # bwrap's arguments that follow from the whole state.
   conclude =
