@@ -48,9 +48,6 @@ _LOG = "log"
 _NO_ATTRIBUTE = "does not provide attribute"
 """In what nix says of a flake without it, in all versions so far."""
 
-_MEANT = "?#%"
-"""Characters that mean something else in a flake reference than in a path."""
-
 
 class NoDevShellError(NixFailedError):
     """The flake has no development shell."""
@@ -154,7 +151,7 @@ async def evaluate(
 
     Raises:
         NixFailedError: there is no shell; the message says why.
-        OSError: the state directory cannot be written.
+        OSError: the project is gone, or the state directory cannot be written.
 
     Cancellation: stops nix.
     """
@@ -181,11 +178,6 @@ async def evaluate(
 
 
 async def _print_dev_env(nix: Nix, place: Place, key: str, on_progress: OnProgress) -> bytes:
-    if any(character in _MEANT for character in place.project):
-        raise UnusableShellError(
-            f"Nix takes no flake whose path has one of {_MEANT}: {place.project}.",
-            hint="Rename the directory.",
-        )
     system = f"{platform.machine()}-linux"
     attributes = (f"devShells.{system}.default", f"devShell.{system}")
     with place.open_log() as file:
@@ -200,8 +192,11 @@ async def _print_dev_env(nix: Nix, place: Place, key: str, on_progress: OnProgre
                         "--no-write-lock-file",
                         "--profile",
                         place.profile(key),
-                        f"{place.project}#{attribute}",
+                        "--",
+                        # From there, since some paths are no valid reference, to some versions.
+                        f".#{attribute}",
                     ],
+                    directory=place.project,
                     timeout_s=EVALUATION_TIMEOUT_S,
                     on_progress=on_progress,
                     log_fd=file.fileno(),
@@ -220,7 +215,7 @@ async def _print_dev_env(nix: Nix, place: Place, key: str, on_progress: OnProgre
 async def _closure(nix: Nix, paths: Sequence[str]) -> tuple[str, ...]:
     # As lines: the form of --json is another one in newer versions.
     told = await nix.run(
-        ["path-info", "--recursive", *dict.fromkeys(paths)], timeout_s=CLOSURE_TIMEOUT_S
+        ["path-info", "--recursive", "--", *dict.fromkeys(paths)], timeout_s=CLOSURE_TIMEOUT_S
     )
     closure = tuple(sorted(set(told.decode().split())))
     if len(closure) > MAX_CLOSURE_PATHS:

@@ -259,7 +259,8 @@ class DevShells:
         except NsmError as error:
             self._failed(known, f"{error.message} {error.hint}".strip())
         except OSError as error:
-            self._failed(known, f"{known.place.folder} cannot be written: {error.strerror}")
+            what = error.filename or known.place.folder
+            self._failed(known, f"nix could not be run: {what}: {error.strerror}.")
         else:
             known.shell, known.problem = shell, ""
             known.steps.clear()

@@ -105,6 +105,7 @@ class Nix:
         on_progress: OnProgress | None = None,
         max_output_bytes: int = MAX_OUTPUT_BYTES,
         log_fd: int | None = None,
+        directory: str = "/",
     ) -> bytes:
         """Run one of nix's commands, with flakes switched on.
 
@@ -116,6 +117,7 @@ class Nix:
             max_output_bytes: of its standard output.
             log_fd: an open, empty file that takes its log (4 MiB of its beginning, and the end);
                 stays the caller's.
+            directory: its working directory.
 
         Returns:
             What it printed on standard output.
@@ -132,6 +134,7 @@ class Nix:
             max_output_bytes=max_output_bytes,
             on_progress=on_progress,
             log_fd=log_fd,
+            directory=directory,
         )
         return self._result(ended, _short(arguments), timeout_s, max_output_bytes)
 

@@ -74,6 +74,7 @@ async def run_monitored(
     on_progress: OnProgress | None = None,
     log_fd: int | None = None,
     step_s: float = STEP_S,
+    directory: str = "/",
 ) -> Ended:
     """Run nix to its end.
 
@@ -84,11 +85,12 @@ async def run_monitored(
         max_output_bytes: of its standard output; beyond, it is stopped.
         log_fd: an open file that takes its log, bounded; stays the caller's.
         step_s: seconds that it has for each signal that asks it to end.
+        directory: its working directory.
 
     Cancellation: stops nix, and returns when it and all it started are gone: after milliseconds,
         or two steps and some where it heeds no signal.
     """
-    run = _Run.start(command, variables, log_fd, step_s)
+    run = _Run.start(command, variables, log_fd, step_s, directory)
     try:
         return await run.to_its_end(timeout_s, max_output_bytes, on_progress)
     finally:
@@ -119,7 +121,12 @@ class _Run:
 
     @classmethod
     def start(
-        cls, command: Sequence[str], variables: Mapping[str, str], log_fd: int | None, step_s: float
+        cls,
+        command: Sequence[str],
+        variables: Mapping[str, str],
+        log_fd: int | None,
+        step_s: float,
+        directory: str,
     ) -> _Run:
         """Start a monitor that starts the command."""
         report, reports = os.pipe()
@@ -130,7 +137,7 @@ class _Run:
                 [sys.executable, "-I", "-S", "-c", _START, _PACKAGES, *numbers, *command],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                cwd="/",
+                cwd=directory,
                 env=dict(variables),
                 pass_fds=inherited,
                 start_new_session=True,

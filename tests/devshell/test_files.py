@@ -1,0 +1,93 @@
+"""Whether a flake has changed."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from nsmd.devshell.files import MAX_FILES, FlakeState, look
+
+
+@pytest.fixture
+def flake(tmp_path: Path) -> Path:
+    (tmp_path / "flake.nix").write_text("{}")
+    (tmp_path / "nix" / "shells").mkdir(parents=True)
+    (tmp_path / "src").mkdir()
+    return tmp_path
+
+
+def key(project: Path, known: FlakeState | None = None) -> str:
+    state = look(str(project), known)
+    assert state is not None
+    return state.key
+
+
+def test_a_project_without_flake(tmp_path: Path) -> None:
+    assert look(str(tmp_path)) is None
+    (tmp_path / "flake.nix").mkdir()
+    assert look(str(tmp_path)) is None
+    assert look(str(tmp_path / "gone")) is None
+
+
+def test_nothing_changed(flake: Path) -> None:
+    first = look(str(flake))
+    assert look(str(flake), first) is first
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["flake.nix", "flake.lock", "devshell.toml", "shell.nix", "nix/a.nix", "nix/shells/b.nix"],
+)
+def test_what_a_shell_is_made_from_is_noticed(name: str, flake: Path) -> None:
+    first = look(str(flake))
+    (flake / name).write_text("one")
+    second = look(str(flake), first)
+    assert first is not None
+    assert second is not None
+    assert second.key != first.key
+    (flake / name).write_text("two")
+    third = key(flake, second)
+    assert third not in (first.key, second.key)
+    (flake / name).write_text("one")
+    assert key(flake, second) == second.key
+
+
+def test_a_file_of_the_same_size_is_noticed(flake: Path) -> None:
+    first = look(str(flake))
+    new = flake / "new"
+    new.write_text("[]")
+    os.utime(new, ns=(0, os.stat(flake / "flake.nix").st_mtime_ns))
+    new.replace(flake / "flake.nix")
+    assert first is not None
+    assert key(flake, first) != first.key
+
+
+def test_other_files_make_no_difference(flake: Path) -> None:
+    first = look(str(flake))
+    assert first is not None
+    (flake / "README.md").write_text("x")
+    (flake / "src" / "x.nix").write_text("x")
+    assert key(flake, first) == first.key
+
+
+def test_it_goes(flake: Path) -> None:
+    first = look(str(flake))
+    (flake / "flake.nix").unlink()
+    assert look(str(flake), first) is None
+
+
+def test_it_stays_bounded_and_waits_for_nobody(flake: Path) -> None:
+    os.mkfifo(flake / "flake.lock")
+    os.mkfifo(flake / "pipe.nix")
+    deep = flake / "nix" / "a" / "b" / "c"
+    deep.mkdir(parents=True)
+    (deep / "x.nix").write_text("x")
+    (flake / "nix" / "circle").symlink_to(flake)
+    for number in range(MAX_FILES + 10):
+        (flake / "nix" / f"{number}.nix").write_text("x")
+    state = look(str(flake))
+    assert state is not None
+    assert len(state.signature) < MAX_FILES + 20
+    assert not any("/c/" in row[0] for row in state.signature)

@@ -1,0 +1,205 @@
+"""What `nix print-dev-env --json` says as Bash, run by Bash.
+
+The samples are Nix's own output: of version 2.8, and of `get-env.sh` of version 2.35 for a
+derivation with structured attributes; store paths are shortened.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nsmd.devshell import script
+from nsmd.devshell.script import Array, Associative, DevEnvError, Text, parse, setup_steps
+from nsmd.values import SetupStep
+
+SAMPLES = Path(__file__).parent / "samples"
+SHOW = r"""
+printf '%s\0' "$PWD" "$SHELL" "$PATH" "${out-}" "${dev-}" "${plain-}" "${list[2]-}" \
+    "${table[a key]-}" "$NIX_BUILD_TOP" "$TMPDIR" "${HOOKED-}" "${shellHook-}" "$HOME"
+shopt expand_aliases
+sh -c 'echo "${FROM_SETUP-} ${plain-no}"'
+declare -F
+"""
+
+
+def sample(name: str) -> bytes:
+    return (SAMPLES / name).read_bytes()
+
+
+def steps_of(data: bytes, project: Path, workspace: Path) -> tuple[SetupStep, ...]:
+    return setup_steps(
+        parse(data), project=str(project), workspace=str(workspace), program="/b/bash", root="/n/r"
+    )
+
+
+def run(steps: tuple[SetupStep, ...], show: str, workspace: Path) -> str:
+    """What a shell prints that runs steps and then shows what it has."""
+    code = "\n".join([*(step.code for step in steps), show])
+    done = subprocess.run(
+        ["/bin/bash", "--norc", "--noprofile"],
+        input=code,
+        capture_output=True,
+        text=True,
+        timeout=20,
+        check=False,
+        cwd=workspace,
+        env={"PATH": "/usr/bin:/bin", "HOME": "/home/me", "TMPDIR": str(workspace)},
+    )
+    assert done.stderr == "", done.stderr
+    return done.stdout
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    folder = tmp_path / "it's a project"
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Path:
+    folder = tmp_path / "workspace"
+    folder.mkdir()
+    return folder
+
+
+def test_a_shell_has_what_the_flake_says(project: Path, workspace: Path) -> None:
+    told = run(steps_of(sample("nix-2.8.json"), project, workspace), SHOW, workspace)
+    *values, rest = told.split("\0")
+    welcome, values[0] = values[0].split("\n", 1)
+    assert welcome == "welcome to the shell"
+    top = values[8]
+    Path(top).rmdir()  # in a jail it goes with the session
+    assert top.startswith("/tmp/nix-shell.")
+    tool = "/nix/store/ird048rwwsryryxnqwaqclj2ddqxfnn1-tool-1.0/bin"
+    assert values == [
+        str(workspace),
+        "/b/bash",
+        f"{tool}:/usr/bin:/bin:/usr/bin:/bin",
+        f"{workspace}/outputs/out",
+        f"{workspace}/outputs/dev",
+        "not exported, \"quoted\" and 'quoted'",
+        "three\nlines",
+        "a value",
+        top,
+        top,
+        f"hello from the flake in {project}",
+        json.loads(sample("nix-2.8.json"))["variables"]["shellHook"]["value"],
+        "/home/me",
+    ]
+    assert rest.split() == [
+        *("expand_aliases", "on", "set", "by", "setup", "no"),
+        *("declare", "-f", "buildPhase", "declare", "-f", "hooked", "declare", "-f", "runHook"),
+    ]
+
+
+def test_functions_do_what_they_did(project: Path, workspace: Path) -> None:
+    steps = steps_of(sample("nix-2.8.json"), project, workspace)[:1]
+    show = 'buildPhase works 2>&1; rmdir "$NIX_BUILD_TOP"'
+    assert run(steps, show, workspace) == "here works\ndone\n"
+
+
+def test_structured_attributes_are_files_of_the_session(
+    project: Path, workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(script, "ATTRIBUTES_DIRECTORY", str(workspace / "attributes"))
+    data = sample("structured.json")
+    show = (
+        'rmdir "$NIX_BUILD_TOP"; echo $NIX_ATTRS_SH_FILE; . "$NIX_ATTRS_SH_FILE"; '
+        'echo "${outputs[out]} ${settings[key]} ${flags[1]}"; cat "$NIX_ATTRS_JSON_FILE"'
+    )
+    told = run(steps_of(data, project, workspace), show, workspace).splitlines()
+    assert told[0] == "welcome"
+    assert told[1] == f"{workspace}/attributes/.attrs.sh"
+    assert told[2] == f"{workspace}/outputs/out value two words"
+    outputs = {name: f"{workspace}/outputs/{name}" for name in ("out", "dev")}
+    assert json.loads(told[3]) == {"outputs": outputs, "settings": {"key": "value"}}
+
+
+def test_a_hook_decides_where_the_session_begins(project: Path, workspace: Path) -> None:
+    (project / "src").mkdir()
+    for hook, place in (("cd src", project / "src"), ("", workspace), ("cd /", Path("/"))):
+        data = env(shellHook={"type": "var", "value": hook})
+        told = run(steps_of(data, project, workspace), 'rmdir "$NIX_BUILD_TOP"; pwd', workspace)
+        assert told == f"{place}\n"
+
+
+def test_the_steps_have_names(project: Path) -> None:
+    names = [step.name for step in steps_of(sample("nix-2.8.json"), project, project)]
+    assert names == ["the development shell", "shellHook", "the end"]
+    assert len(steps_of(env(), project, project)) == 2
+
+
+def test_every_text_comes_through(project: Path, workspace: Path) -> None:
+    texts = ["", "'", "$(echo no)", "`echo no`", "a\nb\n", '"\\"', "*", "ü € 𝄞", "-n", "!x", "\x01"]
+    data = env(
+        **{f"v{number}": {"type": "var", "value": text} for number, text in enumerate(texts)},
+        all={"type": "array", "value": texts},
+        map={"type": "associative", "value": {text or "empty": text for text in texts}},
+    )
+    values = " ".join(f'"$v{number}"' for number in range(len(texts)))
+    show = (
+        f'rmdir "$NIX_BUILD_TOP"; key="\'"; printf "%s\\0" {values} "${{all[@]}}" "${{map[$key]}}"'
+    )
+    told = run(steps_of(data, project, workspace), show, workspace)
+    assert told.split("\0") == [*texts, *texts, "'", ""]
+
+
+def env(**variables: Any) -> bytes:
+    """What nix prints for such variables."""
+    outputs = {"type": "exported", "value": "out"}
+    out = {"type": "exported", "value": "/nix/store/x-env"}
+    all_of_them = {"outputs": outputs, "out": out, **variables}
+    return json.dumps({"variables": all_of_them, "bashFunctions": {}}).encode()
+
+
+def test_kinds_of_variables() -> None:
+    told = parse(
+        env(
+            a={"type": "exported", "value": "1"},
+            b={"type": "var", "value": "2"},
+            c={"type": "array", "value": ["3"]},
+            d={"type": "associative", "value": {"k": "4"}},
+            e={"type": "unknown"},
+            f={"type": "of tomorrow", "value": 5},
+        )
+    )
+    assert [told.variables.get(name) for name in "abcdef"] == [
+        *(Text("1", exported=True), Text("2"), Array(("3",)), Associative({"k": "4"})),
+        *(None, None),
+    ]
+
+
+def test_names_that_would_be_code_are_left_out() -> None:
+    data = json.loads(env(**{"a; rm": {"type": "var", "value": "1"}}))
+    data["bashFunctions"] = {"f; rm": " x", "g$(h)": " x", "name-with.dots::and": " x"}
+    told = parse(json.dumps(data).encode())
+    assert set(told.variables) == {"outputs", "out"}
+    assert set(told.functions) == {"name-with.dots::and"}
+
+
+BAD = [
+    b"",
+    b"\xff",
+    b"[]",
+    b"{}",
+    b'{"variables": []}',
+    b'{"variables": {}, "bashFunctions": {"f": 1}}',
+    b'{"variables": {"x": 1}, "bashFunctions": {}}',
+    b'{"variables": {"x": {"type": "var"}}, "bashFunctions": {}}',
+    b'{"variables": {"x": {"type": "array", "value": [1]}}, "bashFunctions": {}}',
+    b'{"variables": {"x": {"type": "associative", "value": []}}, "bashFunctions": {}}',
+    b'{"variables": {}, "bashFunctions": {}, "structuredAttrs": []}',
+    b"[" * 100_000,
+]
+
+
+@pytest.mark.parametrize("data", BAD, ids=range(len(BAD)))
+def test_something_else_is_refused(data: bytes) -> None:
+    with pytest.raises(DevEnvError):
+        parse(data)
