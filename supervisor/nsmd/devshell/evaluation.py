@@ -128,7 +128,7 @@ def load(place: Place, key: str, extra: Sequence[str]) -> Shell | None:
         if told["format"] != _FORMAT or told["extra"] != list(extra):
             return None
         shell = Shell(
-            env=parse(told["env"].encode()), root=told["root"], closure=tuple(told["closure"])
+            env=parse(str(told["env"]).encode()), root=told["root"], closure=tuple(told["closure"])
         )
         if place.root(key) != shell.root or _first_missing(shell.closure):
             return None

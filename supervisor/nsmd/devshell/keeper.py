@@ -167,7 +167,9 @@ class DevShells:
         known.looked_s = now
         changed, known.flake = flake.key != known.flake.key, flake
         wanted = changed or (known.shell is None and now - known.failed_s >= RETRY_S)
-        if wanted and known.since_s is None:
+        base = self._base()
+        works = base is not None and base.problem is None
+        if wanted and works and known.since_s is None:
             self._begin(known)
         return known
 
@@ -261,6 +263,10 @@ class DevShells:
         except OSError as error:
             what = error.filename or known.place.folder
             self._failed(known, f"nix could not be run: {what}: {error.strerror}.")
+        except Exception:
+            # The one catch-all of an evaluation, in which nobody else has a part.
+            log.exception("the evaluation of %s failed inside the supervisor", known.place.project)
+            self._failed(known, "nsm failed to have it evaluated; the supervisor's log says more.")
         else:
             known.shell, known.problem = shell, ""
             known.steps.clear()

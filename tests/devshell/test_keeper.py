@@ -1,0 +1,381 @@
+"""The shells of projects, with a double of nix."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from fake_nix import FakeNix
+from nsmd.devshell import evaluation, keeper
+from nsmd.devshell.keeper import DevShells
+from nsmd.nix.program import find_nix
+from nsmd.values import Client, Environment, ProjectMount, ReadOnlyBind
+
+BASH = Environment(
+    name="bash",
+    interpreter="bash",
+    agent_python="/usr/bin/python3",
+    program="/bin/bash",
+    binds=(ReadOnlyBind(source="/opt/python", target="/opt/python"),),
+)
+ATTRIBUTE = f"devShells.{platform.machine()}-linux.default"
+OLDER_ATTRIBUTE = f"devShell.{platform.machine()}-linux"
+SAMPLE = (Path(__file__).parent / "samples" / "nix-2.8.json").read_text()
+WAIT_S = 20.0
+
+
+@dataclass
+class World:
+    """A project with a flake, a store, and a nix that knows them."""
+
+    root: Path
+    nix: FakeNix
+    project: Path = field(init=False)
+    told: int = 0
+
+    def __post_init__(self) -> None:
+        self.project = self.root / "project"
+        self.project.mkdir()
+        (self.project / "flake.nix").write_text("{}")
+        self.store = self.root / "store"
+        for name in ("aaaa-shell-env", "bbbb-tool"):
+            (self.store / name).mkdir(parents=True)
+
+    @property
+    def state(self) -> Path:
+        return self.root / "state"
+
+    def has_shell(self, *before: tuple[str, Any], attribute: str = ATTRIBUTE) -> None:
+        """From now on nix finds a shell in the flake."""
+        root = str(self.store / "aaaa-shell-env")
+        closure = f"{self.store / 'bbbb-tool'}\n{root}\n"
+        self.nix.builds(attribute, *before, ("profile", root), ("print", SAMPLE))
+        self.nix.builds(root, ("print", closure))
+
+    @asynccontextmanager
+    async def shells(
+        self, *inherit: str, base: Callable[[], Environment | None] = lambda: BASH
+    ) -> AsyncGenerator[DevShells]:
+        async with trio.open_nursery() as nursery:
+            shells = DevShells(
+                inherit,
+                base,
+                state=str(self.state),
+                find_nix=lambda: find_nix(str(self.nix.folder), {}, str(self.root)),
+                nursery=nursery,
+            )
+            shells.subscribe(self.note)
+            with trio.fail_after(WAIT_S):
+                yield shells
+            nursery.cancel_scope.cancel()
+
+    def note(self) -> None:
+        self.told += 1
+
+    def client(self, **fields: Any) -> Client:
+        found = self.project.stat()
+        mount = ProjectMount(
+            path=str(self.project), mount_point="/project", device=found.st_dev, inode=found.st_ino
+        )
+        return Client(name="t", scope="t", project=mount, **fields)
+
+    async def settled(self, shells: DevShells, client: Client | None = None) -> Environment:
+        """The shell when nothing more is done for it."""
+        client = client or self.client()
+        while (event := self.pending(shells, client)) is not None:
+            await event.wait()
+        environment = shells.environment(client)
+        assert environment is not None
+        return environment
+
+    @staticmethod
+    def pending(shells: DevShells, client: Client) -> trio.Event | None:
+        environment = shells.environment(client)
+        assert environment is not None
+        event = shells.settled(client.project)
+        assert (event is None) == (environment.pending is None)
+        return event
+
+    def evaluations(self) -> int:
+        return sum("print-dev-env" in call["arguments"] for call in self.nix.calls())
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+    monkeypatch.setattr(keeper, "LOOK_AGAIN_S", 0.0)
+    return World(tmp_path, FakeNix(tmp_path / "nix"))
+
+
+async def test_no_flake_no_shell(world: World) -> None:
+    (world.project / "flake.nix").unlink()
+    async with world.shells() as shells:
+        assert shells.environment(world.client()) is None
+        assert shells.environment(replace(world.client(), project=None)) is None
+        shells.expect(None)
+        shells.expect(world.client().project)
+        assert shells.rows() == []
+    assert world.nix.calls() == []
+
+
+async def test_a_shell_is_evaluated_in_the_background(world: World) -> None:
+    gate = world.root / "gate"
+    os.mkfifo(gate)
+    world.has_shell(("gate", str(gate)))
+    async with world.shells() as shells:
+        shells.expect(world.client().project)
+        pending = shells.environment(world.client())
+        assert pending is not None
+        assert pending.pending is not None
+        assert f"nix has been at {world.project}/flake.nix for 0 s" in pending.pending
+        assert str(world.state) in pending.pending
+        assert pending.problem is None
+        assert world.told == 0
+        await trio.to_thread.run_sync(gate.write_text, "")
+        environment = await world.settled(shells)
+        assert world.told == 1
+        assert shells.rows() == [environment]
+    assert environment.problem is environment.pending is None
+    assert (environment.name, environment.interpreter) == ("project", "bash")
+    assert environment.source == f"{world.project}/flake.nix"
+    assert [bind.target for bind in environment.binds] == [
+        "/opt/python",
+        str(world.store / "aaaa-shell-env"),
+        str(world.store / "bbbb-tool"),
+    ]
+    assert [step.name for step in environment.setup][1] == "shellHook"
+    assert "builtin cd -- /project" in environment.setup[0].code
+    assert world.evaluations() == 1
+
+
+async def test_nix_gets_words_and_runs_nothing_of_the_project(world: World) -> None:
+    world.has_shell()
+    async with world.shells() as shells:
+        await world.settled(shells)
+    first, second = (call["arguments"] for call in world.nix.calls())
+    assert first[-2:] == ["--", f".#{ATTRIBUTE}"]
+    assert "--no-write-lock-file" in first
+    profile = first[first.index("--profile") + 1]
+    assert os.path.realpath(profile) == str(world.store / "aaaa-shell-env")
+    assert profile.startswith(str(world.state))
+    assert second[-4:] == ["path-info", "--recursive", "--", os.path.realpath(profile)]
+    assert os.listdir(world.project) == ["flake.nix"]
+
+
+async def test_equal_shells_are_equal_and_values_are_a_client_s_own(world: World) -> None:
+    world.has_shell()
+    async with world.shells("TOKEN") as shells:
+        await world.settled(shells)
+        one = shells.environment(world.client(inherited=(("TOKEN", "first secret"),)))
+        same = shells.environment(world.client(inherited=(("TOKEN", "first secret"),)))
+        other = shells.environment(world.client(inherited=(("TOKEN", "second secret"),)))
+        assert one is not None
+        assert other is not None
+        assert one == same
+        assert hash(one) == hash(same)
+        assert one != other
+        assert one.setup is other.setup
+        assert one.variables == (("TOKEN", "first secret"),)
+        assert "secret" not in repr(one) + repr(world.client(inherited=one.variables))
+        assert "secret" not in repr(shells.rows())
+    kept = "".join(path.read_text() for path in world.state.rglob("*") if path.is_file())
+    assert "secret" not in kept
+
+
+async def test_what_nix_said_is_kept_until_the_flake_changes(world: World) -> None:
+    world.has_shell()
+    async with world.shells() as shells:
+        first = await world.settled(shells)
+        assert await world.settled(shells) == first
+    async with world.shells() as shells:
+        assert await world.settled(shells) == first
+        assert world.evaluations() == 1
+        (world.project / "flake.lock").write_text("{}")
+        await world.settled(shells)
+        assert world.evaluations() == 2
+        (world.project / "flake.lock").unlink()
+        await world.settled(shells)
+    assert world.evaluations() == 2, "the first answer is still there"
+
+
+async def test_store_paths_that_were_collected_are_built_again(world: World) -> None:
+    world.has_shell()
+    async with world.shells() as shells:
+        await world.settled(shells)
+    (world.store / "bbbb-tool").rmdir()
+    async with world.shells() as shells:
+        failed = await world.settled(shells)
+        assert "bbbb-tool" in str(failed.problem)
+    assert world.evaluations() == 2
+
+
+async def test_a_change_while_nix_is_at_it_counts(world: World) -> None:
+    gate = world.root / "gate"
+    os.mkfifo(gate)
+    world.has_shell(("gate", str(gate)))
+    async with world.shells() as shells:
+        shells.expect(world.client().project)
+        with await trio.to_thread.run_sync(gate.open, "w"):  # when nix has come so far
+            world.has_shell()
+            (world.project / "flake.nix").write_text("{ }")
+            shells.expect(world.client().project)
+        await world.settled(shells)
+        assert world.evaluations() == 2
+        assert world.told == 1
+
+
+async def test_the_older_attribute(world: World) -> None:
+    world.has_shell(attribute=OLDER_ATTRIBUTE)
+    async with world.shells() as shells:
+        assert (await world.settled(shells)).problem is None
+
+
+async def test_a_flake_without_shell(world: World) -> None:
+    async with world.shells() as shells:
+        problem = str((await world.settled(shells)).problem)
+    assert f"neither {ATTRIBUTE} nor {OLDER_ATTRIBUTE}" in problem
+    assert "remove use_flake" in problem
+
+
+async def test_a_failure_is_told_and_tried_again(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.nix.builds(ATTRIBUTE, ("log", ["line one"]), ("fail", "undefined variable 'foo'"))
+    async with world.shells() as shells:
+        failed = await world.settled(shells)
+        assert "undefined variable 'foo'" in str(failed.problem)
+        log = str(failed.problem).rpartition("The whole log: ")[2]
+        assert "line one" in Path(log).read_text()
+        assert shells.rows() == [failed]
+        world.has_shell()
+        assert await world.settled(shells) == failed, "not at once"
+        monkeypatch.setattr(keeper, "RETRY_S", 0.0)
+        assert (await world.settled(shells)).problem is None
+        assert world.told == 2
+
+
+async def test_a_flake_that_is_mended_is_tried_at_once(world: World) -> None:
+    world.nix.builds(ATTRIBUTE, ("fail", "no"))
+    async with world.shells() as shells:
+        assert (await world.settled(shells)).problem is not None
+        world.has_shell()
+        (world.project / "flake.nix").write_text("{ }")
+        assert (await world.settled(shells)).problem is None
+        (world.project / "flake.nix").write_text("{ broken")
+        world.nix.builds(ATTRIBUTE, ("fail", "syntax error"))
+        assert "syntax error" in str((await world.settled(shells)).problem)
+        (world.project / "flake.nix").unlink()
+        assert shells.environment(world.client()) is None
+
+
+@pytest.mark.parametrize(
+    ("printed", "told"), [("not JSON", "it is not JSON"), ("x" * 20_000_000, "printed more than")]
+)
+async def test_nonsense_of_nix_is_told(printed: str, told: str, world: World) -> None:
+    world.nix.builds(ATTRIBUTE, ("profile", str(world.store)), ("print", printed))
+    async with world.shells() as shells:
+        assert told in str((await world.settled(shells)).problem)
+
+
+async def test_one_that_hangs_is_stopped(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(evaluation, "EVALUATION_TIMEOUT_S", 0.3)
+    world.nix.builds(ATTRIBUTE, ("hang", None))
+    async with world.shells() as shells:
+        assert "stopped after 0.3 s" in str((await world.settled(shells)).problem)
+
+
+async def test_too_many_paths_for_a_jail(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(evaluation, "MAX_CLOSURE_PATHS", 1)
+    world.has_shell()
+    async with world.shells() as shells:
+        assert "needs 2 store paths" in str((await world.settled(shells)).problem)
+
+
+async def test_without_nix(world: World) -> None:
+    (world.nix.folder / "nix").unlink()
+    async with world.shells() as shells:
+        assert "This needs Nix" in str((await world.settled(shells)).problem)
+
+
+async def test_without_bash(world: World) -> None:
+    world.has_shell()
+    broken = Environment(name="bash", interpreter="bash", problem="no bash on PATH")
+    async with world.shells(base=lambda: broken) as shells:
+        assert (await world.settled(shells)).problem == "no bash on PATH"
+
+
+async def test_two_projects_at_once_and_one_at_two_mount_points(world: World) -> None:
+    world.has_shell()
+    (world.root / "b").mkdir()
+    other = World(world.root / "b", world.nix)
+    elsewhere = world.client()
+    assert elsewhere.project is not None
+    elsewhere = replace(elsewhere, project=replace(elsewhere.project, mount_point="/src"))
+    async with world.shells() as shells:
+        await world.settled(shells)
+        here, there = shells.environment(world.client()), shells.environment(elsewhere)
+        assert here is not None
+        assert there is not None
+        assert "cd -- /src\n" in there.setup[0].code
+        assert here.binds == there.binds
+        await other.settled(shells)
+        assert [row.source for row in shells.rows()] == [
+            f"{world.project}/flake.nix",
+            f"{other.project}/flake.nix",
+        ]
+    assert world.evaluations() == 2
+
+
+async def test_shells_of_long_ago_are_given_up(world: World) -> None:
+    world.has_shell()
+    async with world.shells() as shells:
+        await world.settled(shells)
+        (record,) = world.state.rglob("*.json")
+        (world.project / "flake.nix").write_text("{ }")
+        await world.settled(shells)
+        assert record.exists(), "sessions may be using it"
+        os.utime(record, (0, 0))
+        (world.project / "flake.nix").write_text("{  }")
+        await world.settled(shells)
+    assert not record.exists()
+    assert not os.path.lexists(record.with_suffix(""))
+    assert len(list(world.state.rglob("*.json"))) == 2
+
+
+async def test_a_record_that_was_damaged_is_made_again(world: World) -> None:
+    world.has_shell()
+    async with world.shells() as shells:
+        first = await world.settled(shells)
+    (record,) = world.state.rglob("*.json")
+    told = json.loads(record.read_text())
+    for damaged in (
+        "",
+        "[]",
+        "{}",
+        json.dumps({**told, "env": 3}),
+        json.dumps({**told, "env": ""}),
+    ):
+        record.write_text(damaged)
+        async with world.shells() as shells:
+            assert await world.settled(shells) == first
+    assert world.evaluations() == 6
+
+
+async def test_the_end_stops_nix(world: World) -> None:
+    gate = world.root / "gate"
+    os.mkfifo(gate)
+    world.nix.builds(ATTRIBUTE, ("gate", str(gate)), ("hang", None))
+    async with world.shells() as shells:
+        shells.expect(world.client().project)
+        held = await trio.to_thread.run_sync(gate.open, "w")  # when nix has come so far
+    with pytest.raises(BrokenPipeError), held:
+        held.write("there is nobody to read it")
+    assert world.told == 1
