@@ -6,6 +6,7 @@ descriptors          how many there are, and what for
 heap                 memory goes back to the system
 config               reads and explains `config.toml`
 limits               what is checked of a request first
+pending              calls of an environment that is being made wait
 poolpolicy           how many sessions should be kept ready: a pure function
 demand, habits       how often sessions are taken, and which ones by whom
 hostmemory           how much memory there is for spares
@@ -16,6 +17,7 @@ project              which directory may be mounted
 nix/                 Nix, found, run, watched and stopped
 jail/                how one jail is launched and ended
 templates/           sessions as forks of a running Python
+devshell/            a project's own development shell as an environment
 agentframes          what comes out of a jail, checked
 agentlink            frames to and from one agent
 requests             questions to one agent, and their answers

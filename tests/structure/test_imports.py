@@ -18,11 +18,21 @@ SOURCES = {
 
 FLOORS = (
     ("values", "settings", "timer", "descriptors", "heap"),
-    ("config", "names", "limits", "hostpaths", "packages", "demand", "habits", "poolpolicy"),
+    (
+        "config",
+        "names",
+        "pending",
+        "limits",
+        "hostpaths",
+        "packages",
+        "demand",
+        "habits",
+        "poolpolicy",
+    ),
     ("catalog",),
     ("interpreters", "environments", "project", "artifacts"),
     ("procstats", "hostmemory", "jail", "nix"),
-    ("templates",),
+    ("templates", "devshell"),
     ("agentframes",),
     ("agentlink", "requests"),
     ("lifecycle", "transcripts"),
