@@ -2,8 +2,8 @@
 
 Pure: who finds or builds environments puts them here, under the source that they come from. What a
 client sees is its *view*: of each name the environment of the source that ranks highest, where some
-sources are for everyone and others for one project, or for clients whose entry names them. Views
-are made when something changes, so that a call only looks one up.
+sources are for everyone and others for clients whose entry names them. Views are made when
+something changes, so that a call only looks one up.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
+from typing import Protocol
 
 from nsm.wire.errors import EnvironmentUnavailableError, UnknownEnvironmentError
 from nsmd.values import Client, Environment, EnvironmentProblem, Sources
@@ -41,11 +42,9 @@ class Rank(IntEnum):
     """`nsm env add`."""
     DIRECTORY = 3
     """The sandbox directory."""
-    PROJECT = 4
-    """The development shell of a project's flake."""
-    CLIENT_METADATA = 5
-    CLIENT_BUILT = 6
-    CLIENT_DIRECTORY = 7
+    CLIENT_METADATA = 4
+    CLIENT_BUILT = 5
+    CLIENT_DIRECTORY = 6
     """`NIX_SANDBOX_METADATA`, `NIX_SANDBOX_ENVS` and `NIX_SANDBOX_DIR` of a client's entry."""
 
 
@@ -54,8 +53,8 @@ class Source:
     """Where environments come from.
 
     Attributes:
-        of: what tells apart sources of a rank that are not for everyone: a project's path, or the
-            value of the variable in a client's entry (of `NIX_SANDBOX_ENVS`, one reference).
+        of: what tells apart sources that are not for everyone: the value of the variable in a
+            client's entry (of `NIX_SANDBOX_ENVS`, one reference).
     """
 
     rank: Rank
@@ -65,8 +64,6 @@ class Source:
     def only_for(self) -> str | None:
         """For whom it is, for people; None for everyone."""
         match self.rank:
-            case Rank.PROJECT:
-                return f"project {self.of}"
             case Rank.CLIENT_METADATA:
                 return "clients with this NIX_SANDBOX_METADATA"
             case Rank.CLIENT_BUILT:
@@ -75,6 +72,22 @@ class Source:
                 return f"clients with NIX_SANDBOX_DIR={self.of}"
             case _:
                 return None
+
+
+class Shells(Protocol):
+    """Environments that projects have themselves, beside everything in the catalog."""
+
+    def environment(self, client: Client) -> Environment | None:
+        """That of a client's project; quick."""
+        ...
+
+    def rows(self) -> Sequence[Environment]:
+        """All that are known, each with its project in its source."""
+        ...
+
+    def subscribe(self, changed: Callable[[], None]) -> object:
+        """Have a function called after each change."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,25 +130,26 @@ class _Said:
     problems: tuple[EnvironmentProblem, ...] = ()
 
 
-_Key = tuple[Sources | None, str | None]
-"""What a view depends on: a client's own sources, and the path of its project if that has some."""
-
-
 class Catalog:
     """See the module.
 
     Args:
         environments: of the host.
+        shells: of projects.
     """
 
-    def __init__(self, environments: Sequence[Environment] = ()) -> None:
+    def __init__(
+        self, environments: Sequence[Environment] = (), shells: Shells | None = None
+    ) -> None:
         self._said: dict[Source, _Said] = {}
-        self._projects: frozenset[str] = frozenset()
-        self._views: dict[_Key, View] = {}
+        self._shells = shells
+        self._views: dict[Sources, View] = {}
         self._everyones = View()
         self._removed: OrderedDict[tuple[Source, str], str] = OrderedDict()
         self._subscribers: dict[object, Callable[[], None]] = {}
         self.put(Source(rank=Rank.HOST), environments)
+        if shells is not None:
+            shells.subscribe(self._tell)
 
     def __repr__(self) -> str:
         return f"<Catalog of {len(self._everyones.environments)} environments>"
@@ -188,19 +202,23 @@ class Catalog:
     # Who runs code.
 
     def view(self, client: Client) -> View:
-        """What a client can run code in."""
-        project = client.project
-        path = project.path if project is not None and project.path in self._projects else None
-        if client.sources is None and path is None:
+        """What a client can run code in, its project's own left out."""
+        own = client.sources
+        if own is None:
             return self._everyones
-        key = client.sources, path
-        view = self._views.get(key)
+        view = self._views.get(own)
         if view is None:
-            sources = self._sources(*key)
+            sources = self._sources(own)
             if all(source.only_for is None for source in sources):
                 return self._everyones  # as it is while nobody looks after the client's own
-            view = self._views[key] = self._make(sources)
+            view = self._views[own] = self._make(sources)
         return view
+
+    def environments(self, client: Client) -> Sequence[Environment]:
+        """All of a client's, unusable ones included, in the order in which they are shown."""
+        environments = self.view(client).environments
+        shell = self._shell(client)
+        return environments if shell is None else (*environments, shell)
 
     def find(self, client: Client, name: str) -> Environment:
         """The environment that a client means.
@@ -212,15 +230,20 @@ class Catalog:
         view = self.view(client)
         environment = view.names.get(name)
         if environment is None:
-            raise self._unknown(client, view, name)
+            environment = self._shell(client)
+            if environment is None or environment.name != name:
+                raise self._unknown(client, view, name)
         if environment.problem is not None:
             raise _unavailable(environment.name, environment.problem)
         return environment
 
-    def reachable(self) -> frozenset[Environment]:
-        """Every environment that a call of somebody may mean."""
+    def reachable(self) -> Callable[[Environment], bool]:
+        """Tells whether a call of somebody may mean an environment, as things are now."""
         views = [self._everyones, *self._views.values()]
-        return frozenset(environment for view in views for environment in view.environments)
+        known = {environment for view in views for environment in view.environments}
+        # What a project's own is, depends on who asks.
+        projects = {row.source for row in self._shells.rows()} if self._shells else frozenset()
+        return lambda environment: environment in known or environment.source in projects
 
     def listed(self) -> Iterator[Listed]:
         """Everything there is, for everyone first."""
@@ -234,26 +257,31 @@ class Catalog:
                 said = self._said[source]
                 items: list[Environment | EnvironmentProblem] = [*said.environments, *said.problems]
                 yield from (Listed(item=item, only_for=only_for) for item in items)
+        for row in self._shells.rows() if self._shells else ():
+            yield Listed(item=row, only_for="its project")
 
     # Views.
 
     def _changed(self) -> None:
-        self._projects = frozenset(s.of for s in self._said if s.rank is Rank.PROJECT)
-        self._everyones = self._make(self._sources(None, None))
-        sources = {key: self._sources(*key) for key in self._views}
+        self._everyones = self._make(self._sources(None))
+        sources = {own: self._sources(own) for own in self._views}
         self._views = {
-            key: self._make(its)
-            for key, its in sources.items()
+            own: self._make(its)
+            for own, its in sources.items()
             if any(source.only_for is not None for source in its)
         }
+        self._tell()
+
+    def _tell(self) -> None:
         for subscriber in list(self._subscribers.values()):
             subscriber()
 
-    def _sources(self, own: Sources | None, project: str | None) -> list[Source]:
+    def _shell(self, client: Client) -> Environment | None:
+        return None if self._shells is None else self._shells.environment(client)
+
+    def _sources(self, own: Sources | None) -> list[Source]:
         """The sources of a view, the one that wins last."""
         wanted = [s for s in self._said if s.only_for is None]
-        if project is not None:
-            wanted.append(Source(rank=Rank.PROJECT, of=project))
         if own is not None:
             wanted += own_sources(own)
         return sorted((s for s in wanted if s in self._said), key=lambda source: source.rank)
@@ -286,15 +314,14 @@ class Catalog:
         for problem in view.problems:
             if problem.name == name:
                 return _unavailable(name, f"{problem.where}: {problem.why}")
-        known = [e.name for e in view.environments if e.problem is None]
+        known = [e.name for e in self.environments(client) if e.problem is None]
         near = difflib.get_close_matches(name, [*known, *ALIASES], n=1)
         guess = f"Did you mean {near[0]!r}? " if near else ""
         hint = f"{guess}Available: {', '.join(known) or 'none'}."
         for problem in [p for p in view.problems if p.name is None][:_TOLD]:
             hint += f" {problem.where}: {problem.why}."
         message = f"No environment {name[:80]!r}."
-        project = client.project.path if client.project is not None else None
-        for source in self._sources(client.sources, project):
+        for source in self._sources(client.sources):
             if where := self._removed.get((source, name)):
                 message = f"Environment {name[:80]!r} was removed: {where} has it no more."
         return UnknownEnvironmentError(message, hint=hint, data={"available": known})

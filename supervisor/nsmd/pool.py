@@ -12,7 +12,7 @@ import logging
 import math
 import os
 from collections import OrderedDict
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -272,9 +272,9 @@ class Pool:
         if self._short_s is not None or kind.failures:
             self.look_soon()
 
-    def keep_only(self, environments: Collection[Environment]) -> None:
-        """Others are gone, or were replaced: nobody will ask for them."""
-        for spec in [spec for spec in self._kinds if spec.environment not in environments]:
+    def keep_only(self, wanted: Callable[[Environment], bool]) -> None:
+        """Other environments are gone, or were replaced: nobody will ask for them."""
+        for spec in [spec for spec in self._kinds if not wanted(spec.environment)]:
             self._shrink(self._kinds.pop(spec), 0, "its environment was removed or replaced")
 
     def look_soon(self) -> None:

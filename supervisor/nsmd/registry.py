@@ -158,7 +158,7 @@ class Registry:
 
     def environments(self, client: Client) -> Sequence[Environment]:
         """Those of a client, unusable ones included, in the order in which they are shown."""
-        return self.catalog.view(client).environments
+        return self.catalog.environments(client)
 
     def subscribe(self, changed: Callable[[], None]) -> Callable[[], None]:
         """Have a function called when environments change; returns what ends that."""

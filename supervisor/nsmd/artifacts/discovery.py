@@ -233,7 +233,7 @@ def _artifact(described: Metadata, programs: Programs, trail: Trail, *, required
     Raises:
         ArtifactError: one cannot be used.
     """
-    run = _program(trail, programs.run)
+    run = _program(trail, programs.run, whole=required)
     session_run = _optional(trail, programs.session_run, required=required)
     template_run = None
     if described.forks and session_run is not None:
@@ -258,16 +258,19 @@ def _optional(trail: Trail, path: str | None, *, required: bool) -> str | None:
             return None
     except OSError:
         pass  # which is told in other words below
-    return _program(trail, path)
+    return _program(trail, path, whole=required)
 
 
-def _program(trail: Trail, path: str) -> str:
+def _program(trail: Trail, path: str, *, whole: bool) -> str:
     """Where a program really is.
+
+    Args:
+        whole: name it by its whole path.
 
     Raises:
         ArtifactError: it is missing, or must not or cannot be run.
     """
-    shown = "/".join(path.split("/")[-2:])
+    shown = printable(path) if whole else "/".join(path.split("/")[-2:])
     real = _follow(trail, path, f"{shown}: ")
     if not stat.S_ISREG(trail.status(real).st_mode):
         raise ArtifactError(f"{shown}: it is no regular file")

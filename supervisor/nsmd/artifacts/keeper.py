@@ -134,6 +134,7 @@ class _Kept:
         self._unwatched = unwatched
         self._scope = trio.CancelScope()
         self._ended = False
+        self._unsettled = False  # it changes as fast as it is looked at
         self._limiter = trio.CapacityLimiter(1)
         self._next = trio.Event()  # set after the next look that begins
         self._stirred = trio.Event()
@@ -160,11 +161,14 @@ class _Kept:
                 while True:
                     looked, self._next = self._next, trio.Event()
                     self._stirred, self._asked = trio.Event(), trio.Event()
+                    self._unsettled = False
                     scan = await trio.to_thread.run_sync(
                         self._look_and_watch, abandon_on_cancel=True, limiter=self._limiter
                     )
                     self._report(scan)
                     looked.set()
+                    if self._unsettled:
+                        self._stirred.set()
                     await self._stirred.wait()
                     await self._quiet()
         finally:
@@ -192,6 +196,8 @@ class _Kept:
                 if not new:
                     break
                 scan = self._look()
+            else:
+                self._unsettled = True
         if unwatched is None:
             return scan
         problem = EnvironmentProblem(

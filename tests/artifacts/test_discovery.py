@@ -1,0 +1,361 @@
+"""What lies in a sandbox directory: an environment or a problem, never fatal, nothing is run."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from dummy_artifacts import artifact
+from nsmd.artifacts.discovery import (
+    MAX_ARTIFACTS,
+    MAX_METADATA_BYTES,
+    ArtifactError,
+    Scan,
+    read_artifact,
+    scan_directory,
+    scan_metadata,
+)
+from nsmd.hostpaths import trusted_owners
+from nsmd.settings import Defaults
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+DEFAULTS = Defaults()
+OWNERS = trusted_owners()
+
+
+def scan(folder: Path) -> Scan:
+    return scan_directory(str(folder), DEFAULTS, OWNERS, expected=True)
+
+
+def names(found: Scan) -> list[str]:
+    return [environment.name for environment in found.environments]
+
+
+def only_problem(found: Scan) -> str:
+    (problem,) = found.problems
+    return problem.why
+
+
+def test_a_directory_of_artifacts(tmp_path: Path) -> None:
+    artifact(
+        tmp_path,
+        "b",
+        programs=("template-run",),
+        schema=1,
+        program="/p/python3",
+        template=1,
+        description="Python with things",
+        preload=["numpy"],
+        timeout_seconds=7,
+        memory_mb=64,
+    )
+    artifact(tmp_path, "a", interpreter_type="bash")
+    (tmp_path / "README").write_text("not an environment")
+    (tmp_path / ".copying").mkdir()
+    found = scan(tmp_path)
+    assert names(found) == ["a", "b"]
+    assert found.problems == ()
+    older, newer = found.environments
+    assert (older.interpreter, older.timeout_s, older.memory_mb) == ("bash", 30.0, 512)
+    assert older.artifact is not None
+    assert (older.artifact.schema, older.artifact.template_run) == (0, None)
+    assert older.keeps_state
+    assert newer.artifact is not None
+    assert newer.artifact.run == os.path.realpath(tmp_path / "b/bin/run")
+    assert newer.artifact.template_run == os.path.realpath(tmp_path / "b/bin/template-run")
+    assert newer.artifact.schema == 1
+    assert (newer.program, newer.description) == ("/p/python3", "Python with things")
+    assert (newer.preload, newer.timeout_s, newer.memory_mb) == (("numpy",), 7.0, 64)
+    assert newer.source == str(tmp_path / "b")
+
+
+def test_one_that_has_no_sessions(tmp_path: Path) -> None:
+    (artifact(tmp_path) / "bin/session-run").unlink()
+    (environment,) = scan(tmp_path).environments
+    assert not environment.keeps_state
+
+
+def test_a_missing_directory_is_a_problem_only_where_somebody_named_it(tmp_path: Path) -> None:
+    assert only_problem(scan(tmp_path / "none")) == "there is no such directory (yet)"
+    missing = str(tmp_path / "none/of/these")
+    assert scan_directory(missing, DEFAULTS, OWNERS, expected=False).problems == ()
+
+
+def test_the_name_in_the_metadata_counts(tmp_path: Path) -> None:
+    artifact(tmp_path, "Some Directory", name="science")
+    assert names(scan(tmp_path)) == ["science"]
+
+
+def test_of_two_with_one_name_the_first_directory_wins(tmp_path: Path) -> None:
+    artifact(tmp_path, "one", name="science")
+    artifact(tmp_path, "two", name="science")
+    found = scan(tmp_path)
+    (environment,) = found.environments
+    assert environment.source == str(tmp_path / "one")
+    (problem,) = found.problems
+    assert (problem.name, problem.where) == ("science", str(tmp_path / "two"))
+    assert f"as {tmp_path / 'one'} is, which comes first" in problem.why
+
+
+def no_metadata(path: Path) -> None:
+    (path / "metadata.json").unlink()
+
+
+def broken_metadata(path: Path) -> None:
+    (path / "metadata.json").write_text('{"name": ')
+
+
+def huge_metadata(path: Path) -> None:
+    (path / "metadata.json").write_text(" " * (MAX_METADATA_BYTES + 1))
+
+
+def fifo_metadata(path: Path) -> None:
+    (path / "metadata.json").unlink()
+    os.mkfifo(path / "metadata.json")
+
+
+def directory_metadata(path: Path) -> None:
+    (path / "metadata.json").unlink()
+    (path / "metadata.json").mkdir()
+
+
+def no_run(path: Path) -> None:
+    (path / "bin/run").unlink()
+
+
+def run_not_executable(path: Path) -> None:
+    (path / "bin/run").chmod(0o644)
+
+
+def run_is_a_directory(path: Path) -> None:
+    no_run(path)
+    (path / "bin/run").mkdir()
+
+
+def run_is_a_fifo(path: Path) -> None:
+    no_run(path)
+    os.mkfifo(path / "bin/run", 0o755)
+
+
+def run_is_a_loop(path: Path) -> None:
+    no_run(path)
+    (path / "bin/run").symlink_to("run")
+
+
+def run_leads_nowhere(path: Path) -> None:
+    no_run(path)
+    (path / "bin/run").symlink_to("/nowhere/run")
+
+
+def bin_is_a_file(path: Path) -> None:
+    (path / "bin").rename(path / "elsewhere")
+    (path / "bin").touch()
+
+
+def session_run_not_executable(path: Path) -> None:
+    (path / "bin/session-run").chmod(0o600)
+
+
+def open_to_all(path: Path) -> None:
+    (path / "bin").chmod(0o777)
+
+
+def run_open_to_all(path: Path) -> None:
+    (path / "bin/run").chmod(0o777)
+
+
+def newer_schema(path: Path) -> None:
+    (path / "metadata.json").write_text('{"schema": 9, "name": "x", "interpreter_type": "bash"}')
+
+
+BROKEN: list[tuple[Callable[[Path], None], str]] = [
+    (no_metadata, "metadata.json: it is missing"),
+    (broken_metadata, "metadata.json: it is not valid JSON: "),
+    (huge_metadata, f"metadata.json: it has more than {MAX_METADATA_BYTES} bytes"),
+    (fifo_metadata, "metadata.json: it is no regular file"),
+    (directory_metadata, "metadata.json: it is no regular file"),
+    (no_run, "bin/run: it is missing"),
+    (run_not_executable, "bin/run: it is not executable"),
+    (run_is_a_directory, "bin/run: it is no regular file"),
+    (run_is_a_fifo, "bin/run: it is no regular file"),
+    (run_is_a_loop, "bin/run: its symbolic links lead in a circle"),
+    (run_leads_nowhere, "bin/run: it is a symbolic link to /nowhere/run, where nothing is"),
+    (bin_is_a_file, "bin/run: it cannot be read: Not a directory"),
+    (session_run_not_executable, "bin/session-run: it is not executable"),
+    (open_to_all, "bin is writable by everyone"),
+    (run_open_to_all, "run is writable by everyone"),
+    (newer_schema, "metadata.json: it was made for a newer nsm"),
+]
+
+
+@pytest.mark.parametrize(("spoil", "why"), BROKEN, ids=[f.__name__ for f, _ in BROKEN])
+def test_what_is_wrong_with_one_is_told_and_the_others_work(
+    spoil: Callable[[Path], None], why: str, tmp_path: Path
+) -> None:
+    spoil(artifact(tmp_path, "bad"))
+    artifact(tmp_path, "good")
+    found = scan(tmp_path)
+    assert names(found) == ["good"]
+    (problem,) = found.problems
+    assert (problem.name, problem.where) == ("bad", str(tmp_path / "bad"))
+    assert why in problem.why
+    assert problem.why.isprintable()
+
+
+def test_links_to_artifacts_are_followed_and_where_they_lead_is_run(tmp_path: Path) -> None:
+    built = artifact(tmp_path / "store", "abc-science", name="science")
+    folder = tmp_path / "sandboxes"
+    folder.mkdir()
+    (tmp_path / "result").symlink_to(built)
+    (folder / "science").symlink_to("../result")
+    (environment,) = scan(folder).environments
+    assert environment.artifact is not None
+    assert environment.artifact.run == os.path.realpath(built / "bin/run")
+    assert environment.source == str(folder / "science")
+
+
+def test_links_in_a_circle_and_links_to_nothing(tmp_path: Path) -> None:
+    (tmp_path / "a").symlink_to("b")
+    (tmp_path / "b").symlink_to("a")
+    (tmp_path / "c").symlink_to("/nix/store/nothing")
+    whys = [problem.why for problem in scan(tmp_path).problems]
+    assert whys[:2] == ["its symbolic links lead in a circle"] * 2
+    assert "garbage collection" in whys[2]
+
+
+def test_names_of_any_bytes_can_be_told(tmp_path: Path) -> None:
+    os.mkdir(os.fsencode(tmp_path) + b"/\xff\x1b[31m")
+    (problem,) = scan(tmp_path).problems
+    assert problem.name is None
+    assert problem.where.isprintable()
+    problem.where.encode()
+
+
+def test_a_directory_that_others_may_write_to_has_no_environments(tmp_path: Path) -> None:
+    artifact(tmp_path / "open", "science")
+    (tmp_path / "open").chmod(0o1777)
+    found = scan(tmp_path / "open")
+    assert names(found) == []
+    assert f"{tmp_path / 'open'} is writable by everyone" in only_problem(found)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="not here: needs root to give files away")
+@pytest.mark.parametrize("part", ["", "bin", "bin/run", "metadata.json"])
+def test_programs_of_other_users_are_not_run(part: str, tmp_path: Path) -> None:
+    os.chown(artifact(tmp_path) / part, 4242, 4242)
+    found = scan(tmp_path)
+    assert names(found) == []
+    assert "belongs to user 4242" in only_problem(found)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="not here: needs root to give files away")
+def test_nor_what_a_link_of_another_user_leads_to(tmp_path: Path) -> None:
+    built = artifact(tmp_path / "mine")
+    folder = tmp_path / "sandboxes"
+    folder.mkdir()
+    (tmp_path / "link").symlink_to(built)
+    os.chown(tmp_path / "link", 4242, 4242, follow_symlinks=False)
+    (folder / "science").symlink_to("../link")
+    assert "link belongs to user 4242" in only_problem(scan(folder))
+
+
+def test_a_shared_sticky_directory_on_the_way_is_no_reason(tmp_path: Path) -> None:
+    """As /nix/store is, to which the builders' group may write."""
+    store = tmp_path / "store"
+    built = artifact(store, "abc-science", name="science")
+    store.chmod(0o1775)
+    folder = tmp_path / "sandboxes"
+    folder.mkdir()
+    (folder / "science").symlink_to(built)
+    assert names(scan(folder)) == ["science"]
+
+
+def test_more_than_anybody_means_to_have(tmp_path: Path) -> None:
+    for number in range(MAX_ARTIFACTS + 1):
+        (tmp_path / f"x{number:04}").mkdir()
+    found = scan(tmp_path)
+    assert len(found.problems) == MAX_ARTIFACTS + 1
+    assert f"it has {MAX_ARTIFACTS + 1} entries" in found.problems[0].why
+
+
+def test_replaced_in_place_it_is_another_one(tmp_path: Path) -> None:
+    path = artifact(tmp_path)
+    (before,) = scan(tmp_path).environments
+    assert scan(tmp_path).environments == (before,)
+    (path / "bin/session-run").unlink()
+    (path / "bin/session-run").write_text("#!/bin/sh\n")
+    (path / "bin/session-run").chmod(0o755)
+    (after,) = scan(tmp_path).environments
+    assert before != after
+
+
+def test_metadata_names_programs_or_artifacts(tmp_path: Path) -> None:
+    path = artifact(tmp_path, schema=1, program="/p", memory_mb=77)
+    run, session_run = str(path / "bin/run"), str(path / "bin/session-run")
+    text = json.dumps(
+        {
+            "environments": {
+                "shell": {"backend": "jail", "exec": run, "session_exec": session_run},
+                "built": {"artifact": str(path), "exec": run},
+                "once": {"exec": run, "interpreter_type": "node"},
+                "gone": {"exec": "/nowhere/run", "interpreter_type": "node"},
+                "lost": {"artifact": "/nowhere"},
+                "half": {"exec": run, "session_exec": "/nowhere/s", "interpreter_type": "bash"},
+                "Bad Name": {"exec": run},
+            },
+            "session": {"max_lifetime_seconds": 99},
+        }
+    )
+    found = scan_metadata(text, DEFAULTS, OWNERS)
+    shell, built, once = found.environments
+    assert (shell.name, shell.interpreter, shell.keeps_state) == ("shell", "bash", True)
+    assert (built.name, built.memory_mb, built.source) == ("built", 77, "NIX_SANDBOX_METADATA")
+    assert built.artifact is not None
+    assert built.artifact.schema == 1
+    assert (once.interpreter, once.keeps_state) == ("node", False)
+    whys = {problem.name: problem.why for problem in found.problems}
+    assert whys["gone"] == "/nowhere/run: it is missing"
+    assert whys["lost"] == "/nowhere: it is missing"
+    assert whys["half"] == "/nowhere/s: it is missing"
+    assert "its name is 'Bad Name'" in (whys[None] or "")
+    assert found.session.max_lifetime_s == 99.0
+
+
+def test_metadata_that_is_none(tmp_path: Path) -> None:
+    found = scan_metadata("{", DEFAULTS, OWNERS)
+    assert only_problem(found).startswith("it is not valid JSON")
+    assert found.environments == ()
+    surrogate = scan_metadata('{"environments": {"x": {"artifact": "/\\ud800"}}}', DEFAULTS, OWNERS)
+    assert "expected an absolute path" in only_problem(surrogate)
+
+
+def test_one_artifact_can_be_read_alone(tmp_path: Path) -> None:
+    path = artifact(tmp_path)
+    environment = read_artifact(str(path), DEFAULTS, OWNERS, source="nsm env add")
+    assert (environment.name, environment.source) == ("science", "nsm env add")
+    with pytest.raises(ArtifactError, match="it is no directory"):
+        read_artifact(str(path / "bin/run"), DEFAULTS, OWNERS)
+    with pytest.raises(ArtifactError, match=r"metadata\.json: it is missing"):
+        read_artifact(str(tmp_path), DEFAULTS, OWNERS)
+
+
+def test_everything_on_the_way_is_to_be_watched(tmp_path: Path) -> None:
+    built = artifact(tmp_path / "store", "science")
+    folder = tmp_path / "sandboxes"
+    folder.mkdir()
+    (tmp_path / "result").symlink_to(built)
+    (folder / "science").symlink_to("../result")
+    places = scan(folder).places
+    assert places[str(folder)] >= {""}
+    assert "result" in places[str(tmp_path)]
+    assert places[str(built)] == {"metadata.json"}
+    assert places[str(built / "bin")] == {"run", "session-run"}
+    assert places[str(tmp_path.parent)] == set()  # but for being moved as a whole
+    missing = scan(tmp_path / "not/yet").places
+    assert missing[str(tmp_path)] == {"not"}

@@ -1,0 +1,202 @@
+"""A sandbox directory while things happen to it: real directories, real notices."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import threading
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import trio
+
+from dummy_artifacts import PROGRAM, artifact
+from nsmd.artifacts import inotify, keeper
+from nsmd.artifacts.discovery import Scan, scan_directory
+from nsmd.artifacts.keeper import Keeper, open_keeper
+from nsmd.hostpaths import trusted_owners
+from nsmd.settings import Defaults
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable
+
+    import pytest
+
+TIMEOUT_S = 20
+
+
+class Kept:
+    """A directory that is kept, and what was reported of it."""
+
+    def __init__(self, keeper: Keeper, directory: Path) -> None:
+        self.keeper = keeper
+        self.last = Scan()
+        self.looks = 0
+        self._reported = trio.Event()
+        look = partial(scan_directory, str(directory), Defaults(), trusted_owners(), expected=True)
+        keeper.keep(directory, str(directory), look, self._take)
+
+    def _take(self, scan: Scan) -> None:
+        self.last = scan
+        self.looks += 1
+        self._reported.set()
+
+    @property
+    def names(self) -> list[str]:
+        return [environment.name for environment in self.last.environments]
+
+    @property
+    def problems(self) -> list[str]:
+        return [problem.why for problem in self.last.problems]
+
+    async def until(self, right: Callable[[], bool]) -> None:
+        """Wait for a report after which something holds."""
+        with trio.fail_after(TIMEOUT_S):
+            while not right():
+                self._reported = trio.Event()
+                await self._reported.wait()
+
+
+@asynccontextmanager
+async def keeping(directory: Path) -> AsyncGenerator[Kept]:
+    async with open_keeper() as it:
+        kept = Kept(it, directory)
+        await it.look()
+        yield kept
+
+
+async def test_an_artifact_that_is_copied_slowly(tmp_path: Path) -> None:
+    async with keeping(tmp_path) as kept:
+        assert kept.names == []
+        made = tmp_path / "science"
+        made.mkdir()
+        await kept.until(lambda: kept.problems == ["metadata.json: it is missing"])
+        facts = {"name": "science", "interpreter_type": "python"}
+        (made / "metadata.json").write_text(json.dumps(facts))
+        await kept.until(lambda: kept.problems == ["bin/run: it is missing"])
+        (made / "bin").mkdir()
+        (made / "bin/run").write_text(PROGRAM)
+        await kept.until(lambda: kept.problems == ["bin/run: it is not executable"])
+        (made / "bin/run").chmod(0o755)
+        await kept.until(lambda: kept.names == ["science"])
+        assert kept.problems == []
+
+
+async def test_replaced_in_place_and_removed(tmp_path: Path) -> None:
+    made = artifact(tmp_path)
+    async with keeping(tmp_path) as kept:
+        (before,) = kept.last.environments
+        (made / "bin/run").write_text(PROGRAM + "\n")
+        await kept.until(lambda: kept.last.environments != (before,))
+        assert kept.names == ["science"]
+        shutil.rmtree(made)
+        await kept.until(lambda: kept.names == [] and kept.problems == [])
+
+
+async def test_a_link_far_away_is_exchanged(tmp_path: Path) -> None:
+    """`nix build -o result` again, where the sandbox directory has a link to `result`."""
+    old, new = (artifact(tmp_path / "store", f"{n}-science", name="science") for n in (1, 2))
+    folder = tmp_path / "sandboxes"
+    folder.mkdir()
+    (tmp_path / "result").symlink_to(old)
+    (folder / "science").symlink_to(tmp_path / "result")
+    async with keeping(folder) as kept:
+        (before,) = kept.last.environments
+        (tmp_path / "next").symlink_to(new)
+        (tmp_path / "next").rename(tmp_path / "result")
+        await kept.until(lambda: kept.last.environments != (before,))
+        (after,) = kept.last.environments
+        assert after.artifact is not None
+        assert after.artifact.run == os.path.realpath(new / "bin/run")
+
+
+async def test_the_directory_comes_goes_and_is_exchanged(tmp_path: Path) -> None:
+    folder = tmp_path / "config" / "nsm" / "sandboxes"
+    async with keeping(folder) as kept:
+        assert kept.problems == ["there is no such directory (yet)"]
+        artifact(folder, "one")
+        await kept.until(lambda: kept.names == ["one"])
+        (tmp_path / "config").rename(tmp_path / "away")
+        await kept.until(lambda: kept.names == [])
+        # As home-manager does it: the whole directory is a link to the store.
+        generations = [tmp_path / "store" / name for name in ("two", "three")]
+        for generation in generations:
+            artifact(generation, generation.name)
+        folder.parent.mkdir(parents=True)
+        folder.symlink_to(generations[0])
+        await kept.until(lambda: kept.names == ["two"])
+        (tmp_path / "next").symlink_to(generations[1])
+        (tmp_path / "next").rename(folder)
+        await kept.until(lambda: kept.names == ["three"])
+
+
+async def test_many_changes_are_looked_at_together(tmp_path: Path) -> None:
+    async with keeping(tmp_path) as kept:
+        looks = kept.looks
+        for number in range(20):
+            artifact(tmp_path, f"x{number}")
+        await kept.until(lambda: len(kept.names) == 20)
+        assert kept.looks - looks <= 3
+
+
+async def test_who_asks_need_not_wait_until_it_is_quiet(tmp_path: Path) -> None:
+    async with keeping(tmp_path) as kept:
+        artifact(tmp_path)
+        await kept.keeper.look()
+        assert kept.names == ["science"]
+
+
+async def test_where_nothing_can_be_watched_it_is_looked_at_when_somebody_asks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: object) -> None:
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(inotify.Inotify, "__init__", refuse)
+    async with keeping(tmp_path) as kept:
+        assert "fs.inotify.max_user_instances" in kept.problems[0]
+        artifact(tmp_path)
+        await kept.keeper.look()
+        assert kept.names == ["science"]
+        assert len(kept.problems) == 1
+
+
+async def test_one_that_hangs_holds_up_nobody_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keeper, "LOOK_TIMEOUT_S", 0.01)
+    goes_on = threading.Event()
+
+    def hang() -> Scan:
+        goes_on.wait(TIMEOUT_S)
+        return Scan()
+
+    try:
+        async with open_keeper() as it:
+            reported = trio.Event()
+            it.keep("hangs", "/net/somewhere", hang, lambda _: reported.set())
+            await it.look()
+            assert not reported.is_set()
+            kept = Kept(it, tmp_path)
+            artifact(tmp_path)
+            await kept.until(lambda: kept.names == ["science"])
+            goes_on.set()
+            with trio.fail_after(TIMEOUT_S):
+                await reported.wait()
+    finally:
+        goes_on.set()
+
+
+async def test_what_is_ended_is_looked_at_no_more(tmp_path: Path) -> None:
+    async with keeping(tmp_path) as kept:
+        looks = kept.looks
+        kept.keeper.end(tmp_path)
+        kept.keeper.end(tmp_path)
+        await kept.keeper.look()
+        artifact(tmp_path)
+        other = Kept(kept.keeper, tmp_path)
+        await other.until(lambda: other.names == ["science"])
+        assert kept.looks == looks

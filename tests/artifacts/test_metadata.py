@@ -1,0 +1,188 @@
+"""What an artifact says of itself: each field is checked, and a mistake is said in its terms."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nsmd.artifacts.metadata import (
+    Metadata,
+    MetadataError,
+    Programs,
+    entries,
+    of_artifact,
+    of_entry,
+)
+from nsmd.settings import Defaults
+
+DEFAULTS = Defaults(timeout_seconds=20.0, memory_mb=300)
+
+NEWER = {
+    "schema": 1,
+    "name": "science",
+    "interpreter_type": "python",
+    "timeout_seconds": 60,
+    "memory_mb": 1024,
+    "program": "/nix/store/x/bin/python3",
+}
+
+
+def parsed(**changes: Any) -> Metadata:
+    facts = {key: value for key, value in {**NEWER, **changes}.items() if value is not ...}
+    return of_artifact(json.dumps(facts).encode(), DEFAULTS)
+
+
+def test_all_that_it_can_say() -> None:
+    said = parsed(
+        description="  Python with\n\x1b[31mpandas ", preload=["numpy", "a.b"], template=1, other=2
+    )
+    assert said == Metadata(
+        name="science",
+        interpreter="python",
+        timeout_s=60.0,
+        memory_mb=1024,
+        schema=1,
+        program="/nix/store/x/bin/python3",
+        description="Python with [31mpandas",
+        preload=("numpy", "a.b"),
+        forks=True,
+    )
+
+
+def test_the_older_layout_says_less_and_limits_have_defaults() -> None:
+    older = b'{"name": "old", "interpreter_type": "bash", "preload": ["numpy"], "template": 1}'
+    assert of_artifact(older, DEFAULTS) == Metadata(
+        name="old", interpreter="bash", timeout_s=20.0, memory_mb=300
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"name": "../etc"}, "name is '../etc', expected 1 to 64 of a-z"),
+        ({"name": "a; rm -rf /"}, "name is 'a; rm"),
+        ({"name": "Science"}, "name is 'Science'"),
+        ({"name": "-x"}, "name is '-x'"),
+        ({"name": "x" * 65}, "name is 'xxx"),
+        ({"name": "a\n"}, r"name is 'a\\n'"),
+        ({"name": 7}, "name is 7"),
+        ({"name": ...}, "name is None"),
+        ({"interpreter_type": "ruby"}, "interpreter_type is 'ruby', expected python or bash or no"),
+        ({"interpreter_type": ["python"]}, "interpreter_type is"),
+        ({"interpreter_type": ...}, "interpreter_type is missing"),
+        ({"timeout_seconds": 0}, "timeout_seconds is 0, expected a number of seconds above 0"),
+        ({"timeout_seconds": -1.5}, "timeout_seconds is -1.5"),
+        ({"timeout_seconds": True}, "timeout_seconds is True"),
+        ({"timeout_seconds": "30"}, "timeout_seconds is '30'"),
+        ({"timeout_seconds": 1e9}, "timeout_seconds is 1000000000.0"),
+        ({"memory_mb": 0}, "memory_mb is 0, expected a whole number of MiB"),
+        ({"memory_mb": 1.5}, "memory_mb is 1.5"),
+        ({"memory_mb": 10**12}, "memory_mb is 10"),
+        ({"schema": 2}, "made for a newer nsm"),
+        ({"schema": -1}, "schema is -1"),
+        ({"schema": True}, "schema is True"),
+        ({"program": "python3"}, "program is 'python3', expected an absolute path"),
+        ({"program": "/a\0b"}, "program is "),
+        ({"program": ...}, "program is missing"),
+        ({"preload": "numpy"}, "preload is 'numpy', expected a list"),
+        ({"preload": ["numpy; import os"]}, "preload has 'numpy; import os', which is no Python"),
+        ({"preload": ["x"] * 65}, "preload has 65 modules"),
+        ({"preload": ["numpy"], "interpreter_type": "node"}, "preload is for Python"),
+        ({"description": 5}, "description is 5"),
+    ],
+)
+def test_a_mistake_names_the_field_and_what_was_expected(changes: dict[str, Any], why: str) -> None:
+    with pytest.raises(MetadataError, match=why):
+        parsed(**changes)
+
+
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        (b"", "not valid JSON"),
+        (b'{"name": ', "not valid JSON"),
+        (b"[]", r"it is \[\], expected an object"),
+        (b"\xff", "not UTF-8"),
+        (b'{"timeout_seconds": NaN}', "NaN is not JSON"),
+        (b"[" * 100_000, "nested too deeply"),
+        (b'{"memory_mb": ' + b"9" * 5000 + b"}", "not valid JSON"),
+    ],
+)
+def test_what_is_no_metadata_at_all(data: bytes, why: str) -> None:
+    with pytest.raises(MetadataError, match=why):
+        of_artifact(data, DEFAULTS)
+
+
+def test_a_template_of_another_protocol_is_not_used() -> None:
+    assert not parsed(template=2).forks
+    assert not parsed().forks
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
+    max_leaves=5,
+)
+
+
+@given(st.fixed_dictionaries({}, optional=dict.fromkeys([*NEWER, "preload", "template"], JSON)))
+def test_garbage_gives_the_one_error_or_sound_values(changes: dict[str, Any]) -> None:
+    refused = ""
+    try:
+        said = of_artifact(json.dumps({**NEWER, **changes}).encode(), DEFAULTS)
+    except MetadataError as error:
+        refused = str(error)
+    if refused:
+        assert refused.isprintable()
+        return
+    assert 0 < said.timeout_s <= 366 * 86400
+    assert said.memory_mb >= 1
+    assert said.description.isprintable()
+
+
+def test_an_entry_names_its_programs() -> None:
+    entry = {
+        "backend": "jail",
+        "exec": "/s/run",
+        "session_exec": "/s/session-run",
+        "timeout_seconds": 5,
+    }
+    said = of_entry("shell", entry, DEFAULTS)
+    expected = Metadata(name="shell", interpreter="bash", timeout_s=5.0, memory_mb=300)
+    assert said == (expected, Programs(run="/s/run", session_run="/s/session-run"))
+
+
+def test_an_entry_may_name_an_artifact_instead() -> None:
+    assert of_entry("science", {"artifact": "/nix/store/x"}, DEFAULTS) == "/nix/store/x"
+
+
+@pytest.mark.parametrize(
+    ("name", "entry", "why"),
+    [
+        ("a b", {"exec": "/x"}, "its name is 'a b'"),
+        ("x", {"backend": "microvm", "exec": "/x"}, "microvm, is not available yet"),
+        ("x", {"backend": "docker", "exec": "/x"}, "backend is 'docker', expected `jail`"),
+        ("x", {"interpreter_type": "bash"}, "exec is missing"),
+        ("x", {"exec": "run", "interpreter_type": "bash"}, "exec is 'run', expected an absolute"),
+        ("x", {"exec": "/x"}, "interpreter_type is missing"),
+        ("x", "/nix/store/x", "expected an object"),
+    ],
+)
+def test_an_entry_that_cannot_be(name: str, entry: object, why: str) -> None:
+    with pytest.raises(MetadataError, match=why):
+        of_entry(name, entry, DEFAULTS)
+
+
+def test_metadata_may_say_how_long_sessions_live() -> None:
+    text = '{"environments": {"a": 1}, "session": {"idle_timeout_seconds": 60}}'
+    environments, session = entries(text)
+    assert environments == {"a": 1}
+    assert (session.idle_timeout_s, session.max_lifetime_s) == (60.0, None)
+    with pytest.raises(MetadataError, match="`environments` is 3, expected an object"):
+        entries('{"environments": 3}')
+    with pytest.raises(MetadataError, match="idle_timeout_seconds is -1"):
+        entries('{"session": {"idle_timeout_seconds": -1}}')

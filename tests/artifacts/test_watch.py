@@ -1,0 +1,229 @@
+"""Which changes are noticed. The kernel queues notices at once, so nothing waits here."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from nsmd.artifacts.inotify import Q_OVERFLOW, Inotify, Notice
+from nsmd.artifacts.trail import Trail
+from nsmd.artifacts.watch import Watches
+from nsmd.hostpaths import trusted_owners
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+    from nsmd.artifacts.trail import Places
+
+
+class Watched:
+    """Somebody for whom places are watched."""
+
+    def __init__(self, watches: Watches) -> None:
+        self.watches = watches
+        self.stirred = 0
+
+    def stir(self) -> None:
+        self.stirred += 1
+
+    def want(self, places: Places) -> bool:
+        new, refusal = self.watches.want(self.stir, places)
+        assert refusal is None
+        return new
+
+    def follow(self, path: Path) -> Places:
+        """Want whatever looking up a path depends on; returns that."""
+        trail = Trail(trusted_owners())
+        with suppress(OSError):
+            trail.follow(str(path))
+        while self.want(trail.places):
+            pass
+        return trail.places
+
+    def noticed(self) -> bool:
+        """Whether anything has happened since the last time."""
+        before = self.stirred
+        self.watches.read()
+        return self.stirred > before
+
+
+@pytest.fixture
+def inotify() -> Generator[Inotify]:
+    it = Inotify()
+    yield it
+    it.close()
+
+
+@pytest.fixture
+def watched(inotify: Inotify) -> Watched:
+    return Watched(Watches(inotify))
+
+
+def kernels(inotify: Inotify) -> int:
+    """How many directories the kernel watches."""
+    lines = Path(f"/proc/self/fdinfo/{inotify.fd}").read_text().splitlines()
+    return sum(line.startswith("inotify ") for line in lines)
+
+
+def test_only_what_matters_is_told(watched: Watched, tmp_path: Path) -> None:
+    watched.want({str(tmp_path): frozenset({"here"})})
+    (tmp_path / "there").touch()
+    assert not watched.noticed()
+    (tmp_path / "here").touch()
+    assert watched.noticed()
+    assert not watched.noticed()
+
+
+def test_a_file_is_followed_through_everything_that_can_become_of_it(
+    watched: Watched, tmp_path: Path
+) -> None:
+    path = tmp_path / "run"
+    watched.want({str(tmp_path): frozenset({"run"})})
+    path.write_text("a")
+    assert watched.noticed()
+    path.chmod(0o700)
+    assert watched.noticed()
+    with path.open("a") as file:
+        assert not watched.noticed()
+        file.write("b")
+    assert watched.noticed()
+    path.rename(tmp_path / "away")
+    assert watched.noticed()
+    (tmp_path / "away").rename(path)
+    assert watched.noticed()
+    path.unlink()
+    assert watched.noticed()
+
+
+def test_what_is_missing_is_waited_for_where_it_would_begin(
+    watched: Watched, tmp_path: Path
+) -> None:
+    wanted = tmp_path / "config" / "nsm" / "sandboxes"
+    watched.follow(wanted)
+    (tmp_path / "cache").mkdir()
+    assert not watched.noticed()
+    for part in (wanted.parent.parent, wanted.parent, wanted):
+        part.mkdir()
+        assert watched.noticed()
+        watched.follow(wanted)
+    assert not watched.noticed()
+
+
+def test_a_directory_on_the_way_is_renamed_or_removed(watched: Watched, tmp_path: Path) -> None:
+    wanted = tmp_path / "a" / "b" / "c"
+    wanted.mkdir(parents=True)
+    watched.follow(wanted)
+    (tmp_path / "a").rename(tmp_path / "z")
+    assert watched.noticed()
+    watched.follow(wanted)
+    wanted.mkdir(parents=True)
+    assert watched.noticed()
+    watched.follow(wanted)
+    shutil.rmtree(tmp_path / "a")
+    assert watched.noticed()
+
+
+def test_another_directory_in_the_place_of_one_is_new(watched: Watched, tmp_path: Path) -> None:
+    place = tmp_path / "a"
+    place.mkdir()
+    assert watched.want({str(place): frozenset({""})})
+    assert not watched.want({str(place): frozenset({""})})
+    place.rename(tmp_path / "old")
+    place.mkdir()
+    assert watched.noticed()
+    assert watched.want({str(place): frozenset({""})})
+    (tmp_path / "old" / "x").touch()
+    assert not watched.noticed()
+    (place / "x").touch()
+    assert watched.noticed()
+
+
+def test_a_link_on_the_way_is_exchanged(watched: Watched, tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        (tmp_path / "store" / name).mkdir(parents=True)
+    link = tmp_path / "result"
+    link.symlink_to("store/one")
+    watched.follow(link)
+    (tmp_path / "new").symlink_to("store/two")
+    assert not watched.noticed()
+    (tmp_path / "new").rename(link)
+    assert watched.noticed()
+
+
+def test_the_kernel_watches_no_more_than_somebody_wants(
+    watched: Watched, inotify: Inotify, tmp_path: Path
+) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+    a, b = str(tmp_path / "a"), str(tmp_path / "b")
+    other = Watched(watched.watches)
+    watched.want({a: frozenset({"x"}), b: frozenset()})
+    other.want({a: frozenset({"y"})})
+    assert kernels(inotify) == 2
+    (tmp_path / "a" / "y").touch()
+    assert not watched.noticed()
+    assert other.stirred
+    watched.watches.forget(watched.stir)
+    assert kernels(inotify) == 1
+    (tmp_path / "a" / "x").touch()
+    assert not other.noticed()
+    other.want({})
+    assert kernels(inotify) == 0
+    (tmp_path / "a").rename(tmp_path / "c")
+    assert not other.noticed()
+
+
+def test_a_directory_that_moves_away_is_let_go(
+    watched: Watched, inotify: Inotify, tmp_path: Path
+) -> None:
+    (tmp_path / "a").mkdir()
+    watched.want({str(tmp_path / "a"): frozenset({"x"})})
+    (tmp_path / "a").rename(tmp_path / "b")
+    assert watched.noticed()
+    assert kernels(inotify) == 0
+
+
+class Refusing(Inotify):
+    """A kernel with no room left, or that has lost notices."""
+
+    number = errno.ENOSPC
+    lost = False
+
+    def add(self, directory: str, mask: int) -> int:
+        raise OSError(self.number, os.strerror(self.number))
+
+    def read(self) -> list[Notice]:
+        return [Notice(-1, Q_OVERFLOW, "")] if self.lost else []
+
+
+@pytest.mark.parametrize(
+    ("number", "why"),
+    [(errno.ENOSPC, "fs.inotify.max_user_watches"), (errno.EACCES, "Permission denied")],
+)
+def test_what_cannot_be_watched_is_told(number: int, why: str, tmp_path: Path) -> None:
+    refusing = Refusing()
+    refusing.number = number
+    try:
+        it = Watched(Watches(refusing))
+        new, refusal = it.watches.want(it.stir, {str(tmp_path): frozenset({""})})
+        assert not new
+        assert why in (refusal or "")
+    finally:
+        refusing.close()
+
+
+def test_after_lost_notices_everybody_looks(tmp_path: Path) -> None:
+    refusing = Refusing()
+    refusing.lost, refusing.number = True, errno.ENOENT
+    try:
+        it = Watched(Watches(refusing))
+        it.want({str(tmp_path): frozenset()})
+        assert it.noticed()
+    finally:
+        refusing.close()
