@@ -242,7 +242,7 @@ class Catalog:
         views = [self._everyones, *self._views.values()]
         known = {environment for view in views for environment in view.environments}
         # What a project's own is, depends on who asks.
-        projects = {row.source for row in self._shells.rows()} if self._shells else frozenset()
+        projects = {row.source for row in (self._shells.rows() if self._shells else ())}
         return lambda environment: environment in known or environment.source in projects
 
     def listed(self) -> Iterator[Listed]:

@@ -131,13 +131,13 @@ JSON = st.recursive(
 
 @given(st.fixed_dictionaries({}, optional=dict.fromkeys([*NEWER, "preload", "template"], JSON)))
 def test_garbage_gives_the_one_error_or_sound_values(changes: dict[str, Any]) -> None:
-    refused = ""
+    said: Metadata | str
     try:
         said = of_artifact(json.dumps({**NEWER, **changes}).encode(), DEFAULTS)
     except MetadataError as error:
-        refused = str(error)
-    if refused:
-        assert refused.isprintable()
+        said = str(error)
+    if isinstance(said, str):
+        assert said.isprintable()
         return
     assert 0 < said.timeout_s <= 366 * 86400
     assert said.memory_mb >= 1

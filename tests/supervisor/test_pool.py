@@ -299,3 +299,22 @@ async def test_at_rest_it_sleeps(autojump_clock: trio.abc.Clock) -> None:
         await trio.testing.wait_all_tasks_blocked()
         next_s = trio.lowlevel.current_statistics().seconds_to_next_deadline
         assert next_s == pytest.approx(900 - FILLED_S, abs=1)
+
+
+async def test_spares_of_what_is_gone_or_replaced_are_dropped(
+    autojump_clock: trio.abc.Clock,
+) -> None:
+    async with bench() as it:
+        taken = await it.serve(spec(PYTHON))
+        await it.serve(spec(BASH))
+        ready, spares = it.pool.take(spec(PYTHON)), it.pool.spares
+        assert spares >= 2
+        it.pool.keep_only(lambda environment: environment == BASH)
+        assert [kind.spec for kind in it.pool.kinds] == [spec(BASH)]
+        await trio.sleep(FILLED_S)
+        left = [s for s in it.started if s.live and s.spec == spec(PYTHON)]
+        assert left == [taken, ready]
+        it.pool.answered(ready)
+        taken.end("done")
+        await taken.wait_ended()
+        assert all(kind.failures == 0 for kind in it.pool.kinds)

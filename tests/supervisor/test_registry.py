@@ -28,12 +28,20 @@ from nsm.wire.errors import (
     UnknownSessionError,
     WrongEnvironmentError,
 )
-from nsmd.catalog import Catalog
+from nsmd.catalog import Catalog, Rank, Source
 from nsmd.places import MAX_WAITING, WAIT_S
 from nsmd.project import check_project
 from nsmd.registry import CONCURRENT_STARTS, Registry
 from nsmd.settings import PoolSettings, SessionSettings, Settings
-from nsmd.values import MAX_CODE_BYTES, Client, RunRequest, RunResult
+from nsmd.values import (
+    MAX_CODE_BYTES,
+    Artifact,
+    Client,
+    Environment,
+    RunRequest,
+    RunResult,
+    Sources,
+)
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -483,3 +491,63 @@ async def test_a_replaced_project_directory_is_mounted_anew(
         directory.rmdir()
         with pytest.raises(BadProjectError):
             await it.run(session="none", client=client)
+
+
+DIRECTORY = Source(rank=Rank.DIRECTORY)
+SCIENCE = Environment(
+    name="science",
+    interpreter="python",
+    source="/d/science",
+    timeout_s=10.0,
+    artifact=Artifact(run="/s/1/run", session_run="/s/1/session-run", stamp="1"),
+)
+NEWER = dataclasses.replace(
+    SCIENCE, timeout_s=5.0, artifact=Artifact(run="/s/2/run", session_run="/s/2/session-run")
+)
+
+
+async def test_sessions_outlive_their_environment_and_new_ones_get_the_new_one(
+    autojump_clock: trio.abc.Clock,
+) -> None:
+    async with bench() as it:
+        it.registry.catalog.put(DIRECTORY, [SCIENCE])
+        old = await it.run(env="science", session="old")
+        it.registry.catalog.put(DIRECTORY, [NEWER])
+        again = await it.run(env="science", session="old", timeout_s=60)
+        assert (again.session_id, again.timeout_s) == (old.session_id, 10.0)
+        new = await it.run(env="science", session="new-one", timeout_s=60)
+        assert new.timeout_s == 5.0
+        sessions = {s.name: s.spec.environment for s in it.registry.live_sessions()}
+        assert sessions == {"old": SCIENCE, "new-one": NEWER}
+        kinds = {kind.spec.environment for kind in it.registry.pool.kinds}
+        assert SCIENCE not in kinds
+        it.registry.catalog.put(DIRECTORY, [])
+        assert (await it.run(env="science", session="old")).session_id == old.session_id
+        with pytest.raises(UnknownEnvironmentError, match="was removed"):
+            await it.run(env="science", session="another")
+        with pytest.raises(UnknownEnvironmentError, match="was removed"):
+            await it.run(env="science", session=None)
+        with pytest.raises(WrongEnvironmentError, match="runs science, not bash"):
+            await it.run(env="bash", session="old")
+
+
+async def test_an_environment_without_state_has_no_sessions(
+    autojump_clock: trio.abc.Clock,
+) -> None:
+    once = dataclasses.replace(SCIENCE, name="once", artifact=Artifact(run="/s/run"))
+    async with bench() as it:
+        it.registry.catalog.put(DIRECTORY, [once])
+        for name in ("a", "new"):
+            with pytest.raises(BadRequestError, match=r"keeps no state.*Leave `session` out"):
+                await it.run(env="once", session=name)
+        assert (await it.run(env="once", session=None)).session_name is None
+
+
+async def test_a_clients_own_environments_are_its_own(autojump_clock: trio.abc.Clock) -> None:
+    own = Sources(directory="/own")
+    async with bench() as it:
+        it.registry.catalog.put(Source(rank=Rank.CLIENT_DIRECTORY, of="/own"), [SCIENCE])
+        client = dataclasses.replace(ALICE, sources=own)
+        assert (await it.run(env="science", client=client)).env == "science"
+        with pytest.raises(UnknownEnvironmentError):
+            await it.run(env="science", client=BOB)

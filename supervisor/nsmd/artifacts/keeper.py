@@ -12,7 +12,6 @@ import logging
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Protocol
 
 import trio
 
@@ -38,12 +37,8 @@ _MOST_LOOKS = 4
 Look = Callable[[], Scan]
 """Looks at a source; blocks."""
 
-
-class Report(Protocol):
-    """Takes what a look found."""
-
-    def __call__(self, scan: Scan) -> None:
-        """Quick."""
+Report = Callable[[Scan], None]
+"""Takes what a look found; quick."""
 
 
 class Keeper:

@@ -1,0 +1,234 @@
+"""Who sees which environments, which of one name wins, and what a call for another is told."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from fakes import BASH, BROKEN, PYTHON
+from nsm.wire.errors import EnvironmentUnavailableError, UnknownEnvironmentError
+from nsmd.catalog import MAX_REMOVED, Catalog, Rank, Source
+from nsmd.values import Artifact, Client, Environment, EnvironmentProblem, Sources
+
+EVERYONE = Client(name="editor", scope="alice")
+OWN = Client(name="editor", scope="bob", sources=Sources(directory="/own", metadata="{}"))
+
+DIRECTORY = Source(rank=Rank.DIRECTORY)
+OWN_DIRECTORY = Source(rank=Rank.CLIENT_DIRECTORY, of="/own")
+
+
+def built(name: str, where: str = "/d") -> Environment:
+    run = f"{where}/{name}/bin/run"
+    return Environment(
+        name=name,
+        interpreter="python",
+        source=f"{where}/{name}",
+        artifact=Artifact(run=run, session_run=run),
+    )
+
+
+def names(catalog: Catalog, client: Client = EVERYONE) -> list[str]:
+    return [environment.name for environment in catalog.environments(client)]
+
+
+def test_sources_add_up_in_the_order_in_which_they_came() -> None:
+    catalog = Catalog([PYTHON, BASH, BROKEN])
+    catalog.put(DIRECTORY, [built("science")])
+    assert names(catalog) == ["python", "bash", "node", "science"]
+    assert catalog.find(EVERYONE, "science") == built("science")
+
+
+def test_the_higher_rank_wins_in_the_place_of_the_lower(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, "nsmd.catalog")
+    catalog = Catalog([PYTHON, BASH])
+    ranks = [rank for rank in Rank if Source(rank=rank).only_for is None]
+    assert ranks == [Rank.HOST, Rank.METADATA, Rank.BUILT, Rank.DIRECTORY]
+    for rank in reversed(ranks[1:]):
+        catalog.put(Source(rank=rank), [built("python", f"/{rank.name}")])
+    assert catalog.find(EVERYONE, "python").source == "/DIRECTORY/python"
+    assert names(catalog) == ["python", "bash"]
+    hidden = [(p.where, p.why) for p in catalog.view(EVERYONE).problems]
+    assert hidden == [
+        ("preset", "it is hidden by /METADATA/python, which has that name too"),
+        ("/METADATA/python", "it is hidden by /BUILT/python, which has that name too"),
+        ("/BUILT/python", "it is hidden by /DIRECTORY/python, which has that name too"),
+    ]
+    assert "python of /DIRECTORY/python is new" in caplog.text
+
+
+def test_one_that_could_not_be_used_is_not_missed() -> None:
+    catalog = Catalog([BROKEN])
+    catalog.put(DIRECTORY, [built("node")])
+    assert catalog.view(EVERYONE).problems == ()
+    assert catalog.find(EVERYONE, "node") == built("node")
+
+
+def test_nor_the_same_artifact_by_another_way() -> None:
+    catalog = Catalog([PYTHON])
+    catalog.put(DIRECTORY, [built("science", "/own")])
+    catalog.put(OWN_DIRECTORY, [built("science", "/own")])
+    assert catalog.view(OWN).problems == ()
+
+
+def test_a_clients_own_are_for_clients_with_the_same_entry_only() -> None:
+    catalog = Catalog([PYTHON])
+    assert names(catalog, OWN) == ["python"]
+    catalog.put(OWN_DIRECTORY, [built("python", "/own"), built("mine", "/own")])
+    catalog.put(Source(rank=Rank.CLIENT_METADATA, of="{}"), [built("meta")])
+    catalog.put(Source(rank=Rank.CLIENT_DIRECTORY, of="/other"), [built("theirs")])
+    assert names(catalog, OWN) == ["python", "meta", "mine"]
+    assert catalog.find(OWN, "python").source == "/own/python"
+    assert names(catalog, EVERYONE) == ["python"]
+    assert catalog.find(EVERYONE, "python") == PYTHON
+    with pytest.raises(UnknownEnvironmentError):
+        catalog.find(EVERYONE, "mine")
+    catalog.drop(OWN_DIRECTORY)
+    catalog.drop(OWN_DIRECTORY)
+    assert names(catalog, OWN) == ["python", "meta"]
+
+
+def test_an_older_name_is_known_unless_something_bears_it() -> None:
+    catalog = Catalog([PYTHON, BASH])
+    assert catalog.find(EVERYONE, "shell") == BASH
+    assert catalog.view(EVERYONE).aliases(BASH) == ["shell"]
+    catalog.put(DIRECTORY, [built("shell")])
+    assert catalog.find(EVERYONE, "shell") == built("shell")
+    assert catalog.view(EVERYONE).aliases(BASH) == []
+
+
+def test_subscribers_are_told_of_changes_and_of_nothing_else() -> None:
+    catalog = Catalog([PYTHON])
+    told: list[int] = []
+    unsubscribe = catalog.subscribe(lambda: told.append(len(names(catalog))))
+    catalog.put(DIRECTORY, [built("science")])
+    catalog.put(DIRECTORY, [built("science")])
+    catalog.put(OWN_DIRECTORY, [])
+    catalog.drop(OWN_DIRECTORY)
+    assert told == [2]
+    catalog.put(DIRECTORY, [])
+    assert told == [2, 1]
+    unsubscribe()
+    unsubscribe()
+    catalog.put(DIRECTORY, [built("science")])
+    assert told == [2, 1]
+
+
+def test_an_unknown_one_is_told_what_there_is() -> None:
+    catalog = Catalog([PYTHON, BASH, BROKEN])
+    catalog.put(DIRECTORY, [built("data-science")])
+    with pytest.raises(UnknownEnvironmentError) as error:
+        catalog.find(EVERYONE, "datascience")
+    assert str(error.value) == (
+        "No environment 'datascience'. Did you mean 'data-science'? "
+        "Available: python, bash, data-science."
+    )
+    assert error.value.data == {"available": ["python", "bash", "data-science"]}
+
+
+def test_one_that_is_broken_says_why() -> None:
+    catalog = Catalog([PYTHON, BROKEN])
+    problem = EnvironmentProblem(name="science", where="/d/science", why="bin/run: it is missing")
+    catalog.put(DIRECTORY, [], [problem])
+    with pytest.raises(EnvironmentUnavailableError, match="/d/science: bin/run: it is missing"):
+        catalog.find(EVERYONE, "science")
+    with pytest.raises(EnvironmentUnavailableError, match="no `node` on PATH"):
+        catalog.find(EVERYONE, "node")
+
+
+def test_what_is_wrong_with_a_whole_source_is_told_who_asks_for_an_unknown_one() -> None:
+    catalog = Catalog([PYTHON])
+    why = "it is not valid JSON"
+    problem = EnvironmentProblem(name=None, where="NIX_SANDBOX_METADATA", why=why)
+    catalog.put(Source(rank=Rank.CLIENT_METADATA, of="{}"), [], [problem])
+    with pytest.raises(UnknownEnvironmentError, match=r"NIX_SANDBOX_METADATA: it is not valid J"):
+        catalog.find(OWN, "science")
+    with pytest.raises(UnknownEnvironmentError) as error:
+        catalog.find(EVERYONE, "science")
+    assert "JSON" not in str(error.value)
+    assert catalog.find(OWN, "python") == PYTHON
+
+
+def test_one_that_is_gone_is_remembered_until_it_is_back() -> None:
+    catalog = Catalog([PYTHON])
+    catalog.put(DIRECTORY, [built("science")])
+    catalog.put(DIRECTORY, [])
+    with pytest.raises(
+        UnknownEnvironmentError,
+        match=r"'science' was removed: /d/science has it no more\. .*python",
+    ):
+        catalog.find(EVERYONE, "science")
+    catalog.put(DIRECTORY, [built("science")])
+    assert catalog.find(EVERYONE, "science")
+    catalog.put(DIRECTORY, [built(f"x{number}") for number in range(2 * MAX_REMOVED)])
+    catalog.put(DIRECTORY, [])
+    with pytest.raises(UnknownEnvironmentError, match="No environment 'science'"):
+        catalog.find(EVERYONE, "science")
+
+
+def test_what_nobody_can_reach_any_more() -> None:
+    catalog = Catalog([PYTHON, BASH])
+    catalog.put(DIRECTORY, [built("python")])
+    catalog.put(OWN_DIRECTORY, [built("mine", "/own")])
+    assert catalog.view(OWN)
+    wanted = catalog.reachable()
+    everything = [PYTHON, BASH, built("python"), built("mine", "/own"), built("mine")]
+    assert [wanted(e) for e in everything] == [False, True, True, True, False]
+    catalog.drop(OWN_DIRECTORY)
+    assert not catalog.reachable()(built("mine", "/own"))
+
+
+class FakeShells:
+    """Projects with an environment of their own, by name of the client."""
+
+    def __init__(self, shells: dict[str, Environment]) -> None:
+        self.shells = shells
+        self.changed: Callable[[], None] = lambda: None
+
+    def environment(self, client: Client) -> Environment | None:
+        return self.shells.get(client.name)
+
+    def rows(self) -> Sequence[Environment]:
+        return list(self.shells.values())
+
+    def subscribe(self, changed: Callable[[], None]) -> None:
+        self.changed = changed
+
+
+def test_a_projects_own_comes_after_all_others_and_hides_none() -> None:
+    shell = Environment(name="project", interpreter="bash", source="/p/flake.nix")
+    shells = FakeShells({"editor": shell})
+    catalog = Catalog([PYTHON], shells)
+    other = dataclasses.replace(EVERYONE, name="other")
+    assert (names(catalog), names(catalog, other)) == (["python", "project"], ["python"])
+    assert catalog.find(EVERYONE, "project") == shell
+    with pytest.raises(UnknownEnvironmentError, match="Available: python, project"):
+        catalog.find(EVERYONE, "science")
+    with pytest.raises(UnknownEnvironmentError):
+        catalog.find(other, "project")
+    (*_, row) = catalog.listed()
+    assert (row.item, row.only_for) == (shell, "its project")
+    assert catalog.reachable()(dataclasses.replace(shell, description="of another client"))
+    catalog.put(DIRECTORY, [built("project")])
+    assert catalog.find(EVERYONE, "project") == built("project")
+    told: list[None] = []
+    catalog.subscribe(lambda: told.append(None))
+    shells.changed()
+    assert told == [None]
+
+
+def test_a_list_of_everything_for_people() -> None:
+    catalog = Catalog([PYTHON, BASH])
+    broken = EnvironmentProblem(name=None, where="/own", why="it is missing")
+    catalog.put(OWN_DIRECTORY, [built("mine", "/own")], [broken])
+    rows = [(row.item, row.only_for, row.aliases) for row in catalog.listed()]
+    assert rows == [
+        (PYTHON, None, ()),
+        (BASH, None, ("shell",)),
+        (built("mine", "/own"), "clients with NIX_SANDBOX_DIR=/own", ()),
+        (broken, "clients with NIX_SANDBOX_DIR=/own", ()),
+    ]
