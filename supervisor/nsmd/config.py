@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import json
+import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, get_type_hints
@@ -18,6 +19,12 @@ from nsmd.names import ENVIRONMENT_NAME
 from nsmd.settings import PRESETS, EnvironmentSettings, Settings
 
 MAX_CONFIG_BYTES = 1024 * 1024
+
+VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+DECIDED_BY_JAILS = frozenset(
+    ("HOME", "LOGNAME", "OLDPWD", "PATH", "PWD", "SHELL", "SHLVL", "TMPDIR", "USER")
+)
+"""Variables that would be wrong in a jail if they were those of its client."""
 
 
 class ConfigError(Exception):
@@ -99,8 +106,23 @@ def _cross_check(settings: Settings) -> Iterator[str]:
                 yield f"environments.{name}.preload: {module!r} is not the name of a Python module"
         if environment.preload and (environment.preset or name) != "python":
             yield f"environments.{name}.preload: is for Python environments only"
+    yield from _check_inherited(settings.project.inherit_env.vars)
+    if settings.project.use_flake and "project" in settings.environments:
+        yield (
+            "environments.project: with project.use_flake, that is the name of the project's own "
+            "shell; choose another one"
+        )
     if settings.project.path is not None and not settings.project.path.startswith(("/", "~")):
         yield f"project.path: found {settings.project.path!r}, expected an absolute path"
+
+
+def _check_inherited(names: Sequence[str]) -> Iterator[str]:
+    key = "project.inherit_env.vars"
+    for name in names:
+        if not VARIABLE_NAME.fullmatch(name):
+            yield f"{key}: {name!r} is not the name of a variable"
+        elif name in DECIDED_BY_JAILS or name.startswith("LD_"):
+            yield f"{key}: {name} is for the jail to decide; remove it"
 
 
 def _describe(error: Mapping[str, Any]) -> str:
@@ -163,5 +185,15 @@ def render(settings: Settings) -> str:
 
 def _table(name: str, values: Mapping[str, Any]) -> list[str]:
     # JSON's texts, numbers and booleans are TOML's too.
-    rows = [f"{key} = {json.dumps(value)}" for key, value in values.items() if value is not None]
-    return [f"[{name}]", *rows, ""]
+    rows = [
+        f"{key} = {json.dumps(value)}"
+        for key, value in values.items()
+        if value is not None and not isinstance(value, dict)
+    ]
+    tables = [
+        line
+        for key, value in values.items()
+        if isinstance(value, dict)
+        for line in _table(f"{name}.{key}", value)
+    ]
+    return [f"[{name}]", *rows, "", *tables]

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal, get_args
 
-from annotated_types import Ge, Gt, Le
+from annotated_types import Ge, Gt, Le, MaxLen
 
 _STRICT: dict[str, Any] = {"extra": "forbid"}
 
@@ -68,14 +68,29 @@ class EnvironmentSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class InheritSettings:
+    """`[project.inherit_env]`: variables that a project's development shell has from its client."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
+
+    vars: Annotated[tuple[str, ...], MaxLen(64)] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ProjectSettings:
-    """`[project]`: the directory shown to sessions whose client names none."""
+    """`[project]`: the directory shown to sessions whose client names none.
+
+    With `use_flake`, Nix evaluates the flakes of projects, on the host, and each project that is
+    one has its development shell as environment `project`.
+    """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
 
     path: str | None = None
     mount_point: str = "/project"
     mode: Literal["readonly"] = "readonly"
+    use_flake: bool = False
+    inherit_env: InheritSettings = field(default_factory=InheritSettings)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from pathlib import Path
-from typing import get_type_hints
+from typing import Any, get_type_hints
 
 import pytest
 
@@ -105,16 +105,24 @@ def settings_rows() -> list[str]:
                 for field in dataclasses.fields(EnvironmentSettings)
             ]
             continue
-        rows += [
-            f"| `[{section.name}] {field.name}` | {_shown(field.default)} |"
-            for field in dataclasses.fields(kind)
-        ]
+        rows += _rows_of(section.name, kind)
+    return rows
+
+
+def _rows_of(section: str, kind: type[Any]) -> list[str]:
+    rows: list[str] = []
+    for field in dataclasses.fields(kind):
+        of_field = get_type_hints(kind)[field.name]
+        if dataclasses.is_dataclass(of_field) and isinstance(of_field, type):
+            rows += _rows_of(f"{section}.{field.name}", of_field)
+        else:
+            rows.append(f"| `[{section}] {field.name}` | {_shown(field.default)} |")
     return rows
 
 
 def _shown(default: object) -> str:
     match default:
-        case None:
+        case None | ():
             return "none"
         case bool():
             return str(default).lower()

@@ -15,6 +15,18 @@ MISTAKES: list[tuple[str, str]] = [
         "defaults.timeout_second: unknown key; did you mean 'timeout_seconds'?",
     ),
     ("[sesion]\n", "sesion: unknown key; did you mean 'session'?"),
+    ("[project]\nuse_flak = true", "project.use_flak: unknown key; did you mean 'use_flake'?"),
+    (
+        "[project.inherit_env]\nvar = []",
+        "project.inherit_env.var: unknown key; did you mean 'vars'?",
+    ),
+    ("[project.inherit_env]\nvars = ['A B']", "'A B' is not the name of a variable"),
+    ("[project.inherit_env]\nvars = ['HOME']", "HOME is for the jail to decide"),
+    ("[project.inherit_env]\nvars = ['LD_PRELOAD']", "LD_PRELOAD is for the jail to decide"),
+    (
+        "[project]\nuse_flake = true\n[environments.project]\npreset = 'bash'",
+        "environments.project: with project.use_flake",
+    ),
     (
         "[defaults]\nmemory_mb = '512'",
         "defaults.memory_mb: found '512', input should be a valid integer",
@@ -88,9 +100,14 @@ def test_what_is_set_is_what_is_shown() -> None:
     [environments.data]
     preset = "python"
     memory_mb = 2048
+    [project]
+    use_flake = true
+    [project.inherit_env]
+    vars = ["TOKEN", "_x1"]
     """
     settings = config.parse(text, "c")
     assert settings.defaults.timeout_seconds == 5
     assert settings.environments["data"] == EnvironmentSettings(preset="python", memory_mb=2048)
+    assert settings.project.inherit_env.vars == ("TOKEN", "_x1")
     shown = config.render(settings)
     assert config.parse(shown.encode(), "shown") == settings
