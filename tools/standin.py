@@ -450,7 +450,9 @@ def build(place: Place, attribute: str, link: Path | None, *, jail: Path | None 
     """
     out = ["--out-link", str(link)] if link else ["--no-link"]
     command = [find_nix(), "build", flake(place, attribute), *overrides(place, jail=jail)]
-    command += [*out, "--json", "--option", "allow-import-from-derivation", "false"]
+    # Twice: without the warning that the lock file was not changed to the stand-ins, either.
+    command += [*out, "--json", "--quiet", "--quiet"]
+    command += ["--option", "allow-import-from-derivation", "false"]
     done = subprocess.run(
         command, env=place.environment, stdout=subprocess.PIPE, text=True, check=True
     )

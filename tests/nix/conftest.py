@@ -1,13 +1,15 @@
 """Nix, a store of our own, and the layer's outputs built there: each once for all workers.
 
-Nothing is fetched: nixpkgs is stood in for by the host's own programs, and jail.nix by ours unless
-NSM_TEST_JAIL_NIX names its tree (tools/standin.py). What was built stays for the next run of the
-tests, until `make clean`.
+Nothing is fetched: nixpkgs is stood in for by the host's own programs (tools/standin.py). Jails are
+made by our stand-in for jail.nix and, where NSM_TEST_JAIL_NIX names its tree, by the real one. What
+was built stays for the next run of the tests, until `make clean`.
 """
 
 from __future__ import annotations
 
+import os
 import shutil
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -48,13 +50,25 @@ def place() -> standin.Place:
     return place
 
 
-@pytest.fixture(scope="session")
-def built(place: standin.Place) -> Callable[[str], Path]:
-    """Build an output of the flake, or find it built; gives its path in the store."""
+@pytest.fixture(scope="session", params=["stand-in", "jail.nix"])
+def jail(request: pytest.FixtureRequest) -> Path:
+    """The flake that makes the jails."""
+    if request.param == "stand-in":
+        return standin.STAND_IN / "jail"
+    if not (tree := os.environ.get(standin.JAIL_NIX_VARIABLE)):
+        pytest.skip(f"not here: {standin.JAIL_NIX_VARIABLE} names no tree of jail.nix")
+    return Path(tree)
 
+
+@pytest.fixture(scope="session")
+def built(place: standin.Place, jail: Path) -> Callable[[str], Path]:
+    """Build an output of the flake, or find it built; gives its path in the store."""
+    roots = place.root / "roots" / jail.name
+    roots.mkdir(parents=True, exist_ok=True)
+
+    @cache
     def build(attribute: str) -> Path:
-        roots = place.root / "roots"
-        roots.mkdir(exist_ok=True)
-        return standin.build(place, standin.attribute_of(attribute), roots / attribute)
+        link = roots / attribute
+        return standin.build(place, standin.attribute_of(attribute), link, jail=jail)
 
     return build

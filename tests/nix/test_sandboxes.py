@@ -1,25 +1,86 @@
-"""Artifacts, built for real and run by hand: what is in their jails, and what is not."""
+"""Artifacts, built for real and run by hand: what is in their jails, and what is not.
+
+All is asked for in one execution of Python each, since it can look at everything.
+"""
 
 from __future__ import annotations
 
+import json
+import os
+import socket
 import subprocess
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+import standin
+
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
 pytestmark = pytest.mark.jail
 
+NOBODY = 65534
 
-def run(artifact: Path, code: str) -> subprocess.CompletedProcess[str]:
-    """One execution by `bin/run`, with nothing of the caller's environment."""
+CODE = {
+    "presets.bash": "printf '%s' $((6*7))",
+    "presets.python": "import yaml; print(yaml.safe_load('42'), end='')",
+    "presets.node": "process.stdout.write(String(6 * 7))",
+    "test-sandbox": "print(6 * 7, end='')",
+}
+
+LOOK = """
+import ctypes, json, os, socket
+
+def attempt(action):
+    try:
+        return action()
+    except OSError as error:
+        return error.strerror
+
+def connect(port):
+    with socket.create_connection(("127.0.0.1", port), 5):
+        return "connected"
+
+def write(path):
+    with open(path, "w") as file:
+        return file.write("x")
+
+status = dict(line.split(":\\t", 1) for line in open("/proc/self/status") if ":\\t" in line)
+prefix = ctypes.CDLL(None).prctl(39, 0, 0, 0, 0)  # PR_GET_NO_NEW_PRIVS
+print(json.dumps({
+    "root": sorted(os.listdir("/")),
+    "store": sorted(os.listdir(STORE)),
+    "mounts": sorted({line.split()[4] for line in open("/proc/self/mountinfo")}),
+    "environment": sorted(os.environ),
+    "capabilities": [status[name].strip() for name in ("CapInh", "CapPrm", "CapEff", "CapBnd")],
+    "no new privileges": prefix,
+    "seccomp": status["Seccomp"].strip(),
+    "user": [os.getuid(), os.getgid()],
+    "interfaces": [name for _, name in socket.if_nameindex()],
+    "loopback": attempt(lambda: connect(PORT)),
+    "processes": sum(name.isdigit() for name in os.listdir("/proc")),
+    "host": socket.gethostname(),
+    "project": attempt(lambda: open("/project/numbers.txt").read()),
+    "written": {path: attempt(lambda: write(path)) for path in (
+        "/project/new", "/project/numbers.txt", "/new", "/etc/new", "/dev/new", STORE + "/new",
+        "/workspace/new", "/tmp/new", "/dev/shm/new")},
+}))
+"""
+
+
+def run(
+    artifact: Path, code: str, *, user: int | None = None, **variables: str
+) -> subprocess.CompletedProcess[str]:
+    """One execution by `bin/run`, with nothing of the caller's environment but `variables`."""
     return subprocess.run(
         [str(artifact / "bin/run")],
         input=code,
-        env={},
+        env=variables,
+        user=user,
+        group=user,
+        extra_groups=None if user is None else [],
         capture_output=True,
         text=True,
         check=False,
@@ -27,14 +88,149 @@ def run(artifact: Path, code: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+def closure(place: standin.Place, *paths: str) -> set[str]:
+    """The store paths that these need, by their names."""
+    done = standin.nix_tool(place, "nix-store", "--query", "--requisites", *paths)
+    return {Path(line).name for line in done.splitlines()}
+
+
+@pytest.fixture(params=["own", "another"])
+def user(request: pytest.FixtureRequest) -> int | None:
+    """Who starts the wrapper: this user and, where that is root, an ordinary one as well."""
+    if request.param == "own":
+        return None
+    if os.getuid() != 0:
+        pytest.skip("not here: only root can start a program as another user")
+    return NOBODY
+
+
+@pytest.mark.parametrize("environment", CODE)
+def test_runs_code(built: Callable[[str], Path], environment: str, user: int | None) -> None:
+    done = run(built(environment), CODE[environment], user=user)
+    assert (done.stdout, done.stderr, done.returncode) == ("42", "", 0)
+
+
+def test_metadata_says_what_was_asked_for(built: Callable[[str], Path]) -> None:
+    artifact = built("presets.python")
+    told = json.loads((artifact / "metadata.json").read_text())
+    assert told["schema"] == 1
+    assert told["name"] == "python"
+    assert told["interpreter_type"] == "python"
+    done = run(artifact, "import sys; print(sys.executable, end='')")
+    assert done.stdout == told["program"]
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    for directory in (tmp_path, *tmp_path.parents[:2]):
+        directory.chmod(0o755)
+    (tmp_path / "numbers.txt").write_text("1\n2\n39\n")
+    return tmp_path
+
+
+@pytest.fixture
+def seen(
+    built: Callable[[str], Path], place: standin.Place, project: Path, user: int | None
+) -> dict[str, Any]:
+    """What code sees in the jail of an artifact."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port = listening.getsockname()[1]
+        code = LOOK.replace("STORE", repr(str(place.store))).replace("PORT", str(port))
+        secret = {"SECRET": "x", "PROJECT_DIR": str(project), "LD_PRELOAD": "/nowhere"}
+        done = run(built("test-sandbox"), code, user=user, **secret)
+    assert done.returncode == 0, done.stderr
+    assert not (project / "new").exists()
+    return json.loads(done.stdout)
+
+
+def test_the_jail(seen: dict[str, Any], place: standin.Place, built: Callable[[str], Path]) -> None:
+    top = place.store.parts[1]
+    assert set(seen["root"]) == {"bin", "dev", "etc", "proc", "project", "tmp", "workspace", top}
+    assert not [path for path in seen["mounts"] if path.startswith(("/usr", "/lib", "/home"))]
+
+    # What it needs at run time is there, and nothing else of the store is.
+    needed = closure(place, str(built("test-sandbox")))
+    assert set(seen["store"]) < needed
+    assert not {name for name in needed if name.endswith("-nsm-host-seed")}
+    packages = {name.partition("-")[2] for name in seen["store"]}
+    assert {"python3-host", "bash-host", "coreutils-host", "host-libraries"} <= packages
+    assert not packages & {"nsm-host-seed", "gnutar-host", "jq-host", "bubblewrap-host"}
+
+    known = "HOME LANG LOGNAME PATH PWD SHLVL TERM TMPDIR USER _".split()
+    assert set(seen["environment"]) <= set(known)
+    assert seen["capabilities"] == ["0" * 16] * 4
+    assert seen["no new privileges"] == 1
+    assert seen["seccomp"] == "2"
+    assert seen["user"] == [1000, 1000]
+    assert seen["interfaces"] == ["lo"]
+    assert seen["loopback"] == "Connection refused"
+    assert seen["host"] == "nsm"
+    assert seen["processes"] <= 3
+
+    assert seen["project"] == "1\n2\n39\n"
+    written = seen["written"]
+    assert {path for path, told in written.items() if told == 1} == {
+        "/workspace/new",
+        "/tmp/new",
+        "/dev/shm/new",
+    }
+    assert written["/project/new"] == "Read-only file system"
+
+
+def test_exit_code_and_errors_are_the_codes(built: Callable[[str], Path]) -> None:
+    done = run(built("presets.bash"), "echo out; echo err >&2; exit 3")
+    assert (done.stdout, done.stderr, done.returncode) == ("out\n", "err\n", 3)
+    done = run(built("presets.python"), "raise ValueError('no')")
+    assert done.returncode == 1
+    assert done.stderr.endswith("ValueError: no\n")
+
+
+def test_empty_code_is_nothing(built: Callable[[str], Path]) -> None:
+    for environment in CODE:
+        done = run(built(environment), "")
+        assert (done.stdout, done.stderr, done.returncode) == ("", "", 0)
+
+
+def test_an_argument_that_the_kernel_would_refuse(built: Callable[[str], Path]) -> None:
+    done = run(built("presets.python"), "x = '" + "y" * 200_000 + "'")
+    assert done.returncode != 0
+    assert "128 KiB" in done.stderr
+
+
+def test_nothing_is_kept_between_executions(built: Callable[[str], Path]) -> None:
+    artifact = built("presets.bash")
+    assert run(artifact, "echo kept >/workspace/file; echo kept >/tmp/file").returncode == 0
+    assert run(artifact, "ls -A /workspace /tmp").stdout == "/tmp:\n\n/workspace:\n"
+
+
 @pytest.mark.parametrize(
-    ("environment", "code"),
+    ("variables", "told"),
     [
-        ("presets.bash", "printf '%s' $((6*7))"),
-        ("presets.python", "import yaml; print(yaml.safe_load('42'), end='')"),
-        ("presets.node", "process.stdout.write(String(6 * 7))"),
+        ({"PROJECT_DIR": "relative"}, "expected an absolute path"),
+        ({"PROJECT_DIR": "/no/such/place"}, "is not a directory"),
+        ({"PROJECT_DIR": "/usr", "PROJECT_MODE": "overlay"}, "not available yet"),
+        ({"PROJECT_DIR": "/usr", "PROJECT_MOUNT": "/etc/x"}, "/etc"),
+        ({"PROJECT_DIR": "/usr", "PROJECT_MOUNT": "/a/../b"}, "without '.' and '..'"),
+        ({"NSM_TMP_MB": "$(id)"}, "expected digits"),
     ],
 )
-def test_runs_code(built: Callable[[str], Path], environment: str, code: str) -> None:
-    done = run(built(environment), code)
-    assert (done.stdout, done.stderr, done.returncode) == ("42", "", 0)
+def test_what_the_wrapper_refuses(
+    built: Callable[[str], Path], variables: dict[str, str], told: str
+) -> None:
+    done = run(built("presets.bash"), "echo it ran", **variables)
+    assert done.returncode == 64
+    assert done.stdout == ""
+    assert told in done.stderr
+
+
+def test_the_project_is_where_it_was_asked_for(built: Callable[[str], Path], project: Path) -> None:
+    where = {"PROJECT_DIR": str(project), "PROJECT_MOUNT": "/srv/my project"}
+    assert run(built("presets.bash"), "cat '/srv/my project'/*", **where).stdout == "1\n2\n39\n"
+
+
+def test_the_presets_tools_are_there(built: Callable[[str], Path]) -> None:
+    tools = "bash cat sed grep awk find xargs jq tree diff file bc"
+    done = run(built("presets.bash"), f"type -t {tools} >/dev/null && echo all")
+    assert (done.stdout, done.stderr) == ("all\n", "")
+    done = run(built("presets.bash"), "file --brief --mime-type /etc/passwd; echo '6*7' | bc")
+    assert done.stdout == "text/plain\n42\n"
