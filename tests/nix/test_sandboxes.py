@@ -10,14 +10,14 @@ import os
 import socket
 import subprocess
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
 import standin
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
 pytestmark = pytest.mark.jail
 
@@ -71,13 +71,17 @@ print(json.dumps({
 
 
 def run(
-    artifact: Path, code: str, *, user: int | None = None, **variables: str
+    artifact: Path,
+    code: str,
+    variables: Mapping[str, str] | None = None,
+    *,
+    user: int | None = None,
 ) -> subprocess.CompletedProcess[str]:
     """One execution by `bin/run`, with nothing of the caller's environment but `variables`."""
     return subprocess.run(
         [str(artifact / "bin/run")],
         input=code,
-        env=variables,
+        env=variables or {},
         user=user,
         group=user,
         extra_groups=None if user is None else [],
@@ -137,10 +141,10 @@ def seen(
         port = listening.getsockname()[1]
         code = LOOK.replace("STORE", repr(str(place.store))).replace("PORT", str(port))
         secret = {"SECRET": "x", "PROJECT_DIR": str(project), "LD_PRELOAD": "/nowhere"}
-        done = run(built("test-sandbox"), code, user=user, **secret)
+        done = run(built("test-sandbox"), code, secret, user=user)
     assert done.returncode == 0, done.stderr
     assert not (project / "new").exists()
-    return json.loads(done.stdout)
+    return cast("dict[str, Any]", json.loads(done.stdout))
 
 
 def test_the_jail(seen: dict[str, Any], place: standin.Place, built: Callable[[str], Path]) -> None:
@@ -217,7 +221,7 @@ def test_nothing_is_kept_between_executions(built: Callable[[str], Path]) -> Non
 def test_what_the_wrapper_refuses(
     built: Callable[[str], Path], variables: dict[str, str], told: str
 ) -> None:
-    done = run(built("presets.bash"), "echo it ran", **variables)
+    done = run(built("presets.bash"), "echo it ran", variables)
     assert done.returncode == 64
     assert done.stdout == ""
     assert told in done.stderr
@@ -225,7 +229,7 @@ def test_what_the_wrapper_refuses(
 
 def test_the_project_is_where_it_was_asked_for(built: Callable[[str], Path], project: Path) -> None:
     where = {"PROJECT_DIR": str(project), "PROJECT_MOUNT": "/srv/my project"}
-    assert run(built("presets.bash"), "cat '/srv/my project'/*", **where).stdout == "1\n2\n39\n"
+    assert run(built("presets.bash"), "cat '/srv/my project'/*", where).stdout == "1\n2\n39\n"
 
 
 def test_the_presets_tools_are_there(built: Callable[[str], Path]) -> None:
