@@ -29,11 +29,22 @@ let
       jailLib = jail-nix.lib;
     };
 
+  packagesFor =
+    pkgs:
+    import ./packages.nix {
+      inherit pkgs;
+      library = libraryFor pkgs;
+    };
+
+  # What the modules need of the flake.
+  shared = { inherit libraryFor packagesFor; };
+
   packages =
     system:
     let
       pkgs = pkgsFor system;
       library = libraryFor pkgs;
+      own = packagesFor pkgs;
       # As `packages."presets.NAME"`.
       presets = builtins.listToAttrs (
         map (name: {
@@ -44,6 +55,7 @@ let
     in
     presets
     // {
+      inherit (own) default nsm nsm-unwrapped;
       test-sandbox = library.mkSandbox {
         name = "test-sandbox";
         interpreter_type = "python";
@@ -59,4 +71,31 @@ in
     // each systems.unsupported (system: {
       default = import ./unsupported.nix system;
     });
+
+  overlays.default = import ./overlay.nix { inherit libraryFor packagesFor; };
+
+  homeManagerModules.default = import ./modules/home-manager.nix shared;
+  nixosModules.default = import ./modules/nixos.nix shared;
+
+  devShells = each systems.supported (system: {
+    default = import ./devshell.nix { pkgs = pkgsFor system; };
+  });
+
+  formatter = each systems.supported (system: (pkgsFor system).nixfmt-tree);
+
+  checks = each systems.supported (
+    system:
+    let
+      own = packages system;
+    in
+    {
+      inherit (own) default test-sandbox;
+      # Built and run wherever there is KVM, but never yet by those who wrote it.
+      vm-not-run-here = import ./tests/vm.nix {
+        pkgs = pkgsFor system;
+        module = self.nixosModules.default;
+        sandbox = own.test-sandbox;
+      };
+    }
+  );
 }

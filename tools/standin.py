@@ -35,6 +35,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+import pythonseed
+
 ROOT = Path(__file__).resolve().parent.parent
 STAND_IN = ROOT / "nix/tests/stand-in"
 JAIL_NIX_VARIABLE = "NSM_TEST_JAIL_NIX"
@@ -227,9 +229,11 @@ class Host:
     def stamp(self) -> str:
         """What a seed made from it depends on."""
         files = [file for _, _, file in self.programs]
-        files += [base_python(), standard_library(), Path(__file__)]
+        files += [base_python(), standard_library(), Path(__file__), Path(pythonseed.__file__)]
         described = [f"{file} {(at := file.stat()).st_size} {at.st_mtime_ns}" for file in files]
         versions = [importlib.metadata.version(name) for name in PYTHON_PACKAGES]
+        packages = pythonseed.closure(pythonseed.requirements(ROOT / "pyproject.toml"))
+        versions += [f"{name} {version}" for name, version in packages.items()]
         return hashlib.sha256("\n".join([*described, *versions]).encode()).hexdigest()
 
 
@@ -251,7 +255,10 @@ def collect(host: Host, seed: Path) -> dict[str, object]:
         ignore_dangling_symlinks=True,
     )
     for name in PYTHON_PACKAGES:
-        add_python_package(name, seed / f"python-{name}/lib" / python / "site-packages")
+        pythonseed.copy(name, seed / f"python-{name}/lib" / python / "site-packages")
+    packages = pythonseed.closure(pythonseed.requirements(ROOT / "pyproject.toml"))
+    for name in packages:
+        pythonseed.copy(name, seed / "python-packages/lib" / python / "site-packages")
     for shared in seed.glob("python*/lib/**/*.so"):
         libraries.update(libraries_of(shared))
     add_magic(seed / "file/share")
@@ -267,7 +274,12 @@ def collect(host: Host, seed: Path) -> dict[str, object]:
             if not path.is_symlink():
                 path.chmod(0o755 if path.stat().st_mode & stat.S_IXUSR else 0o644)
     version = python.removeprefix("python")
-    return {"loader": loader.name, "missing": list(host.missing), "python": version}
+    return {
+        "loader": loader.name,
+        "missing": list(host.missing),
+        "python": version,
+        "python_packages": packages,
+    }
 
 
 def add_program(target: Path, file: Path, libraries: dict[str, Path]) -> None:
@@ -300,16 +312,6 @@ def add_libgcc(libraries: dict[str, Path]) -> None:
     beside = libraries["libc.so.6"].parent / "libgcc_s.so.1"
     if beside.exists():
         libraries[beside.name] = beside.resolve()
-
-
-def add_python_package(name: str, target: Path) -> None:
-    """Copy an installed distribution, without programs and compiled modules."""
-    distribution = importlib.metadata.distribution(name)
-    for file in distribution.files or ():
-        if file.parts[0] == ".." or "__pycache__" in file.parts:
-            continue
-        (target / file).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(str(distribution.locate_file(file)), target / file)
 
 
 def add_magic(target: Path) -> None:

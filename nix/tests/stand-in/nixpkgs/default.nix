@@ -22,6 +22,7 @@ let
     (import ./build-support/closure.nix)
     (import ./packages.nix { inherit lib seed system; })
     (import ./python.nix { inherit lib seed; })
+    (import ./python-application.nix { inherit lib seed; })
     (import ./not-here.nix { inherit lib seed; })
   ];
 

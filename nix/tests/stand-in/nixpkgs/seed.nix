@@ -4,7 +4,8 @@
 #
 # Without seed.json everything can be evaluated and nothing can be built.
 #
-#   { lib, system } -> { path :: derivation, loader :: name, python :: "3.11", missing :: [name] }
+#   { lib, system } -> { path :: derivation, loader :: name, python :: "3.11", missing :: [name],
+#                       pythonPackages :: { NAME = version } }
 { lib, system }:
 let
   nothing = {
@@ -12,11 +13,24 @@ let
     loader = "ld-linux-x86-64.so.2";
     python = "3.11";
     missing = [ ];
+    python_packages = {
+      cbor2 = "6.2.1";
+      hatchling = "1.33.0";
+      httpcore2 = "2.16.2";
+      httpx2 = "2.16.2";
+      mcp = "2.3.0";
+      mcp-types = "2.3.0";
+      prometheus-client = "0.26.0";
+      prompt-toolkit = "3.0.53";
+      pydantic = "2.14.3";
+      trio = "0.35.0";
+    };
   };
   info = if builtins.pathExists ./seed.json then lib.importJSON ./seed.json else nothing;
 in
 {
   inherit (info) loader python missing;
+  pythonPackages = info.python_packages;
 
   path = derivation {
     name = "nsm-host-seed";

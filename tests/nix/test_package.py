@@ -1,0 +1,106 @@
+"""nsm as the flake's package: built, started by its own programs, and used with its presets."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+import standin
+from e2e_support import COMMAND_TIMEOUT_S, end_supervisor
+from rungates import RUN_VARIABLE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+
+CLIENT = Path(__file__).resolve().parents[1] / "vm_client.py"
+
+
+class Home:
+    """A user's home in which nothing runs yet."""
+
+    def __init__(self, directory: Path, run: str) -> None:
+        self.socket = str(directory / "run" / "control.sock")
+        (directory / "run").mkdir(mode=0o700)
+        self.variables = {
+            "HOME": str(directory),
+            "LANG": "C.UTF-8",
+            "NSM_SOCKET": self.socket,
+            "PATH": "/nowhere",
+            RUN_VARIABLE: run,
+        }
+
+    def run(self, *command: str | os.PathLike[str]) -> str:
+        """The standard output of a command that succeeds, with nothing of ours around it."""
+        done = subprocess.run(
+            command,
+            env=self.variables,
+            cwd="/",
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=COMMAND_TIMEOUT_S,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+
+@pytest.fixture
+def home() -> Generator[Home]:
+    with tempfile.TemporaryDirectory(prefix="nsm-") as path:
+        home = Home(Path(path), os.environ.get(RUN_VARIABLE, ""))
+        yield home
+        end_supervisor(home.socket)
+
+
+@pytest.mark.jail
+def test_its_shim_starts_its_supervisor_which_has_its_presets(
+    built: Callable[[str], Path], home: Home
+) -> None:
+    programs = built("default") / "bin"
+    told = home.run(sys.executable, "-I", CLIENT, programs / "nsm-mcp")
+    assert told.count("\nok ") == 15, told
+    listed = json.loads(home.run(programs / "nsm", "envs", "--json"))
+    sources = {row["name"]: row["source"] for row in listed if row["available"]}
+    assert sources == dict.fromkeys(("bash", "node", "python"), "NIX_SANDBOX_METADATA")
+    program = home.run(programs / "nsm", "run", "-e", "bash", "command -v jq")
+    assert program.startswith(str(standin.default_place().store))
+    assert "defaults hold" in home.run(programs / "nsm-supervisor", "--check-config")
+
+
+def test_its_shim_starts_without_a_wrapper(built: Callable[[str], Path]) -> None:
+    first, *rest = (built("default") / "bin/nsm-mcp").read_text().splitlines()
+    assert first.endswith("/bin/python3 -IS")
+    assert sum("site-packages" in line for line in rest) == 1
+
+
+def test_its_units_start_it(built: Callable[[str], Path]) -> None:
+    package = built("default")
+    units = package / "share/systemd/user"
+    clone = standin.ROOT / "systemd"
+    service = (units / "nsm-supervisor.service").read_text()
+    assert f"ExecStart={package}/bin/nsm-supervisor\n" in service
+    expected = (clone / "nsm-supervisor.service").read_text()
+    assert service.replace(f"{package}/bin/", "") == expected
+    assert (units / "nsm-supervisor.socket").read_text() == (
+        clone / "nsm-supervisor.socket"
+    ).read_text()
+
+
+def test_the_script_of_the_vm_test_is_python(place: standin.Place) -> None:
+    """The VM itself is not run here: it takes the real nixpkgs and KVM."""
+    attribute = standin.flake(place, "checks.x86_64-linux.vm-not-run-here.test.testScript")
+    command = [standin.find_nix(), "eval", "--raw", attribute, *standin.overrides(place)]
+    script = subprocess.run(
+        command, env=place.environment, capture_output=True, text=True, check=True
+    ).stdout
+    names = {node.id for node in ast.walk(ast.parse(script)) if isinstance(node, ast.Name)}
+    assert {"machine", "subtest", "alice"} <= names
+    assert "vm_client.py --python {python} nsm-mcp" in script
