@@ -10,6 +10,8 @@ import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+import trio
+
 from nsm.wire.errors import NixUnavailableError
 from nsmd.hostpaths import why_not_run
 from nsmd.nix.errors import (
@@ -150,6 +152,47 @@ class Nix:
         if ended.exit_code:
             raise NixExitError(command, ended.exit_code, error=ended.error, tail=ended.tail)
         return ended.stdout
+
+
+class NixFinder:
+    """Finds nix when it is needed, and again when it has changed or was not there.
+
+    Args:
+        search_path, variables, home: as for `find_nix`.
+    """
+
+    def __init__(self, search_path: str, variables: Mapping[str, str], home: str) -> None:
+        self._search_path = search_path
+        self._variables = variables
+        self._home = home
+        self._found: tuple[tuple[int, ...], Nix] | None = None
+
+    async def find(self) -> Nix:
+        """The nix that is there now.
+
+        Raises:
+            NixUnavailableError: there is none that works.
+        """
+        found = await trio.to_thread.run_sync(self._find)
+        if isinstance(found, Nix):
+            return found
+        raise found
+
+    def _find(self) -> Nix | NixUnavailableError:
+        if self._found is not None and _stamp(self._found[1].program) == self._found[0]:
+            return self._found[1]
+        found = find_nix(self._search_path, self._variables, self._home)
+        self._found = (_stamp(found.program), found) if isinstance(found, Nix) else None
+        return found
+
+
+def _stamp(program: str) -> tuple[int, ...]:
+    """Changes when another program is there; empty where there is none."""
+    try:
+        found = os.stat(program)
+    except OSError:
+        return ()
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def find_nix(

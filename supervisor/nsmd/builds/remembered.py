@@ -1,0 +1,143 @@
+"""What outlives the supervisor of the environments that it had built: a small JSON file.
+
+Replaced as a whole, so that it is the old one or the new one, whatever ends us. One that cannot be
+read is set aside rather than overwritten, and the supervisor goes on without: `nsm env add` makes
+all of it again, quickly, since Nix's store still has what was built.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, fields
+from typing import Any, cast, get_type_hints
+
+log = logging.getLogger(__name__)
+
+VERSION = 1
+
+MAX_FILE_BYTES = 4 * 1024 * 1024
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Remembered:
+    """One environment.
+
+    Attributes:
+        key: names its files.
+        reference: to its flake, as it was given.
+        added: by `nsm env add`; otherwise a variable or a file names it.
+        given_name: that it was given; empty where it has its own.
+        name: that it was last known by.
+        path: in Nix's store; empty before it was built.
+        link: file name of the garbage-collector root.
+        built_s: when, Unix time; 0 before.
+        building: a build was going on when this was written.
+        interruptions: how often in a row a supervisor ended during a build.
+        error: why the last build failed; empty where it did not.
+        used_s: when it was last wanted, Unix time.
+    """
+
+    key: str
+    reference: str
+    added: bool = False
+    given_name: str = ""
+    name: str = ""
+    path: str = ""
+    link: str = ""
+    built_s: float = 0.0
+    building: bool = False
+    interruptions: int = 0
+    error: str = ""
+    used_s: float = 0.0
+
+
+def load(path: str) -> tuple[Remembered, ...]:
+    """What a file holds; nothing where it is missing or broken. Blocks."""
+    try:
+        with open(path, "rb") as file:
+            data = file.read(MAX_FILE_BYTES + 1)
+    except FileNotFoundError:
+        return ()
+    except OSError as error:
+        log.warning("%s cannot be read (%s): built environments are forgotten", path, error)
+        return ()
+    try:
+        return _parse(data)
+    except (ValueError, RecursionError) as error:
+        aside = f"{path}.broken"
+        log.warning(
+            "%s is broken (%s) and set aside as %s: `nsm env add` makes its environments again",
+            *(path, error, aside),
+        )
+        with suppress(OSError):
+            os.replace(path, aside)
+        return ()
+
+
+def save(path: str, rows: Sequence[Remembered]) -> None:
+    """Replace a file. Blocks.
+
+    Raises:
+        OSError: it cannot be written; the old one is as it was.
+    """
+    data = {"version": VERSION, "environments": [asdict(row) for row in rows]}
+    waiting = f"{path}.new"
+    descriptor = os.open(
+        waiting, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600
+    )
+    try:
+        with open(descriptor, "w", encoding="utf-8") as file:
+            json.dump(data, file, indent=1)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(waiting, path)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(waiting)
+        raise
+
+
+def _parse(data: bytes) -> tuple[Remembered, ...]:
+    """Raises ValueError: it is no such file."""
+    if len(data) > MAX_FILE_BYTES:
+        raise ValueError(f"more than {MAX_FILE_BYTES} bytes")
+    whole: object = json.loads(data)
+    if not isinstance(whole, dict):
+        raise ValueError("no object")
+    table = cast("dict[str, Any]", whole)
+    version, rows = table.get("version"), table.get("environments")
+    if not isinstance(version, int) or not isinstance(rows, list):
+        raise ValueError("no version, or no list of environments")
+    if version > VERSION:
+        raise ValueError(f"version {version}, from a newer nsm")
+    found: dict[str, Remembered] = {}
+    for row in cast("list[object]", rows):
+        remembered = _row(row)
+        if remembered is None:
+            log.warning("one of the built environments is not remembered: %.200r", row)
+        else:
+            found[remembered.key] = remembered
+    return tuple(found.values())
+
+
+def _row(row: object) -> Remembered | None:
+    """One environment; None where a field has another type than it should."""
+    if not isinstance(row, dict):
+        return None
+    table = cast("dict[str, Any]", row)
+    kinds = get_type_hints(Remembered)
+    values = {f.name: table[f.name] for f in fields(Remembered) if f.name in table}
+    for name, value in values.items():
+        if kinds[name] is float and type(value) is int:
+            values[name] = float(value)
+        elif type(value) is not kinds[name]:
+            return None
+    # What becomes a file name is never taken from the file as it is.
+    safe = all("/" not in str(values.get(name, "")) for name in ("key", "link"))
+    try:
+        return Remembered(**values) if safe and values.get("key") else None
+    except TypeError:
+        return None

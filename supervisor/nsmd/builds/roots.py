@@ -1,0 +1,55 @@
+"""Garbage-collector roots: links to what was built, which keep it in Nix's store.
+
+`nix build --out-link` makes them, and registers each under its own name, so one is never renamed:
+every build has a link of its own. An older one is removed when nothing of it is used any more.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+from collections.abc import Collection
+from contextlib import suppress
+
+log = logging.getLogger(__name__)
+
+_LINK = re.compile(r"([0-9a-f]+)-(\d+)(?:-[A-Za-z0-9_+.-]+)?")
+"""The last part is that of a further output, for which nix makes links too."""
+
+
+class Roots:
+    """The links in one directory. Its methods block for a moment.
+
+    Args:
+        directory: absolute; is made.
+    """
+
+    def __init__(self, directory: str) -> None:
+        self._directory = directory
+
+    def path(self, link: str) -> str:
+        """Where a link is."""
+        return os.path.join(self._directory, link)
+
+    def fresh(self, key: str) -> str:
+        """A name that no link of an environment has yet."""
+        os.makedirs(self._directory, mode=0o700, exist_ok=True)
+        numbers = [int(m[2]) for name in self._names() if (m := _LINK.fullmatch(name)) and m[1] == key]
+        return f"{key}-{max(numbers, default=0) + 1}"
+
+    def keep_only(self, links: Collection[str]) -> None:
+        """Remove all other links."""
+        for name in self._names():
+            if name not in links and _LINK.fullmatch(name):
+                path = self.path(name)
+                with suppress(OSError):
+                    if os.path.islink(path):
+                        os.unlink(path)
+                        log.info("%s is no longer a garbage-collector root", path)
+
+    def _names(self) -> list[str]:
+        try:
+            return os.listdir(self._directory)
+        except OSError:
+            return []

@@ -1,0 +1,75 @@
+"""What is said of an environment that is being built or was not, for people and models."""
+
+from __future__ import annotations
+
+import trio
+
+from nsm.wire.errors import NsmError
+from nsmd.builds.building import Attempt, Building, Failed
+from nsmd.builds.references import shown
+from nsmd.history import ago
+from nsmd.nix.errors import NixRunError
+from nsmd.values import EnvironmentProblem
+
+MAX_CAUSE_CHARS = 300
+
+
+def failure(error: NsmError | OSError, at_s: float) -> Failed:
+    """An error, as it is remembered.
+
+    Args:
+        at_s: when it came, Unix time.
+    """
+    if not isinstance(error, NsmError):
+        where = f" ({error.filename})" if error.filename else ""
+        words = f"nsm's state directory cannot be used: {error.strerror}{where}"
+        return Failed(cause=words, message=f"{words}.", at_s=at_s)
+    said = [line for line in error.error.splitlines() if line] if _is_nixs(error) else []
+    cause = next((line for line in reversed(said) if line.startswith("error:")), "")
+    cause = (cause or error.message.partition("\n")[0]).rstrip(".")
+    return Failed(
+        cause=cause[:MAX_CAUSE_CHARS], message=error.message, hint=error.hint, at_s=at_s
+    )
+
+
+def problem(building: Building, now_s: float) -> EnvironmentProblem | None:
+    """Why it cannot be used, or is not what it could be; None where all is well.
+
+    Args:
+        now_s: Unix time.
+    """
+    where, log = shown(building.reference), f"`nsm env log {building.name}`"
+    if building.attempt is not None:
+        if building.built is not None:
+            return None
+        attempt = building.attempt
+        return EnvironmentProblem(
+            name=building.name,
+            where=where,
+            why=f"it is being built; {log} shows how",
+            explain=lambda: f"{so_far(attempt)}; {log} shows how. Try again later",
+        )
+    if building.failed is None:
+        return None
+    cause = building.failed.cause
+    if building.built is None:
+        why = f"its build failed: {cause}; {log} has more, `nsm env update` tries again"
+    else:
+        since = ago(max(0.0, now_s - building.built.built_s))
+        why = f"its update failed: {cause}; the one built {since} ago is used; {log} has more"
+    return EnvironmentProblem(name=building.name, where=where, why=why)
+
+
+def so_far(attempt: Attempt) -> str:
+    """How a build is coming along."""
+    now_s = trio.current_time()
+    if attempt.started_s is None:
+        return f"it waits for other builds, for {ago(now_s - attempt.queued_s)} so far"
+    progress = attempt.progress
+    done = f", {progress.built} of {progress.to_build} built" if progress.to_build else ""
+    doing = f" ({progress.activity})" if progress.activity else ""
+    return f"it is being built, for {ago(now_s - attempt.started_s)} so far{done}{doing}"
+
+
+def _is_nixs(error: NsmError) -> bool:
+    return isinstance(error, NixRunError)
