@@ -13,11 +13,14 @@ import trio
 from fakes import BASH, BROKEN, PYTHON, echo, launching, no_usage
 from nsm.wire.connection import ClientConnection
 from nsm.wire.messages import CONNECTION_ID, Cancel, Event, Failure, Hello, Request, Result
+from nsmd.builds.workshop import Workshop, open_workshop
 from nsmd.catalog import Catalog
 from nsmd.control.call import ALL_RIGHTS, Right, Services
 from nsmd.control.server import Access, ControlServer
+from nsmd.hostpaths import trusted_owners
+from nsmd.nix.program import NixFinder
 from nsmd.registry import Registry
-from nsmd.settings import PoolSettings, SessionSettings, Settings
+from nsmd.settings import Defaults, PoolSettings, SessionSettings, Settings
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -89,8 +92,15 @@ class Peer:
 
 
 class Bench:
-    def __init__(self, registry: Registry, launcher: FakeLauncher, nursery: trio.Nursery) -> None:
+    def __init__(
+        self,
+        registry: Registry,
+        workshop: Workshop,
+        launcher: FakeLauncher,
+        nursery: trio.Nursery,
+    ) -> None:
         self.registry = registry
+        self.workshop = workshop
         self.launcher = launcher
         self.shut_down = False
         self.uid = os.getuid()
@@ -102,6 +112,7 @@ class Bench:
     def make_server(self, rights: frozenset[Right], uid: int) -> ControlServer:
         services = Services(
             registry=self.registry,
+            workshop=self.workshop,
             socket_path="/run/nsm/control.sock",
             pid=7,
             jail={"kind": "fake"},
@@ -135,26 +146,41 @@ class Bench:
 
 @asynccontextmanager
 async def bench(
-    behave: Behaviour = echo, *, idle_timeout_s: float = 86400, max_spares: int = 0
+    behave: Behaviour = echo,
+    *,
+    idle_timeout_s: float = 86400,
+    max_spares: int = 0,
+    search_path: str = "",
+    directory: str = "/nonexistent/environments",
 ) -> AsyncGenerator[Bench]:
+    catalog = Catalog([PYTHON, BASH, BROKEN])
     async with (
         launching(behave) as launcher,
         trio.open_nursery() as sessions,
         trio.open_nursery() as nursery,
+        open_workshop(
+            NixFinder(search_path, {}, "/nonexistent"),
+            catalog,
+            directory,
+            defaults=Defaults(),
+            configured={},
+            owners=trusted_owners(),
+            timeout_s=60,
+        ) as workshop,
     ):
         registry = Registry(
             Settings(
                 pool=PoolSettings(max_spares=max_spares),
                 session=SessionSettings(idle_timeout_seconds=idle_timeout_s),
             ),
-            Catalog([PYTHON, BASH, BROKEN]),
+            catalog,
             launcher,
             home="/home/user",
             sessions=sessions,
             upkeep=nursery,
             measure=no_usage,
         )
-        it = Bench(registry, launcher, nursery)
+        it = Bench(registry, workshop, launcher, nursery)
         yield it
         registry.close()
         nursery.cancel_scope.cancel()

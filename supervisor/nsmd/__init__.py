@@ -5,6 +5,7 @@ timer                one task that waits for the timers of all sessions
 descriptors          how many there are, and what for
 heap                 memory goes back to the system
 config               reads and explains `config.toml`
+flakes               references to what Nix builds
 limits               what is checked of a request first
 pending              calls of an environment that is being made wait
 poolpolicy           how many sessions should be kept ready: a pure function
@@ -30,6 +31,7 @@ places               room for so many sessions, and those that wait for some
 directory            sessions by id and name
 listing              rows of lists of sessions
 files                files to and from a session
+builds/              environments that nsm has Nix build
 registry             names, scopes, limits, reasons; the one way to run code
 control/             the control socket: operations for command line and API
 mcp/                 the endpoint that models see

@@ -36,15 +36,17 @@ class Rank(IntEnum):
 
     HOST = 0
     """Presets and `[environments.NAME]` of config.toml."""
-    METADATA = 1
+    CONFIGURED = 1
+    """`[environments.NAME] flake` of config.toml."""
+    METADATA = 2
     """`NIX_SANDBOX_METADATA` of the supervisor's own environment."""
-    BUILT = 2
-    """`nsm env add`."""
-    DIRECTORY = 3
+    BUILT = 3
+    """`nsm env add`, and `NIX_SANDBOX_ENVS` of the supervisor's own environment."""
+    DIRECTORY = 4
     """The sandbox directory."""
-    CLIENT_METADATA = 4
-    CLIENT_BUILT = 5
-    CLIENT_DIRECTORY = 6
+    CLIENT_METADATA = 5
+    CLIENT_BUILT = 6
+    CLIENT_DIRECTORY = 7
     """`NIX_SANDBOX_METADATA`, `NIX_SANDBOX_ENVS` and `NIX_SANDBOX_DIR` of a client's entry."""
 
 
@@ -313,7 +315,8 @@ class Catalog:
     ) -> UnknownEnvironmentError | EnvironmentUnavailableError:
         for problem in view.problems:
             if problem.name == name:
-                return _unavailable(name, f"{problem.where}: {problem.why}")
+                why = problem.explain() if problem.explain is not None else problem.why
+                return _unavailable(name, f"{problem.where}: {why}")
         known = [e.name for e in self.environments(client) if e.problem is None]
         near = difflib.get_close_matches(name, [*known, *ALIASES], n=1)
         guess = f"Did you mean {near[0]!r}? " if near else ""
@@ -343,7 +346,9 @@ class Catalog:
                 log.info("environment %s of %s is %s", name, environment.source, word)
         for problem in said.problems:
             if problem not in before.problems:
-                log.warning("environment %s: %s: %s", problem.name, problem.where, problem.why)
+                passes = problem.explain is not None
+                level = logging.INFO if passes else logging.WARNING
+                log.log(level, "environment %s: %s: %s", problem.name, problem.where, problem.why)
 
 
 def own_sources(own: Sources) -> list[Source]:

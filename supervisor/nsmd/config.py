@@ -15,6 +15,7 @@ from typing import Any, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 
+from nsmd.flakes import why_no_reference
 from nsmd.names import ENVIRONMENT_NAME
 from nsmd.settings import PRESETS, EnvironmentSettings, Settings
 
@@ -91,19 +92,21 @@ def _cross_check(settings: Settings) -> Iterator[str]:
                 f"environments.{name!r}: a name is 1 to 64 of a-z, 0-9 and '-', "
                 "beginning with a letter or digit"
             )
+        if environment.flake is not None:
+            yield from _check_flake(name, environment, environment.flake)
+            continue
         if environment.preset is None and name not in PRESETS:
             yield (
-                f"environments.{name}.preset: is required, since {name!r} is not a preset itself; "
-                f"allowed: {', '.join(PRESETS)}"
+                f"environments.{name}: has neither preset nor flake, and {name!r} is not a preset "
+                f'itself. Add preset = "python" (or {", ".join(PRESETS[1:])}), or '
+                'flake = "REF#ATTRIBUTE"'
             )
         if environment.interpreter is not None and not environment.interpreter.startswith("/"):
             yield (
                 f"environments.{name}.interpreter: found {environment.interpreter!r}, "
                 "expected an absolute path"
             )
-        for module in environment.preload:
-            if not all(part.isidentifier() for part in module.split(".")):
-                yield f"environments.{name}.preload: {module!r} is not the name of a Python module"
+        yield from _check_modules(name, environment)
         if environment.preload and (environment.preset or name) != "python":
             yield f"environments.{name}.preload: is for Python environments only"
     yield from _check_inherited(settings.project.inherit_env.vars)
@@ -123,6 +126,25 @@ def _check_inherited(names: Sequence[str]) -> Iterator[str]:
             yield f"{key}: {name!r} is not the name of a variable"
         elif name in DECIDED_BY_JAILS or name.startswith("LD_"):
             yield f"{key}: {name} is for the jail to decide; remove it"
+
+
+def _check_flake(name: str, environment: EnvironmentSettings, flake: str) -> Iterator[str]:
+    """Rules for an environment that Nix builds. Its interpreter is the sandbox's own; that of the
+    file is for `lib.fromToml`, which reads the same file, and is not looked at here."""
+    if environment.preset is not None:
+        yield f"environments.{name}: has preset and flake. Remove one"
+    if why := why_no_reference(flake):
+        yield (
+            f"environments.{name}.flake: found {flake!r:.80}, {why}; expected a reference like "
+            '"github:OWNER/REPO#NAME" or "path:/DIRECTORY#NAME"'
+        )
+    yield from _check_modules(name, environment)
+
+
+def _check_modules(name: str, environment: EnvironmentSettings) -> Iterator[str]:
+    for module in environment.preload:
+        if not all(part.isidentifier() for part in module.split(".")):
+            yield f"environments.{name}.preload: {module!r} is not the name of a Python module"
 
 
 def _describe(error: Mapping[str, Any]) -> str:

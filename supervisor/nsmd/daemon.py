@@ -20,6 +20,7 @@ import trio
 
 from nsmd.artifacts.keeper import open_keeper
 from nsmd.artifacts.sources import Discovery
+from nsmd.builds.workshop import open_workshop
 from nsmd.catalog import Catalog
 from nsmd.control.call import Services
 from nsmd.control.server import Access, ControlServer
@@ -29,6 +30,7 @@ from nsmd.hostpaths import trusted_owners
 from nsmd.jail import Launcher
 from nsmd.mcp.attachment import serve_attachment
 from nsmd.mcp.load import EndpointLoader
+from nsmd.nix.program import NixFinder
 from nsmd.project import Unreadable
 from nsmd.registry import Registry
 from nsmd.settings import Settings
@@ -57,6 +59,8 @@ class Setup:
         find_environments: looks at the host; blocks, so it is called in a thread.
         sources: of further environments, as the supervisor's own variables name them.
         sandbox_directory: of artifacts, where they name none.
+        nix: finds nix when it is needed.
+        built_directory: for what it builds.
         announce: called once the socket answers.
     """
 
@@ -72,6 +76,8 @@ class Setup:
     find_environments: Callable[[], Sequence[Environment]]
     sources: Sources
     sandbox_directory: str
+    nix: NixFinder
+    built_directory: str
     announce: Callable[[], None]
 
 
@@ -84,7 +90,19 @@ async def serve(setup: Setup) -> None:
         setup.open_launcher() as launcher,
         trio.open_nursery() as sessions,
     ):
-        async with trio.open_nursery() as upkeep, open_keeper() as keeper:
+        async with (
+            trio.open_nursery() as upkeep,
+            open_keeper() as keeper,
+            open_workshop(
+                setup.nix,
+                catalog,
+                setup.built_directory,
+                defaults=setup.settings.defaults,
+                configured=setup.settings.environments,
+                owners=trusted_owners(),
+                timeout_s=setup.settings.nix.build_timeout_seconds,
+            ) as workshop,
+        ):
             discovery = Discovery(
                 keeper,
                 catalog,
@@ -105,12 +123,15 @@ async def serve(setup: Setup) -> None:
                 shares=setup.shares,
                 memory=HostMemory(),
                 discovery=discovery,
+                workshop=workshop,
             )
+            await workshop.begin(setup.sources.flakes, registry.artifacts_in_use)
             endpoint = EndpointLoader()
             server = ControlServer(
                 Access(uid=os.geteuid()),
                 Services(
                     registry=registry,
+                    workshop=workshop,
                     socket_path=setup.socket_path,
                     pid=os.getpid(),
                     jail=setup.jail,

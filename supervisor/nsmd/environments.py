@@ -85,7 +85,8 @@ def find_environments(
     home: str | None = None,
     unreadable: Unreadable = lambda _: None,
 ) -> tuple[Environment, ...]:
-    """Make an environment of each preset and of each one that is configured.
+    """Make an environment of each preset and of each one that is configured, but for those that
+    Nix builds.
 
     Args:
         settings: what is configured.
@@ -99,6 +100,7 @@ def find_environments(
     finder = _Finder(search_path, os.path.realpath(home or paths.home()), unreadable)
     wanted: dict[str, EnvironmentSettings] = {name: EnvironmentSettings() for name in PRESETS}
     wanted |= settings.environments
+    wanted = {name: entry for name, entry in wanted.items() if entry.flake is None}
     keys: dict[str, _Wanted] = {
         name: (_preset(name, entry), entry.interpreter) for name, entry in wanted.items()
     }

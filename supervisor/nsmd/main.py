@@ -127,6 +127,7 @@ class _Starter:
         from nsmd.environments import find_environments  # noqa: PLC0415
         from nsmd.jail import BwrapLauncher  # noqa: PLC0415
         from nsmd.limits import session_limits  # noqa: PLC0415
+        from nsmd.nix.program import NixFinder  # noqa: PLC0415
         from nsmd.templates import open_launcher  # noqa: PLC0415
 
         heap.map_large_blocks()
@@ -158,6 +159,8 @@ class _Starter:
             ),
             sources=sources_of(os.environ) or Sources(),
             sandbox_directory=os.path.join(paths.config_dir(), "sandboxes"),
+            nix=NixFinder(search_path, os.environ, paths.home()),
+            built_directory=os.path.join(paths.state_dir(), "environments"),
             announce=self._announce,
         )
         trio.run(daemon.serve, setup)

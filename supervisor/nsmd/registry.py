@@ -25,6 +25,7 @@ from nsm.wire.errors import (
 )
 from nsm.wire.transcripts import EndedRow
 from nsmd import names, procstats, project
+from nsmd.builds.workshop import Workshop
 from nsmd.catalog import ALIASES, Catalog
 from nsmd.descriptors import Shares
 from nsmd.directory import Directory
@@ -41,6 +42,7 @@ from nsmd.settings import Settings
 from nsmd.timer import Timers
 from nsmd.transcripts import Transcript, TranscriptStore
 from nsmd.values import (
+    Artifact,
     Client,
     Environment,
     JailSizes,
@@ -107,6 +109,7 @@ class Registry:
         memory: what there is of it for spares; None sets no limit.
         shares: of the supervisor's descriptors; None sets no limit.
         discovery: looks for environments; None finds no others.
+        workshop: builds some; None builds none.
     """
 
     def __init__(
@@ -124,6 +127,7 @@ class Registry:
         memory: Memory | None = None,
         shares: Shares | None = None,
         discovery: Discovery | None = None,
+        workshop: Workshop | None = None,
     ) -> None:
         self._settings = settings
         self.catalog = catalog
@@ -152,6 +156,7 @@ class Registry:
         self._places = Places(room, self.live_sessions, self._starts)
         self.pool = Pool(settings.pool, self._start_session, upkeep, memory)
         self._discovery = discovery or NothingToDiscover()
+        self._builds: Workshop | NothingToDiscover = workshop or NothingToDiscover()
         catalog.subscribe(self._environments_changed)
 
     # What there is.
@@ -170,6 +175,11 @@ class Registry:
 
     def _environments_changed(self) -> None:
         self.pool.keep_only(self.catalog.reachable())
+
+    def artifacts_in_use(self) -> set[Artifact]:
+        """Those that sessions of any kind run in now."""
+        artifacts = {session.spec.environment.artifact for session in self._directory}
+        return {artifact for artifact in artifacts if artifact is not None}
 
     def live_sessions(self) -> list[Session]:
         """Sessions that belong to somebody."""
@@ -229,7 +239,7 @@ class Registry:
             variables, cwd: as for `resolve_project`.
             sources: of its own environments, which have been looked for when the block begins.
         """
-        async with self._discovery.opened(sources):
+        async with self._discovery.opened(sources), self._builds.opened(sources):
             try:
                 mount, _ = self.resolve_project(variables=variables, root=None, cwd=cwd)
             except BadProjectError:

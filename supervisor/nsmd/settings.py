@@ -52,14 +52,16 @@ class Defaults:
 class EnvironmentSettings:
     """`[environments.NAME]`: one environment.
 
-    `preset` picks the interpreter and defaults to the environment's own name. `interpreter` is the
-    absolute path of the program to use for it instead of the one found on PATH. `preload` names
-    Python modules that its sessions find imported already.
+    `flake` is a reference that Nix builds a sandbox from. Else `preset` picks the interpreter and
+    defaults to the environment's own name, and `interpreter` is the absolute path of the program
+    to use for it instead of the one found on PATH. `preload` names Python modules that its sessions
+    find imported already.
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
 
     preset: Preset | None = None
+    flake: str | None = None
     interpreter: str | None = None
     description: str | None = None
     timeout_seconds: Seconds | None = None
@@ -125,6 +127,15 @@ class PoolSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NixSettings:
+    """`[nix]`: environments that Nix builds; `build_timeout_seconds` is for one build."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
+
+    build_timeout_seconds: Seconds = 3600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class McpSettings:
     """`[mcp]`: what models see."""
 
@@ -146,4 +157,5 @@ class Settings:
     project: ProjectSettings = field(default_factory=ProjectSettings)
     session: SessionSettings = field(default_factory=SessionSettings)
     pool: PoolSettings = field(default_factory=PoolSettings)
+    nix: NixSettings = field(default_factory=NixSettings)
     mcp: McpSettings = field(default_factory=McpSettings)

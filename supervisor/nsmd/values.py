@@ -113,11 +113,13 @@ class EnvironmentProblem:
         name: the environment's, as far as it is known; None for the place as a whole.
         where: what is at fault, e.g. a path.
         why: a sentence without its end, for people and models.
+        explain: the same as it is at this moment, where that changes.
     """
 
     name: str | None
     where: str
     why: str
+    explain: Callable[[], str] | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

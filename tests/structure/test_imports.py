@@ -22,6 +22,7 @@ FLOORS = (
         "config",
         "names",
         "pending",
+        "flakes",
         "limits",
         "hostpaths",
         "packages",
@@ -38,7 +39,7 @@ FLOORS = (
     ("lifecycle", "transcripts"),
     ("conversation",),
     ("execution", "session"),  # two halves of one thing: a handle and its owner
-    ("history", "pool", "listing", "files", "directory"),
+    ("history", "pool", "listing", "files", "directory", "builds"),
     ("places",),
     ("registry",),
     ("control", "mcp"),

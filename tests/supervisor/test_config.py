@@ -43,7 +43,14 @@ MISTAKES: list[tuple[str, str]] = [
         "[environments.py]\npreset = 'ruby'",
         "environments.py.preset: found 'ruby', allowed: 'python', 'bash' or 'node'",
     ),
-    ("[environments.data]\n", "environments.data.preset: is required"),
+    ("[environments.data]\n", "environments.data: has neither preset nor flake"),
+    (
+        '[environments.data]\npreset = "python"\nflake = "github:me/envs#data"\n',
+        "environments.data: has preset and flake. Remove one",
+    ),
+    ('[environments.data]\nflake = "./envs#data"\n', "its path is not absolute"),
+    ('[environments.data]\nflake = "-f"\n', "begins with '-'"),
+    ("[nix]\nbuild_timeout_seconds = 0\n", "expected more than 0"),
     ("[environments.PY]\npreset = 'python'", "environments.'PY': a name is"),
     ("[environments.python]\ninterpreter = 'python3.12'", "expected an absolute path"),
     ("[environments.python]\nfoo = 1", "environments.python.foo: unknown key"),
@@ -111,3 +118,10 @@ def test_what_is_set_is_what_is_shown() -> None:
     assert settings.project.inherit_env.vars == ("TOKEN", "_x1")
     shown = config.render(settings)
     assert config.parse(shown.encode(), "shown") == settings
+
+
+def test_an_environment_that_nix_builds() -> None:
+    """Its interpreter is for `lib.fromToml`, which reads the same file."""
+    text = '[environments.data]\nflake = "github:me/envs#data"\ninterpreter = "python3 -c"\n'
+    settings = config.parse(text.encode(), "/etc/config.toml")
+    assert settings.environments["data"].flake == "github:me/envs#data"

@@ -8,7 +8,7 @@ from typing import Literal
 
 import trio
 
-from nsmd.builds.references import likely_name
+from nsmd.flakes import likely_name
 from nsmd.nix.progress import Progress
 from nsmd.values import Environment
 

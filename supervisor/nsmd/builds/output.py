@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from nsm.wire.errors import NixFailedError
 from nsmd.artifacts.discovery import ArtifactError, read_artifact
-from nsmd.builds.references import shown
+from nsmd.flakes import shown
 from nsmd.settings import Defaults
 from nsmd.values import Environment
 

@@ -21,6 +21,7 @@ VERSION = 1
 
 MAX_FILE_BYTES = 4 * 1024 * 1024
 
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remembered:
     """One environment.
@@ -106,11 +107,11 @@ def _parse(data: bytes) -> tuple[Remembered, ...]:
         raise ValueError(f"more than {MAX_FILE_BYTES} bytes")
     whole: object = json.loads(data)
     if not isinstance(whole, dict):
-        raise ValueError("no object")
+        raise ValueError("no object")  # noqa: TRY004  # it is the file that is wrong
     table = cast("dict[str, Any]", whole)
     version, rows = table.get("version"), table.get("environments")
     if not isinstance(version, int) or not isinstance(rows, list):
-        raise ValueError("no version, or no list of environments")
+        raise ValueError("no version, or no list of rows")  # noqa: TRY004  # as above
     if version > VERSION:
         raise ValueError(f"version {version}, from a newer nsm")
     found: dict[str, Remembered] = {}

@@ -35,7 +35,9 @@ class Roots:
     def fresh(self, key: str) -> str:
         """A name that no link of an environment has yet."""
         os.makedirs(self._directory, mode=0o700, exist_ok=True)
-        numbers = [int(m[2]) for name in self._names() if (m := _LINK.fullmatch(name)) and m[1] == key]
+        numbers = [
+            int(m[2]) for name in self._names() if (m := _LINK.fullmatch(name)) and m[1] == key
+        ]
         return f"{key}-{max(numbers, default=0) + 1}"
 
     def keep_only(self, links: Collection[str]) -> None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import trio
 
 from nsm.wire.errors import NsmError
 from nsmd.builds.building import Attempt, Building, Failed
-from nsmd.builds.references import shown
+from nsmd.flakes import shown, why_no_reference
 from nsmd.history import ago
 from nsmd.nix.errors import NixRunError
-from nsmd.values import EnvironmentProblem
+from nsmd.values import Environment, EnvironmentProblem
 
 MAX_CAUSE_CHARS = 300
 
@@ -22,14 +24,12 @@ def failure(error: NsmError | OSError, at_s: float) -> Failed:
     """
     if not isinstance(error, NsmError):
         where = f" ({error.filename})" if error.filename else ""
-        words = f"nsm's state directory cannot be used: {error.strerror}{where}"
-        return Failed(cause=words, message=f"{words}.", at_s=at_s)
-    said = [line for line in error.error.splitlines() if line] if _is_nixs(error) else []
-    cause = next((line for line in reversed(said) if line.startswith("error:")), "")
+        cause = f"nsm's state directory cannot be used: {error.strerror}{where}"
+        return Failed(cause=cause, message=f"{cause}.", at_s=at_s)
+    words = error.error.splitlines() if isinstance(error, NixRunError) else []
+    cause = next((line for line in reversed(words) if line.startswith("error:")), "")
     cause = (cause or error.message.partition("\n")[0]).rstrip(".")
-    return Failed(
-        cause=cause[:MAX_CAUSE_CHARS], message=error.message, hint=error.hint, at_s=at_s
-    )
+    return Failed(cause=cause[:MAX_CAUSE_CHARS], message=error.message, hint=error.hint, at_s=at_s)
 
 
 def problem(building: Building, now_s: float) -> EnvironmentProblem | None:
@@ -60,6 +60,36 @@ def problem(building: Building, now_s: float) -> EnvironmentProblem | None:
     return EnvironmentProblem(name=building.name, where=where, why=why)
 
 
+def said(
+    buildings: Sequence[Building], now_s: float
+) -> tuple[list[Environment], list[EnvironmentProblem]]:
+    """What is there of some environments, names unique, and what else is to be said of them.
+
+    Args:
+        now_s: Unix time.
+    """
+    found: dict[str, Environment] = {}
+    problems: list[EnvironmentProblem] = []
+    for building in buildings:
+        if building.built is not None:
+            environment = building.built.environment
+            first = found.setdefault(environment.name, environment)
+            if first is not environment:
+                why = f"it is called {first.name!r}, as {first.source} is, which comes first"
+                where = shown(building.reference)
+                problems.append(EnvironmentProblem(name=first.name, where=where, why=why))
+        if (trouble := problem(building, now_s)) is not None:
+            problems.append(trouble)
+    return list(found.values()), problems
+
+
+def bad_reference(reference: str) -> EnvironmentProblem:
+    """What is said of one in `NIX_SANDBOX_ENVS` that nix is not asked for."""
+    why = why_no_reference(reference) or "there are too many"
+    where = f"NIX_SANDBOX_ENVS: {shown(reference)!r:.200}"
+    return EnvironmentProblem(name=None, where=where, why=why)
+
+
 def so_far(attempt: Attempt) -> str:
     """How a build is coming along."""
     now_s = trio.current_time()
@@ -69,7 +99,3 @@ def so_far(attempt: Attempt) -> str:
     done = f", {progress.built} of {progress.to_build} built" if progress.to_build else ""
     doing = f" ({progress.activity})" if progress.activity else ""
     return f"it is being built, for {ago(now_s - attempt.started_s)} so far{done}{doing}"
-
-
-def _is_nixs(error: NsmError) -> bool:
-    return isinstance(error, NixRunError)

@@ -5,6 +5,7 @@ stream       output on its way to a client that may be slow
 call         a request, and what operations work on
 running      code that runs for a client
 joining      operations of people who join a session
+building     operations on environments that Nix builds
 filing       operations on files of a session
 operations   the table of operations: a row each, and the functions of the rest
 outgoing     what goes to one client, at once where it can

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from nsmd.builds.workshop import Workshop
 from nsmd.control import arguments
 from nsmd.control.stream import Room
 from nsmd.files import OpenFiles
@@ -31,6 +32,7 @@ class Services:
     """
 
     registry: Registry
+    workshop: Workshop
     socket_path: str
     pid: int
     jail: Mapping[str, Any]

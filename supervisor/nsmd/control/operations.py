@@ -11,7 +11,7 @@ import trio
 from nsm._version import __version__
 from nsm.wire.errors import BadRequestError, NsmError
 from nsmd.catalog import Listed
-from nsmd.control import arguments, filing, joining, pooling, running
+from nsmd.control import arguments, building, filing, joining, pooling, running
 from nsmd.control.call import Call, Operation, Right
 from nsmd.execution import Execution
 from nsmd.listing import as_row
@@ -144,6 +144,11 @@ OPERATIONS: Mapping[str, Row] = {
     ),
     "complete": Row("manage", joining.complete),
     "check": Row("manage", joining.check),
+    "env_add": Row("manage", building.env_add),
+    "env_update": Row("manage", building.env_update),
+    "env_list": Row("manage", building.env_list),
+    "env_remove": Row("manage", building.env_remove),
+    "env_log": Row("manage", building.env_log),
     "file_open": Row("manage", filing.file_open),
     "file_read": Row("manage", filing.file_read),
     "file_write": Row("manage", filing.file_write),

@@ -14,9 +14,6 @@ from nsmd.names import ENVIRONMENT_NAME
 
 MAX_REFERENCE_CHARS = 2000
 
-MAX_REFERENCES = 32
-"""In one `NIX_SANDBOX_ENVS`."""
-
 _RELATIVE = re.compile(r"(?:path:|git\+file:(?://)?)?(?:\.{1,2}(?:[/#?]|$)|~)|path:(?!/)")
 _EXAMPLES = "`github:OWNER/REPO#NAME` or `path:/DIRECTORY#NAME`"
 _NOT_IN_NAMES = re.compile(r"[^a-z0-9-]+")
@@ -50,11 +47,6 @@ def why_no_reference(text: str) -> str | None:
     if _RELATIVE.match(text):
         return "its path is not absolute, and a supervisor serves many directories"
     return None
-
-
-def split_references(text: str) -> tuple[str, ...]:
-    """The references in the value of `NIX_SANDBOX_ENVS`, unchecked, each once."""
-    return tuple(dict.fromkeys(filter(None, map(str.strip, text.split(",")))))
 
 
 def likely_name(reference: str) -> str:

@@ -1,0 +1,74 @@
+"""References: what nix is asked for, and names for what they give."""
+
+from __future__ import annotations
+
+import pytest
+
+from nsm.wire.errors import BadRequestError
+from nsmd.flakes import check_reference, likely_name, shown, why_no_reference
+
+
+@pytest.mark.parametrize(
+    "reference",
+    [
+        "github:me/envs#data-science",
+        "github:me/envs",
+        "git+https://example.org/envs.git?ref=main#x",
+        "git+file:///home/me/envs#x",
+        "path:/home/me/envs#x",
+        "/home/me/envs#packages.x86_64-linux.x",
+        "nixpkgs#hello",
+        "path:/home/me/my%20envs#x^out",
+    ],
+)
+def test_what_nix_is_asked_for(reference: str) -> None:
+    assert check_reference(reference) == reference
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("", "names no flake"),
+        ("#x", "names no flake"),
+        ("--expr", "begins with '-'"),
+        ("-f", "begins with '-'"),
+        ("a b#c", "spaces"),
+        ("github:me/envs#x\n--impure", "control characters"),
+        ("github:me/envs#\x1b[31m", "control characters"),
+        (".#x", "not absolute"),
+        ("./envs#x", "not absolute"),
+        ("..", "not absolute"),
+        ("path:envs#x", "not absolute"),
+        ("path:./envs#x", "not absolute"),
+        ("git+file:./envs#x", "not absolute"),
+        ("~/envs#x", "not absolute"),
+        ("x" * 3000, "characters"),
+    ],
+)
+def test_what_it_is_not_asked_for(text: str, why: str) -> None:
+    assert why in (why_no_reference(text) or "")
+    with pytest.raises(BadRequestError, match="github:OWNER"):
+        check_reference(text)
+
+
+@pytest.mark.parametrize(
+    ("reference", "name"),
+    [
+        ("github:me/envs#data-science", "data-science"),
+        ("github:me/envs#packages.x86_64-linux.Data_Science", "data-science"),
+        ("github:me/envs", "envs"),
+        ("github:me/envs#default", "envs"),
+        ("path:/home/me/my-flake?dir=x", "my-flake"),
+        ("path:/home/me/my-flake/#x^out", "x"),
+        ("path:/", "environment"),
+        ("path:/a#\N{GREEK SMALL LETTER ALPHA}", "environment"),
+    ],
+)
+def test_a_name_before_it_has_its_own(reference: str, name: str) -> None:
+    assert likely_name(reference) == name
+
+
+def test_passwords_are_not_shown() -> None:
+    assert shown("git+https://me:secret@example.org/x#y") == "git+https://...@example.org/x#y"
+    assert shown("git+ssh://git@example.org/a@b") == "git+ssh://...@example.org/a@b"
+    assert shown("path:/home/me@work/x#y") == "path:/home/me@work/x#y"

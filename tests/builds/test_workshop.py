@@ -1,0 +1,438 @@
+"""Environments that are built: who wants which, what is said, what outlives a supervisor."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import trio
+
+from artifact_files import write_artifact
+from fake_nix import FakeNix
+from nsm.wire.errors import (
+    BadRequestError,
+    EnvironmentUnavailableError,
+    OverloadedError,
+    UnknownEnvironmentError,
+)
+from nsmd.builds import workshop as module
+from nsmd.builds.building import Building
+from nsmd.builds.workshop import Workshop, open_workshop
+from nsmd.catalog import Catalog
+from nsmd.hostpaths import trusted_owners
+from nsmd.nix.program import NixFinder
+from nsmd.settings import Defaults, EnvironmentSettings
+from nsmd.values import Artifact, Client, Sources
+
+SOMEBODY = Client(name="test", scope="here")
+
+
+class Bench:
+    """A workshop with a nix that does as it is told.
+
+    Args:
+        folder: for everything.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.nix = FakeNix(folder / "bin")
+        self.state = folder / "state"
+        self.catalog = Catalog()
+        self.used: list[Artifact] = []
+
+    def artifact(self, name: str = "science") -> str:
+        """A sandbox as nix would have built it."""
+        folder = self.folder / "store"
+        return str(write_artifact(folder, name))
+
+    @asynccontextmanager
+    async def open(
+        self,
+        *references: str,
+        configured: dict[str, EnvironmentSettings] | None = None,
+        timeout_s: float = 60.0,
+    ) -> AsyncGenerator[Workshop]:
+        """A supervisor's life."""
+        self.catalog = Catalog()
+        async with open_workshop(
+            NixFinder(str(self.nix.folder), {}, str(self.folder)),
+            self.catalog,
+            str(self.state),
+            defaults=Defaults(),
+            configured=configured or {},
+            owners=trusted_owners(),
+            timeout_s=timeout_s,
+        ) as workshop:
+            await workshop.begin(references, lambda: self.used)
+            yield workshop
+
+    def names(self, client: Client = SOMEBODY) -> set[str]:
+        """Environments that can be used."""
+        return {e.name for e in self.catalog.view(client).environments}
+
+    def why(self, name: str, client: Client = SOMEBODY) -> str:
+        """What is said to who wants to use it."""
+        with pytest.raises((EnvironmentUnavailableError, UnknownEnvironmentError)) as caught:
+            self.catalog.find(client, name)
+        return str(caught.value)
+
+    def roots(self) -> dict[str, str]:
+        """The garbage-collector roots and what they keep."""
+        try:
+            return {p.name: os.readlink(p) for p in (self.state / "roots").iterdir()}
+        except FileNotFoundError:
+            return {}
+
+
+async def ended(building: Building) -> None:
+    if building.attempt is not None:
+        await building.attempt.done.wait()
+
+
+async def until(building: Building, condition: Callable[[], bool]) -> None:
+    while not condition():
+        await building.changed()
+
+
+@pytest.fixture
+def it(tmp_path: Path) -> Bench:
+    return Bench(tmp_path)
+
+
+async def test_an_environment_is_added(it: Bench) -> None:
+    path = it.artifact()
+    reference = it.nix.builds("science", ("log", ["making it"]), ("out", path))
+    async with it.open() as workshop:
+        building = workshop.add(reference)
+        assert (building.state, it.names()) == ("queued", set())
+        await ended(building)
+        assert workshop.find(reference).state == "ready"
+        assert it.names() == {"science"}
+        environment = it.catalog.find(SOMEBODY, "science")
+        assert environment.source == reference
+        assert environment.artifact is not None
+        assert environment.artifact.run == f"{path}/bin/run"
+        assert list(it.roots().values()) == [path]
+        assert "science> making it" in Path(workshop.log_path(building)).read_text()
+    (call,) = it.nix.calls()
+    assert call["arguments"][-2:] == ["--", reference]
+    assert "--no-write-lock-file" in call["arguments"]
+
+
+async def test_it_has_the_name_that_it_was_given(it: Bench) -> None:
+    reference = it.nix.builds("science", ("out", it.artifact()))
+    async with it.open() as workshop:
+        await ended(workshop.add(reference, "lab"))
+        assert it.names() == {"lab"}
+        assert workshop.find("lab").state == "ready"
+
+
+async def test_it_is_there_at_once_after_a_restart(it: Bench) -> None:
+    reference = it.nix.builds("science", ("out", it.artifact()))
+    async with it.open() as workshop:
+        await ended(workshop.add(reference))
+        roots = it.roots()
+    async with it.open():
+        assert it.names() == {"science"}
+        assert it.roots() == roots
+    assert len(it.nix.calls()) == 1
+
+
+async def test_it_is_built_again_where_the_store_has_lost_it(it: Bench) -> None:
+    path = Path(it.artifact())
+    reference = it.nix.builds("science", ("out", str(path)))
+    async with it.open() as workshop:
+        await ended(workshop.add(reference))
+    elsewhere = path.rename(path.with_name("elsewhere"))
+    it.nix.builds("science", ("out", str(elsewhere)))
+    async with it.open() as workshop:
+        await ended(workshop.find(reference))
+        assert it.names() == {"science"}
+        assert list(it.roots().values()) == [str(elsewhere)]
+
+
+async def test_adding_the_same_again_joins(it: Bench) -> None:
+    gate = it.folder / "gate"
+    os.mkfifo(gate)
+    reference = it.nix.builds("science", ("gate", str(gate)), ("out", it.artifact()))
+    async with it.open() as workshop:
+        first = workshop.add(reference)
+        assert workshop.add(reference) is first
+        async with await trio.open_file(gate, "w"):
+            assert workshop.add(reference, "science") is first
+        await ended(first)
+        assert workshop.add(reference) is first
+        assert first.attempt is None
+    assert len(it.nix.calls()) == 1
+
+
+async def test_a_failed_build_says_why_and_the_rest_works(it: Bench) -> None:
+    good = it.nix.builds("science", ("out", it.artifact()))
+    bad = it.nix.builds("bad", ("log", ["gcc: no"]), ("fail", "builder failed"))
+    async with it.open() as workshop:
+        buildings = [workshop.add(good), workshop.add(bad)]
+        for building in buildings:
+            await ended(building)
+        assert it.names() == {"science"}
+        assert "its build failed: error: builder failed" in it.why("bad")
+        assert "nsm env log bad" in it.why("bad")
+        failed = workshop.find("bad").failed
+        assert failed is not None
+        assert "bad> gcc: no" in failed.message
+        assert Path(workshop.log_path(buildings[1])).read_text().count("builder failed") >= 2
+    async with it.open() as workshop:
+        building = workshop.find("bad")
+        it.nix.builds("bad", ("out", it.artifact("bad")))
+        workshop.add(bad)
+        await ended(building)
+        assert it.names() == {"science", "bad"}
+
+
+async def test_one_that_is_being_built_says_so(it: Bench) -> None:
+    gate = it.folder / "gate"
+    os.mkfifo(gate)
+    reference = it.nix.builds("science", ("gate", str(gate)), ("out", it.artifact()))
+    async with it.open() as workshop:
+        building = workshop.add(reference)
+        assert "it waits for other builds, for 0 s so far" in it.why("science")
+        attempt = building.attempt
+        assert attempt is not None
+        await until(building, lambda: "building science" in attempt.progress.activity)
+        said = it.why("science")
+        assert "it is being built, for 0 s so far, 0 of 1 built (building science)" in said
+        assert "`nsm env log science`" in said
+        async with await trio.open_file(gate, "w"):
+            pass
+        await ended(building)
+
+
+@pytest.mark.parametrize(
+    ("out", "why"),
+    [
+        ("{store}/nothing", "it is missing"),
+        ("{store}", "metadata.json"),
+        ("relative", "names 0 things"),
+    ],
+)
+async def test_what_is_no_sandbox_is_refused(it: Bench, out: str, why: str) -> None:
+    (it.folder / "store").mkdir()
+    out = out.format(store=it.folder / "store")
+    async with it.open() as workshop:
+        building = workshop.add(it.nix.builds("hello", ("out", out)))
+        await ended(building)
+        assert building.failed is not None
+        assert "yields no sandbox" in building.failed.message
+        assert why in building.failed.message
+        assert "lib.mkSandbox" in building.failed.hint
+        assert "yields no sandbox" in Path(workshop.log_path(building)).read_text()
+        assert it.roots() == {}
+
+
+async def test_without_nix_it_says_how_to_get_it_and_finds_it_later(it: Bench) -> None:
+    reference = it.nix.builds("science", ("out", it.artifact()))
+    hidden = it.nix.folder.rename(it.folder / "hidden")
+    async with it.open() as workshop:
+        building = workshop.add(reference)
+        await ended(building)
+        assert building.failed is not None
+        assert "https://nixos.org" in building.failed.hint
+        hidden.rename(it.nix.folder)
+        workshop.update([reference])
+        await ended(building)
+        assert it.names() == {"science"}
+
+
+async def test_an_update_replaces_and_a_failed_one_keeps(it: Bench) -> None:
+    first, second = it.artifact(), str(write_artifact(it.folder / "second", "science"))
+    reference = it.nix.builds("science", ("out", first))
+    async with it.open() as workshop:
+        building = workshop.add(reference)
+        await ended(building)
+        it.nix.builds("science", ("fail", "no network"))
+        assert workshop.update([]) == [building]
+        assert it.names() == {"science"}
+        await ended(building)
+        assert building.state == "failed"
+        assert it.names() == {"science"}
+        (problem,) = it.catalog.view(SOMEBODY).problems
+        assert "its update failed: error: no network; the one built 0 s ago is used" in problem.why
+        it.nix.builds("science", ("out", second))
+        workshop.update(["science"])
+        await ended(building)
+        artifact = it.catalog.find(SOMEBODY, "science").artifact
+        assert artifact is not None
+        assert artifact.run.startswith(second)
+        assert it.catalog.view(SOMEBODY).problems == ()
+        assert list(it.roots().values()) == [second]
+    assert ["--refresh" in call["arguments"] for call in it.nix.calls()] == [False, True, True]
+
+
+async def test_the_root_of_what_sessions_run_in_stays(it: Bench) -> None:
+    first, second = it.artifact(), str(write_artifact(it.folder / "second", "science"))
+    reference = it.nix.builds("science", ("out", first))
+    async with it.open() as workshop:
+        building = workshop.add(reference)
+        await ended(building)
+        artifact = it.catalog.find(SOMEBODY, "science").artifact
+        assert artifact is not None
+        it.used.append(artifact)
+        it.nix.builds("science", ("out", second))
+        workshop.update([])
+        await ended(building)
+        assert set(it.roots().values()) == {first, second}
+        await workshop.remove("science")
+        assert list(it.roots().values()) == [first]
+    async with it.open():
+        assert it.roots() == {}
+
+
+async def test_removing_stops_a_build(it: Bench) -> None:
+    reference = it.nix.builds("slow", ("hang", None))
+    async with it.open() as workshop:
+        building = workshop.add(reference)
+        attempt = building.attempt
+        assert attempt is not None
+        await until(building, lambda: attempt.started_s is not None)
+        await workshop.remove("slow")
+        assert attempt.done.is_set()
+        assert workshop.buildings == []
+        assert it.catalog.view(SOMEBODY).problems == ()
+        assert not Path(workshop.log_path(building)).exists()
+        with pytest.raises(UnknownEnvironmentError):
+            await workshop.remove("slow")
+    async with it.open() as workshop:
+        assert workshop.buildings == []
+
+
+async def test_a_build_that_a_supervisor_ended_in_goes_on_with_the_next_but_not_for_ever(
+    it: Bench,
+) -> None:
+    reference = it.nix.builds("slow", ("hang", None))
+    async with it.open() as workshop:
+        await until_building(workshop.add(reference))
+    for _ in range(module.MAX_INTERRUPTIONS - 1):
+        async with it.open() as workshop:
+            await until_building(workshop.find(reference))
+    async with it.open() as workshop:
+        building = workshop.find(reference)
+        assert building.attempt is None
+        assert building.failed is not None
+        assert "ended during it 2 times" in building.failed.cause
+        it.nix.builds("slow", ("out", it.artifact("slow")))
+        workshop.update(["slow"])
+        await ended(building)
+        assert it.names() == {"slow"}
+
+
+async def until_building(building: Building) -> None:
+    attempt = building.attempt
+    assert attempt is not None
+    await until(building, lambda: attempt.started_s is not None)
+
+
+async def test_a_limit_of_time(it: Bench) -> None:
+    reference = it.nix.builds("slow", ("hang", None))
+    async with it.open(timeout_s=0.3) as workshop:
+        building = workshop.add(reference)
+        await ended(building)
+        assert building.failed is not None
+        assert "was stopped after 0.3 s" in building.failed.cause
+
+
+async def test_few_at_once_and_the_rest_waits(it: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_QUEUED", 1)
+    references = [it.nix.builds(f"slow{n}", ("hang", None)) for n in range(4)]
+    async with it.open() as workshop:
+        for reference in references[:2]:
+            await until_building(workshop.add(reference))
+        assert workshop.add(references[2]).state == "queued"
+        with pytest.raises(OverloadedError, match="1 builds wait"):
+            workshop.add(references[3])
+        assert len(workshop.buildings) == 3
+
+
+@pytest.mark.parametrize("name", ["Lab", "../x", "a b", "-x"])
+async def test_names_are_checked(it: Bench, name: str) -> None:
+    async with it.open() as workshop:
+        with pytest.raises(BadRequestError, match="no name"):
+            workshop.add("path:/x#y", name)
+        with pytest.raises(BadRequestError, match="no reference"):
+            workshop.add("--help")
+
+
+async def test_two_of_one_name(it: Bench) -> None:
+    path = it.artifact()
+    one, two = it.nix.builds("one", ("out", path)), it.nix.builds("two", ("out", path))
+    async with it.open() as workshop:
+        await ended(workshop.add(one))
+        second = workshop.add(two)
+        await ended(second)
+        assert second.failed is not None
+        assert "is called 'science'" in second.failed.cause
+        assert "--name" in second.failed.hint
+        with pytest.raises(BadRequestError, match="already"):
+            workshop.add(two, "science")
+        await ended(workshop.add(two, "other"))
+        assert it.names() == {"science", "other"}
+
+
+async def test_those_of_the_supervisors_own_variable(it: Bench) -> None:
+    reference = it.nix.builds("science", ("out", it.artifact()))
+    async with it.open(reference, "./bad#x") as workshop:
+        building = workshop.find("science")
+        await ended(building)
+        assert it.names() == {"science"}
+        assert "its path is not absolute" in it.why("anything")
+        with pytest.raises(BadRequestError, match="NIX_SANDBOX_ENVS names it"):
+            await workshop.remove("science")
+    async with it.open(reference):
+        assert it.names() == {"science"}, "from the last time, while it is built again"
+    async with it.open():
+        assert it.names() == set()
+
+
+async def test_those_of_config_toml_with_its_limits(it: Bench) -> None:
+    reference = it.nix.builds("science", ("out", it.artifact()))
+    entry = EnvironmentSettings(flake=reference, timeout_seconds=7.0, description="Mine")
+    async with it.open(configured={"lab": entry}) as workshop:
+        assert "being built" in it.why("lab") or "waits" in it.why("lab")
+        await ended(workshop.find("lab"))
+        environment = it.catalog.find(SOMEBODY, "lab")
+        assert (environment.timeout_s, environment.description) == (7.0, "Mine")
+        with pytest.raises(BadRequestError, match=r"config\.toml names it"):
+            await workshop.remove("lab")
+
+
+async def test_those_of_a_client_are_for_it_alone(it: Bench) -> None:
+    reference = it.nix.builds("science", ("out", it.artifact()))
+    own = Sources(flakes=(reference, "-bad"))
+    theirs = Client(name="editor", scope="theirs", sources=own)
+    async with it.open() as workshop:
+        async with workshop.opened(own):
+            building = workshop.find(reference)
+            await ended(building)
+            assert it.names(theirs) == {"science"}
+            assert it.names() == set()
+            assert "begins with '-'" in it.why("anything", theirs)
+            async with workshop.opened(own):
+                pass
+            assert it.names(theirs) == {"science"}
+        assert it.names(theirs) == set()
+        assert workshop.buildings == []
+        async with workshop.opened(own):
+            assert it.names(theirs) == {"science"}
+    assert len(it.nix.calls()) == 1
+
+
+async def test_a_state_directory_that_cannot_be_written(it: Bench) -> None:
+    it.state.write_text("no directory")
+    reference = it.nix.builds("science", ("out", it.artifact()))
+    async with it.open() as workshop:
+        building = workshop.add(reference)
+        await ended(building)
+        assert building.failed is not None
+        assert "state directory cannot be used" in building.failed.cause
