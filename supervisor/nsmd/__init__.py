@@ -14,6 +14,7 @@ hostmemory           how much memory there is for spares
 catalog              what there is to run in at this moment, and for whom
 environments         the host's interpreters
 artifacts/           environments that Nix built
+headtail             the beginning and the end of a long text
 project              which directory may be mounted
 nix/                 Nix, found, run, watched and stopped
 jail/                how one jail is launched and ended

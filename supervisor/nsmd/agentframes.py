@@ -11,13 +11,16 @@ import base64
 import binascii
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeGuard, cast
 
+from nsmd.headtail import shortened
 from nsmd.values import Outcome, StreamName, Truncation
 
 MAX_DISPLAYS = 1000
 MAX_TEXT = 64 * 1024 * 1024
+MAX_STREAM_BYTES = 4 * 1024 * 1024 + 4096
+"""Of one stream in a result: the most that our agents keep. Older ones keep all."""
 MAX_WORDS = 16 * 1024
 """Of a text that is no output: a reason, a path. Ours have a few hundred characters."""
 MAX_CHUNK_BYTES = 256 * 1024
@@ -207,18 +210,28 @@ def sequence(frame: Mapping[str, Any]) -> int | None:
 
 
 def _outcome(frame: Mapping[str, Any]) -> Outcome:
+    truncated = _truncated(frame)
     return Outcome(
-        stdout=_text(frame, "stdout", default=""),
-        stderr=_text(frame, "stderr", default=""),
+        stdout=_kept(frame, "stdout", truncated),
+        stderr=_kept(frame, "stderr", truncated),
         exit_code=_integer(frame, "exit_code"),
         duration_s=_seconds(frame, "duration_s"),
         displays=_displays(frame),
-        truncated=_truncated(frame),
+        truncated=truncated,
         timed_out=_flag(frame, "timed_out"),
         interrupted=_flag(frame, "interrupted"),
         interpreter_restarted=_flag(frame, "interpreter_restarted"),
         restart_reason=_words(frame, "restart_reason", default=""),
     )
+
+
+def _kept(frame: Mapping[str, Any], name: StreamName, truncated: dict[str, Truncation]) -> str:
+    """A stream's text, shortened where nobody would have room for it."""
+    text, omitted = shortened(_text(frame, name, default=""), MAX_STREAM_BYTES)
+    if omitted:
+        known = truncated.get(name, Truncation(omitted_bytes=0, file=None))
+        truncated[name] = replace(known, omitted_bytes=known.omitted_bytes + omitted)
+    return text
 
 
 def _displays(frame: Mapping[str, Any]) -> tuple[Mapping[str, Any], ...]:

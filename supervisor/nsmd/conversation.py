@@ -157,7 +157,10 @@ class Conversation:
         except trio.TooSlowError:
             self._start_failed(jail, f"was not ready after {START_TIMEOUT_S:.0f} s")
         except AgentProtocolError as error:
-            self._listener.agent_lost(f"its agent broke the protocol ({error})")
+            if ready:
+                self._listener.agent_lost(f"its agent broke the protocol ({error})")
+            else:
+                self._start_failed(jail, f"began with what no agent says ({error})")
         except AgentLinkError as error:
             # A jail that could not be made closes the channel first and explains itself after.
             with trio.move_on_after(EXIT_GRACE_S) as grace:

@@ -183,3 +183,22 @@ class Execution:
             timeout_s=self.origin.timeout_s,
             clamped_from_s=self.origin.clamped_from_s,
         )
+
+
+def out_of_time(reason: str) -> Outcome:
+    """What there is of an execution at whose limit everything had to be ended."""
+    return Outcome(
+        stdout="",
+        stderr="",
+        exit_code=124,
+        timed_out=True,
+        interpreter_restarted=True,
+        restart_reason=reason,
+    )
+
+
+def interrupted_early() -> Outcome:
+    """What there is of an execution that was interrupted before its turn came."""
+    return Outcome(
+        stdout="", stderr="interrupted before it began\n", exit_code=130, interrupted=True
+    )

@@ -36,7 +36,7 @@ from nsmd.agentframes import (
 )
 from nsmd.agentlink import AgentLink, AgentLinkError
 from nsmd.conversation import Conversation, StartLimiter
-from nsmd.execution import Execution
+from nsmd.execution import Execution, interrupted_early, out_of_time
 from nsmd.jail import Launcher
 from nsmd.lifecycle import Effect, Event, State, advance
 from nsmd.requests import Requests
@@ -199,7 +199,7 @@ class Session:
         """
         if execution is not None and execution in self._queue:
             self._queue.remove(execution)
-            self._never_ran(execution, _interrupted())
+            self._never_ran(execution, interrupted_early())
             if execution.origin.one_shot:
                 self.end("one-shot interrupted before it began")
             return True
@@ -400,8 +400,10 @@ class Session:
         if execution.request.reply_bytes is not None:
             frame["reply_bytes"] = execution.request.reply_bytes
         self._post(frame)
-        setup_s = self._limits.longest_setup_s(self.spec.environment)
-        self._watch(limit_s + self._limits.grace_s + ANSWER_MARGIN_S + setup_s)
+        if self._agent_keeps_time:
+            setup_s = self._limits.longest_setup_s(self.spec.environment)
+            limit_s += self._limits.grace_s + ANSWER_MARGIN_S + setup_s
+        self._watch(limit_s)
 
     def _watch(self, seconds: float) -> None:
         """Give the session up if the running execution has no answer by then.
@@ -411,8 +413,22 @@ class Session:
         """
         self._overdue.arm(seconds)
 
+    @property
+    def _agent_keeps_time(self) -> bool:
+        return self._link is not None and "execute.timeout" in self._link.capabilities
+
     def _no_answer(self) -> None:
-        self.end("its agent did not answer in time")
+        execution = self._running
+        if execution is None or self._agent_keeps_time:
+            self.end("its agent did not answer in time")
+            return
+        what = f"its code ran longer than {execution.origin.timeout_s:g} s, and its agent"
+        reason = f"{what} can only be stopped as a whole"
+        self._running, self._agent_id = None, ""
+        answer = out_of_time(reason)
+        execution.finish(answer)
+        self.transcript.finish(answer)
+        self.end(reason)
 
     def _arm_idle(self) -> None:
         self._activity_asked = False
@@ -471,9 +487,3 @@ class Session:
             hint="Its variables and files are gone; call again to start a new one.",
             data={"session": self.id, "reason": reason},
         )
-
-
-def _interrupted() -> Outcome:
-    return Outcome(
-        stdout="", stderr="interrupted before it began\n", exit_code=130, interrupted=True
-    )

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import os
-import select
 import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack
-from pathlib import Path
-from typing import Self
 
 import pytest
 import trio
@@ -20,7 +16,7 @@ from isolation.harness import WeakLauncher, Weakness
 from isolation.stage import Stage, open_stage
 from nsmd.jail import BwrapLauncher, Jail
 from nsmd.values import Environment
-from processes import ending
+from processes import ENDING_S, Watched, ended, ending, parent_of, tree
 from realjail import (
     environments,
     jail_spec,
@@ -33,9 +29,6 @@ from realjail import (
 )
 
 pytestmark = [pytest.mark.jail, needs_bwrap]
-
-ENDING_S = 10.0
-"""Far above the milliseconds that an end takes."""
 
 STUBBORN = """
 import os, signal, subprocess, sys
@@ -54,44 +47,6 @@ print("up")
 @pytest.fixture(scope="module")
 def python() -> Environment:
     return environments()["python"]
-
-
-def tree(pid: int) -> Iterator[int]:
-    """A process and all below it, as the host numbers them."""
-    yield pid
-    for children in Path(f"/proc/{pid}/task").glob("*/children"):
-        for child in children.read_text().split():
-            yield from tree(int(child))
-
-
-def parent_of(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-
-
-class Watched:
-    """Processes that are told dead from alive without mistaking a successor for them."""
-
-    def __init__(self, pids: Iterator[int]) -> None:
-        self._stack = ExitStack()
-        self.pidfds = [os.pidfd_open(pid) for pid in pids]
-        for pidfd in self.pidfds:
-            self._stack.callback(os.close, pidfd)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stack.close()
-
-    @property
-    def alive(self) -> int:
-        """How many have not ended; a zombie has."""
-        return len(self.pidfds) - len(select.select(self.pidfds, [], [], 0)[0])
-
-
-async def ended(pidfd: int) -> None:
-    with trio.fail_after(ENDING_S):
-        await trio.lowlevel.wait_readable(pidfd)
 
 
 async def test_killing_a_jail_leaves_no_process(python: Environment) -> None:
@@ -139,8 +94,7 @@ trio.run(main)
         with Watched(tree(pid)) as watched:
             assert watched.alive >= 6
             supervisor.kill()
-            for pidfd in watched.pidfds:
-                await ended(pidfd)
+            await watched.all_ended()
 
 
 async def test_the_outer_bwrap_is_not_the_jail(python: Environment) -> None:

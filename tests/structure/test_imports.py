@@ -25,6 +25,7 @@ FLOORS = (
         "flakes",
         "limits",
         "hostpaths",
+        "headtail",
         "packages",
         "demand",
         "habits",

@@ -8,7 +8,6 @@ arguments     bwrap's arguments for one jail (pure)
 binds         which directories one jail shows beyond that (pure)
 bubblewrap    the bwrap program: where it is, what it can do
 failure       why a jail did not start, and what to do about it
-headtail      the beginning and the end of a long text (pure)
 processtree   what a process of ours has started, found and taken hold of
 process       a running jail: its processes, killed and waited for
 mounts        ways to closed directories, for a supervisor that runs as root

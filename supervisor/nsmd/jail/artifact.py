@@ -12,6 +12,7 @@ import json
 import os
 import re
 import socket
+import stat
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
@@ -30,10 +31,10 @@ from nsmd.jail.starting import (
     Attempt,
     NotStartedError,
     jail_of,
-    limit_memory,
     open_ends,
     spawn,
     start_error,
+    with_memory_limit,
 )
 from nsmd.jail.user import JailUser
 from nsmd.values import (
@@ -233,17 +234,18 @@ class ArtifactLauncher:
             if plan.artifact.schema > 0:
                 variables["NSM_INFO_FD"] = str(ends.info_end)
                 inherited.append(ends.info_end)
+            command = [plan.program, *plan.arguments]
+            if plan.memory_mb is not None:
+                command = with_memory_limit(command, plan.memory_mb)
             starter = spawn(
                 self._user,
-                [plan.program, *plan.arguments],
+                command,
                 stdin=ends.agent_end.fileno(),
                 stdout=ends.agent_end.fileno(),
                 stderr=ends.stderr_fd,
                 inherited=inherited,
                 variables=variables,
             )
-            if plan.memory_mb is not None:
-                limit_memory(starter.pid, plan.memory_mb)
             told = plan.artifact.schema > 0
             if not told:
                 os.close(ends.info_fd)
@@ -258,8 +260,14 @@ class ArtifactLauncher:
     def _check_program(self, program: str) -> None:
         """
         Raises:
-            StartFailedError: the jails' user cannot go there.
+            StartFailedError: it is not there, or the jails' user cannot go there.
         """
+        try:
+            mode = os.stat(program).st_mode
+        except OSError as error:
+            raise self._not_executed(program, error) from error
+        if not stat.S_ISREG(mode) or not mode & 0o111:
+            raise self._not_executed(program, OSError(errno.EACCES, os.strerror(errno.EACCES)))
         if reason := self._user.why_no_way(os.path.realpath(program)):
             raise StartFailedError(
                 f"The environment's program {program} cannot be run: {reason}, as whom jails run.",

@@ -62,14 +62,23 @@ def kill_tree(root: int) -> None:
     """
     with suppress(ProcessLookupError):
         os.killpg(root, signal.SIGSTOP)
-    killed: set[int] = set()
+    # All are stopped before any is killed: the children of a dead one are nobody's.
+    held: dict[int, int | None] = {}
     for _ in range(MOST_ROUNDS):
-        found = [pid for pid in _descendants(root) if pid not in killed]
+        found = [pid for pid in _descendants(root) if pid not in held]
         if not found:
             break
         for pid in found:
-            killed.add(pid)
-            _kill(pid, root)
+            held[pid] = _hold(pid, root)
+    for pid, pidfd in held.items():
+        if pidfd is None and _is_below(pid, root):  # its parent is stopped and does not reap it
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+    for pidfd in held.values():
+        if pidfd is not None:
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+            os.close(pidfd)
     kill_group(root)
 
 
@@ -79,26 +88,32 @@ def kill_group(leader: int) -> None:
         os.killpg(leader, signal.SIGKILL)
 
 
-def _kill(pid: int, root: int) -> None:
+def _hold(pid: int, root: int) -> int | None:
+    """Stop a process below our child; a pidfd of it.
+
+    Returns:
+        None if it is gone, or no descriptor is left for it.
+    """
     try:
         pidfd = open_descendant(pid, root)
-    except OSError:  # No descriptor is left. Its parent has been stopped and does not reap it.
-        if _is_below(pid, root):
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        return
+    except OSError:
+        return None
     if pidfd is not None:
         with suppress(ProcessLookupError):
-            signal.pidfd_send_signal(pidfd, signal.SIGKILL)
-        os.close(pidfd)
+            signal.pidfd_send_signal(pidfd, signal.SIGSTOP)
+    return pidfd
 
 
 def _descendants(root: int) -> Iterator[int]:
-    """Process ids, parents before children; what comes and goes meanwhile may be missed."""
+    """Process ids, parents before children; what comes and goes meanwhile may be missed.
+
+    Of what is in a PID namespace of its own, only PID 1: with that all of it ends.
+    """
     queue = [root]
     for parent in queue:
         for pid in _children(parent):
-            queue.append(pid)
+            if not _is_init(pid):
+                queue.append(pid)
             yield pid
 
 

@@ -20,11 +20,11 @@ from typing import Any
 import trio
 
 from nsm.wire.errors import NsmError
-from nsmd.jail.headtail import HeadTail
+from nsmd.headtail import HeadTail
 from nsmd.jail.process import end_starter, wait_for_starter
 from nsmd.jail.processtree import open_descendant
 from nsmd.jail.projectdir import open_project
-from nsmd.jail.starting import limit_memory, read_child_pid, spawn
+from nsmd.jail.starting import read_child_pid, spawn, with_memory_limit
 from nsmd.jail.user import JailUser
 from nsmd.values import JailSpec
 from sandbox_agent import FrameReader, encode_frame
@@ -248,14 +248,13 @@ class _Standin:
                 inherited.append(info_end)
             starter = spawn(
                 self._user,
-                [self._artifact.run],
+                with_memory_limit([self._artifact.run], self._spec.environment.memory_mb),
                 stdin=stdin,
                 stdout=stdout,
                 stderr=stderr,
                 inherited=inherited,
                 variables=variables,
             )
-        limit_memory(starter.pid, self._spec.environment.memory_mb)
         return _Started(starter=starter, tells=self._artifact.schema > 0)
 
     async def _refuse(self, id_: object, why: str) -> None:

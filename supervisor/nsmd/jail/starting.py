@@ -10,11 +10,10 @@ from __future__ import annotations
 import fcntl
 import os
 import re
-import resource
 import socket
 import subprocess
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 import trio
@@ -151,19 +150,14 @@ def spawn(
     )
 
 
-def limit_memory(pid: int, memory_mb: int) -> None:
-    """Limit the data of each process that a wrapper will start, as agents do for interpreters.
+def with_memory_limit(command: Sequence[str], memory_mb: int) -> list[str]:
+    """A command that limits the data of each process that it starts, as agents do for interpreters.
 
-    For artifacts that know no limits. The wrapper has just been executed, and its first fork is
-    a shell's start away.
+    For artifacts that know no limits. A shell does it, since `Popen` has no way that is safe beside
+    other threads, and root in a container must not limit others' processes (prlimit(2)).
     """
-    with suppress(ProcessLookupError, PermissionError):
-        hard = resource.prlimit(pid, resource.RLIMIT_DATA)[1]
-        limit = memory_mb << 20
-        if hard != resource.RLIM_INFINITY:
-            limit = min(limit, hard)
-        resource.prlimit(pid, resource.RLIMIT_DATA, (limit, limit))
-        resource.prlimit(pid, resource.RLIMIT_CORE, (0, 0))
+    script = 'ulimit -c 0; ulimit -d "$0" && exec "$@"'
+    return ["/bin/sh", "-c", script, str(memory_mb << 10), *command]
 
 
 def start_error(error: OSError, user: JailUser) -> StartFailedError:
