@@ -23,13 +23,13 @@ class HeadTail:
         """Take the next bytes."""
         whole = self._total == len(self._head)
         self._total += len(data)
-        if whole and self._total <= self._limit:
-            self._head += data
-            return
         if whole:
-            self._tail += self._head[self._half :]
-            del self._head[self._half :]
-        self._tail += data
+            self._head += data
+            if self._total > self._limit:
+                self._tail += memoryview(self._head)[self._half :]
+                del self._head[self._half :]
+        else:
+            self._tail += data
         if len(self._tail) > 2 * self._limit:  # not at each: what is kept is moved
             del self._tail[: len(self._tail) - self._half]
 

@@ -20,7 +20,9 @@ from nsm.wire.errors import (
     OverloadedError,
     SessionEndedError,
     StartFailedError,
+    UnknownOperationError,
 )
+from nsmd.agentframes import MAX_STREAM_BYTES, CheckedFrame
 from nsmd.conversation import START_TIMEOUT_S
 from nsmd.execution import Execution, Origin
 from nsmd.lifecycle import State
@@ -271,6 +273,110 @@ async def test_an_agent_that_cannot_interrupt_costs_the_session(
         execution.interrupt()
         with pytest.raises(SessionEndedError, match="only be stopped as a whole"):
             await execution.wait()
+
+
+async def test_the_time_limit_of_an_agent_that_knows_none_costs_the_session(
+    autojump_clock: trio.abc.Clock,
+) -> None:
+    async def older(agent: FakeAgent, jail: FakeJail) -> None:
+        await agent.send({"type": "ready"})
+        while True:
+            frame = await agent.receive()
+            if frame["code"] != "wait":
+                await agent.answer(frame, stdout=frame["code"])
+
+    async with bench(older) as it:
+        assert (await it.submit("x", timeout_s=5).wait()).outcome.stdout == "x"
+        await trio.sleep(7)  # its limit is its own, not its successor's
+        start = trio.current_time()
+        running, waiting = it.submit("wait", timeout_s=5), it.submit("y")
+        outcome = (await running.wait()).outcome
+        assert trio.current_time() - start == pytest.approx(5)
+        assert outcome.timed_out
+        assert outcome.interpreter_restarted
+        assert outcome.exit_code == 124
+        assert outcome.restart_reason.startswith("its code ran longer than 5 s")
+        with pytest.raises(SessionEndedError, match="can only be stopped as a whole"):
+            await waiting.wait()
+        await it.session.wait_ended()
+        assert it.jail.killed
+
+
+async def test_an_agent_that_says_nothing_of_itself_does_without_what_it_does_not_offer(
+    autojump_clock: trio.abc.Clock,
+) -> None:
+    seen: list[str] = []
+
+    async def older(agent: FakeAgent, jail: FakeJail) -> None:
+        await agent.send({"type": "ready"})
+        while True:
+            frame = await agent.receive()
+            seen.append(frame["type"])
+            await agent.answer(frame, stdout="1")
+
+    async with bench(older) as it:
+        output: list[Output] = []
+        it.session.follow()
+        result = await it.submit("x", output=output).wait()
+        assert (result.outcome.stdout, output) == ("1", [])
+        frame = {"type": "check", "id": it.session.requests.new_id()}
+        with pytest.raises(UnknownOperationError, match="does not offer 'check'") as error:
+            await it.session.requests.ask("check", frame, (CheckedFrame,), 1)
+        assert "build that anew" in error.value.hint
+        await trio.sleep(TENANCY.idle_timeout_s + 1)
+        assert it.session.end_reason == "idle timeout"
+    assert seen == ["execute"]
+
+
+async def test_an_agent_of_the_future_is_used_as_far_as_it_is_understood(
+    autojump_clock: trio.abc.Clock,
+) -> None:
+    async def newer(agent: FakeAgent, jail: FakeJail) -> None:
+        await agent.send({"type": "ready", "protocol": 7, "capabilities": ["teleport", "stream"]})
+        await agent.send({"type": "mood", "mood": "fine"})
+        while True:
+            frame = await agent.receive()
+            output = {"type": "output", "id": frame["id"], "stream": "stdout", "text": "piece"}
+            await agent.send({**output, "colour": "green"})
+            await agent.answer(frame, stdout="piece", weather={"of": ["tomorrow"]})
+
+    async with bench(newer) as it:
+        output: list[Output] = []
+        result = await it.submit("x", output=output).wait()
+        assert result.outcome.stdout == "piece"
+        assert [piece.text for piece in output] == ["piece"]
+
+
+async def test_output_that_nobody_has_room_for_is_shortened(
+    autojump_clock: trio.abc.Clock,
+) -> None:
+    async def boundless(agent: FakeAgent, jail: FakeJail) -> None:
+        await agent.send({"type": "ready"})
+        while True:
+            frame = await agent.receive()
+            await agent.answer(frame, stdout="begin" + "x" * 60_000_000 + "end")
+
+    async with bench(boundless) as it:
+        outcome = (await it.submit("x").wait()).outcome
+        assert len(outcome.stdout) < MAX_STREAM_BYTES + 100
+        assert outcome.stdout.startswith("beginx")
+        assert outcome.stdout.endswith("xend")
+        omitted = outcome.truncated["stdout"].omitted_bytes
+        assert omitted == 60_000_008 - MAX_STREAM_BYTES
+        assert f"[... {omitted} bytes left out ...]" in outcome.stdout
+
+
+async def test_an_agent_that_begins_with_something_else_has_not_started(
+    autojump_clock: trio.abc.Clock,
+) -> None:
+    async def garbage(agent: FakeAgent, jail: FakeJail) -> None:
+        jail.words = "Welcome to my shell"
+        await agent.send_raw(b"Welcome!\n")
+        await trio.sleep_forever()
+
+    async with bench(garbage) as it:
+        with pytest.raises(StartFailedError, match=r"no agent says .* Welcome to my shell"):
+            await it.submit("x").wait()
 
 
 async def test_an_agent_that_does_not_answer_is_given_up(autojump_clock: trio.abc.Clock) -> None:

@@ -292,6 +292,7 @@ class _Execution:
         self._out, self._err = HeadTail(kept), HeadTail(kept)
         self._patience = trio.CancelScope()
         self._interrupted = False
+        self._ended_itself = False
         self._jail_fd: int | None = None
 
     def interrupt(self) -> None:
@@ -327,6 +328,7 @@ class _Execution:
                         if self._limit_s is not None:
                             self._patience.deadline = began_s + self._limit_s
                         await _exited(started.starter)
+                        self._ended_itself = True
                     pumps.cancel_scope.cancel()
             finally:
                 await self._end(started.starter)
@@ -364,12 +366,10 @@ class _Execution:
         else:
             await end_starter(starter)
 
-    @property
-    def _ended_itself(self) -> bool:
-        return not self._patience.cancel_called
-
     def _result(self, status: int, duration_s: float) -> dict[str, Any]:
-        timed_out = not self._ended_itself and not self._interrupted
+        # One that has ended before it could be interrupted was not.
+        interrupted = self._interrupted and not self._ended_itself
+        timed_out = not interrupted and not self._ended_itself
         code = 128 - status if status < 0 else status
         out, out_omitted = self._out.result()
         err, err_omitted = self._err.result()
@@ -378,7 +378,7 @@ class _Execution:
             "id": self.id,
             "stdout": out,
             "stderr": err,
-            "exit_code": TIMED_OUT if timed_out else INTERRUPTED if self._interrupted else code,
+            "exit_code": TIMED_OUT if timed_out else INTERRUPTED if interrupted else code,
             "duration_s": duration_s,
             "truncated": {
                 name: {"omitted_bytes": omitted, "file": None}
@@ -386,7 +386,7 @@ class _Execution:
                 if omitted
             },
             "timed_out": timed_out,
-            "interrupted": self._interrupted,
+            "interrupted": interrupted,
         }
 
 

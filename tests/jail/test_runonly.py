@@ -1,0 +1,225 @@
+"""Artifacts that can only run one piece of code, driven as a session drives an agent."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncGenerator, Generator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from artifact_files import environment_of, write_artifact, write_program, write_run_only
+from nsm.wire.errors import BadProjectError
+from nsmd.agentframes import AgentFrame, ErrorFrame, OtherFrame, ResultFrame
+from nsmd.agentlink import AgentLink
+from nsmd.jail.artifact import ArtifactLauncher
+from nsmd.jail.user import JailUser
+from nsmd.settings import DEFAULT_JAIL_UID
+from nsmd.values import Environment, Outcome, ProjectMount, SessionLimits
+from processes import Watched, tree
+from realjail import ANSWER_TIMEOUT_S, jail_spec, launched, mount_of, needs_bwrap, open_directory
+
+pytestmark = [pytest.mark.jail, needs_bwrap]
+
+
+@pytest.fixture
+def folder() -> Generator[Path]:
+    with open_directory() as made:
+        yield made
+
+
+class Talk:
+    """Frames to and from what stands in for an agent."""
+
+    def __init__(self, link: AgentLink) -> None:
+        self.link = link
+        self._count = 0
+
+    def execute(self, code: str, **fields: Any) -> str:
+        self._count += 1
+        id_ = str(self._count)
+        self.link.post({"type": "execute", "id": id_, "code": code, **fields})
+        return id_
+
+    async def receive(self) -> AgentFrame:
+        with trio.fail_after(ANSWER_TIMEOUT_S):
+            return await self.link.receive()
+
+    async def run(self, code: str, **fields: Any) -> Outcome:
+        id_ = self.execute(code, **fields)
+        frame = await self.receive()
+        assert isinstance(frame, ResultFrame), frame
+        assert frame.id == id_
+        return frame.outcome
+
+
+@asynccontextmanager
+async def talking(
+    environment: Environment, folder: Path, project: ProjectMount | None = None
+) -> AsyncGenerator[Talk]:
+    """Nothing of what was started in it is left after the block."""
+    before = set(os.listdir("/proc/self/fd"))
+    async with trio.open_nursery() as nursery:
+        user = JailUser(DEFAULT_JAIL_UID)
+        launcher = ArtifactLauncher(user, str(folder / "home"), SessionLimits(), nursery)
+        async with launched(launcher, jail_spec(environment, project)) as jail:
+            link = AgentLink(jail.socket, nursery)
+            ready = await link.handshake({})
+            assert ready.capabilities == {"execute.timeout", "execute.result", "interrupt"}
+            yield Talk(link)
+            link.close()
+        nursery.cancel_scope.cancel()
+    assert Path(f"/proc/self/task/{os.getpid()}/children").read_text() == ""
+    assert set(os.listdir("/proc/self/fd")) == before
+
+
+async def test_each_execution_has_a_jail_of_its_own(folder: Path) -> None:
+    async with talking(environment_of(write_run_only(folder)), folder) as talk:
+        first = await talk.run("x = 1; open('/workspace/file', 'w'); print('first')")
+        assert (first.stdout, first.stderr, first.exit_code) == ("first\n", "", 0)
+        assert first.duration_s > 0
+        second = await talk.run("import os, sys; print(os.listdir('/workspace')); print(x)")
+        assert second.stdout == "[]\n"
+        assert "NameError" in second.stderr
+        assert second.exit_code == 1
+
+
+@pytest.mark.parametrize(
+    ("code", "status"), [("exit 7", 7), ("kill -9 $$", 137), ("echo >&2 no; false", 1)]
+)
+async def test_the_exit_code_is_the_codes(code: str, status: int, folder: Path) -> None:
+    environment = environment_of(write_run_only(folder, interpreter="bash"))
+    async with talking(environment, folder) as talk:
+        assert (await talk.run(code)).exit_code == status
+
+
+async def test_the_project_is_shown(folder: Path) -> None:
+    environment = environment_of(write_run_only(folder, interpreter="bash"))
+    project = folder / "project"
+    project.mkdir()
+    (project / "here").touch()
+    mount = mount_of(project, "/srv/it")
+    async with talking(environment, folder, mount) as talk:
+        assert (await talk.run("ls /srv/it")).stdout == "here\n"
+        project.rename(folder / "elsewhere")
+        project.mkdir()
+        talk.execute("ls /srv/it")
+        answer = await talk.receive()
+        assert isinstance(answer, ErrorFrame)
+        assert "was replaced" in answer.message
+    user = JailUser(DEFAULT_JAIL_UID)
+    async with trio.open_nursery() as nursery:
+        launcher = ArtifactLauncher(user, str(folder / "home"), SessionLimits(), nursery)
+        with pytest.raises(BadProjectError, match="was replaced"):
+            await launcher.launch(jail_spec(environment, mount))
+
+
+async def test_output_is_kept_as_agents_keep_it(folder: Path) -> None:
+    environment = environment_of(write_run_only(folder, interpreter="bash"))
+    async with talking(environment, folder) as talk:
+        outcome = await talk.run(
+            "echo begin; head -c 9000000 /dev/zero | tr '\\0' x; echo end; echo error >&2",
+            reply_bytes=1000,
+        )
+    assert outcome.stdout.startswith("begin\nxxx")
+    assert outcome.stdout.endswith("xxxend\n")
+    assert len(outcome.stdout) < 1100
+    assert outcome.truncated["stdout"].omitted_bytes == 9_000_010 - 1000
+    assert "bytes left out" in outcome.stdout
+    assert outcome.stderr == "error\n"
+    assert set(outcome.truncated) == {"stdout"}
+
+
+async def test_code_that_is_too_long_for_an_argument_is_refused_by_run(folder: Path) -> None:
+    async with talking(environment_of(write_run_only(folder)), folder) as talk:
+        assert (await talk.run(f"print(len({'x' * 1000!r}))")).stdout == "1000\n"
+        outcome = await talk.run(f"print(len({'x' * 200_000!r}))")
+    assert "128 KiB" in outcome.stderr
+    assert outcome.exit_code == 1
+
+
+async def test_a_program_that_reads_nothing_gets_along(folder: Path) -> None:
+    artifact = write_run_only(folder)
+    write_program(artifact / "bin" / "run", "#!/bin/bash\necho hello\n")
+    async with talking(environment_of(artifact), folder) as talk:
+        assert (await talk.run("x" * 1_000_000)).stdout == "hello\n"
+
+
+ENDLESS = "import os\nprint('begun', flush=True)\nos.fork(); os.fork()\nwhile True: pass"
+
+
+@pytest.mark.parametrize("wrapper", ["exec", "trap", "child", "lasting"])
+async def test_the_time_limit_ends_everything(wrapper: Any, folder: Path) -> None:
+    environment = environment_of(write_run_only(folder, wrapper=wrapper))
+    async with talking(environment, folder) as talk:
+        outcome = await talk.run(ENDLESS, timeout_s=0.5, grace_s=2.0)
+        assert outcome.timed_out
+        assert outcome.exit_code == 124
+        assert outcome.stdout == "begun\n"
+        assert (await talk.run("print(1)")).stdout == "1\n"
+
+
+async def test_an_interrupt_ends_what_runs(folder: Path) -> None:
+    async with talking(environment_of(write_run_only(folder)), folder) as talk:
+        id_ = talk.execute(ENDLESS, timeout_s=30)
+        talk.link.post({"type": "interrupt", "id": "other"})
+        assert await talk.receive() == OtherFrame(type="idle")
+        talk.execute("print(2)")
+        busy = await talk.receive()
+        assert isinstance(busy, ErrorFrame)
+        assert busy.id == "2"
+        talk.link.post({"type": "interrupt", "id": id_})
+        frame = await talk.receive()
+        assert isinstance(frame, ResultFrame)
+        assert frame.outcome.interrupted
+        assert frame.outcome.exit_code == 130
+        assert not frame.outcome.timed_out
+
+
+async def test_what_code_leaves_behind_is_ended_with_it(folder: Path) -> None:
+    """A jail of schema 1 has no parent-death signal: it is ended by what bwrap tells of it."""
+    environment = environment_of(write_artifact(folder, interpreter="bash"))
+    assert environment.artifact is not None
+    alone = replace(environment, artifact=replace(environment.artifact, session_run=None))
+    marker = folder / "marker"
+    marker.mkdir()
+    async with talking(alone, folder, mount_of(marker)) as talk:
+        outcome = await talk.run("setsid tail -f /dev/null >/dev/null 2>&1 & echo $!")
+        assert outcome.exit_code == 0, outcome
+        for child in list(tree(os.getpid()))[1:]:
+            with Watched([child]) as one:
+                await one.all_ended()
+
+
+async def test_a_session_that_is_killed_ends_what_runs(folder: Path) -> None:
+    environment = environment_of(write_run_only(folder))
+    async with talking(environment, folder) as talk:
+        talk.execute(ENDLESS)
+        talk.link.post({"type": "ping"})
+        assert await talk.receive() == OtherFrame(type="pong")
+    # `talking` looks for what is left
+
+
+async def test_a_program_that_goes_away_is_told(folder: Path) -> None:
+    artifact = write_run_only(folder)
+    async with talking(environment_of(artifact), folder) as talk:
+        (artifact / "bin" / "run").unlink()
+        outcome = await talk.run("print(1)")
+        assert outcome.exit_code == 127
+        assert "not found" in outcome.stderr
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [{"type": "files"}, {"type": "check", "id": "c"}, {"type": "status"}],
+)
+async def test_what_is_not_offered_is_refused(frame: Mapping[str, Any], folder: Path) -> None:
+    async with talking(environment_of(write_run_only(folder)), folder) as talk:
+        talk.link.post(frame)
+        answer = await talk.receive()
+        assert isinstance(answer, ErrorFrame)
+        assert answer.id == frame.get("id")

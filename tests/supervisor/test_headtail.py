@@ -1,0 +1,59 @@
+"""Head and tail of a text."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nsmd.headtail import HeadTail, shortened
+
+MARK = re.compile(r"\n\[\.\.\. (\d+) bytes left out \.\.\.\]\n")
+
+
+@given(st.lists(st.binary(max_size=50), max_size=20), st.integers(0, 60))
+def test_however_it_comes_the_same_is_kept(pieces: list[bytes], limit: int) -> None:
+    whole = b"".join(pieces)
+    one, many = HeadTail(limit), HeadTail(limit)
+    one.write(whole)
+    for piece in pieces:
+        many.write(piece)
+    assert many.result() == one.result()
+
+
+@given(st.text(max_size=200), st.integers(0, 100))
+def test_what_is_kept_is_its_beginning_and_its_end(text: str, limit: int) -> None:
+    kept = HeadTail(limit)
+    kept.write(text.encode())
+    shown, omitted = kept.result()
+    if len(text.encode()) <= limit:
+        assert (shown, omitted) == (text, 0)
+        return
+    match = MARK.search(shown)
+    assert match is not None
+    assert int(match[1]) == omitted == len(text.encode()) - 2 * (limit // 2)
+    head, tail = shown[: match.start()], shown[match.end() :]
+    assert text.startswith(head)
+    assert text.endswith(tail)
+    assert 2 * (limit // 2) - 6 <= len(head.encode()) + len(tail.encode()) <= limit
+
+
+def test_a_flood_takes_no_memory() -> None:
+    kept = HeadTail(1000)
+    for _ in range(10_000):
+        kept.write(b"x" * 1000)
+    assert len(kept._tail) <= 3000  # pyright: ignore[reportPrivateUsage]
+    assert kept.result()[1] == 10_000_000 - 1000
+
+
+@pytest.mark.parametrize("text", ["", "short", "é" * 500])
+def test_what_fits_stays_as_it_is(text: str) -> None:
+    assert shortened(text, 1000) == (text, 0)
+
+
+def test_what_does_not_fit_is_shortened() -> None:
+    shown, omitted = shortened("é" * 501, 1000)
+    assert omitted == 2
+    assert MARK.search(shown)
