@@ -8,7 +8,6 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import json
-import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, get_type_hints
@@ -16,16 +15,10 @@ from typing import Any, get_type_hints
 from pydantic import TypeAdapter, ValidationError
 
 from nsmd.flakes import why_no_reference
-from nsmd.names import ENVIRONMENT_NAME
+from nsmd.names import ENVIRONMENT_NAME, why_not_inherited
 from nsmd.settings import PRESETS, EnvironmentSettings, Settings
 
 MAX_CONFIG_BYTES = 1024 * 1024
-
-VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-DECIDED_BY_JAILS = frozenset(
-    ("HOME", "LOGNAME", "OLDPWD", "PATH", "PWD", "SHELL", "SHLVL", "TMPDIR", "USER")
-)
-"""Variables that would be wrong in a jail if they were those of its client."""
 
 
 class ConfigError(Exception):
@@ -122,10 +115,8 @@ def _cross_check(settings: Settings) -> Iterator[str]:
 def _check_inherited(names: Sequence[str]) -> Iterator[str]:
     key = "project.inherit_env.vars"
     for name in names:
-        if not VARIABLE_NAME.fullmatch(name):
-            yield f"{key}: {name!r} is not the name of a variable"
-        elif name in DECIDED_BY_JAILS or name.startswith("LD_"):
-            yield f"{key}: {name} is for the jail to decide; remove it"
+        if reason := why_not_inherited(name):
+            yield f"{key}: {reason}"
 
 
 def _check_flake(name: str, environment: EnvironmentSettings, flake: str) -> Iterator[str]:

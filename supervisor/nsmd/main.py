@@ -123,6 +123,7 @@ class _Starter:
         import trio  # noqa: PLC0415 (reports are quick without it)
 
         from nsmd import daemon, heap  # noqa: PLC0415
+        from nsmd.artifacts.metadata import with_said  # noqa: PLC0415
         from nsmd.artifacts.sources import sources_of  # noqa: PLC0415
         from nsmd.environments import find_environments  # noqa: PLC0415
         from nsmd.jail import BwrapLauncher  # noqa: PLC0415
@@ -131,6 +132,8 @@ class _Starter:
         from nsmd.templates import open_launcher  # noqa: PLC0415
 
         heap.map_large_blocks()
+        sources = sources_of(os.environ) or Sources()
+        settings = with_said(settings, sources.metadata)
         shares = share_out(raise_limit())
         search_path = _search_path()
         launcher = BwrapLauncher.for_host(
@@ -157,7 +160,7 @@ class _Starter:
                 search_path,
                 unreadable=launcher.user.why_unreadable,
             ),
-            sources=sources_of(os.environ) or Sources(),
+            sources=sources,
             sandbox_directory=os.path.join(paths.config_dir(), "sandboxes"),
             nix=NixFinder(search_path, os.environ, paths.home()),
             built_directory=os.path.join(paths.state_dir(), "environments"),

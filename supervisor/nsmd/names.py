@@ -1,4 +1,4 @@
-"""Names of sessions and environments: what is allowed, and readable fresh ones."""
+"""Names of sessions, environments and variables: what is allowed, and readable fresh ones."""
 
 from __future__ import annotations
 
@@ -12,6 +12,12 @@ NEW = "new"
 """The name that asks for a fresh one."""
 
 ENVIRONMENT_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
+
+_VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_DECIDED_BY_JAILS = frozenset(
+    ("HOME", "LOGNAME", "OLDPWD", "PATH", "PWD", "SHELL", "SHLVL", "TMPDIR", "USER")
+)
+"""Variables that would be wrong in a jail if they were those of its client."""
 
 _ALLOWED = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
@@ -55,3 +61,12 @@ def fresh_id(taken: Container[str]) -> str:
     while (candidate := secrets.token_hex(4)) in taken:
         pass
     return candidate
+
+
+def why_not_inherited(name: str) -> str | None:
+    """Why jails must not have a client's variable of that name; None if they may."""
+    if not _VARIABLE_NAME.fullmatch(name):
+        return f"{name!r:.80} is not the name of a variable"
+    if name in _DECIDED_BY_JAILS or name.startswith("LD_"):
+        return f"{name} is for the jail to decide; remove it"
+    return None

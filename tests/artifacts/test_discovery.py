@@ -309,7 +309,6 @@ def test_metadata_names_programs_or_artifacts(tmp_path: Path) -> None:
                 "half": {"exec": run, "session_exec": "/nowhere/s", "interpreter_type": "bash"},
                 "Bad Name": {"exec": run},
             },
-            "session": {"max_lifetime_seconds": 99},
         }
     )
     found = scan_metadata(text, DEFAULTS, OWNERS)
@@ -324,7 +323,6 @@ def test_metadata_names_programs_or_artifacts(tmp_path: Path) -> None:
     assert whys["lost"] == "/nowhere: it is missing"
     assert whys["half"] == "/nowhere/s: it is missing"
     assert "its name is 'Bad Name'" in (whys[None] or "")
-    assert found.session.max_lifetime_s == 99.0
 
 
 def test_metadata_that_is_none(tmp_path: Path) -> None:

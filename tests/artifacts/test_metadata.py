@@ -13,11 +13,13 @@ from nsmd.artifacts.metadata import (
     Metadata,
     MetadataError,
     Programs,
-    entries,
+    Said,
     of_artifact,
     of_entry,
+    of_variable,
+    with_said,
 )
-from nsmd.settings import Defaults
+from nsmd.settings import Defaults, SessionSettings, Settings
 
 DEFAULTS = Defaults(timeout_seconds=20.0, memory_mb=300)
 
@@ -177,12 +179,44 @@ def test_an_entry_that_cannot_be(name: str, entry: object, why: str) -> None:
         of_entry(name, entry, DEFAULTS)
 
 
-def test_metadata_may_say_how_long_sessions_live() -> None:
-    text = '{"environments": {"a": 1}, "session": {"idle_timeout_seconds": 60}}'
-    environments, session = entries(text)
-    assert environments == {"a": 1}
-    assert (session.idle_timeout_s, session.max_lifetime_s) == (60.0, None)
-    with pytest.raises(MetadataError, match="`environments` is 3, expected an object"):
-        entries('{"environments": 3}')
-    with pytest.raises(MetadataError, match="idle_timeout_seconds is -1"):
-        entries('{"session": {"idle_timeout_seconds": -1}}')
+SAID = json.dumps(
+    {
+        "environments": {"a": 1},
+        "session": {"idle_timeout_seconds": 60},
+        "project": {"use_flake": True, "inherit_env": ["TOKEN"]},
+    }
+)
+
+
+def test_metadata_may_say_how_long_sessions_live_and_what_projects_have() -> None:
+    said = of_variable(SAID)
+    assert said.environments == {"a": 1}
+    assert (said.idle_timeout_s, said.max_lifetime_s) == (60.0, None)
+    assert (said.use_flake, said.inherited) == (True, ("TOKEN",))
+    assert of_variable("{}") == Said()
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ('{"environments": 3}', "`environments` is 3, expected an object"),
+        ('{"session": {"idle_timeout_seconds": -1}}', "idle_timeout_seconds is -1"),
+        ('{"project": {"inherit_env": "A"}}', "expected a list of names of variables"),
+        ('{"project": {"inherit_env": ["A B"]}}', "inherit_env: 'A B' is not the name of a var"),
+        ('{"project": {"inherit_env": ["LD_PRELOAD"]}}', "LD_PRELOAD is for the jail to decide"),
+    ],
+)
+def test_metadata_that_says_nonsense(text: str, why: str) -> None:
+    with pytest.raises(MetadataError, match=why):
+        of_variable(text)
+    assert with_said(Settings(), text) == Settings()
+
+
+def test_the_supervisors_own_metadata_counts_where_nothing_else_is_configured() -> None:
+    settings = with_said(Settings(), SAID)
+    assert settings.session == SessionSettings(idle_timeout_seconds=60.0)
+    assert settings.project.use_flake
+    assert settings.project.inherit_env.vars == ("TOKEN",)
+    configured = Settings(session=SessionSettings(idle_timeout_seconds=5.0))
+    assert with_said(configured, SAID).session == configured.session
+    assert with_said(configured, None) == configured

@@ -12,7 +12,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 
 from nsmd.artifacts import metadata
-from nsmd.artifacts.metadata import Metadata, MetadataError, Programs, SessionTimes
+from nsmd.artifacts.metadata import Metadata, MetadataError, Programs
 from nsmd.artifacts.trail import DistrustError, Places, Trail
 from nsmd.names import ENVIRONMENT_NAME
 from nsmd.settings import Defaults
@@ -42,13 +42,11 @@ class Scan:
         environments: in the order in which they are shown, names unique.
         problems: what could not be used.
         places: what it depended on.
-        session: what it says of sessions' lives.
     """
 
     environments: tuple[Environment, ...] = ()
     problems: tuple[EnvironmentProblem, ...] = ()
     places: Places = field(default_factory=dict[str, frozenset[str]])
-    session: SessionTimes = field(default_factory=SessionTimes)
 
     def with_problem(self, problem: EnvironmentProblem) -> Scan:
         """The same with one more problem."""
@@ -109,18 +107,18 @@ def scan_metadata(text: str, defaults: Defaults, owners: Collection[int]) -> Sca
     """
     trail, found = Trail(owners), _Found()
     try:
-        entries, session = metadata.entries(text)
+        said = metadata.of_variable(text)
     except MetadataError as error:
         problem = EnvironmentProblem(name=None, where=METADATA_VARIABLE, why=str(error))
         return Scan(problems=(problem,))
-    for name, value in entries.items():
+    for name, value in said.environments.items():
         try:
             found.add(_entry(name, value, defaults, trail))
         except ArtifactError as error:
             guess = name if ENVIRONMENT_NAME.fullmatch(name) else None
             where = METADATA_VARIABLE if guess else f"{METADATA_VARIABLE}: {name!r:.80}"
             found.problems.append(EnvironmentProblem(name=guess, where=where, why=str(error)))
-    return replace(found.scan(trail), session=session)
+    return found.scan(trail)
 
 
 def _entry(name: str, value: object, defaults: Defaults, trail: Trail) -> Environment:

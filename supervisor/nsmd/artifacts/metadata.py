@@ -6,12 +6,19 @@ Pure. Whoever wrote it, it is checked field by field; what is wrong is said in t
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, cast, get_args
 
 from nsm import jsonlines
-from nsmd.names import ENVIRONMENT_NAME
-from nsmd.settings import MAX_MEGABYTES, MAX_SECONDS, Defaults
+from nsmd.names import ENVIRONMENT_NAME, why_not_inherited
+from nsmd.settings import (
+    MAX_MEGABYTES,
+    MAX_SECONDS,
+    Defaults,
+    InheritSettings,
+    SessionSettings,
+    Settings,
+)
 from nsmd.values import Interpreter
 
 SCHEMA = 1
@@ -70,11 +77,20 @@ class Programs:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SessionTimes:
-    """What metadata says of sessions' lives, seconds; None where it says nothing."""
+class Said:
+    """What `NIX_SANDBOX_METADATA` says.
 
+    Attributes:
+        environments: by name, unchecked.
+        idle_timeout_s, max_lifetime_s: of sessions, seconds; None where it says nothing.
+        use_flake, inherited: as in `[project]` of config.toml.
+    """
+
+    environments: Mapping[str, object] = field(default_factory=dict[str, object])
     idle_timeout_s: float | None = None
     max_lifetime_s: float | None = None
+    use_flake: bool = False
+    inherited: tuple[str, ...] = ()
 
 
 def of_artifact(data: bytes, defaults: Defaults) -> Metadata:
@@ -124,19 +140,46 @@ def of_entry(name: str, value: object, defaults: Defaults) -> tuple[Metadata, Pr
     return _metadata(fields, name, interpreter, defaults), programs
 
 
-def entries(text: str) -> tuple[Mapping[str, object], SessionTimes]:
-    """The environments in the value of `NIX_SANDBOX_METADATA`, unchecked, and what it says besides.
+def of_variable(text: str) -> Said:
+    """Read the value of `NIX_SANDBOX_METADATA`, but for what its environments are.
 
     Raises:
         MetadataError: it is no such value at all.
     """
     top = _Fields(_parse(text.encode("utf-8", "surrogateescape")), "it")
-    environments = _Fields(top.get("environments", {}), "`environments`")
     session = _Fields(top.get("session", {}), "`session`")
-    return environments.values, SessionTimes(
+    project = _Fields(top.get("project", {}), "`project`")
+    return Said(
+        environments=_Fields(top.get("environments", {}), "`environments`").values,
         idle_timeout_s=session.seconds("idle_timeout_seconds", None),
         max_lifetime_s=session.seconds("max_lifetime_seconds", None),
+        use_flake=project.get("use_flake", False) is True,
+        inherited=project.names("inherit_env"),
     )
+
+
+def with_said(settings: Settings, text: str | None) -> Settings:
+    """Settings, where they are the defaults, as the supervisor's own metadata has them.
+
+    Args:
+        text: `NIX_SANDBOX_METADATA` of the supervisor's own environment. What is wrong with it is
+            told where its environments are listed.
+    """
+    if text is None:
+        return settings
+    try:
+        said = of_variable(text)
+    except MetadataError:
+        return settings
+    session, project, usual = settings.session, settings.project, SessionSettings()
+    if said.idle_timeout_s and session.idle_timeout_seconds == usual.idle_timeout_seconds:
+        session = replace(session, idle_timeout_seconds=said.idle_timeout_s)
+    if said.max_lifetime_s and session.max_lifetime_seconds == usual.max_lifetime_seconds:
+        session = replace(session, max_lifetime_seconds=said.max_lifetime_s)
+    if said.use_flake and not project.use_flake:
+        inherited = project.inherit_env.vars or said.inherited
+        project = replace(project, use_flake=True, inherit_env=InheritSettings(vars=inherited))
+    return replace(settings, session=session, project=project)
 
 
 def _metadata(fields: _Fields, name: str, interpreter: Interpreter, defaults: Defaults) -> Metadata:
@@ -243,6 +286,15 @@ class _Fields:
 
     def optional_path(self, key: str) -> str | None:
         return None if self.values.get(key) is None else self.path(key)
+
+    def names(self, key: str) -> tuple[str, ...]:
+        found = self.get(key, [])
+        if not isinstance(found, list):
+            raise self.wrong(key, "a list of names of variables")
+        for name in cast("list[object]", found):
+            if reason := why_not_inherited(name if isinstance(name, str) else repr(name)):
+                raise MetadataError(f"{key}: {reason}")
+        return tuple(cast("list[str]", found))
 
     def description(self) -> str:
         found = self.get("description", "")

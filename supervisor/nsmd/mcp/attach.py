@@ -11,7 +11,7 @@ from typing import Any, cast
 from nsm import jsonlines
 from nsm.wire.errors import BadRequestError, NsmError
 from nsmd.artifacts import metadata
-from nsmd.artifacts.metadata import MetadataError, SessionTimes
+from nsmd.artifacts.metadata import MetadataError, Said
 from nsmd.artifacts.sources import sources_of
 from nsmd.values import Sources
 
@@ -88,7 +88,7 @@ def parse_attach(line: bytes) -> Attach:
     variables = {name: _text(name, given[name]) for name in VARIABLES if given.get(name)}
     _check_mode(variables.get("PROJECT_MODE"))
     sources = sources_of(variables)
-    times = _session_times(sources)
+    said = _said(sources)
     cwd, pid, version = attach.get("cwd"), attach.get("pid"), attach.get("program_version")
     return Attach(
         variables=variables,
@@ -96,19 +96,19 @@ def parse_attach(line: bytes) -> Attach:
         pid=pid if isinstance(pid, int) else 0,
         program_version=version[:40] if isinstance(version, str) else "",
         scope=_scope(variables.get("NSM_SCOPE")),
-        idle_timeout_s=_seconds("SESSION_IDLE_TIMEOUT", variables) or times.idle_timeout_s,
-        max_lifetime_s=_seconds("SESSION_MAX_LIFETIME", variables) or times.max_lifetime_s,
+        idle_timeout_s=_seconds("SESSION_IDLE_TIMEOUT", variables) or said.idle_timeout_s,
+        max_lifetime_s=_seconds("SESSION_MAX_LIFETIME", variables) or said.max_lifetime_s,
         sources=sources,
     )
 
 
-def _session_times(sources: Sources | None) -> SessionTimes:
+def _said(sources: Sources | None) -> Said:
     if sources is None or sources.metadata is None:
-        return SessionTimes()
+        return Said()
     try:
-        return metadata.entries(sources.metadata)[1]
+        return metadata.of_variable(sources.metadata)
     except MetadataError:
-        return SessionTimes()  # which is told where its environments are listed
+        return Said()  # which is told where its environments are listed
 
 
 def accepted(*, version: str, pid: int) -> bytes:
