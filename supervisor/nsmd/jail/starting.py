@@ -217,6 +217,7 @@ async def _adopt(attempt: Attempt, info_fd: int) -> BwrapJail:
         owned.callback(os.close, attempt.stderr_fd)
         owned.enter_context(attempt.channel)
         starter = attempt.starter
+        deadline_s = trio.current_time() + INFO_TIMEOUT_S
         try:
             try:
                 pid = await read_child_pid(info_fd)
@@ -228,9 +229,10 @@ async def _adopt(attempt: Attempt, info_fd: int) -> BwrapJail:
             await end_starter(starter)
             raise
         if pid is None or pidfd is None:
+            late = trio.current_time() >= deadline_s
             with trio.CancelScope(shield=True):
                 await wait_for_starter(starter)
-            raise NotStartedError(read_stderr(attempt.stderr_fd))
+            raise NotStartedError(read_stderr(attempt.stderr_fd) + _LATE * late)
         owned.pop_all()
         return _jail(attempt, pid, pidfd)
 
@@ -260,6 +262,8 @@ async def _adopt_speaking(attempt: Attempt, speaker: str) -> BwrapJail:
         raise NotStartedError(words + (_NO_JAIL if silence is None else silence))
 
 
+_LATE = f"""
+It has not told of a jail (bwrap's --info-fd) within {INFO_TIMEOUT_S:g} s."""
 _NO_JAIL = """
 What it started is not in a PID namespace of its own: that is no jail, and could not be ended."""
 
