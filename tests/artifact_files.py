@@ -23,6 +23,7 @@ from typing import Any, Literal
 
 import sandbox_agent
 import sandbox_template
+from nsmd.jail.arguments import SYNTHETIC_FILES
 from nsmd.jail.host import scan_host
 from nsmd.jail.seccomp import filter_program
 from nsmd.values import Artifact, Environment, Interpreter
@@ -76,6 +77,8 @@ def write_artifact(
     """
     artifact = _begin(folder, name)
     (artifact / "lib").mkdir()
+    for path, text in SYNTHETIC_FILES:
+        (artifact / "lib" / os.path.basename(path)).write_text(text)
     for path, code in _programs().items():
         (artifact / "lib" / path).write_bytes(code)
     library = STORE / "lib"
@@ -297,6 +300,8 @@ def _wrapper(
     fixed += ["--ro-bind", "/dev/null", "/proc/keys"] if "--as-pid-1" in options else []
     # Before what is mounted below it at run time.
     late = ["--ro-bind", str(artifact), str(STORE)]
+    for path, _ in SYNTHETIC_FILES:
+        late += ["--ro-bind", str(artifact / "lib" / os.path.basename(path)), path]
     late += ["--remount-ro", "/dev", "--remount-ro", "/", "--chdir", workdir]
     for variable, value in _VARIABLES.items():
         late += ["--setenv", variable, value]

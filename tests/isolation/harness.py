@@ -134,9 +134,13 @@ space["main"](sys.argv[1:])
 """
 
 
-def program_of(probe: Probe, stage: Stage) -> str:
-    """A probe's code with what it needs before it."""
-    facts = json.dumps(stage.facts())
+def program_of(probe: Probe, stage: Stage, store: str = "") -> str:
+    """A probe's code with what it needs before it.
+
+    Args:
+        store: where the jail shows what Nix has built; empty for nowhere.
+    """
+    facts = json.dumps({**stage.facts(), "store": store})
     match probe.interpreter:
         case "python":
             prelude = PYTHON_PRELUDE.format(facts=facts)
@@ -232,8 +236,13 @@ async def forking(cold: BwrapLauncher) -> AsyncGenerator[TemplateLauncher]:
         yield launcher
 
 
-async def run_with(launcher: Launcher, probe: Probe, stage: Stage, environment: Environment) -> str:
+async def run_with(
+    launcher: Launcher, probe: Probe, stage: Stage, environment: Environment, store: str = ""
+) -> str:
     """Run a probe in a session of its own.
+
+    Args:
+        store: as for `program_of`.
 
     Returns:
         Its verdict: `HELD`, or `BROKEN: ` and what it could do.
@@ -245,7 +254,7 @@ async def run_with(launcher: Launcher, probe: Probe, stage: Stage, environment: 
             output, errors = await read_all(jail), jail.stderr_text()
         else:
             async with talking_to(jail, environment.interpreter) as session:
-                outcome = await session.run(program_of(probe, stage))
+                outcome = await session.run(program_of(probe, stage, store))
             output, errors = outcome.stdout, outcome.stderr
     words = output.strip()
     assert words == "HELD" or words.startswith("BROKEN: "), f"no verdict: {output!r} {errors}"

@@ -57,7 +57,11 @@ verdict(['', '/proc/self/root', '/proc/1/root']
         source="issue 2: nothing of the host but /usr",
         code="""
 shown = {"bin", "sbin", "lib", "lib32", "lib64", "libx32", "usr", "etc", "run", "proc", "dev"}
-verdict(sorted(set(os.listdir("/")) - shown - {"workspace", "tmp", "project"}))
+more, place = set(os.listdir("/")) - shown - {"workspace", "tmp", "project"}, "/"
+for part in STAGE["store"].split("/")[1:]:  # the way to what Nix has built, and nothing beside it
+    more = (more if place == "/" else more | set(os.listdir(place))) - {part}
+    place = os.path.join(place, part)
+verdict(sorted(more))
 """,
         weakness=Weakness(arguments=with_more(lambda _: ["--ro-bind", "/var", "/var"])),
     ),
@@ -80,8 +84,8 @@ verdict(sorted(more) + private + people)
         finding=5,
         code="""
 ours = {"agent.py", "template.py", "filter"}
-verdict([name for name in os.listdir("/run") if name != "nsm"]
-        + sorted(set(os.listdir("/run/nsm")) - ours))
+verdict([name for name in attempt(os.listdir, "/run") or [] if name != "nsm"]
+        + sorted(set(attempt(os.listdir, "/run/nsm") or []) - ours))
 """,
         weakness=Weakness(
             arguments=with_more(lambda stage: ["--ro-bind", stage.directory, "/run/user"])
