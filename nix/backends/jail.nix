@@ -26,14 +26,16 @@ let
       }
     );
 
-  # Type: { mode : "run" | "session" | "template", env : derivation, entry : String,
-  #         argv : null | [String] } -> derivation with bin/run, bin/session-run or bin/template-run
+  # Type: { mode : "run" | "session" | "template", env : derivation, entry : String }
+  #       | { mode, env, agent : derivation, argv : [String] }
+  #       -> derivation with bin/run, bin/session-run or bin/template-run
   mkJail =
     {
       mode,
       env,
-      entry,
-      argv ? null,
+      agent ? null,
+      entry ? "python3", # replaced below
+      argv ? [ ],
     }:
     let
       name = if mode == "run" then "run" else "${mode}-run";
@@ -69,9 +71,12 @@ let
       # In place of bwrap's own, which has no filter: the agent or the runner. Both reap what code
       # leaves behind. A template's forks outlive it, and cannot see its PID 1.
       ++ lib.optional (!isTemplate) (raw "--as-pid-1")
-      ++ lib.optional (argv != null) (
-        combinators.set-argv (argv ++ [ (combinators.noescape "\"$@\"") ])
-      )
+      ++ lib.optionals (agent != null) [
+        (combinators.set-argv (argv ++ [ (combinators.noescape "\"$@\"") ]))
+        # A path that only the build of the agent knows.
+        (combinators.add-runtime "read -r NSM_PYTHON <${agent}/python")
+        (state: state // { entry = "\"$NSM_PYTHON\""; })
+      ]
     );
 in
 {
@@ -103,8 +108,7 @@ in
     { env, agent, ... }:
     mkJail {
       mode = "session";
-      inherit env;
-      entry = "${agent}/bin/python3";
+      inherit env agent;
       argv = [
         "-I"
         "${agent}/agent.pyc"
@@ -119,8 +123,7 @@ in
     { env, agent, ... }:
     mkJail {
       mode = "template";
-      inherit env;
-      entry = "${agent}/bin/python3";
+      inherit env agent;
       argv = [
         "-I"
         "${agent}/template.pyc"

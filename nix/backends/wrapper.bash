@@ -46,7 +46,7 @@ nsm_project() {
     case $place/ in "$target"/*) nsm_fail "PROJECT_MOUNT=$target would hide $place." ;; esac
     case $target/ in "$place"/*) nsm_fail "PROJECT_MOUNT=$target is in $place." ;; esac
   done
-  if [[ -n ${NSM_PROJECT_FD:-} && $NSM_BINDS_DESCRIPTORS == yes ]]; then
+  if [[ -n ${NSM_PROJECT_FD:-} ]]; then
     RUNTIME_ARGS+=(--ro-bind-fd "$NSM_PROJECT_FD" "$target")
     return
   fi
@@ -70,10 +70,12 @@ if [[ $EUID == 0 && $outside == 0 ]]; then
   NSM_STARTER=(chroot --userspec=65530:65530 --groups= --skip-chdir /)
 fi
 
-# bwrap hands on whatever it inherits, so it gets nothing but what it needs.
+# bwrap hands on whatever it inherits, so it gets nothing but what it uses and closes. Through one of
+# a directory, code would get around the read-only bind.
 for variable in NSM_INFO_FD NSM_PROJECT_FD; do
   [[ -z ${!variable:-} ]] || nsm_descriptor "$variable"
 done
+[[ $NSM_BINDS_DESCRIPTORS == yes ]] || unset NSM_PROJECT_FD
 for path in /proc/self/fd/*; do
   descriptor=${path##*/}
   case $descriptor in

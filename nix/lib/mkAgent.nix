@@ -2,12 +2,13 @@
 # compiled for it (half of an agent's start is compiling).
 #
 # Type: { pkgs } -> { name : String, interpreter_type : String, env : derivation } -> derivation
-#   out/bin/python3   a link to the environment's own python3, or to a bundled one
+#   out/python    path of the environment's own python3, or of a bundled one
+#   out/program   path of the environment's interpreter, valid in its jail
 #   out/agent.pyc, out/template.pyc
-#   out/program       path of the environment's interpreter, valid in its jail
 #
 # The environment's own Python is taken where there is one, so that sessions can import its
-# packages. Only the build can tell: what packages hold is not known before they are built.
+# packages. Only the build can tell: what packages hold is not known before they are built. Its path
+# is written down, since through a link of ours a virtual environment would not find its packages.
 { pkgs }:
 {
   name,
@@ -40,8 +41,8 @@ pkgs.runCommand "nsm-agent-${name}" { passthru = { inherit env; }; } ''
     python=${pkgs.python3}/bin/python3
   fi
 
-  mkdir -p $out/bin
-  ln -s "$python" $out/bin/python3
-  PATH=${env}/bin:${pkgs.bash}/bin $out/bin/python3 -I -B ${./compile_agent.py} \
+  mkdir $out
+  echo "$python" > $out/python
+  PATH=${env}/bin:${pkgs.bash}/bin "$python" -I -B ${./compile_agent.py} \
     ${../../agent/sandbox_agent.py} ${../../agent/sandbox_template.py} ${command} $out
 ''

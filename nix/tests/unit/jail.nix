@@ -31,7 +31,7 @@ let
 
   jail = name: entry: permissions: {
     inherit name entry;
-    asked = permissions combinators;
+    asked = builtins.filter builtins.isString (permissions combinators);
   };
 
   backend =
