@@ -452,8 +452,8 @@ def build(place: Place, attribute: str, link: Path | None, *, jail: Path | None 
     """
     out = ["--out-link", str(link)] if link else ["--no-link"]
     command = [find_nix(), "build", flake(place, attribute), *overrides(place, jail=jail)]
-    # Twice: without the warning that the lock file was not changed to the stand-ins, either.
-    command += [*out, "--json", "--quiet", "--quiet"]
+    # So quiet that it is without the warning that the lock file was not changed to the stand-ins, either.
+    command += [*out, "--json", "--quiet", "--quiet", "--quiet"]
     command += ["--option", "allow-import-from-derivation", "false"]
     done = subprocess.run(
         command, env=place.environment, stdout=subprocess.PIPE, text=True, check=True

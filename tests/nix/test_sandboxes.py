@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 import standin
+from nix.jails import check_jail, closure, look
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -29,45 +30,6 @@ CODE = {
     "presets.node": "process.stdout.write(String(6 * 7))",
     "test-sandbox": "print(6 * 7, end='')",
 }
-
-LOOK = """
-import ctypes, json, os, socket
-
-def attempt(action):
-    try:
-        return action()
-    except OSError as error:
-        return error.strerror
-
-def connect(port):
-    with socket.create_connection(("127.0.0.1", port), 5):
-        return "connected"
-
-def write(path):
-    with open(path, "w") as file:
-        return file.write("x")
-
-status = dict(line.split(":\\t", 1) for line in open("/proc/self/status") if ":\\t" in line)
-prefix = ctypes.CDLL(None).prctl(39, 0, 0, 0, 0)  # PR_GET_NO_NEW_PRIVS
-print(json.dumps({
-    "root": sorted(os.listdir("/")),
-    "store": sorted(os.listdir(STORE)),
-    "mounts": sorted({line.split()[4] for line in open("/proc/self/mountinfo")}),
-    "environment": sorted(os.environ),
-    "capabilities": [status[name].strip() for name in ("CapInh", "CapPrm", "CapEff", "CapBnd")],
-    "no new privileges": prefix,
-    "seccomp": status["Seccomp"].strip(),
-    "user": [os.getuid(), os.getgid()],
-    "interfaces": [name for _, name in socket.if_nameindex()],
-    "loopback": attempt(lambda: connect(PORT)),
-    "processes": sum(name.isdigit() for name in os.listdir("/proc")),
-    "host": socket.gethostname(),
-    "project": attempt(lambda: open("/project/numbers.txt").read()),
-    "written": {path: attempt(lambda: write(path)) for path in (
-        "/project/new", "/project/numbers.txt", "/new", "/etc/new", "/dev/new", STORE + "/new",
-        "/workspace/new", "/tmp/new", "/dev/shm/new")},
-}))
-"""
 
 
 def run(
@@ -90,12 +52,6 @@ def run(
         check=False,
         timeout=60,
     )
-
-
-def closure(place: standin.Place, *paths: str) -> set[str]:
-    """The store paths that these need, by their names."""
-    done = standin.nix_tool(place, "nix-store", "--query", "--requisites", *paths)
-    return {Path(line).name for line in done.splitlines()}
 
 
 @pytest.fixture(params=["own", "another"])
@@ -139,7 +95,7 @@ def seen(
     """What code sees in the jail of an artifact."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         port = listening.getsockname()[1]
-        code = LOOK.replace("STORE", repr(str(place.store))).replace("PORT", str(port))
+        code = look(place, port)
         secret = {"SECRET": "x", "PROJECT_DIR": str(project), "LD_PRELOAD": "/nowhere"}
         done = run(built("test-sandbox"), code, secret, user=user)
     assert done.returncode == 0, done.stderr
@@ -148,37 +104,9 @@ def seen(
 
 
 def test_the_jail(seen: dict[str, Any], place: standin.Place, built: Callable[[str], Path]) -> None:
-    top = place.store.parts[1]
-    assert set(seen["root"]) == {"bin", "dev", "etc", "proc", "project", "tmp", "workspace", top}
-    assert not [path for path in seen["mounts"] if path.startswith(("/usr", "/lib", "/home"))]
-
-    # What it needs at run time is there, and nothing else of the store is.
-    needed = closure(place, str(built("test-sandbox")))
-    assert set(seen["store"]) < needed
-    assert not {name for name in needed if name.endswith("-nsm-host-seed")}
-    packages = {name.partition("-")[2] for name in seen["store"]}
-    assert {"python3-host", "bash-host", "coreutils-host", "host-libraries"} <= packages
-    assert not packages & {"nsm-host-seed", "gnutar-host", "jq-host", "bubblewrap-host"}
-
-    known = "HOME LANG LOGNAME PATH PWD SHLVL TERM TMPDIR USER _".split()
-    assert set(seen["environment"]) <= set(known)
-    assert seen["capabilities"] == ["0" * 16] * 4
-    assert seen["no new privileges"] == 1
-    assert seen["seccomp"] == "2"
-    assert seen["user"] == [1000, 1000]
-    assert seen["interfaces"] == ["lo"]
-    assert seen["loopback"] == "Connection refused"
-    assert seen["host"] == "nsm"
+    needed = closure(place, built("test-sandbox"))
+    check_jail(seen, place, needed)
     assert seen["processes"] <= 3
-
-    assert seen["project"] == "1\n2\n39\n"
-    written = seen["written"]
-    assert {path for path, told in written.items() if told == 1} == {
-        "/workspace/new",
-        "/tmp/new",
-        "/dev/shm/new",
-    }
-    assert written["/project/new"] == "Read-only file system"
 
 
 def test_exit_code_and_errors_are_the_codes(built: Callable[[str], Path]) -> None:
