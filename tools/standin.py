@@ -452,7 +452,7 @@ def build(place: Place, attribute: str, link: Path | None, *, jail: Path | None 
     """
     out = ["--out-link", str(link)] if link else ["--no-link"]
     command = [find_nix(), "build", flake(place, attribute), *overrides(place, jail=jail)]
-    # So quiet that it is without the warning that the lock file was not changed to the stand-ins, either.
+    # So quiet that it does not warn of a lock file that keeps the real inputs, either.
     command += [*out, "--json", "--quiet", "--quiet", "--quiet"]
     command += ["--option", "allow-import-from-derivation", "false"]
     done = subprocess.run(
