@@ -62,8 +62,8 @@ if CLONE and cloned(CLONE, ctypes.c_ulong(NEWUSER | SIGCHLD), None, None, None, 
     made.append("clone")
 if cloned(CLONE3, struct.pack("11Q", NEWUSER, 0, 0, 0, SIGCHLD, 0, 0, 0, 0, 0, 0), 88):
     made.append("clone3")
-program = subprocess.run(["unshare", "--user", "true"], capture_output=True).returncode
-verdict(made or (program == 0 and "unshare(1) works"))
+program = attempt(lambda: subprocess.run(["unshare", "--user", "true"], capture_output=True))
+verdict(made or (program is not None and program.returncode == 0 and "unshare(1) works"))
 """,
         weakness=Weakness(arguments=without("--disable-userns", "--seccomp")),
         fork_weakness=Weakness(template=NO_FILTER + MORE_NAMESPACES),

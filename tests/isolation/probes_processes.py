@@ -128,6 +128,8 @@ verdict(found)
         source="attacks.md, groups: environment and command lines",
         code="""
 known = {"HOME", "LANG", "LOGNAME", "PATH", "PWD", "TERM", "TMPDIR", "USER"}
+if STAGE["store"]:  # of the script by which Nix starts a Python with packages
+    known |= {"PYTHONNOUSERSITE", "SHLVL"} | {n for n in os.environ if n.startswith("NIX_PYTHON")}
 verdict([n for n, v in os.environ.items() if n not in known or STAGE["canary"] in v])
 """,
         weakness=_TALKATIVE,
