@@ -123,6 +123,7 @@ class FakeRunner:
         self.subscribers: list[Callable[[], None]] = []
         self.sources: list[Sources | None] = []
         self.looks = 0
+        self.inherit: Sequence[str] = ()
         self.found: Callable[[], None] = lambda: None
         self.came: list[tuple[Mapping[str, str], str | None]] = []
         self.expected: list[ProjectMount | None] = []

@@ -72,14 +72,22 @@ class Peer:
         await self.send(message)
 
     async def attach(
-        self, variables: dict[str, str] | None = None, cwd: str | None = "/somewhere"
+        self,
+        variables: dict[str, str] | None = None,
+        cwd: str | None = "/somewhere",
+        **fields: object,
     ) -> Message:
-        """Send the attach line; return the answer."""
+        """Send the attach line; return the answer.
+
+        Args:
+            fields: further ones of the line.
+        """
         attach = {
             "program_version": "0",
             "pid": 1,
             "cwd": cwd,
             "variables": variables or {},
+            **fields,
         }
         await self.send({"nsm": 1, "attach": attach})
         return await self.receive()

@@ -10,6 +10,7 @@ import sys
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import trio
 
@@ -53,11 +54,15 @@ class FakeSupervisor:
         self._accepted.append(stream)
         return Peer(stream)
 
-    async def attached(self) -> tuple[Peer, Message]:
-        """The next connection, attached, and what its attach line said."""
+    async def attached(self, **said: Any) -> tuple[Peer, Message]:
+        """The next connection, attached, and what its attach line said.
+
+        Args:
+            said: further fields of the answer.
+        """
         peer = await self.accept()
         line = await peer.receive()
-        await peer.send({"nsm": 1, "ok": True})
+        await peer.send({"nsm": 1, "ok": True, **said})
         return peer, line["attach"]
 
 

@@ -172,6 +172,7 @@ class AsyncClient:
             project=project,
             mount_point=mount_point,
             stream=on_output is not None,
+            inherit=self.server.inherit if self.server else (),
         )
 
         on_event = None if on_output is None else operations.output_to(on_output)

@@ -170,6 +170,7 @@ class Client:
             project=project,
             mount_point=mount_point,
             stream=on_output is not None,
+            inherit=self.server.inherit,
         )
         on_event = None if on_output is None else operations.output_to(on_output)
         wire = self.call("run", arguments, on_event=on_event, interruptible=True)

@@ -33,7 +33,8 @@ VARIABLES = (
     "NSM_SOCKET",
     "NSM_AUTOSTART",
 )
-"""The variables of a client entry that are told to the supervisor; no other ever is."""
+"""The variables of a client entry that are told to the supervisor; others only if it asks, which
+it does for those that `[project.inherit_env]` of its configuration names."""
 
 _CHUNK_BYTES = 65536
 
@@ -90,7 +91,9 @@ def attach(connection: socket.socket) -> Link:
         connection.settimeout(ATTACH_TIMEOUT_S)
         connection.sendall(_attach_line())
         answer, rest = _first_line(connection)
-        _check_attached(answer)
+        wanted = _check_attached(answer)
+        if wanted is not None:
+            connection.sendall(_inherited_line(wanted))
         connection.setblocking(False)
     except TimeoutError:
         connection.close()
@@ -127,11 +130,20 @@ def _attach_line() -> bytes:
         "variables": {name: os.environ[name] for name in VARIABLES if name in os.environ},
         "cwd": cwd,
         "pid": os.getpid(),
+        "inherits": True,
     }
     return jsonlines.dump({"nsm": 1, "attach": attach}) + b"\n"
 
 
-def _check_attached(line: bytes) -> None:
+def _inherited_line(names: list[object]) -> bytes:
+    """The values of further variables: those that the supervisor's configuration names."""
+    environ = os.environ
+    values = {name: environ[name] for name in names if isinstance(name, str) and name in environ}
+    return jsonlines.dump({"nsm": 1, "inherited": values}) + b"\n"
+
+
+def _check_attached(line: bytes) -> list[object] | None:
+    """The names of variables that the supervisor asks for, if it asks."""
     try:
         answer = jsonlines.first_member(jsonlines.parse(line))
     except ValueError:
@@ -142,3 +154,5 @@ def _check_attached(line: bytes) -> None:
         error = jsonlines.first_member(answer.get("error"))
         reason = error.get("message") or "the supervisor refused this client"
         raise AttachError(f"{reason} {error.get('hint') or ''}".rstrip())
+    wanted = answer.get("inherit")
+    return wanted if isinstance(wanted, list) else None

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     OnOutput: TypeAlias = Callable[[Stream, str], object]
     OnEntry: TypeAlias = Callable[[Entry], object]
 
+PROJECT_SHELL = "project"
+"""The environment that is a project's own shell, and may have variables of its clients."""
+
 _FRAME_RESERVE_BYTES = 64 * 1024
 """Room in a frame for everything but the code."""
 
@@ -41,8 +44,12 @@ def run_arguments(
     project: str | os.PathLike[str] | None = None,
     mount_point: str | None = None,
     stream: bool = False,
+    inherit: Iterable[str] = (),
 ) -> dict[str, Any]:
     """The arguments of `run`; what is None is left out, for the supervisor to decide.
+
+    Args:
+        inherit: names of variables of this process that the supervisor asked for.
 
     Raises:
         BadRequestError: the code has characters that no UTF-8 text can have.
@@ -55,11 +62,31 @@ def run_arguments(
         arguments["stream"] = True
     optional = {"session": session, "timeout_s": timeout_s, "execution_id": execution_id}
     arguments |= {key: value for key, value in optional.items() if value is not None}
+    if env == PROJECT_SHELL and (variables := _variables(inherit)):
+        arguments["variables"] = variables
     if project is not None:
         arguments["project"] = {"path": _project_path(project)}
         if mount_point is not None:
             arguments["project"]["mount_point"] = mount_point
     return arguments
+
+
+def _variables(names: Iterable[str]) -> dict[str, str]:
+    """Those that are set, and are text."""
+    found: dict[str, str] = {}
+    for name in names:
+        value = os.environ.get(name)
+        if value is not None and _is_text(value):
+            found[name] = value
+    return found
+
+
+def _is_text(value: str) -> bool:
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def run_in_arguments(

@@ -87,6 +87,10 @@ class Shells(Protocol):
         """All that are known, each with its project in its source."""
         ...
 
+    def is_current(self, environment: Environment) -> bool:
+        """Whether it is one that somebody may mean now."""
+        ...
+
     def subscribe(self, changed: Callable[[], None]) -> object:
         """Have a function called after each change."""
         ...
@@ -243,9 +247,11 @@ class Catalog:
         """Tells whether a call of somebody may mean an environment, as things are now."""
         views = [self._everyones, *self._views.values()]
         known = {environment for view in views for environment in view.environments}
+        shells = self._shells
+        if shells is None:
+            return lambda environment: environment in known
         # What a project's own is, depends on who asks.
-        projects = {row.source for row in (self._shells.rows() if self._shells else ())}
-        return lambda environment: environment in known or environment.source in projects
+        return lambda environment: environment in known or shells.is_current(environment)
 
     def listed(self) -> Iterator[Listed]:
         """Everything there is, for everyone first."""

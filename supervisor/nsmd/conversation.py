@@ -170,7 +170,10 @@ class Conversation:
                     "session %s: its agent %s, but its jail is alive", self._session_id, error
                 )
             if not ready:
-                self._start_failed(jail, "ended before it was ready")
+                silent = grace.cancelled_caught
+                self._start_failed(
+                    jail, f"failed: its agent {error}" if silent else "ended before it was ready"
+                )
             elif grace.cancelled_caught:
                 self._listener.agent_lost(f"its agent {error}")
             else:

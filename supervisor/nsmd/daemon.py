@@ -10,8 +10,8 @@ import logging
 import os
 import signal
 import socket
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -25,6 +25,7 @@ from nsmd.catalog import Catalog
 from nsmd.control.call import Services
 from nsmd.control.server import Access, ControlServer
 from nsmd.descriptors import Shares
+from nsmd.devshell.keeper import DevShells
 from nsmd.hostmemory import HostMemory
 from nsmd.hostpaths import trusted_owners
 from nsmd.jail import Launcher
@@ -61,6 +62,7 @@ class Setup:
         sandbox_directory: of artifacts, where they name none.
         nix: finds nix when it is needed.
         built_directory: for what it builds.
+        shell_directory: for what nix says of projects' shells.
         announce: called once the socket answers.
     """
 
@@ -78,6 +80,7 @@ class Setup:
     sandbox_directory: str
     nix: NixFinder
     built_directory: str
+    shell_directory: str
     announce: Callable[[], None]
 
 
@@ -85,11 +88,13 @@ async def serve(setup: Setup) -> None:
     """Run the supervisor until SIGTERM, SIGINT or a `shutdown` operation."""
     started_s = trio.current_time()
     ending = trio.Event()
-    catalog = Catalog(await trio.to_thread.run_sync(setup.find_environments))
+    environments = await trio.to_thread.run_sync(setup.find_environments)
     async with (
         setup.open_launcher() as launcher,
         trio.open_nursery() as sessions,
+        _open_shells(setup, environments) as shells,
     ):
+        catalog = Catalog(environments, shells)
         async with (
             trio.open_nursery() as upkeep,
             open_keeper() as keeper,
@@ -124,6 +129,7 @@ async def serve(setup: Setup) -> None:
                 memory=HostMemory(),
                 discovery=discovery,
                 workshop=workshop,
+                shells=shells,
             )
             await workshop.begin(setup.sources.flakes, registry.artifacts_in_use)
             endpoint = EndpointLoader()
@@ -162,6 +168,27 @@ async def serve(setup: Setup) -> None:
         registry.close()
         sessions.cancel_scope.deadline = trio.current_time() + END_DEADLINE_S
     log.info("ended")
+
+
+@asynccontextmanager
+async def _open_shells(
+    setup: Setup, environments: Sequence[Environment]
+) -> AsyncGenerator[DevShells | None]:
+    """The shells of projects, if they are wanted; leaving stops their evaluations."""
+    configured = setup.settings.project
+    if not configured.use_flake:
+        yield None
+        return
+    bash = next((each for each in environments if each.name == "bash"), None)
+    async with trio.open_nursery() as nursery:
+        yield DevShells(
+            configured.inherit_env.vars,
+            lambda: bash,
+            state=setup.shell_directory,
+            nix=setup.nix,
+            nursery=nursery,
+        )
+        nursery.cancel_scope.cancel()
 
 
 async def _end_on_signal(ending: trio.Event) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import resource
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from nsm.wire.errors import BadRequestError, CodeTooLargeError
@@ -11,12 +12,50 @@ from nsmd.descriptors import Shares
 from nsmd.settings import Settings
 from nsmd.values import MAX_CODE_BYTES, Environment, SessionLimits
 
+Variables = tuple[tuple[str, str], ...]
+
 IN_FLIGHT = 320
 """Descriptors that one message can carry (253, SCM_MAX_FD of include/net/scm.h), and a burst of
 starts."""
 
 FEWEST_DESCRIPTORS = 64
 """With fewer, interpreters don't start."""
+
+
+MAX_INHERITED_BYTES = 96 * 1024
+"""Of the values of all variables that a client hands on, together: room for certificates."""
+
+
+def check_inherited(wanted: Sequence[str], given: Mapping[str, object]) -> Variables:
+    """The variables that a client hands on to its project's shell.
+
+    Args:
+        wanted: the configured names; others are dropped.
+        given: what the client says.
+
+    Raises:
+        BadRequestError: what it says cannot be in a process's environment.
+    """
+    chosen: list[tuple[str, str]] = []
+    size = 0
+    for name in sorted(set(wanted) & given.keys()):
+        value = given[name]
+        try:
+            # As in an environment, which may have bytes that are no UTF-8.
+            encoded = value.encode("utf-8", "surrogateescape") if isinstance(value, str) else b"\0"
+        except UnicodeEncodeError:
+            encoded = b"\0"
+        if not isinstance(value, str) or b"\0" in encoded:
+            raise BadRequestError(f"The value of {name} cannot be that of a variable.")
+        chosen.append((name, value))
+        size += len(encoded)
+    if size > MAX_INHERITED_BYTES:
+        raise BadRequestError(
+            f"The variables of [project.inherit_env] have {size} bytes, and at most "
+            f"{MAX_INHERITED_BYTES} are handed on.",
+            hint="Name fewer of them in config.toml, or put large values into files.",
+        )
+    return tuple(chosen)
 
 
 def session_limits(settings: Settings) -> SessionLimits:

@@ -164,6 +164,7 @@ class _Starter:
             sandbox_directory=os.path.join(paths.config_dir(), "sandboxes"),
             nix=NixFinder(search_path, os.environ, paths.home()),
             built_directory=os.path.join(paths.state_dir(), "environments"),
+            shell_directory=os.path.join(paths.state_dir(), "devshells"),
             announce=self._announce,
         )
         trio.run(daemon.serve, setup)

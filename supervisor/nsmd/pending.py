@@ -25,10 +25,10 @@ class EnvironmentPendingError(EnvironmentUnavailableError):
     Args:
         name: of the environment.
         what: goes on, for people.
-        settled: set when that has ended, well or not.
+        settled: set when that has ended, well or not; None where nobody can know.
     """
 
-    def __init__(self, name: str, what: str, settled: trio.Event) -> None:
+    def __init__(self, name: str, what: str, settled: trio.Event | None) -> None:
         self.settled = settled
         super().__init__(
             f"Environment {name!r} is not there yet: {what}. The code was not run.",
@@ -37,7 +37,7 @@ class EnvironmentPendingError(EnvironmentUnavailableError):
 
 
 async def patiently(
-    submit: Callable[[], T], on_cancel: Callable[[Callable[[], object]], object] | None = None
+    submit: Callable[[], T], on_cancel: Callable[[Callable[[], None]], object] | None = None
 ) -> T:
     """Submit something, and once more when the environment that it needs is there.
 
@@ -57,5 +57,7 @@ async def patiently(
                 return submit()
             except EnvironmentPendingError as error:
                 settled = error.settled
+                if settled is None:
+                    raise
             await settled.wait()
     return submit()

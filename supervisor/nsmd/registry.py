@@ -28,6 +28,8 @@ from nsmd import names, procstats, project
 from nsmd.builds.workshop import Workshop
 from nsmd.catalog import ALIASES, Catalog
 from nsmd.descriptors import Shares
+from nsmd.devshell.keeper import NAME as SHELL_NAME
+from nsmd.devshell.keeper import DevShells
 from nsmd.directory import Directory
 from nsmd.execution import Execution, Origin
 from nsmd.habits import Habits
@@ -35,6 +37,7 @@ from nsmd.history import EndedSessions, Executions
 from nsmd.jail import Launcher
 from nsmd.limits import check_code, check_keeps_state, session_limits, session_room, time_limit
 from nsmd.listing import ended_row, live_row
+from nsmd.pending import EnvironmentPendingError
 from nsmd.places import Places, Turn
 from nsmd.pool import Memory, Pool
 from nsmd.session import Session
@@ -110,6 +113,7 @@ class Registry:
         shares: of the supervisor's descriptors; None sets no limit.
         discovery: looks for environments; None finds no others.
         workshop: builds some; None builds none.
+        shells: of projects; None where they are not used.
     """
 
     def __init__(
@@ -128,6 +132,7 @@ class Registry:
         shares: Shares | None = None,
         discovery: Discovery | None = None,
         workshop: Workshop | None = None,
+        shells: DevShells | None = None,
     ) -> None:
         self._settings = settings
         self.catalog = catalog
@@ -157,6 +162,7 @@ class Registry:
         self.pool = Pool(settings.pool, self._start_session, upkeep, memory)
         self._discovery = discovery or NothingToDiscover()
         self._builds: Workshop | NothingToDiscover = workshop or NothingToDiscover()
+        self._shells = shells
         catalog.subscribe(self._environments_changed)
 
     # What there is.
@@ -168,6 +174,11 @@ class Registry:
     def subscribe(self, changed: Callable[[], None]) -> Callable[[], None]:
         """Have a function called when environments change; returns what ends that."""
         return self.catalog.subscribe(changed)
+
+    @property
+    def inherit(self) -> Sequence[str]:
+        """Names of variables that clients hand on to their project's own shell."""
+        return () if self._shells is None else self._shells.inherit
 
     async def look(self) -> None:
         """Look for environments again: somebody asks for what is not known."""
@@ -254,6 +265,8 @@ class Registry:
         Args:
             client: its project and sources, as far as they are known yet.
         """
+        if self._shells is not None:
+            self._shells.expect(client.project)
         for env in self._habits.project_came(client.project):
             self._warm(env, client)
 
@@ -264,12 +277,23 @@ class Registry:
 
     def _warm(self, env: str, client: Client) -> None:
         environment = self.catalog.view(client).names.get(env)
+        if environment is None:
+            environment = self._shell_to_warm(env, client)
         if environment is None or environment.problem is not None or not environment.keeps_state:
             return
         try:
             self.pool.expect(self._spec(environment, client.project))
         except BadProjectError:
             log.debug("the project of a client that has come is gone")
+
+    def _shell_to_warm(self, env: str, client: Client) -> Environment | None:
+        """The project's shell, if the client's next session of it is known to be like that."""
+        if self._shells is None or env != SHELL_NAME:
+            return None
+        if self._shells.inherit and not client.inherited:
+            return None  # its values are not known yet
+        environment = self._shells.environment(client)
+        return None if environment is None or environment.pending is not None else environment
 
     # Running code.
 
@@ -289,10 +313,7 @@ class Registry:
         self._check_open()
         # What a live session runs in counts, whatever has become of that environment since.
         live = self._meant(request)
-        if live is not None:
-            environment = live.spec.environment
-        else:
-            environment = self.catalog.find(request.client, request.env)
+        environment = live.spec.environment if live is not None else self._found(request)
         check_code(request.code)
         limit = time_limit(request.timeout_s, environment)
         execution_id = self._execution_id(request.execution_id)
@@ -460,6 +481,14 @@ class Registry:
             tenancy.client,
             session.end_reason,
         )
+
+    def _found(self, request: RunRequest) -> Environment:
+        environment = self.catalog.find(request.client, request.env)
+        if environment.pending is not None:
+            shells, mount = self._shells, request.client.project
+            settled = None if shells is None else shells.settled(mount)
+            raise EnvironmentPendingError(environment.name, environment.pending, settled)
+        return environment
 
     def _meant(self, request: RunRequest) -> Session | None:
         """The live session that a call names, if it runs the environment that the call names."""

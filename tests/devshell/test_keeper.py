@@ -4,109 +4,16 @@ from __future__ import annotations
 
 import json
 import os
-import platform
-from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import trio
 
 from fake_nix import FakeNix
+from flake_world import ATTRIBUTE, OLDER_ATTRIBUTE, World
 from nsmd.devshell import evaluation, keeper
-from nsmd.devshell.keeper import DevShells
-from nsmd.nix.program import find_nix
-from nsmd.values import Client, Environment, ProjectMount, ReadOnlyBind
-
-BASH = Environment(
-    name="bash",
-    interpreter="bash",
-    agent_python="/usr/bin/python3",
-    program="/bin/bash",
-    binds=(ReadOnlyBind(source="/opt/python", target="/opt/python"),),
-)
-ATTRIBUTE = f"devShells.{platform.machine()}-linux.default"
-OLDER_ATTRIBUTE = f"devShell.{platform.machine()}-linux"
-SAMPLE = (Path(__file__).parent / "samples" / "nix-2.8.json").read_text()
-WAIT_S = 20.0
-
-
-@dataclass
-class World:
-    """A project with a flake, a store, and a nix that knows them."""
-
-    root: Path
-    nix: FakeNix
-    project: Path = field(init=False)
-    told: int = 0
-
-    def __post_init__(self) -> None:
-        self.project = self.root / "project"
-        self.project.mkdir()
-        (self.project / "flake.nix").write_text("{}")
-        self.store = self.root / "store"
-        for name in ("aaaa-shell-env", "bbbb-tool"):
-            (self.store / name).mkdir(parents=True)
-
-    @property
-    def state(self) -> Path:
-        return self.root / "state"
-
-    def has_shell(self, *before: tuple[str, Any], attribute: str = ATTRIBUTE) -> None:
-        """From now on nix finds a shell in the flake."""
-        root = str(self.store / "aaaa-shell-env")
-        closure = f"{self.store / 'bbbb-tool'}\n{root}\n"
-        self.nix.builds(attribute, *before, ("profile", root), ("print", SAMPLE))
-        self.nix.builds(root, ("print", closure))
-
-    @asynccontextmanager
-    async def shells(
-        self, *inherit: str, base: Callable[[], Environment | None] = lambda: BASH
-    ) -> AsyncGenerator[DevShells]:
-        async with trio.open_nursery() as nursery:
-            shells = DevShells(
-                inherit,
-                base,
-                state=str(self.state),
-                find_nix=lambda: find_nix(str(self.nix.folder), {}, str(self.root)),
-                nursery=nursery,
-            )
-            shells.subscribe(self.note)
-            with trio.fail_after(WAIT_S):
-                yield shells
-            nursery.cancel_scope.cancel()
-
-    def note(self) -> None:
-        self.told += 1
-
-    def client(self, **fields: Any) -> Client:
-        found = self.project.stat()
-        mount = ProjectMount(
-            path=str(self.project), mount_point="/project", device=found.st_dev, inode=found.st_ino
-        )
-        return Client(name="t", scope="t", project=mount, **fields)
-
-    async def settled(self, shells: DevShells, client: Client | None = None) -> Environment:
-        """The shell when nothing more is done for it."""
-        client = client or self.client()
-        while (event := self.pending(shells, client)) is not None:
-            await event.wait()
-        environment = shells.environment(client)
-        assert environment is not None
-        return environment
-
-    @staticmethod
-    def pending(shells: DevShells, client: Client) -> trio.Event | None:
-        environment = shells.environment(client)
-        assert environment is not None
-        event = shells.settled(client.project)
-        assert (event is None) == (environment.pending is None)
-        return event
-
-    def evaluations(self) -> int:
-        return sum("print-dev-env" in call["arguments"] for call in self.nix.calls())
+from nsmd.values import Environment
 
 
 @pytest.fixture

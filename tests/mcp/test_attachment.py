@@ -301,6 +301,54 @@ async def test_output_that_is_no_unicode_leaves_the_line_json() -> None:
         assert text_of(await peer.call(CODE)) == "a\ufffd\x00\x1b\u2028b"
 
 
+# Variables of the client that the configuration asks for.
+
+
+async def test_variables_are_asked_for_and_go_with_calls() -> None:
+    runner = FakeRunner()
+    runner.inherit = ("TOKEN", "UNSET")
+    async with attachment(runner) as peer:
+        answer = await peer.attach(inherits=True)
+        assert answer["inherit"] == ["TOKEN", "UNSET"]
+        await peer.send({"nsm": 1, "inherited": {"TOKEN": "secret", "OTHER": "dropped"}})
+        await peer.initialize()
+        await peer.start("tools/call", call_params(CODE))
+        execution = await runner.next()
+        assert execution.request.client.inherited == (("TOKEN", "secret"),)
+        assert "secret" not in repr(execution.request)
+        execution.finish()
+
+
+async def test_an_older_shim_is_not_asked() -> None:
+    runner = FakeRunner(echo)
+    runner.inherit = ("TOKEN",)
+    async with attachment(runner) as peer:
+        assert "inherit" not in await peer.attach()
+        await peer.initialize()
+        assert text_of(await peer.call(CODE)) == "print(1)"
+
+
+async def test_nobody_is_asked_for_nothing() -> None:
+    async with attachment(FakeRunner(echo)) as peer:
+        assert "inherit" not in await peer.attach(inherits=True)
+        await peer.initialize()
+        assert text_of(await peer.call(CODE)) == "print(1)"
+
+
+@pytest.mark.parametrize("inherited", [3, None, {"TOKEN": 3}, {"TOKEN": "x" * 100_000}])
+async def test_variables_that_cannot_be_used_are_left_out(inherited: object) -> None:
+    runner = FakeRunner()
+    runner.inherit = ("TOKEN",)
+    async with attachment(runner) as peer:
+        await peer.attach(inherits=True)
+        await peer.send({"nsm": 1, "inherited": inherited})
+        await peer.initialize()
+        await peer.start("tools/call", call_params(CODE))
+        execution = await runner.next()
+        assert execution.request.client.inherited == ()
+        execution.finish()
+
+
 # Clients that go away, and ones that do not listen.
 
 

@@ -62,7 +62,20 @@ async def test_it_introduces_itself_and_nothing_more(tmp_path: Path) -> None:
             },
             "cwd": str(tmp_path),
             "pid": running.process.pid,
+            "inherits": True,
         }
+
+
+async def test_it_tells_what_it_is_asked_for(tmp_path: Path) -> None:
+    variables = {"TOKEN": "t \udcff", "OTHER": "never", "EMPTY": ""}
+    wanted = ["TOKEN", "EMPTY", "UNSET", 3]
+    async with (
+        fake_supervisor(tmp_path) as supervisor,
+        shim(supervisor.path, variables, cwd=tmp_path) as running,
+    ):
+        peer, _ = await supervisor.attached(inherit=wanted)
+        assert await peer.receive() == {"nsm": 1, "inherited": {"TOKEN": "t \udcff", "EMPTY": ""}}
+        await handshake(running, peer)
 
 
 async def test_a_variable_that_is_no_utf8_arrives_as_it_was(tmp_path: Path) -> None:

@@ -195,6 +195,9 @@ class FakeShells:
     def rows(self) -> Sequence[Environment]:
         return list(self.shells.values())
 
+    def is_current(self, environment: Environment) -> bool:
+        return environment.source in {row.source for row in self.rows()}
+
     def subscribe(self, changed: Callable[[], None]) -> None:
         self.changed = changed
 

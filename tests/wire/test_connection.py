@@ -70,6 +70,19 @@ SERVER_CASES: list[tuple[ServerMessage, dict[str, Any]]] = [
             }
         },
     ),
+    (
+        SERVER_HELLO._replace(inherit=("TOKEN",)),
+        {
+            "hello": {
+                **HELLO_WIRE,
+                "name": "nsm-supervisor",
+                "scope": "",
+                "pid": 7,
+                "rights": ["read", "run", "manage"],
+                "inherit": ["TOKEN"],
+            }
+        },
+    ),
     (Result(1, {"a": 1}), {"id": 1, "result": {"a": 1}}),
     (
         Event(1, "output", {"stream": "stdout", "text": "x"}),

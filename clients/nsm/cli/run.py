@@ -161,6 +161,7 @@ class _Execution:
             timeout_s=options.timeout,
             project=self._project,
             stream=not options.json,
+            inherit=self._client.server.inherit,
         )
         wire = self._client.call("run", arguments, on_event=self._show, interruptible=True)
         result = RunResult.from_wire(wire)

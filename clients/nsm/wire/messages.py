@@ -35,6 +35,8 @@ class Hello(NamedTuple):
         capabilities: what the peer understands beyond this protocol version's base.
         pid: the server's process id; None from a client.
         rights: what the connection may do (``read``, ``run``, ``manage``); empty from a client.
+        inherit: names of variables whose values the server wants with code for the project's own
+            shell; empty from a client.
         version: protocol version.
     """
 
@@ -44,6 +46,7 @@ class Hello(NamedTuple):
     capabilities: tuple[str, ...] = ()
     pid: int | None = None
     rights: tuple[str, ...] = ()
+    inherit: tuple[str, ...] = ()
     version: int = PROTOCOL_VERSION
 
 
@@ -201,6 +204,8 @@ def _hello_to_wire(hello: Hello) -> dict[str, Any]:
     }
     if hello.pid is not None:
         wire |= {"pid": hello.pid, "rights": list(hello.rights)}
+    if hello.inherit:
+        wire["inherit"] = list(hello.inherit)
     return wire
 
 
@@ -226,6 +231,7 @@ def _hello_from_wire(value: object) -> Hello:
         capabilities=_hello_words(wire, "capabilities"),
         pid=pid,
         rights=_hello_words(wire, "rights"),
+        inherit=_hello_words(wire, "inherit"),
         version=version,
     )
 

@@ -173,6 +173,7 @@ class _Connection:
                     program_version=__version__,
                     pid=os.getpid(),
                     rights=tuple(sorted(self._rights)),
+                    inherit=tuple(self._services.registry.inherit),
                 )
                 self._send(ours)
                 self._services.registry.greet(message.name or "unknown", message.scope or "cli")

@@ -14,6 +14,7 @@ from nsmd.catalog import Listed
 from nsmd.control import arguments, building, filing, joining, pooling, running
 from nsmd.control.call import Call, Operation, Right
 from nsmd.execution import Execution
+from nsmd.limits import check_inherited
 from nsmd.listing import as_row
 from nsmd.session import Session
 from nsmd.values import Client, EnvironmentProblem, OutputSink, ProjectMount, RunRequest
@@ -42,8 +43,13 @@ async def _status(call: Call) -> dict[str, Any]:
 
 def _submit(call: Call, on_output: OutputSink | None = None) -> Execution:
     args = call.args
+    inherited = check_inherited(
+        call.services.registry.inherit, arguments.optional_map(args, "variables") or {}
+    )
     request = RunRequest(
-        client=Client(name=call.client, scope=call.scope, project=_project(call)),
+        client=Client(
+            name=call.client, scope=call.scope, project=_project(call), inherited=inherited
+        ),
         env=arguments.text(args, "env"),
         code=arguments.text(args, "code"),
         session=arguments.optional_text(args, "session"),
@@ -188,8 +194,8 @@ def _listed(listed: Listed, cold_starts: Mapping[str, str]) -> dict[str, Any]:
         "name": item.name,
         "interpreter": item.interpreter,
         "description": item.description,
-        "available": item.problem is None,
-        "problem": item.problem,
+        "available": item.problem is None and item.pending is None,
+        "problem": item.problem or item.pending,
         "source": item.source,
         "program": item.program,
         "timeout_s": item.timeout_s,

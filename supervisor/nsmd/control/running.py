@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Protocol
 
 import trio
@@ -18,6 +19,7 @@ from nsmd.control.call import Call, Operation
 from nsmd.control.outgoing import MAX_WAITING_BYTES
 from nsmd.control.stream import OutputStream
 from nsmd.execution import Execution
+from nsmd.pending import patiently
 from nsmd.values import OutputSink, RunResult
 
 NO_ENVIRONMENT = (UnknownEnvironmentError, EnvironmentUnavailableError)
@@ -61,7 +63,7 @@ def streaming(submit: Submit) -> Operation:
             execution = submit(call, stream.put)
         except NO_ENVIRONMENT:
             await call.services.registry.look()
-            execution = submit(call, stream.put)
+            execution = await patiently(partial(submit, call, stream.put), call.on_cancel)
         call.on_cancel(execution.interrupt)
         try:
             if not await _send_output_until_done(call, stream, execution):
@@ -77,7 +79,7 @@ def streaming(submit: Submit) -> Operation:
 
 async def _carry_out_after_look(call: Call, submit: Submit) -> dict[str, Any]:
     await call.services.registry.look()
-    execution = submit(call)
+    execution = await patiently(partial(submit, call), call.on_cancel)
     call.on_cancel(execution.interrupt)
     try:
         return result_to_wire(await execution.wait())

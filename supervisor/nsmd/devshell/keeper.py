@@ -14,12 +14,12 @@ from dataclasses import dataclass, field, replace
 
 import trio
 
-from nsm.wire.errors import NixUnavailableError, NsmError
+from nsm.wire.errors import NsmError
 from nsmd.devshell import files
 from nsmd.devshell.evaluation import Place, Shell, evaluate, load
 from nsmd.devshell.files import FlakeState
 from nsmd.devshell.script import setup_steps
-from nsmd.nix.program import Nix
+from nsmd.nix.program import NixFinder
 from nsmd.nix.progress import Progress
 from nsmd.values import Client, Environment, ProjectMount, ReadOnlyBind, SetupStep
 
@@ -44,9 +44,6 @@ MAX_PROJECTS = 64
 
 _Directory = tuple[str, int, int]
 """A project's path and identity; its mount point makes no difference to nix."""
-
-FindNix = Callable[[], Nix | NixUnavailableError]
-"""Blocks for some 30 ms."""
 
 
 @dataclass(slots=True)
@@ -88,7 +85,7 @@ class DevShells:
         inherit: names of the variables that shells have from their clients.
         base: gives the environment whose Bash runs the shells.
         state: directory for what nix said.
-        find_nix: looks for nix.
+        nix: finds nix when it is needed.
         nursery: owns the evaluations; cancelling it stops them.
     """
 
@@ -98,15 +95,14 @@ class DevShells:
         base: Callable[[], Environment | None],
         *,
         state: str,
-        find_nix: FindNix,
+        nix: NixFinder,
         nursery: trio.Nursery,
     ) -> None:
         self.inherit = tuple(inherit)
         self._base = base
         self._state = state
-        self._find_nix = find_nix
+        self._nix = nix
         self._nursery = nursery
-        self._nix: Nix | None = None
         self._limiter = trio.CapacityLimiter(AT_ONCE)
         self._projects: OrderedDict[_Directory, _Project] = OrderedDict()
         self._subscribers: list[Callable[[], None]] = []
@@ -138,6 +134,10 @@ class DevShells:
     def rows(self) -> Sequence[Environment]:
         """The shell of each project that is known."""
         return [self._environment(known, "/project", ()) for known in self._projects.values()]
+
+    def is_current(self, environment: Environment) -> bool:
+        """Whether it is a shell as its project's flake has it now, with some client's values."""
+        return any(environment.setup in known.steps.values() for known in self._projects.values())
 
     def settled(self, project: ProjectMount | None) -> trio.Event | None:
         """Set when the evaluation that goes on has ended; None if none does."""
@@ -282,17 +282,12 @@ class DevShells:
         shell = await trio.to_thread.run_sync(load, known.place, key, extra)
         if shell is not None:
             return shell
-        if self._nix is None:
-            found = await trio.to_thread.run_sync(self._find_nix)
-            if not isinstance(found, Nix):
-                raise found
-            self._nix = found
 
         def note(progress: Progress, _log_bytes: int) -> None:
             known.progress = progress
 
         began = trio.current_time()
-        shell = await evaluate(self._nix, known.place, key, extra, note)
+        shell = await evaluate(await self._nix.find(), known.place, key, extra, note)
         log.info(
             "the development shell of %s took %.1f s: %d store paths",
             known.place.project,
@@ -303,7 +298,6 @@ class DevShells:
 
     def _failed(self, known: _Project, why: str) -> None:
         log.warning("no development shell of %s: %s", known.place.project, why)
-        self._nix = None  # another one may be there next time
         known.shell, known.binds = None, ()
         known.problem = f"{why}\nThe whole log: {known.place.log_path}"
         known.failed_s = trio.current_time()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -13,6 +13,7 @@ from nsm.wire.errors import BadRequestError, NsmError
 from nsmd.artifacts import metadata
 from nsmd.artifacts.metadata import MetadataError, Said
 from nsmd.artifacts.sources import sources_of
+from nsmd.limits import Variables, check_inherited
 from nsmd.values import Sources
 
 ATTACH_VERSION = 1
@@ -48,6 +49,8 @@ class Attach:
         idle_timeout_s, max_lifetime_s: the client's limits for new sessions; None for the
             configured ones.
         sources: of environments that are for clients with this entry only.
+        inherits: the shim tells further variables if it is asked.
+        inherited: those.
     """
 
     variables: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -58,6 +61,8 @@ class Attach:
     idle_timeout_s: float | None = None
     max_lifetime_s: float | None = None
     sources: Sources | None = None
+    inherits: bool = False
+    inherited: Variables = field(default=(), repr=False)
 
 
 def parse_attach(line: bytes) -> Attach:
@@ -99,7 +104,24 @@ def parse_attach(line: bytes) -> Attach:
         idle_timeout_s=_seconds("SESSION_IDLE_TIMEOUT", variables) or said.idle_timeout_s,
         max_lifetime_s=_seconds("SESSION_MAX_LIFETIME", variables) or said.max_lifetime_s,
         sources=sources,
+        inherits=attach.get("inherits") is True,
     )
+
+
+def parse_inherited(line: bytes, wanted: Sequence[str]) -> Variables:
+    """Check the line that answers a question for variables.
+
+    Raises:
+        BadRequestError: it does not.
+    """
+    try:
+        message = _mapping(jsonlines.parse(line))
+    except ValueError:
+        message = None
+    given = None if message is None else _mapping(message.get("inherited"))
+    if given is None:
+        raise BadRequestError('The second line must be {"nsm": 1, "inherited": {...}}.')
+    return check_inherited(wanted, given)
 
 
 def _said(sources: Sources | None) -> Said:
@@ -111,9 +133,14 @@ def _said(sources: Sources | None) -> Said:
         return Said()  # which is told where its environments are listed
 
 
-def accepted(*, version: str, pid: int) -> bytes:
-    """The line that answers a good attach line."""
-    return _line({"nsm": ATTACH_VERSION, "ok": True, "program_version": version, "pid": pid})
+def accepted(*, version: str, pid: int, inherit: Sequence[str] = ()) -> bytes:
+    """The line that answers a good attach line.
+
+    Args:
+        inherit: names of variables that the shim is to tell in a line of its own.
+    """
+    told = {"nsm": ATTACH_VERSION, "ok": True, "program_version": version, "pid": pid}
+    return _line({**told, "inherit": list(inherit)} if inherit else told)
 
 
 def refused(error: NsmError) -> bytes:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
+from dataclasses import replace
 
 import trio
 
 from nsm._version import __version__
 from nsm.wire.errors import BadRequestError, NsmError
-from nsmd.mcp.attach import accepted, parse_attach, refused
+from nsmd.limits import Variables
+from nsmd.mcp.attach import accepted, parse_attach, parse_inherited, refused
 from nsmd.mcp.load import EndpointLoader
 from nsmd.mcp.render import MAX_RESULT_CHARS
 from nsmd.mcp.seam import Runner
@@ -57,7 +60,11 @@ async def serve_attachment(
                 runner.attached(variables=attach.variables, cwd=attach.cwd, sources=attach.sources)
             )
             serve = await endpoint.serve()
-            await stream.send_all(accepted(version=__version__, pid=os.getpid()))
+            wanted = runner.inherit if attach.inherits else ()
+            await stream.send_all(accepted(version=__version__, pid=os.getpid(), inherit=wanted))
+            if wanted:
+                line, rest = await _first_line(stream, rest)
+                attach = replace(attach, inherited=_inherited(line, wanted))
         except NsmError as error:
             log.warning("attachment refused: %s", error)
             await _send_last(stream, refused(error))
@@ -70,6 +77,15 @@ async def serve_attachment(
         except Exception:
             # The one catch-all of this connection: the client sees it end, the rest lives.
             log.exception("attachment of pid %d failed", attach.pid)
+
+
+def _inherited(line: bytes, wanted: Sequence[str]) -> Variables:
+    """What the shim tells of variables; nothing rather than no client at all."""
+    try:
+        return parse_inherited(line, wanted)
+    except BadRequestError as error:
+        log.warning("a client's variables are left out: %s", error)
+        return ()
 
 
 async def _first_line(stream: trio.abc.ReceiveStream, first_bytes: bytes) -> tuple[bytes, bytes]:

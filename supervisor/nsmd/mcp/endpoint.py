@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -47,6 +48,7 @@ from nsmd.mcp.render import ToolReply, render_error, render_result
 from nsmd.mcp.router import Call, Era, Router
 from nsmd.mcp.seam import Execution, Runner
 from nsmd.mcp.text import clean
+from nsmd.pending import patiently
 from nsmd.values import Client, ProjectMount, RunRequest, RunResult
 
 log = logging.getLogger(__name__)
@@ -255,7 +257,8 @@ class Endpoint:
                 execution = self._runner.submit(request, on_output)
             except NO_ENVIRONMENT:
                 await self._runner.look()
-                execution = self._runner.submit(request, on_output)
+                submit = partial(self._runner.submit, request, on_output)
+                execution = await _submit_patiently(submit, ctx, feed)
         except BadProjectError:
             self._mount = None  # another directory may be there, or meant, next time
             raise
@@ -304,6 +307,7 @@ class Endpoint:
             sources=attach.sources,
             idle_timeout_s=attach.idle_timeout_s,
             max_lifetime_s=attach.max_lifetime_s,
+            inherited=attach.inherited,
         )
 
     async def _project(self, ctx: Context) -> tuple[ProjectMount | None, str]:
@@ -375,6 +379,29 @@ async def _ask_first_root(ctx: Context) -> str | None:
     return None
 
 
+async def _submit_patiently(
+    submit: Callable[[], Execution], ctx: Context, feed: ProgressFeed | None
+) -> Execution:
+    """Submit a call of an environment that is being made, when it is there."""
+    if feed is None:
+        return await patiently(submit)
+    execution: Execution | NsmError
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(feed.run, partial(_report, ctx))
+        try:
+            execution = await patiently(submit)
+        except NsmError as error:
+            execution = error  # raised in a nursery, it would be in a group
+        nursery.cancel_scope.cancel()
+    if isinstance(execution, NsmError):
+        raise execution
+    return execution
+
+
+async def _report(ctx: Context, seconds: float, text: str) -> None:
+    await ctx.session.report_progress(seconds, None, text)
+
+
 async def _result_of(execution: Execution, ctx: Context, feed: ProgressFeed | None) -> RunResult:
     """Wait for an execution and report its output meanwhile.
 
@@ -402,11 +429,8 @@ async def _result_of(execution: Execution, ctx: Context, feed: ProgressFeed | No
 async def _outcome_reported(
     execution: Execution, ctx: Context, feed: ProgressFeed
 ) -> RunResult | NsmError:
-    async def report(seconds: float, text: str) -> None:
-        await ctx.session.report_progress(seconds, None, text)
-
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(feed.run, report)
+        nursery.start_soon(feed.run, partial(_report, ctx))
         outcome = await _outcome_of(execution)
         nursery.cancel_scope.cancel()
     return outcome

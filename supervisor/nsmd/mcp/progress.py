@@ -33,6 +33,7 @@ class ProgressFeed:
         self._chars = 0
         self._skipped = 0
         self._arrived = trio.Event()
+        self._started_s: float | None = None
 
     def take(self, output: Output) -> None:
         """Note a piece of output; never blocks (an `nsmd.values.OutputSink`)."""
@@ -45,11 +46,12 @@ class ProgressFeed:
         self._arrived.set()
 
     async def run(self, report: Report) -> None:
-        """Report until cancelled.
+        """Report until cancelled; it may be run again.
 
         Cancellation: output that was not reported yet is dropped; the result has it.
         """
-        started = last = trio.current_time()
+        last = trio.current_time()
+        started = self._started_s = self._started_s or last
         while True:
             with trio.move_on_at(last + MAX_SILENCE_S):
                 await self._arrived.wait()

@@ -70,6 +70,11 @@ class Runner(Protocol):
     async def look(self) -> None:
         """Look for environments again: one may have come a moment ago."""
 
+    @property
+    def inherit(self) -> Sequence[str]:
+        """Names of variables that clients hand on to their project's own shell."""
+        ...
+
     def resolve_project(
         self, *, variables: Mapping[str, str], root: str | None, cwd: str | None
     ) -> tuple[ProjectMount | None, str]:

@@ -1,0 +1,239 @@
+"""Calls of a project's shell, from its evaluation to its sessions, without jails."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from fake_nix import FakeNix
+from fakes import CAPABILITIES, PYTHON, FakeAgent, FakeJail, FakeLauncher, launching, no_usage
+from flake_world import ATTRIBUTE, BASH, World
+from nsm import operations
+from nsm.wire.errors import BadRequestError, EnvironmentUnavailableError, StartFailedError
+from nsmd import conversation, pending
+from nsmd.catalog import Catalog
+from nsmd.devshell import keeper
+from nsmd.limits import MAX_INHERITED_BYTES, check_inherited
+from nsmd.pending import EnvironmentPendingError, patiently
+from nsmd.registry import Registry
+from nsmd.settings import PoolSettings, Settings
+from nsmd.values import Client, RunRequest, RunResult
+
+
+async def able(agent: FakeAgent, jail: FakeJail) -> None:
+    """An agent that can set environments up, and answers with what it was told of that."""
+    await agent.be_ready([*CAPABILITIES, "setup"])
+    assert agent.hello is not None
+    while True:
+        frame = await agent.receive()
+        if frame["type"] == "execute":
+            setup = agent.hello.get("setup", {})
+            names = [step["name"] for step in setup.get("steps", [])]
+            await agent.answer(frame, stdout=f"{setup.get('interpreter')} {names}")
+
+
+@asynccontextmanager
+async def registry_of(
+    world: World, *inherit: str, settings: Settings | None = None, launcher: FakeLauncher
+) -> AsyncGenerator[Registry]:
+    async with world.shells(*inherit) as shells, trio.open_nursery() as sessions:
+        async with trio.open_nursery() as upkeep:
+            registry = Registry(
+                settings or Settings(pool=PoolSettings(max_spares=0)),
+                Catalog([PYTHON, BASH], shells),
+                launcher,
+                home="/home/user",
+                sessions=sessions,
+                upkeep=upkeep,
+                measure=no_usage,
+                shells=shells,
+            )
+            yield registry
+            upkeep.cancel_scope.cancel()
+        registry.close()
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+    monkeypatch.setattr(keeper, "LOOK_AGAIN_S", 0.0)
+    return World(tmp_path, FakeNix(tmp_path / "nix"))
+
+
+async def run(registry: Registry, client: Client, session: str | None = None) -> RunResult:
+    request = RunRequest(client=client, env="project", code="x", session=session)
+    execution = await patiently(lambda: registry.submit(request))
+    return await execution.wait()
+
+
+async def test_a_call_waits_for_the_evaluation_and_others_do_not(world: World) -> None:
+    gate = world.root / "gate"
+    os.mkfifo(gate)
+    world.has_shell(("gate", str(gate)))
+    async with (
+        launching(able) as launcher,
+        registry_of(world, launcher=launcher) as registry,
+        trio.open_nursery() as nursery,
+    ):
+        client = world.client()
+        request = RunRequest(client=client, env="project", code="x")
+        with pytest.raises(EnvironmentPendingError, match=r"nix has been at .* its log is"):
+            registry.submit(request)
+        results: list[RunResult] = []
+
+        async def call() -> None:
+            results.append(await run(registry, client))
+
+        nursery.start_soon(call)
+        other = registry.submit(RunRequest(client=client, env="bash", code="x"))
+        assert (await other.wait()).outcome.stdout == "None []"
+        assert not results
+        names = [e.name for e in registry.environments(client) if e.problem is None]
+        assert names == ["python", "bash", "project"]
+        await trio.to_thread.run_sync(gate.write_text, "")
+    assert results[0].outcome.stdout == "bash ['the development shell', 'shellHook', 'the end']"
+    assert results[0].env == "project"
+
+
+async def test_a_failed_evaluation_is_an_error_of_the_call(world: World) -> None:
+    world.nix.builds(ATTRIBUTE, ("fail", "undefined variable 'foo'"))
+    async with launching(able) as launcher, registry_of(world, launcher=launcher) as registry:
+        with pytest.raises(EnvironmentUnavailableError, match="undefined variable 'foo'"):
+            await run(registry, world.client())
+        request = RunRequest(client=world.client(), env="bash", code="x")
+        assert (await registry.submit(request).wait()).outcome.exit_code == 0
+
+
+async def test_sessions_have_their_own_clients_values(world: World) -> None:
+    world.has_shell()
+    settings = Settings(pool=PoolSettings(min_spares=1))
+    async with (
+        launching(able) as launcher,
+        registry_of(world, "TOKEN", settings=settings, launcher=launcher) as registry,
+    ):
+        assert registry.inherit == ("TOKEN",)
+        one = world.client(inherited=(("TOKEN", "first secret"),))
+        other = world.client(inherited=(("TOKEN", "second secret"),))
+        for client, name in ((one, "a"), (one, "b"), (other, "c"), (other, "d")):
+            await run(registry, client, name)
+        values = {
+            session.name: session.spec.environment.variables for session in registry.live_sessions()
+        }
+        assert values == {
+            **dict.fromkeys("ab", (("TOKEN", "first secret"),)),
+            **dict.fromkeys("cd", (("TOKEN", "second secret"),)),
+        }
+        for kind in registry.pool.kinds:
+            spares = {s.spec.environment.variables for s in [*kind.ready, *kind.starting]}
+            assert spares <= {kind.spec.environment.variables}
+        told = repr([*registry.live_sessions(), *registry.pool.kinds, await registry.describe()])
+        assert "secret" not in told
+
+
+async def test_a_session_outlives_a_change_of_the_flake(world: World) -> None:
+    world.has_shell()
+    async with launching(able) as launcher, registry_of(world, launcher=launcher) as registry:
+        before = await run(registry, world.client(), "a")
+        (world.project / "flake.nix").write_text("{ broken")
+        world.nix.builds(ATTRIBUTE, ("fail", "syntax error"))
+        again = await run(registry, world.client(), "a")
+        assert (again.session_id, again.created) == (before.session_id, False)
+        with pytest.raises(EnvironmentUnavailableError, match="syntax error"):
+            await run(registry, world.client(), "b")
+
+
+async def test_spares_of_an_older_shell_go(world: World) -> None:
+    world.has_shell()
+    settings = Settings(pool=PoolSettings(min_spares=1))
+    async with (
+        launching(able) as launcher,
+        registry_of(world, settings=settings, launcher=launcher) as registry,
+    ):
+        await run(registry, world.client())
+        (older,) = [k for k in registry.pool.kinds if k.spec.environment.name == "project"]
+        (world.project / "flake.nix").write_text("{ }")
+        world.nix.builds(ATTRIBUTE, *shell_of(world, "other-env"))
+        await run(registry, world.client())
+        (newer,) = [k for k in registry.pool.kinds if k.spec.environment.name == "project"]
+        assert newer.spec != older.spec
+
+
+def shell_of(world: World, name: str) -> list[tuple[str, object]]:
+    root = world.store / name
+    root.mkdir()
+    world.nix.builds(str(root), ("print", f"{root}\n"))
+    sample = (Path(__file__).parent / "samples" / "nix-2.8.json").read_text()
+    return [("profile", str(root)), ("print", sample)]
+
+
+async def test_an_agent_that_is_too_old_is_said_to_be(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(conversation, "EXIT_GRACE_S", 0.05)
+    world.has_shell()
+
+    async def old(agent: FakeAgent, jail: FakeJail) -> None:
+        await agent.send({"type": "ready", "protocol": 1, "capabilities": CAPABILITIES})
+        with pytest.raises(EOFError):
+            await agent.receive()
+
+    async with launching(old) as launcher, registry_of(world, launcher=launcher) as registry:
+        with pytest.raises(StartFailedError, match="its agent is too old to set an environment up"):
+            await run(registry, world.client())
+
+
+# Waiting, without anything to wait for.
+
+
+async def test_patience_ends(autojump_clock: MockClock) -> None:
+    tries = 0
+
+    def submit() -> None:
+        nonlocal tries
+        tries += 1
+        raise EnvironmentPendingError("project", "it takes its time", trio.Event())
+
+    with pytest.raises(EnvironmentPendingError, match="it takes its time"):
+        await patiently(submit)
+    assert (trio.current_time() - autojump_clock.current_time(), tries) == (0, 2)
+
+
+async def test_waiting_can_be_cancelled(autojump_clock: MockClock) -> None:
+    def submit() -> None:
+        raise EnvironmentPendingError("project", "it takes its time", trio.Event())
+
+    began = trio.current_time()
+    with pytest.raises(EnvironmentPendingError):
+        await patiently(submit, on_cancel=lambda cancel: cancel())
+    assert trio.current_time() - began < pending.PATIENCE_S
+
+
+@pytest.mark.parametrize("value", [3, None, "a\0b", "\ud800"])
+def test_what_cannot_be_a_variable_is_refused(value: object) -> None:
+    with pytest.raises(BadRequestError, match="value of A"):
+        check_inherited(["A"], {"A": value})
+
+
+def test_only_what_was_asked_for_counts() -> None:
+    assert check_inherited(["B", "A", "C"], {"A": "1", "B": "\udcff", "X": 3}) == (
+        ("A", "1"),
+        ("B", "\udcff"),
+    )
+    with pytest.raises(BadRequestError, match="at most"):
+        check_inherited(["A"], {"A": "x" * (MAX_INHERITED_BYTES + 1)})
+
+
+def test_the_command_line_tells_what_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOKEN", "secret")
+    monkeypatch.setenv("ODD", "\udcff")
+    monkeypatch.delenv("UNSET", raising=False)
+    asked = ("TOKEN", "ODD", "UNSET")
+    told = operations.run_arguments("x", env="project", inherit=asked)
+    assert told == {"env": "project", "code": "x", "variables": {"TOKEN": "secret"}}
+    assert "variables" not in operations.run_arguments("x", env="python", inherit=asked)
+    assert "variables" not in operations.run_arguments("x", env="project")
