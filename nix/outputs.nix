@@ -36,8 +36,11 @@ let
       library = libraryFor pkgs;
     };
 
-  # What the modules need of the flake.
-  shared = { inherit libraryFor packagesFor; };
+  # What the modules take from the flake, made of the nixpkgs that it pins.
+  shared = {
+    packageFor = system: (packagesFor (pkgsFor system)).nsm;
+    presetsFor = system: (libraryFor (pkgsFor system)).presets;
+  };
 
   packages =
     system:

@@ -1,7 +1,7 @@
 # nsm for one user: its programs, its configuration, its environments, and a supervisor that the
 # first connection to its socket starts.
 #
-# Type: { packagesFor, libraryFor } -> module of home-manager
+# Type: { packageFor, presetsFor } (./options.nix) -> module of home-manager
 shared:
 {
   config,

@@ -1,11 +1,11 @@
 # The options that both modules have, and what follows from them.
 #
-# Type: { packagesFor, libraryFor } -> { config, lib, pkgs } -> { options, program, configFile }
-#   packagesFor : pkgs -> packages (../packages.nix)
-#   libraryFor  : pkgs -> library (../lib)
-#   program     : nsm with the environments that the options name
-#   configFile  : config.toml, checked when it is built; null where `settings` is empty
-{ packagesFor, libraryFor }:
+# Type: { packageFor, presetsFor } -> { config, lib, pkgs } -> { options, program, configFile }
+#   packageFor : SYSTEM -> derivation (../wrapper.nix)
+#   presetsFor : SYSTEM -> { NAME = artifact }
+#   program    : [artifact] -> nsm with the presets that are wanted, and those
+#   configFile : config.toml, checked when it is built; null where `settings` is empty
+{ packageFor, presetsFor }:
 {
   config,
   lib,
@@ -14,7 +14,10 @@
 let
   inherit (lib) mkOption types;
   cfg = config.services.nsm;
-  library = libraryFor pkgs;
+  inherit (pkgs.stdenv.hostPlatform) system;
+  presets = presetsFor system;
+  # Without looking at packages: options are listed on every system.
+  presetNames = builtins.attrNames (import ../environments { inherit pkgs; });
   format = pkgs.formats.toml { };
 in
 {
@@ -23,7 +26,7 @@ in
 
     package = mkOption {
       type = types.package;
-      default = (packagesFor pkgs).nsm;
+      default = packageFor system;
       defaultText = lib.literalExpression "nsm.packages.\${system}.nsm";
       description = ''
         nsm without environments; {option}`services.nsm.presets` and
@@ -33,8 +36,8 @@ in
     };
 
     presets = mkOption {
-      type = types.listOf (types.enum (builtins.attrNames library.presets));
-      default = builtins.attrNames library.presets;
+      type = types.listOf (types.enum presetNames);
+      default = presetNames;
       example = [ "python" ];
       description = ''
         Which of nsm's own environments there are. What is left out is made of the host's own
@@ -72,11 +75,11 @@ in
     };
   };
 
-  program = sandboxes: cfg.package.override {
-    metadataJson = import ../registryOf.nix (
-      map (name: library.presets.${name}) cfg.presets ++ sandboxes
-    );
-  };
+  program =
+    sandboxes:
+    cfg.package.override {
+      metadataJson = import ../registryOf.nix (map (name: presets.${name}) cfg.presets ++ sandboxes);
+    };
 
   configFile =
     let
