@@ -14,6 +14,7 @@ in
   fromToml = import ./fromToml.nix { inherit pkgs library; };
   jail = import ./jail.nix { inherit pkgs; };
   flake = import ./flake.nix { inherit pkgs library; };
+  modules = import ./modules.nix { inherit pkgs library; };
   package = import ./package.nix { inherit pkgs; };
   registryOf = import ./registryOf.nix { inherit library; };
   units = import ./units.nix { inherit pkgs; };
