@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Any, Self
 
+    from nsm.builds import AsyncBuilds
     from nsm.operations import OnEntry, OnOutput
     from nsm.transfers import Transfer
     from nsm.wire.messages import ClientMessage, ServerMessage
@@ -315,6 +316,13 @@ class AsyncClient:
         """The environments, those that cannot be used included."""
         wire = await self.call("envs")
         return [EnvironmentRow.from_wire(row) for row in results.rows(wire, "environments")]
+
+    @property
+    def builds(self) -> AsyncBuilds:
+        """Environments that Nix builds."""
+        from nsm.builds import AsyncBuilds  # noqa: PLC0415  # few programs ask
+
+        return AsyncBuilds(self)
 
     async def pool(self) -> PoolReport:
         """The sessions that are kept ready, how many there should be, and why."""

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Any, Self
 
+    from nsm.builds import Builds
     from nsm.interrupts import Interrupts
     from nsm.operations import OnEntry, OnOutput
     from nsm.transfers import Transfer
@@ -366,6 +367,13 @@ class Client:
         """The environments, those that cannot be used included."""
         wire = self.call("envs")
         return [EnvironmentRow.from_wire(row) for row in results.rows(wire, "environments")]
+
+    @property
+    def builds(self) -> Builds:
+        """Environments that Nix builds."""
+        from nsm.builds import Builds  # noqa: PLC0415  # few programs ask
+
+        return Builds(self)
 
     def pool(self) -> PoolReport:
         """The sessions that are kept ready, how many there should be, and why."""

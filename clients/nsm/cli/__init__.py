@@ -11,6 +11,7 @@
     transcript.py   what was run in a session and what came of it, as text; pure
     places.py       the operands of `cp`; pure
     localfiles.py   files here, read, and written whole or not at all
+    builds.py       environments that Nix builds, and how a build comes along
     progress.py     how far a long copy has come
 
 Each verb is a module with ``parser()`` and ``main(arguments) -> exit code``: it parses, makes one

@@ -41,14 +41,16 @@ def candidates(words: list[str]) -> list[str]:
         return _beginning(current, list(VERBS))
     if before[0] not in VERBS:
         return []
-    parser = load(before[0]).parser()
+    parser, given = load(before[0]).parser(), before[1:]
+    if given and (action := parser.action(given[0])) is not None:
+        parser, given = action, given[1:]
     options = parser.options()
-    value = options.get(before[-1]) if len(before) > 1 else None
+    value = options.get(given[-1]) if given else None
     if value is not None:
         return _values(value, current)
     if current.startswith("-"):
-        return _beginning(current, [option for option in options if option not in before[1:]])
-    return _operand(parser, before[1:], current)
+        return _beginning(current, [option for option in options if option not in given])
+    return _operand(parser, given, current)
 
 
 def _operand(parser: Parser, before: list[str], current: str) -> list[str]:
@@ -59,6 +61,8 @@ def _operand(parser: Parser, before: list[str], current: str) -> list[str]:
         return _beginning(current, choices)
     if "SESSION" in parser.operands():
         return _values("SESSION", current)
+    if "BUILT" in parser.operands():
+        return _values("BUILT", current)
     if "SOURCE" in parser.operands():
         return _places(before, current)
     return []
@@ -83,6 +87,8 @@ def _values(kind: str, current: str) -> list[str]:
             return [DIRECTORIES]
         case "ENV":
             return _beginning(current, _environments())
+        case "BUILT":
+            return _beginning(current, _built())
         case "NAME":
             return _beginning(current, [name for name, _ in _sessions() if name])
         case "SESSION":
@@ -95,6 +101,14 @@ def _environments() -> list[str]:
     try:
         with Client(autostart=False) as client:
             return [row.name for row in client.envs() if row.available]
+    except (NsmError, OSError):
+        return []
+
+
+def _built() -> list[str]:
+    try:
+        with Client(autostart=False) as client:
+            return [row.name for row in client.builds.list_all()]
     except (NsmError, OSError):
         return []
 

@@ -21,6 +21,7 @@ VERBS = {
     "kill": "end sessions",
     "interrupt": "stop what runs in a session, and keep the session",
     "envs": "list what there is to run code in",
+    "env": "build environments with Nix, and keep them",
     "pool": "show the sessions that are kept ready, and why so many",
     "status": "show the supervisor's state",
     "shutdown": "end the supervisor and all sessions",

@@ -48,6 +48,18 @@ class Parser(argparse.ArgumentParser):
         """Add ``--json``."""
         self.add_argument("--json", action="store_true", help=f"print {what} as JSON")
 
+    def add_actions(self) -> Actions:
+        """Words that each have options of their own; the one that is given is in ``action``."""
+        return Actions(self)
+
+    def action(self, word: str) -> Parser | None:
+        """The parser of one of these words; None where it is none."""
+        for action in self._actions:
+            if isinstance(action.choices, dict):
+                parser: Parser | None = action.choices.get(word)
+                return parser
+        return None
+
     def options(self) -> dict[str, str | None]:
         """Each option as it is typed, with the name of its value, None where it takes none."""
         return {
@@ -70,6 +82,34 @@ class Parser(argparse.ArgumentParser):
             if not action.option_strings:
                 return list(action.choices or [])
         return []
+
+
+class Actions:
+    """The words of a parser that each have options of their own."""
+
+    def __init__(self, parser: Parser) -> None:
+        self._verb = parser.prog.removeprefix("nsm ")
+        self._actions = parser.add_subparsers(
+            dest="action", metavar="ACTION", required=True, parser_class=_ActionParser
+        )
+
+    def add(self, word: str, does: str, epilog: str = "") -> Parser:
+        """One more; returns its parser."""
+        return self._actions.add_parser(
+            word,
+            help=does,
+            verb=f"{self._verb} {word}",
+            description=f"{does[0].upper()}{does[1:]}.",
+            epilog=epilog,
+        )
+
+
+class _ActionParser(Parser):
+    """Made by argparse, which has an idea of its own of the program's name."""
+
+    def __init__(self, *, verb: str, description: str, epilog: str, prog: str) -> None:
+        del prog
+        super().__init__(verb, description, epilog)
 
 
 def seconds(text: str) -> float:
