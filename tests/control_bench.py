@@ -87,6 +87,12 @@ class Peer:
         assert isinstance(message, Result)
         return message.result
 
+    async def next_event(self) -> dict[str, Any]:
+        """What the next message, an event, tells."""
+        message = await self.next()
+        assert isinstance(message, Event)
+        return message.data
+
     async def call(self, op: str, **args: Any) -> dict[str, Any]:
         return await self.answer(await self.start(op, **args))
 

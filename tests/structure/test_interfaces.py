@@ -12,6 +12,7 @@ import pytest
 import sandbox_agent
 from nsm.cli.main import VERBS
 from nsm.wire import connection, errors, frames, sessions
+from nsm.wire.builds import BuildProgress, BuiltRow
 from nsm.wire.pool import PoolKind, PoolMemory, PoolTotals
 from nsm.wire.results import RunResult, SessionRow
 from nsm.wire.transcripts import (
@@ -71,6 +72,13 @@ def test_the_fields_of_the_pool() -> None:
     section = PAGE[PAGE.index("`nsm pool --json` prints") : PAGE.index("`nsm logs --json` prints")]
     assert names(table("kind", after="`nsm pool --json`")) == list(PoolKind._fields)
     assert set(PoolTotals._fields + PoolMemory._fields) <= set(re.findall(r"\w+", section))
+
+
+def test_the_fields_of_a_built_environment() -> None:
+    rows = table("built environment", after="nsm env ls --json")
+    assert names([row[:1] for row in rows]) == list(BuiltRow._fields)
+    (progress,) = [row[1] for row in rows if row[0] == "`progress`"]
+    assert set(BuildProgress._fields) <= set(re.findall(r"\w+", progress))
 
 
 def test_the_events_of_logs() -> None:

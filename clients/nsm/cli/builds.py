@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from nsm.wire.builds import BuildProgress, BuiltRow
 
 _EVERY_S = 0.2
+_NOTICEABLE_S = 1.0
 _WIDTH = 100
 
 _LOCAL = re.compile(r"(path:|git\+file:(?://)?)?(\.{1,2}(?:/[^#?]*)?)([#?].*)?", re.DOTALL)
@@ -158,10 +159,13 @@ class Progress:
                 self._shown = True
                 self._draw(line(row))
             return
-        phase = "waiting" if row.state == "queued" else row.progress.phase
+        waits = row.state == "queued"
+        if waits and (row.since_s or 0) < _NOTICEABLE_S:
+            return
+        phase = "waiting for other builds" if waits else row.progress.phase
         if self._phases.get(row.reference) != phase:
             self._phases[row.reference] = phase
-            sys.stderr.write(f"nsm: {render.visible(row.name)}: {phase}\n")
+            sys.stderr.write(f"nsm: {render.visible(f'{row.name}: {phase}')}\n")
             sys.stderr.flush()
 
     @staticmethod

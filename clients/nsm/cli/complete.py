@@ -61,8 +61,9 @@ def _operand(parser: Parser, before: list[str], current: str) -> list[str]:
         return _beginning(current, choices)
     if "SESSION" in parser.operands():
         return _values("SESSION", current)
-    if "BUILT" in parser.operands():
-        return _values("BUILT", current)
+    for kind in ("BUILT", "ENV"):
+        if kind in parser.operands():
+            return _values(kind, current)
     if "SOURCE" in parser.operands():
         return _places(before, current)
     return []

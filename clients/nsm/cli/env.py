@@ -106,7 +106,8 @@ def _tell(
         terminal.out_json(plain if options.action == "update" else plain[0])
     for row in rows:
         if row.going_on:
-            terminal.note(f"{render.visible(row.name)} {_LEFT}; `nsm env log -f` shows how")
+            name = render.visible(row.name)
+            terminal.note(f"{name} {_LEFT}; `nsm env log -f {name}` shows how")
         elif row.state == "failed":
             terminal.note(render.error(row.error or "its build failed", row.hint or ""))
         elif not options.json:

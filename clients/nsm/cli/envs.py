@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
 
 from nsm.cli import render, terminal
-from nsm.cli.options import EXIT_OK, Parser
+from nsm.cli.options import EXIT_FAILED, EXIT_OK, Parser
 from nsm.client import Client
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nsm.wire.builds import BuiltRow
+    from nsm.wire.results import EnvironmentRow
 
 
 def parser() -> Parser:
@@ -14,9 +21,11 @@ def parser() -> Parser:
     parser = Parser(
         "envs",
         "List the environments, also those that cannot be used here, with the reason.",
-        "LIMIT is the default and the upper limit of one run.",
+        "LIMIT is the default and the upper limit of one run. With ENV, all that is known of one\n"
+        "is shown, and why its last build failed if Nix builds it; exits 1 where there is none.",
     )
-    parser.add_json("an array of objects")
+    parser.add_argument("env", nargs="?", metavar="ENV", help="show this one in detail")
+    parser.add_json("an array of objects, or with ENV an object")
     return parser
 
 
@@ -25,8 +34,44 @@ def main(arguments: list[str]) -> int:
     options = parser().parse_args(arguments)
     with Client() as client:
         rows = client.envs()
+        if options.env is not None:
+            return _show(client, options.env, rows, as_json=options.json)
     if options.json:
         terminal.out_json([row._asdict() for row in rows])
     else:
         terminal.out(render.environments(rows, os.path.expanduser("~")))
     return EXIT_OK
+
+
+def _show(client: Client, name: str, rows: Sequence[EnvironmentRow], *, as_json: bool) -> int:
+    """One environment: what can be used, what is the matter, and how it was built."""
+    found = [row for row in rows if name in (row.name, *row.aliases)]
+    built = next(
+        (row for row in client.builds.list_all() if name in (row.name, row.reference)), None
+    )
+    if not found and built is None:
+        known = ", ".join(dict.fromkeys(row.name for row in rows if row.name))
+        terminal.note(render.error(f"no environment {name!r}", f"There are: {known}"))
+        return EXIT_FAILED
+    if as_json:
+        plain = {
+            "environments": [row._asdict() for row in found],
+            "build": None if built is None else built.to_plain(),
+        }
+        terminal.out_json(plain)
+    else:
+        terminal.out(_text(found, built))
+    return EXIT_OK
+
+
+def _text(found: Sequence[EnvironmentRow], built: BuiltRow | None) -> str:
+    lines = [line for row in found for line in render.environment(row)]
+    if built is None:
+        return render.listing(lines)
+    from nsm.cli import builds  # noqa: PLC0415  # most are not built
+
+    lines += builds.detail(built)
+    text = render.listing(lines)
+    if built.error is None:
+        return text
+    return f"{text}\n\n{render.error(built.error, built.hint or '')}"

@@ -188,6 +188,35 @@ def _environment_note(row: EnvironmentRow) -> str:
     return f"{row.description}{preload}{stateless}{cold}{only}"
 
 
+def environment(row: EnvironmentRow) -> list[tuple[str, str]]:
+    """All that is known of one, as names and texts for `listing`."""
+    lines = [("name", ", ".join((row.name or "-", *row.aliases)))]
+    if row.available:
+        lines += [
+            (
+                "interpreter",
+                f"{row.interpreter}, {row.program}" if row.program else row.interpreter,
+            ),
+            ("description", row.description),
+            ("limits", f"{duration(row.timeout_s)} a run, {row.memory_mb} MiB a session"),
+        ]
+    lines.append(("source", row.source))
+    optional = [
+        ("unavailable", row.problem),
+        ("preloaded", ", ".join(row.preload)),
+        ("sessions", None if row.keeps_state or not row.available else "none: single runs only"),
+        ("starts slowly", row.cold_start),
+        ("only for", row.only_for),
+    ]
+    return [*lines, *((name, text) for name, text in optional if text)]
+
+
+def listing(lines: Sequence[tuple[str, str]]) -> str:
+    """Names and texts, aligned."""
+    width = max((len(name) for name, _ in lines), default=0) + 2
+    return "\n".join(f"{name:<{width}}{visible(text)}" for name, text in lines)
+
+
 def pool(report: PoolReport, home: str) -> str:
     """The table of `nsm pool` and a line of totals."""
     totals, memory_ = report.totals, report.memory

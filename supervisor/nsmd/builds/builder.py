@@ -84,7 +84,9 @@ class Builder:
                 self.look, path, building.reference, building.given_name
             )
         except NsmError as error:
-            os.write(log_fd, f"nsm: {error.message}\n".encode(errors="replace"))
+            # What follows the first line is the end of this very log.
+            text = error.message.partition("\n")[0]
+            os.write(log_fd, f"nsm: {text}\n".encode(errors="replace"))
             raise
         finally:
             os.close(log_fd)

@@ -47,7 +47,7 @@ def problem(building: Building, now_s: float) -> EnvironmentProblem | None:
             name=building.name,
             where=where,
             why=f"it is being built; {log} shows how",
-            explain=lambda: f"{so_far(attempt)}; {log} shows how. Try again later",
+            explain=lambda: f"{so_far(attempt)}; {log} shows how",
         )
     if building.failed is None:
         return None

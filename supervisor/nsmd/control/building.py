@@ -135,6 +135,8 @@ def _row(building: Building) -> dict[str, Any]:
         "since_s": since_s,
         "progress": attempt.progress.to_plain() if attempt is not None else None,
         "error": failed.message if failed is not None else None,
-        "hint": failed.hint if failed is not None else None,
+        "hint": (failed.hint or f"`nsm env log {building.name}` shows all of its log.")
+        if failed is not None
+        else None,
         "cause": failed.cause if failed is not None else None,
     }

@@ -179,7 +179,7 @@ def _listed(listed: Listed, cold_starts: Mapping[str, str]) -> dict[str, Any]:
             "interpreter": "",
             "description": "",
             "available": False,
-            "problem": item.why,
+            "problem": item.explain() if item.explain is not None else item.why,
             "source": item.where,
             "program": "",
             "timeout_s": 0.0,

@@ -1,0 +1,269 @@
+"""`nsm env` and `nsm envs ENV` against a fake supervisor; references that begin here."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import samples
+from fakesupervisor import Exchange, FakeSupervisor
+from nsm.cli import builds
+from nsm.cli import main as cli
+from nsm.cli.complete import candidates
+from nsm.wire.builds import BuiltRow
+from nsm.wire.errors import BadRequestError, UnknownEnvironmentError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+    from typing import TypeAlias
+
+    Nsm: TypeAlias = Callable[..., tuple[int, str, str]]
+
+TIMEOUT_S = 20
+PROGRESS = {
+    "phase": "building",
+    "activity": "building pandas-2.2 (checkPhase)",
+    "built": 3,
+    "to_build": 12,
+    "copied": 0,
+    "to_copy": 0,
+    "downloaded_bytes": 5 << 20,
+    "to_download_bytes": 50 << 20,
+}
+READY: dict[str, Any] = {
+    "name": "science",
+    "reference": "github:me/envs#science",
+    "state": "ready",
+    "wanted_by": ["nsm env add"],
+    "path": "/nix/store/x-science",
+    "built_at": 1.0,
+    "since_s": None,
+    "progress": None,
+    "cause": None,
+    "error": None,
+    "hint": None,
+}
+BUILDING = {**READY, "state": "building", "path": None, "built_at": None, "since_s": 62.0}
+BUILDING["progress"] = PROGRESS
+FAILED = {
+    **READY,
+    "name": "bad",
+    "state": "failed",
+    "path": None,
+    "built_at": None,
+    "cause": "error: no\x1b[31m",
+    "error": "`nix build` failed.\nerror: no\x1b[31m",
+    "hint": "Look at its log.",
+}
+
+
+@pytest.fixture(autouse=True)
+def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    path = str(tmp_path / "control.sock")
+    monkeypatch.setenv("NSM_SOCKET", path)
+    monkeypatch.chdir(tmp_path)
+    return path
+
+
+@pytest.fixture
+def supervisor(path: str) -> Iterator[FakeSupervisor]:
+    with FakeSupervisor(path) as supervisor:
+        yield supervisor
+
+
+@pytest.fixture
+def nsm(capsys: pytest.CaptureFixture[str]) -> Nsm:
+    """Runs a command; its exit code and what it said."""
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        try:
+            code = cli.main(list(arguments))
+        except SystemExit as end:
+            code = end.code if isinstance(end.code, int) else -1
+        return code, *capsys.readouterr()
+
+    return run
+
+
+def test_add_waits_and_shows_phases(supervisor: FakeSupervisor, nsm: Nsm) -> None:
+    def add(exchange: Exchange) -> dict[str, Any]:
+        for row in (BUILDING, BUILDING, {**BUILDING, "progress": {**PROGRESS, "phase": "x\x07"}}):
+            exchange.emit("progress", {"environment": row})
+        return {"environment": READY}
+
+    supervisor.handlers["env_add"] = add
+    assert nsm("env", "add", "./envs#science", "--name", "science") == (
+        0,
+        "science is ready: /nix/store/x-science\n",
+        "nsm: science: building\nnsm: science: x\\x07\n",
+    )
+    assert supervisor.requests[-1].args == {
+        "reference": f"{os.getcwd()}/envs#science",
+        "name": "science",
+        "wait": True,
+    }
+
+
+def test_add_that_fails(supervisor: FakeSupervisor, nsm: Nsm) -> None:
+    supervisor.handlers["env_add"] = lambda _: {"environment": FAILED}
+    code, out, err = nsm("env", "add", "github:me/envs#bad")
+    assert (code, out) == (1, "")
+    assert err == "nsm: `nix build` failed.\nerror: no\\x1b[31m\nLook at its log.\n"
+    code, out, _ = nsm("env", "add", "github:me/envs#bad", "--json")
+    assert (code, json.loads(out)) == (1, FAILED)
+
+
+def test_add_without_waiting(supervisor: FakeSupervisor, nsm: Nsm) -> None:
+    supervisor.handlers["env_add"] = lambda _: {"environment": BUILDING}
+    code, out, err = nsm("env", "add", "github:me/envs#science", "--no-wait")
+    assert (code, out) == (0, "")
+    assert "science goes on being built in the background; `nsm env log -f science`" in err
+    assert supervisor.requests[-1].args["wait"] is False
+
+
+def test_ctrl_c_leaves_the_build_going_on(supervisor: FakeSupervisor, path: str) -> None:
+    def add(exchange: Exchange) -> dict[str, Any]:
+        exchange.emit("progress", {"environment": BUILDING})
+        assert exchange.cancelled.wait(TIMEOUT_S)
+        return {"environment": BUILDING}
+
+    supervisor.handlers["env_add"] = add
+    command = [sys.executable, "-m", "nsm.cli", "env", "add", "github:me/envs#science"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        assert process.stderr.readline() == "nsm: science: building\n"
+        process.send_signal(2)
+        assert "goes on being built" in process.stderr.read()
+        assert process.wait(TIMEOUT_S) == 130
+
+
+def test_what_the_supervisor_refuses(supervisor: FakeSupervisor, nsm: Nsm) -> None:
+    def refuse(_: Exchange) -> dict[str, Any]:
+        raise BadRequestError("'-x' is no reference to a flake.", hint="Like this.")
+
+    supervisor.handlers["env_add"] = refuse
+    assert nsm("env", "add", "--", "-x") == (
+        1,
+        "",
+        "nsm: '-x' is no reference to a flake.\nLike this.\n",
+    )
+
+
+def test_ls(supervisor: FakeSupervisor, nsm: Nsm) -> None:
+    other = {**READY, "wanted_by": ["config.toml"], "name": "lab"}
+    kept = {**FAILED, "path": "/nix/store/old"}
+    rows = [READY, BUILDING, other, FAILED, kept]
+    supervisor.handlers["env_list"] = lambda _: {"environments": rows}
+    code, out, _ = nsm("env", "ls")
+    assert code == 0
+    header, *lines = out.splitlines()
+    assert header.split() == "NAME STATE BUILT REFERENCE NOTE".split()
+    assert lines[0].startswith("science  ready")
+    note = "building pandas-2.2 (checkPhase), 3 of 12 built, 5.0 MiB of 50.0 MiB, 1m02s"
+    assert lines[1].endswith(note)
+    assert lines[2].endswith("named by config.toml")
+    assert lines[3].endswith("error: no\\x1b[31m")
+    assert lines[4].endswith("(the one built before is used)")
+    code, out, _ = nsm("env", "ls", "--json")
+    assert json.loads(out) == rows
+    supervisor.handlers["env_list"] = lambda _: {"environments": []}
+    assert "nsm env add" in nsm("env", "ls")[1]
+
+
+def test_update_says_what_is_new(supervisor: FakeSupervisor, nsm: Nsm) -> None:
+    new = {**READY, "path": "/nix/store/y-science"}
+    supervisor.handlers["env_list"] = lambda _: {"environments": [READY]}
+    supervisor.handlers["env_update"] = lambda _: {"environments": [new]}
+    assert nsm("env", "update") == (0, "science is new: /nix/store/y-science\n", "")
+    supervisor.handlers["env_update"] = lambda _: {"environments": [READY, FAILED]}
+    code, out, err = nsm("env", "update", "science", "bad")
+    assert (code, out) == (1, "science is up to date\n")
+    assert "error: no" in err
+
+
+def test_rm(supervisor: FakeSupervisor, nsm: Nsm) -> None:
+    error = UnknownEnvironmentError("No environment 'x' is built by nsm.", hint="There are: a.")
+    supervisor.handlers["env_remove"] = lambda _: {
+        "removed": [{"name": "science", "reference": "r"}],
+        "errors": [{"target": "x", "error": error.to_wire()}],
+    }
+    assert nsm("env", "rm", "science", "x") == (
+        1,
+        "removed science\n",
+        "nsm: No environment 'x' is built by nsm.\nThere are: a.\n",
+    )
+
+
+def test_log(supervisor: FakeSupervisor, nsm: Nsm) -> None:
+    def log(exchange: Exchange) -> dict[str, Any]:
+        exchange.emit("log", {"text": "one\n\ttwo\x1b[2J\n"})
+        return {"environment": READY}
+
+    supervisor.handlers["env_log"] = log
+    assert nsm("env", "log", "science") == (0, "one\n\ttwo\N{REPLACEMENT CHARACTER}[2J\n", "")
+    supervisor.handlers["env_log"] = lambda _: {"environment": READY}
+    assert nsm("env", "log", "science")[2] == "nsm: nothing was built of science yet\n"
+
+
+def test_one_environment_in_detail(supervisor: FakeSupervisor, nsm: Nsm) -> None:
+    environments = [
+        samples.environment_row(name="python", aliases=["py"]),
+        samples.environment_row(name="bad", available=False, problem="its build failed"),
+    ]
+    supervisor.handlers["envs"] = lambda _: {"environments": environments}
+    supervisor.handlers["env_list"] = lambda _: {"environments": [FAILED]}
+    code, out, _ = nsm("envs", "py")
+    assert code == 0
+    assert out.startswith("name         python, py\n")
+    code, out, _ = nsm("envs", "bad")
+    assert code == 0
+    assert "unavailable  its build failed\n" in out
+    assert out.endswith("\n\n`nix build` failed.\nerror: no\\x1b[31m\nLook at its log.\n")
+    code, out, _ = nsm("envs", "bad", "--json")
+    assert json.loads(out)["build"] == FAILED
+    assert nsm("envs", "nope") == (
+        1,
+        "",
+        "nsm: no environment 'nope'\nThere are: python, bad\n",
+    )
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        (".#x", "{here}#x"),
+        ("./a b#x", "{here}/a%20b#x"),
+        ("..", "{above}"),
+        ("path:.#x", "path:{here}#x"),
+        ("git+file:./a?ref=main#x", "git+file://{here}/a?ref=main#x"),
+        ("github:me/envs#x", "github:me/envs#x"),
+        ("/a/b#x", "/a/b#x"),
+        ("nixpkgs#hello", "nixpkgs#hello"),
+        (".hidden#x", ".hidden#x"),
+    ],
+)
+def test_references_that_begin_here(typed: str, meant: str) -> None:
+    here = os.getcwd()
+    assert builds.absolute(typed) == meant.format(here=here, above=os.path.dirname(here))
+
+
+def test_the_line_on_a_terminal() -> None:
+    row = BuiltRow.from_wire(BUILDING)
+    assert builds.line(row).startswith("science: building pandas-2.2 (checkPhase), 3 of 12 built")
+    assert builds.line(BuiltRow.from_wire(READY)) == ""
+    queued = BuiltRow.from_wire({**BUILDING, "state": "queued"})
+    assert builds.line(queued) == "science: waits for other builds, 1m02s"
+
+
+def test_completion(supervisor: FakeSupervisor) -> None:
+    supervisor.handlers["env_list"] = lambda _: {"environments": [READY, FAILED]}
+    assert candidates(["env", "u"]) == ["update"]
+    assert candidates(["env", "rm", ""]) == ["bad", "science"]
+    assert candidates(["env", "log", "-"]) == ["--follow", "--help", "-f", "-h"]
+    assert candidates(["env", "add", ""]) == []

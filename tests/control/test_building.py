@@ -1,0 +1,131 @@
+"""Operations on environments that Nix builds, with a nix that does as it is told."""
+
+from __future__ import annotations
+
+import os
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from artifact_files import write_artifact
+from control_bench import Bench, Peer, bench
+from fake_nix import FakeNix
+from nsm.wire.errors import BadRequestError, ForbiddenError, UnknownEnvironmentError
+from nsm.wire.messages import Cancel
+
+
+@pytest.fixture
+def nix(tmp_path: Path) -> FakeNix:
+    return FakeNix(tmp_path / "bin")
+
+
+def opened(nix: FakeNix, tmp_path: Path) -> AbstractAsyncContextManager[Bench]:
+    return bench(search_path=str(nix.folder), directory=str(tmp_path / "state"))
+
+
+def science(nix: FakeNix, tmp_path: Path, *before: tuple[str, Any]) -> str:
+    path = str(write_artifact(tmp_path / "store", "science"))
+    return nix.builds("science", *before, ("out", path))
+
+
+def rows_of(peer: Peer) -> list[dict[str, Any]]:
+    return [event.data["environment"] for event in peer.events if event.event == "progress"]
+
+
+async def test_adding_tells_how_it_comes_along(nix: FakeNix, tmp_path: Path) -> None:
+    reference = science(nix, tmp_path, ("log", ["making it"]))
+    async with opened(nix, tmp_path) as it:
+        peer = await it.connect()
+        answer = await peer.call("env_add", reference=reference, wait=True)
+        row = answer["environment"]
+        assert (row["name"], row["state"], row["error"]) == ("science", "ready", None)
+        assert row["wanted_by"] == ["nsm env add"]
+        assert {row["state"] for row in rows_of(peer)} >= {"queued"}
+        assert (await peer.call("env_list"))["environments"] == [row]
+        envs = {row["name"]: row for row in (await peer.call("envs"))["environments"]}
+        assert envs["science"]["available"]
+        peer.events.clear()
+        await peer.call("env_log", target="science")
+        assert "science> making it" in "".join(event.data["text"] for event in peer.events)
+
+
+async def test_who_goes_leaves_the_build_behind(nix: FakeNix, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+    reference = science(nix, tmp_path, ("gate", str(gate)))
+    async with opened(nix, tmp_path) as it:
+        peer = await it.connect()
+        id_ = await peer.start("env_add", reference=reference, wait=True)
+        await peer.next()
+        await cancelled(peer, id_)
+        row = (await peer.answer(id_))["environment"]
+        assert row["state"] in ("queued", "building")
+        gone = await it.connect()
+        await gone.start("env_log", target="science", follow=True)
+        await gone.stream.aclose()
+        envs = {row["name"]: row for row in (await peer.call("envs"))["environments"]}
+        assert "so far" in envs["science"]["problem"]
+        follow = await peer.start("env_log", target="science", follow=True)
+        async with await trio.open_file(gate, "w"):
+            pass
+        assert (await peer.answer(follow))["environment"]["state"] == "ready"
+
+
+async def cancelled(peer: Peer, id_: int) -> None:
+    await peer.send(Cancel(id_))
+
+
+async def test_following_a_log_ends_when_the_client_wants(nix: FakeNix, tmp_path: Path) -> None:
+    reference = nix.builds("slow", ("log", ["first"]), ("hang", None))
+    async with opened(nix, tmp_path) as it:
+        peer = await it.connect()
+        await peer.call("env_add", reference=reference)
+        id_ = await peer.start("env_log", target="slow", follow=True)
+        text = ""
+        while "it hangs now" not in text:
+            text += (await peer.next_event())["text"]
+        await cancelled(peer, id_)
+        assert (await peer.answer(id_))["environment"]["state"] == "building"
+        removed = await peer.call("env_remove", targets=["slow", "nothing"])
+        assert [row["name"] for row in removed["removed"]] == ["slow"]
+        assert [row["target"] for row in removed["errors"]] == ["nothing"]
+        assert (await peer.call("env_list"))["environments"] == []
+
+
+async def test_a_failure_is_in_the_row(nix: FakeNix, tmp_path: Path) -> None:
+    reference = nix.builds("bad", ("log", ["gcc: no"]), ("fail", "builder failed"))
+    async with opened(nix, tmp_path) as it:
+        peer = await it.connect()
+        row = (await peer.call("env_add", reference=reference, wait=True))["environment"]
+        assert row["cause"] == "error: builder failed"
+        assert "bad> gcc: no" in row["error"]
+        assert "nsm env log bad" in row["hint"]
+        science(nix, tmp_path)
+        nix.builds("bad", ("out", str(tmp_path / "store" / "science")))
+        (row,) = (await peer.call("env_update", targets=["bad"], wait=True))["environments"]
+        assert (row["name"], row["state"], row["cause"]) == ("science", "ready", None)
+
+
+async def test_what_cannot_be_meant(nix: FakeNix, tmp_path: Path) -> None:
+    async with opened(nix, tmp_path) as it:
+        peer = await it.connect()
+        with pytest.raises(BadRequestError, match="begins with '-'"):
+            await peer.call("env_add", reference="--expr")
+        with pytest.raises(BadRequestError, match="targets"):
+            await peer.call("env_remove")
+        with pytest.raises(UnknownEnvironmentError, match="nothing"):
+            await peer.call("env_log", target="nothing")
+        with pytest.raises(UnknownEnvironmentError, match="nothing"):
+            await peer.call("env_update", targets=["nothing"])
+
+
+async def test_building_is_managing(nix: FakeNix, tmp_path: Path) -> None:
+    async with opened(nix, tmp_path) as it:
+        server = it.make_server(frozenset(("read", "run")), it.uid)
+        peer = await it.connect(server)
+        with pytest.raises(ForbiddenError):
+            await peer.call("env_add", reference="github:me/envs#x")
+    assert nix.calls() == []
