@@ -1,0 +1,126 @@
+"""Environments whose agents know less than ours, or that have none: what users see of that."""
+
+from __future__ import annotations
+
+import os
+import signal
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+import nsm
+from artifact_files import write_artifact, write_older, write_run_only
+from e2e_support import supervisor, wait_gone
+from realjail import needs_bwrap, open_directory
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+    from e2e_support import Supervisor
+
+pytestmark = [pytest.mark.jail, needs_bwrap]
+
+
+@pytest.fixture(scope="module")
+def shared() -> Generator[Supervisor]:
+    """A supervisor that has such environments."""
+    with tempfile.TemporaryDirectory(prefix="nsm-") as path, open_directory() as store:
+        sandboxes = Path(path) / "config" / "nsm" / "sandboxes"
+        sandboxes.mkdir(parents=True)
+        for artifact in (
+            write_artifact(store, "whole"),
+            write_older(store, "older"),
+            write_older(store, "tidy", interpreter="bash", wrapper="trap"),
+            write_run_only(store, "once"),
+        ):
+            (sandboxes / artifact.name).symlink_to(artifact)
+        with supervisor(Path(path)) as it:
+            yield it
+
+
+def test_an_older_session_keeps_its_state_until_its_time_limit(shared: Supervisor) -> None:
+    with shared.client() as client:
+        client.run("x = 42", env="older", session="old")
+        assert client.run("print(x)", env="older", session="old").stdout == "42\n"
+        result = client.run("while True: pass", env="older", session="old", timeout_s=0.5)
+        assert result.timed_out
+        assert result.exit_code == 124
+        assert result.interpreter_restarted
+        assert "can only be stopped as a whole" in result.restart_reason
+        again = client.run("print('x' in globals())", env="older", session="old")
+        assert again.stdout == "False\n"
+        assert "ran longer than 0.5 s" in str(again.session.replaced)
+        client.kill(["old"])
+
+
+def test_on_the_command_line_its_end_is_a_note(shared: Supervisor) -> None:
+    limited = ("nsm", "run", "-e", "older", "-s", "cli", "-t", "0.5", "while True: pass")
+    done = shared.run(*limited)
+    assert done.returncode == 124
+    assert "timed out after 0.5 s" in done.stderr
+    assert "its variables were lost" in done.stderr
+    once = shared.run("nsm", "run", "-e", "tidy", "-t", "0.5", "sleep 100")
+    assert once.returncode == 124
+
+
+def test_files_of_an_older_session_are_refused_with_what_to_do(shared: Supervisor) -> None:
+    shared.run("nsm", "run", "-e", "older", "-s", "files", "1")
+    done = shared.run("nsm", "cp", "-", "files:x.txt", stdin="hello")
+    assert done.returncode != 0
+    assert "too old for that" in done.stderr
+    assert "build that anew" in done.stderr
+    alive = shared.run("nsm", "run", "-e", "older", "-s", "files", "print(6 * 7)")
+    assert alive.stdout == "42\n"
+    shared.run("nsm", "kill", "files")
+
+
+def test_an_older_flood_is_shortened_and_the_session_lives(shared: Supervisor) -> None:
+    with shared.client() as client:
+        result = client.run("x = 1; print('y' * 30_000_000)", env="older", session="flood")
+        assert result.truncated["stdout"].omitted_bytes > 20_000_000
+        assert len(result.stdout) < 5_000_000
+        assert client.run("print(x)", env="older", session="flood").stdout == "1\n"
+        client.kill(["flood"])
+
+
+def test_run_only_code_is_limited_interrupted_and_forgotten(shared: Supervisor) -> None:
+    done = shared.run("nsm", "run", "-e", "once", "-t", "0.5", "while True: pass")
+    assert done.returncode == 124
+    assert "timed out" in done.stderr
+    assert shared.run("nsm", "run", "-e", "once", "print(6 * 7)").stdout == "42\n"
+    with shared.client() as client:
+        assert client.sessions() == []
+
+
+def test_a_killed_supervisor_leaves_no_process_of_artifacts() -> None:
+    with tempfile.TemporaryDirectory(prefix="nsm-") as path, open_directory() as store:
+        sandboxes = Path(path) / "config" / "nsm" / "sandboxes"
+        sandboxes.mkdir(parents=True)
+        for artifact in (
+            write_artifact(store, "whole"),
+            write_artifact(store, "cold", template=False),
+            write_older(store, "older"),
+            write_older(store, "tidy", wrapper="trap"),
+        ):
+            (sandboxes / artifact.name).symlink_to(artifact)
+        with supervisor(Path(path)) as it:
+            with it.client() as client:
+                for name in ("whole", "cold", "older", "tidy"):
+                    assert client.run("print(1)", env=name, session=name).stdout == "1\n"
+            left = [os.pidfd_open(pid) for pid in it.descendants()]
+            assert len(left) >= 8
+            os.kill(it.pid, signal.SIGKILL)
+            wait_gone(left)
+
+
+def test_nsm_says_where_templates_are_missing(shared: Supervisor) -> None:
+    with shared.client() as client:
+        client.run("1", env="older")
+        client.run("1", env="whole")
+        rows = {row.name: row for row in client.envs()}
+    assert "older artifact" in str(rows["older"].cold_start)
+    assert rows["whole"].cold_start is None
+    with pytest.raises(nsm.NsmError, match="keeps no state"), shared.client() as client:
+        client.run("1", env="once", session="s")
