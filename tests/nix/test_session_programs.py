@@ -16,7 +16,7 @@ import sandbox_agent
 from agent_process import ANSWER_TIMEOUT_S, AgentProcess, Interpreter, json_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Generator, Iterator
 
 pytestmark = pytest.mark.jail
 
@@ -118,7 +118,7 @@ class Template:
         self.ready: dict[str, Any] = json.loads(message)
 
     @contextmanager
-    def fork(self, interpreter: str) -> Iterator[socket.socket]:
+    def fork(self, interpreter: str) -> Generator[socket.socket]:
         """The channel of a new session, from `ready` on."""
         request = {
             "prestart": interpreter,

@@ -9,7 +9,7 @@ import re
 import socket
 import subprocess
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -117,7 +117,7 @@ print(json.dumps({
 
 
 @pytest.fixture(scope="session")
-def seen(python: Path) -> dict[str, object]:
+def seen(python: Path) -> dict[str, Any]:
     """What code sees that was started with a secret in the environment and open descriptors."""
     secret, other = os.pipe()
     try:
@@ -125,7 +125,7 @@ def seen(python: Path) -> dict[str, object]:
     finally:
         os.close(secret)
         os.close(other)
-    answered: dict[str, object] = json.loads(answer(done))
+    answered: dict[str, Any] = json.loads(answer(done))
     return answered
 
 
@@ -147,24 +147,24 @@ def test_variables_are_ours(bash: Path) -> None:
     assert [folder.startswith(store) for folder in path] == [True, True, True, False]
 
 
-def test_no_directory_of_the_host(seen: dict[str, object], python: Path) -> None:
+def test_no_directory_of_the_host(seen: dict[str, Any], python: Path) -> None:
     store = python.resolve().parts[1]
     expected = {"bin", "dev", "etc", "proc", "tmp", "workspace", store}
-    assert set(map(str, seen["root"] if isinstance(seen["root"], list) else [])) == expected
+    assert set(seen["root"]) == expected
 
 
-def test_etc_is_that_of_all_jails(seen: dict[str, object]) -> None:
+def test_etc_is_that_of_all_jails(seen: dict[str, Any]) -> None:
     assert seen["etc"] == {os.path.basename(path): text for path, text in SYNTHETIC_FILES}
 
 
-def test_no_privileges(seen: dict[str, object]) -> None:
+def test_no_privileges(seen: dict[str, Any]) -> None:
     assert seen["capabilities"] is True
     assert seen["no_new_privs"] == "1"
     assert seen["user"] == [1000, 1000]
     assert seen["kernel"] == ["Permission denied"]
 
 
-def test_everything_is_filtered_pid_1_included(seen: dict[str, object]) -> None:
+def test_everything_is_filtered_pid_1_included(seen: dict[str, Any]) -> None:
     assert seen["filter"] == ["2"]
 
 
@@ -175,11 +175,10 @@ def test_the_filter_is_that_of_all_jails(bash: Path) -> None:
         assert Path(path).read_bytes() == filter_program(platform.machine())
 
 
-def test_nothing_is_learnt_from_its_starter(seen: dict[str, object]) -> None:
-    starter = seen["starter"]
-    assert isinstance(starter, list)
+def test_nothing_is_learnt_from_its_starter(seen: dict[str, Any]) -> None:
+    _, command = seen["starter"]
     # The runner is nobody's secret; bwrap's command line has the project's path in it.
-    assert "bwrap" not in starter[1]
+    assert "bwrap" not in command
     assert "s3cret" not in json.dumps(seen)
     assert seen["descriptors"] == 4  # three and the directory that was listed
     assert seen["host"] == "nsm"
@@ -189,16 +188,14 @@ def test_keys_of_the_host_are_covered(bash: Path) -> None:
     assert answer(run(bash, "cat /proc/keys 2>/dev/null || :")) == ""
 
 
-def test_no_network(seen: dict[str, object]) -> None:
-    refused, unknown = seen["network"] if isinstance(seen["network"], list) else (None, None)
+def test_no_network(seen: dict[str, Any]) -> None:
+    refused, unknown = seen["network"]
     assert refused == "Network is unreachable"
     assert unknown is not None
 
 
-def test_only_three_places_are_writable(seen: dict[str, object]) -> None:
-    write = seen["write"]
-    assert isinstance(write, list)
-    assert set(write) == {"Read-only file system"}
+def test_only_three_places_are_writable(seen: dict[str, Any]) -> None:
+    assert set(seen["write"]) == {"Read-only file system"}
 
 
 def test_the_closure_alone_is_shown(place: standin.Place, python: Path) -> None:
@@ -297,9 +294,7 @@ def test_pid_1_is_told(bash: Path) -> None:
         ({"NSM_INFO_FD": "99"}, "NSM_INFO_FD is 99: there is no such descriptor."),
         ({"NSM_PROJECT_FD": "/tmp"}, "NSM_PROJECT_FD is '/tmp': expected digits."),
     ],
-    ids=lambda value: (
-        " ".join(f"{k}={v}" for k, v in value.items()) if isinstance(value, dict) else ""
-    ),
+    ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_what_cannot_be_is_said(
     bash: Path, project: Path, variables: dict[str, str], message: str
