@@ -157,7 +157,8 @@ class FakeRunner:
         for changed in self.subscribers:
             changed()
 
-    async def look(self) -> None:
+    async def look(self, client: Client) -> None:
+        del client
         self.looks += 1
         await trio.lowlevel.checkpoint()
         self.found()

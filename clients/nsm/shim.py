@@ -40,6 +40,7 @@ to start a supervisor."""
 
 PARSE_ERROR, INVALID_REQUEST, INTERNAL_ERROR = -32700, -32600, -32603  # JSON-RPC 2.0, section 5.1
 
+_LISTEN = "subscriptions/listen"
 _CHUNK_BYTES = 65536
 _PIPE_BYTES = 4096  # PIPE_BUF: what a pipe that polls writable takes without blocking (pipe(7))
 
@@ -150,6 +151,8 @@ class Relay:
         lines = self._lines.feed(chunk)
         if not chunk:
             self._stdin_open = False
+            # A stream of changes has no end that anybody would wait for.
+            self._calls = {k: call for k, call in self._calls.items() if call[0] != _LISTEN}
             self._deadline = time.monotonic() + self._drain_s
             lines = [self._lines.rest()]  # a last line may lack its end
         for line in lines:

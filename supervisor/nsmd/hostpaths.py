@@ -53,6 +53,11 @@ _HOME_MARKS = (".ssh", ".gnupg")
 _READ, _SEARCH = 0o4, 0o1
 
 
+def printable(path: str) -> str:
+    """A path for people, whatever bytes it has."""
+    return path if path.isprintable() else "".join(c if c.isprintable() else "\ufffd" for c in path)
+
+
 def is_within(path: str, directory: str) -> bool:
     """Whether a normalised absolute path is that directory or lies below; by components, so
     `/work-evil` does not lie in `/work`."""

@@ -71,8 +71,8 @@ class Discovery(Protocol):
         """While the block lasts, a client with these sources is there."""
         ...
 
-    async def look(self) -> None:
-        """Look again."""
+    async def look(self, client: Client | None) -> None:
+        """Look again for a client's, or for all."""
 
 
 class NothingToDiscover:
@@ -84,8 +84,9 @@ class NothingToDiscover:
         del own
         yield
 
-    async def look(self) -> None:
+    async def look(self, client: Client | None) -> None:
         """See `Discovery`."""
+        del client
 
 
 Measure = Callable[[Sequence[int]], Awaitable[Mapping[int, procstats.Usage]]]
@@ -180,9 +181,13 @@ class Registry:
         """Names of variables that clients hand on to their project's own shell."""
         return () if self._shells is None else self._shells.inherit
 
-    async def look(self) -> None:
-        """Look for environments again: somebody asks for what is not known."""
-        await self._discovery.look()
+    async def look(self, client: Client | None = None) -> None:
+        """Look for environments again: somebody asks for what is not known.
+
+        Args:
+            client: whose; None for all there are.
+        """
+        await self._discovery.look(client)
 
     def _environments_changed(self) -> None:
         self.pool.keep_only(self.catalog.reachable())

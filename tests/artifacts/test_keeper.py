@@ -64,7 +64,7 @@ class Kept:
 async def keeping(directory: Path) -> AsyncGenerator[Kept]:
     async with open_keeper() as it:
         kept = Kept(it, directory)
-        await it.look()
+        await it.first_look(directory)
         yield kept
 
 
@@ -145,7 +145,7 @@ async def test_many_changes_are_looked_at_together(tmp_path: Path) -> None:
 async def test_who_asks_need_not_wait_until_it_is_quiet(tmp_path: Path) -> None:
     async with keeping(tmp_path) as kept:
         artifact(tmp_path)
-        await kept.keeper.look()
+        await kept.keeper.look(tmp_path)
         assert kept.names == ["science"]
 
 
@@ -159,7 +159,7 @@ async def test_where_nothing_can_be_watched_it_is_looked_at_when_somebody_asks(
     async with keeping(tmp_path) as kept:
         assert "fs.inotify.max_user_instances" in kept.problems[0]
         artifact(tmp_path)
-        await kept.keeper.look()
+        await kept.keeper.look(tmp_path)
         assert kept.names == ["science"]
         assert len(kept.problems) == 1
 
@@ -178,7 +178,8 @@ async def test_one_that_hangs_holds_up_nobody_else(
         async with open_keeper() as it:
             reported = trio.Event()
             it.keep("hangs", "/net/somewhere", hang, lambda _: reported.set())
-            await it.look()
+            await it.first_look("hangs")
+            await it.look("hangs")
             assert not reported.is_set()
             kept = Kept(it, tmp_path)
             artifact(tmp_path)
@@ -195,7 +196,7 @@ async def test_what_is_ended_is_looked_at_no_more(tmp_path: Path) -> None:
         looks = kept.looks
         kept.keeper.end(tmp_path)
         kept.keeper.end(tmp_path)
-        await kept.keeper.look()
+        await kept.keeper.look(tmp_path)
         artifact(tmp_path)
         other = Kept(kept.keeper, tmp_path)
         await other.until(lambda: other.names == ["science"])

@@ -79,6 +79,13 @@ def test_a_call_that_is_never_answered_is_waited_for_only_so_long() -> None:
         assert b'"tools/call"' in bench.supervisor.recv(65536)
 
 
+def test_a_stream_of_changes_is_not_waited_for() -> None:
+    with relay(drain_s=1000) as bench:
+        os.write(bench.stdin, b'{"jsonrpc":"2.0","id":1,"method":"subscriptions/listen"}\n')
+        os.close(bench.stdin)
+        assert bench.ended() == 0
+
+
 def test_lines_on_their_way_to_the_supervisor_are_sent_before_the_end() -> None:
     with relay(drain_s=20) as bench:
         note = b'{"jsonrpc":"2.0","method":"notifications/x","params":{"a":"%s"}}\n' % (b"y" * 900)

@@ -47,6 +47,7 @@ def test_the_higher_rank_wins_in_the_place_of_the_lower(
     caplog.set_level(logging.INFO, "nsmd.catalog")
     catalog = Catalog([PYTHON, BASH])
     ranks = [rank for rank in Rank if Source(rank=rank).only_for is None]
+    ranks.remove(Rank.CONFIGURED)
     assert ranks == [Rank.HOST, Rank.METADATA, Rank.BUILT, Rank.DIRECTORY]
     for rank in reversed(ranks[1:]):
         catalog.put(Source(rank=rank), [built("python", f"/{rank.name}")])

@@ -101,7 +101,7 @@ def _values(kind: str, current: str) -> list[str]:
 def _environments() -> list[str]:
     try:
         with Client(autostart=False) as client:
-            return [row.name for row in client.envs() if row.available]
+            return [row.name for row in client.envs() if row.available and not row.only_for]
     except (NsmError, OSError):
         return []
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from nsmd.artifacts import metadata
 from nsmd.artifacts.metadata import Metadata, MetadataError, Programs
 from nsmd.artifacts.trail import DistrustError, Places, Trail
+from nsmd.hostpaths import printable
 from nsmd.names import ENVIRONMENT_NAME
 from nsmd.settings import Defaults
 from nsmd.values import Artifact, Environment, EnvironmentProblem
@@ -177,11 +178,6 @@ def _read_artifact(path: str, defaults: Defaults, trail: Trail, source: str) -> 
     )
     artifact = _artifact(described, programs, trail, required=False)
     return _environment(described, artifact, source)
-
-
-def printable(path: str) -> str:
-    """A path for people, whatever bytes it has."""
-    return "".join(c if c.isprintable() else "\ufffd" for c in path)
 
 
 class _Found:

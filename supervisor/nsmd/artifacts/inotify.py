@@ -102,8 +102,9 @@ class Inotify:
         return notices
 
     def close(self) -> None:
-        """Watch nothing more."""
-        os.close(self.fd)
+        """Watch nothing more; what is asked from now on fails."""
+        fd, self.fd = self.fd, -1
+        os.close(fd)
 
     def _call(self, name: str, *arguments: object) -> int:
         result: int = getattr(self._libc, name)(*arguments)

@@ -9,7 +9,7 @@ looked at, so that one that hangs holds up nobody but itself.
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 
@@ -76,12 +76,15 @@ class Keeper:
             kept.end()
 
     async def look(self, *keys: object) -> None:
-        """Have sources looked at again, and wait until they were, but not for long.
+        """Have these sources looked at again, and wait until they were, but not for long."""
+        await self._wait([kept.look_again() for key, kept in self._kept.items() if key in keys])
 
-        Args:
-            keys: which; all, if none are given.
-        """
-        waits = [kept.look_again() for key, kept in self._kept.items() if not keys or key in keys]
+    async def first_look(self, *keys: object) -> None:
+        """Wait until these sources were looked at, but not for long."""
+        await self._wait([kept.first for key, kept in self._kept.items() if key in keys])
+
+    @staticmethod
+    async def _wait(waits: Sequence[trio.Event]) -> None:
         with trio.move_on_after(LOOK_TIMEOUT_S) as scope:
             for looked in waits:
                 await looked.wait()
@@ -112,7 +115,11 @@ class Keeper:
 
 
 class _Kept:
-    """One source and its task."""
+    """One source and its task.
+
+    Attributes:
+        first: set after the first look.
+    """
 
     def __init__(
         self,
@@ -131,6 +138,7 @@ class _Kept:
         self._ended = False
         self._unsettled = False  # it changes as fast as it is looked at
         self._limiter = trio.CapacityLimiter(1)
+        self.first = trio.Event()
         self._next = trio.Event()  # set after the next look that begins
         self._stirred = trio.Event()
         self._asked = trio.Event()
@@ -161,6 +169,7 @@ class _Kept:
                         self._look_and_watch, abandon_on_cancel=True, limiter=self._limiter
                     )
                     self._report(scan)
+                    self.first.set()
                     looked.set()
                     if self._unsettled:
                         self._stirred.set()
@@ -168,6 +177,7 @@ class _Kept:
                     await self._quiet()
         finally:
             self._ended = True
+            self.first.set()
             self._next.set()
             if self._watches is not None:
                 self._watches.forget(self.stir)

@@ -10,14 +10,14 @@ from functools import partial
 from nsmd.artifacts.discovery import (
     METADATA_VARIABLE,
     Scan,
-    printable,
     scan_directory,
     scan_metadata,
 )
 from nsmd.artifacts.keeper import Keeper
 from nsmd.catalog import Catalog, Rank, Source, own_sources
+from nsmd.hostpaths import printable
 from nsmd.settings import Defaults
-from nsmd.values import EnvironmentProblem, Sources
+from nsmd.values import Client, EnvironmentProblem, Sources
 
 DIRECTORY_VARIABLE = "NIX_SANDBOX_DIR"
 FLAKES_VARIABLE = "NIX_SANDBOX_ENVS"
@@ -59,6 +59,7 @@ class Discovery:
         self._defaults = defaults
         self._owners = owners
         self._home = home
+        self._everyones = (Source(rank=Rank.METADATA), Source(rank=Rank.DIRECTORY))
         self._holders: dict[Source, int] = {}
 
     async def begin(self, named: Sources, usual: str) -> None:
@@ -75,7 +76,7 @@ class Discovery:
             self._keep_directory(directory, named.directory, expected=True)
         if named.metadata is not None:
             self._keep_metadata(Source(rank=Rank.METADATA), named.metadata)
-        await self._keeper.look()
+        await self._keeper.first_look(*self._everyones)
 
     @asynccontextmanager
     async def opened(self, own: Sources | None) -> AsyncGenerator[None]:
@@ -91,8 +92,7 @@ class Discovery:
                     self._keep_directory(source, source.of, expected=True)
                 else:
                     self._keep_metadata(source, source.of)
-            if new:
-                await self._keeper.look(*new)
+            await self._keeper.first_look(*sources)
             yield
         finally:
             for source in sources:
@@ -102,9 +102,17 @@ class Discovery:
                     self._keeper.end(source)
                     self._catalog.drop(source)
 
-    async def look(self) -> None:
-        """Look at everything again: somebody asks for what is not known."""
-        await self._keeper.look()
+    async def look(self, client: Client | None) -> None:
+        """Look again: somebody asks for what is not known.
+
+        Args:
+            client: whose sources to look at; None for all.
+        """
+        if client is None:
+            await self._keeper.look(*self._everyones, *self._holders)
+        else:
+            own = own_sources(client.sources) if client.sources else []
+            await self._keeper.look(*self._everyones, *own)
 
     def _keep_directory(self, source: Source, named: str, *, expected: bool) -> None:
         path = self._home + named[1:] if named == "~" or named.startswith("~/") else named

@@ -12,6 +12,7 @@ from nsmd.control.stream import Room
 from nsmd.files import OpenFiles
 from nsmd.registry import Registry
 from nsmd.session import Session
+from nsmd.values import Client
 
 Right = Literal["read", "run", "manage"]
 
@@ -65,6 +66,10 @@ class Call:
     emit: Callable[[str, dict[str, Any]], Awaitable[None]]
     on_cancel: Callable[[Callable[[], None]], None]
     afterwards: Callable[[Callable[[], None]], None]
+
+    def as_client(self) -> Client:
+        """Who asks; its project left out."""
+        return Client(name=self.client, scope=self.scope)
 
     def target(self) -> Session:
         """The live session that the argument `target` means.

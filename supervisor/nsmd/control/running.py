@@ -62,7 +62,7 @@ def streaming(submit: Submit) -> Operation:
         try:
             execution = submit(call, stream.put)
         except NO_ENVIRONMENT:
-            await call.services.registry.look()
+            await call.services.registry.look(call.as_client())
             execution = await patiently(partial(submit, call, stream.put), call.on_cancel)
         call.on_cancel(execution.interrupt)
         try:
@@ -78,7 +78,7 @@ def streaming(submit: Submit) -> Operation:
 
 
 async def _carry_out_after_look(call: Call, submit: Submit) -> dict[str, Any]:
-    await call.services.registry.look()
+    await call.services.registry.look(call.as_client())
     execution = await patiently(partial(submit, call), call.on_cancel)
     call.on_cancel(execution.interrupt)
     try:

@@ -256,7 +256,7 @@ class Endpoint:
             try:
                 execution = self._runner.submit(request, on_output)
             except NO_ENVIRONMENT:
-                await self._runner.look()
+                await self._runner.look(client)
                 submit = partial(self._runner.submit, request, on_output)
                 execution = await _submit_patiently(submit, ctx, feed)
         except BadProjectError:

@@ -67,8 +67,8 @@ class Runner(Protocol):
         """
         ...
 
-    async def look(self) -> None:
-        """Look for environments again: one may have come a moment ago."""
+    async def look(self, client: Client) -> None:
+        """Look for a client's environments again: one may have come a moment ago."""
 
     @property
     def inherit(self) -> Sequence[str]:

@@ -1,0 +1,117 @@
+"""What variables name, and for how long anybody looks after it."""
+
+from __future__ import annotations
+
+import json
+import threading
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+import trio
+
+from dummy_artifacts import artifact
+from nsmd.artifacts import discovery, keeper, sources
+from nsmd.artifacts.discovery import Scan
+from nsmd.artifacts.keeper import open_keeper
+from nsmd.artifacts.sources import Discovery, sources_of
+from nsmd.catalog import Catalog
+from nsmd.hostpaths import trusted_owners
+from nsmd.settings import Defaults
+from nsmd.values import Client, Sources
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+TIMEOUT_S = 20
+
+
+@asynccontextmanager
+async def discovering(
+    home: Path, named: Sources | None = None
+) -> AsyncGenerator[tuple[Discovery, Catalog]]:
+    async with open_keeper() as it:
+        catalog = Catalog()
+        found = Discovery(it, catalog, Defaults(), owners=trusted_owners(), home=str(home))
+        await found.begin(named or Sources(), str(home / "usual"))
+        yield found, catalog
+
+
+def names(catalog: Catalog, own: Sources | None = None) -> list[str]:
+    client = Client(name="editor", scope="s", sources=own)
+    return [environment.name for environment in catalog.environments(client)]
+
+
+def test_variables_that_name_nothing_are_no_sources() -> None:
+    assert sources_of({"NIX_SANDBOX_DIR": "", "NIX_SANDBOX_ENVS": " , "}) is None
+    named = sources_of({"NIX_SANDBOX_METADATA": "{}", "NIX_SANDBOX_ENVS": "a#b , c"})
+    assert named == Sources(metadata="{}", flakes=("a#b", "c"))
+
+
+async def test_the_usual_directory_is_not_looked_at_if_another_is_named(tmp_path: Path) -> None:
+    artifact(tmp_path / "usual", "one")
+    artifact(tmp_path / "named", "two")
+    async with discovering(tmp_path) as (_, catalog):
+        assert names(catalog) == ["one"]
+    async with discovering(tmp_path, Sources(directory="~/named")) as (_, catalog):
+        assert names(catalog) == ["two"]
+
+
+async def test_metadata_and_directory_together(tmp_path: Path) -> None:
+    built = artifact(tmp_path / "store", "x")
+    artifact(tmp_path / "usual", "one")
+    text = json.dumps({"environments": {"meta": {"artifact": str(built)}}})
+    async with discovering(tmp_path, Sources(metadata=text)) as (_, catalog):
+        assert names(catalog) == ["meta", "one"]
+
+
+async def test_a_directory_without_a_root_is_refused(tmp_path: Path) -> None:
+    own = Sources(directory="sandboxes\x1b[31m")
+    async with discovering(tmp_path) as (found, catalog), found.opened(own):
+        (row,) = catalog.listed()
+        assert "no absolute path" in str(row.item)
+        assert (row.only_for or "\n").isprintable()
+
+
+async def test_a_clients_own_last_as_long_as_somebody_has_them(tmp_path: Path) -> None:
+    artifact(tmp_path / "own", "mine")
+    own = Sources(directory=str(tmp_path / "own"), metadata="{", flakes=("a#b",))
+    async with discovering(tmp_path) as (found, catalog):
+        async with found.opened(None), found.opened(own):
+            assert names(catalog, own) == ["mine"]
+            async with found.opened(own):
+                assert names(catalog, own) == ["mine"]
+            artifact(tmp_path / "own", "more")
+            await found.look(Client(name="editor", scope="s", sources=own))
+            assert names(catalog, own) == ["mine", "more"]
+        assert names(catalog, own) == []
+        assert list(catalog.listed()) == []
+
+
+async def test_one_clients_directory_that_hangs_is_nobody_elses_business(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keeper, "LOOK_TIMEOUT_S", 0.05)
+    usual = discovery.scan_directory
+    goes_on = threading.Event()
+
+    def scan(directory: str, *args: object, **named: object) -> Scan:
+        if directory == "/net":
+            goes_on.wait(TIMEOUT_S)
+            return Scan()
+        return usual(directory, *args, **named)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(sources, "scan_directory", scan)
+    try:
+        async with (
+            discovering(tmp_path) as (found, catalog),
+            found.opened(Sources(directory="/net")),
+        ):
+            monkeypatch.setattr(keeper, "LOOK_TIMEOUT_S", TIMEOUT_S)
+            artifact(tmp_path / "usual", "one")
+            with trio.fail_after(TIMEOUT_S / 2):
+                await found.look(Client(name="editor", scope="s"))
+            assert names(catalog) == ["one"]
+    finally:
+        goes_on.set()
