@@ -86,7 +86,8 @@ def nsm(capsys: pytest.CaptureFixture[str]) -> Nsm:
             code = cli.main(list(arguments))
         except SystemExit as end:
             code = end.code if isinstance(end.code, int) else -1
-        return code, *capsys.readouterr()
+        said = capsys.readouterr()
+        return code, said.out, said.err
 
     return run
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
-from typing import NoReturn
+from typing import NoReturn, cast
 
 EXIT_OK = 0
 EXIT_FAILED = 1
@@ -56,8 +56,7 @@ class Parser(argparse.ArgumentParser):
         """The parser of one of these words; None where it is none."""
         for action in self._actions:
             if isinstance(action.choices, dict):
-                parser: Parser | None = action.choices.get(word)
-                return parser
+                return cast("dict[str, Parser]", action.choices).get(word)
         return None
 
     def options(self) -> dict[str, str | None]:
