@@ -19,11 +19,12 @@ from typing import Any, Literal
 import trio
 
 from nsm import paths
-from nsm.wire.errors import NsmError, StartFailedError
+from nsm.wire.errors import NixUnavailableError, NsmError, StartFailedError
 from nsmd.environments import find_environments
 from nsmd.jail import BwrapLauncher
 from nsmd.jail.bubblewrap import missing_bwrap, probe_bwrap
 from nsmd.jail.failure import SEE_DOCTOR
+from nsmd.nix.program import RECOMMENDED_VERSION, Nix, find_nix, why_no_store
 from nsmd.settings import Settings
 from nsmd.templates import TemplateLauncher, open_templates
 from nsmd.values import Environment, JailSizes, JailSpec
@@ -127,6 +128,7 @@ def examine(settings: Settings, search_path: str) -> list[Check]:
         *check_forking(launcher, settings, trials),
         *check_user(launcher),
         *(check_environment(environment, trials) for environment in environments),
+        check_nix(find_nix(search_path, os.environ, paths.home())),
         check_directory("runtime directory", paths.ensure_runtime_dir),
         check_directory("state directory", _ensure_state_dir),
     ]
@@ -324,6 +326,34 @@ def check_environment(environment: Environment, trials: Sequence[Trial]) -> Chec
             f'{environment.name}] interpreter = "/absolute/path" in config.toml',
         )
     return Check(name=name, status="ok", detail=found)
+
+
+def check_nix(found: Nix | NixUnavailableError) -> Check:
+    """Whether environments can be built with Nix, which nsm does not need otherwise."""
+    name = "nix"
+    if isinstance(found, NixUnavailableError):
+        refused: list[str] = found.data["refused"]
+        if refused:
+            return Check(name=name, status="warn", detail="; ".join(refused), fix=found.hint)
+        detail = "none; `nsm env`, which builds environments with it, is all that needs it"
+        return Check(name=name, status="ok", detail=detail)
+    detail = f"{found.version_text}, {found.program}"
+    if why := why_no_store(found):
+        return Check(
+            name=name,
+            status="warn",
+            detail=f"{detail}: its store cannot be used: {why}",
+            fix="Start its daemon (`sudo systemctl start nix-daemon`), or make its store writable.",
+        )
+    if found.version < RECOMMENDED_VERSION:
+        wanted = ".".join(map(str, RECOMMENDED_VERSION))
+        return Check(
+            name=name,
+            status="warn",
+            detail=f"{detail}: nixpkgs asks for {wanted} or newer",
+            fix="Upgrade it, if building an environment fails.",
+        )
+    return Check(name=name, status="ok", detail=f"{detail}; its store can be used")
 
 
 def check_directory(name: str, ensure: Callable[[], str]) -> Check:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from fake_nix import FakeNix
 from nsm.paths import PathError
 from nsm.wire.errors import StartFailedError
 from nsmd.doctor import (
@@ -23,11 +24,13 @@ from nsmd.doctor import (
     check_forking,
     check_jails,
     check_lockdown,
+    check_nix,
     render_json,
     render_text,
 )
 from nsmd.jail.arguments import JailContent
 from nsmd.jail.launcher import Plan
+from nsmd.nix.program import find_nix
 from nsmd.settings import Defaults, Settings
 from nsmd.values import Environment
 from realjail import SYSTEM_PATH, environments, needs_bwrap, new_launcher
@@ -178,6 +181,29 @@ CHECKS = [
     Check(name="bubblewrap", status="ok", detail="0.12.0"),
     Check(name="jails", status="fail", detail="one line\nand another", fix="mend it"),
 ]
+
+
+def test_nix_is_optional_but_what_is_there_should_work(tmp_path: Path) -> None:
+    home = str(tmp_path)
+    none = check_nix(find_nix("", {}, home))
+    assert (none.status, none.fix) == ("ok", "")
+    fake = FakeNix(tmp_path / "bin")
+    fake.builds("", ("print", "Store URL: local\n"))
+    good = check_nix(find_nix(str(fake.folder), {}, home))
+    assert (good.status, good.detail) == (
+        "ok",
+        f"2.18.1, {fake.program}; its store can be used",
+    )
+    fake.builds("", ("fail", "cannot connect to socket"))
+    stuck = check_nix(find_nix(str(fake.folder), {}, home))
+    assert stuck.status == "warn"
+    assert "cannot connect to socket" in stuck.detail
+    old = check_nix(find_nix(str(FakeNix(tmp_path / "old", "nix (Nix) 2.3.1").folder), {}, home))
+    assert old.status == "warn"
+    assert "2.8 or newer" in old.detail
+    usable = FakeNix(tmp_path / "usable", "nix (Nix) 2.8.0")
+    usable.builds("", ("print", ""))
+    assert "asks for 2.18" in check_nix(find_nix(str(usable.folder), {}, home)).detail
 
 
 def test_text_is_aligned_and_a_fix_stands_below() -> None:

@@ -14,6 +14,7 @@ _HINTS: Mapping[str, str] = {
     "No space left on device": "Free some: `nix-collect-garbage` removes what nothing refers to.",
     "database or disk is full": "Free some: `nix-collect-garbage` removes what nothing refers to.",
     "cannot connect to socket": "Nix's daemon does not answer: `systemctl status nix-daemon`.",
+    "daemon-socket/socket": "Nix's daemon does not answer: `systemctl status nix-daemon`.",
     "in the flake registries": (
         "A reference is like `github:OWNER/REPO#NAME` or `path:/DIRECTORY#NAME`."
     ),

@@ -217,7 +217,30 @@ def find_nix(
         log.warning("%s", found)
         refused.append(found)
     why = "; ".join(refused) or "there is none on PATH, nor in its usual places"
-    return NixUnavailableError(f"This needs Nix: {why}.", hint=GET_IT)
+    return NixUnavailableError(f"This needs Nix: {why}.", hint=GET_IT, data={"refused": refused})
+
+
+def why_no_store(nix: Nix) -> str | None:
+    """Why nix cannot use its store, in its words; None if it can. Blocks, for some 30 ms."""
+    try:
+        done = subprocess.run(
+            [nix.program, *_FLAKES, "store", "ping"],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+            env=dict(nix.variables),
+            cwd="/",
+            timeout=PROBE_TIMEOUT_S,
+            check=False,
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        return str(error)
+    if done.returncode == 0:
+        return None
+    lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
+    return lines[-1][:300]
 
 
 def nix_variables(variables: Mapping[str, str], search_path: str, home: str) -> dict[str, str]:

@@ -1,0 +1,174 @@
+"""`nsm env` with the real Nix: a user's flake, built and used while the supervisor runs."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+import nsm
+import standin
+from e2e_support import supervisor
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+    from e2e_support import Supervisor
+
+pytestmark = pytest.mark.jail
+
+FLAKE = """
+{
+  inputs.nixpkgs.url = "path:@nixpkgs@";
+  inputs.jail.url = "path:@jail@";
+  inputs.nsm = {
+    url = "path:@nsm@";
+    inputs.nixpkgs.follows = "nixpkgs";
+    inputs.jail-nix.follows = "jail";
+  };
+  outputs =
+    { nixpkgs, nsm, ... }:
+    let
+      system = "x86_64-linux";
+      pkgs = nixpkgs.legacyPackages.${system};
+      sandbox = more: nsm.lib.mkSandbox ({
+        inherit pkgs;
+        name = "science";
+        interpreter_type = "python";
+        packages = [ (pkgs.python3.withPackages (python: [ python.pyyaml ])) ];
+      } // more);
+      script = name: text: pkgs.runCommand name { } text;
+    in
+    {
+      packages.${system} = {
+        science = sandbox { description = "@description@"; };
+        ruby = sandbox { interpreter_type = "ruby"; };
+        plain = pkgs.jq;
+        broken = script "broken" "echo about to fail; exit 7";
+        slow = script "slow" "echo it began; while :; do read -t 5 || true; done";
+        huge = script "huge" "for i in {1..40000}; do echo $i-@fill@; done; exit 1";
+      };
+    };
+}
+"""
+
+
+def write_flake(place: standin.Place, folder: Path, description: str) -> None:
+    values = {
+        "nixpkgs": place.nixpkgs,
+        "jail": standin.jail_flake(),
+        "nsm": place.source,
+        "description": description,
+        "fill": "x" * 100,
+    }
+    text = FLAKE
+    for name, value in values.items():
+        text = text.replace(f"@{name}@", str(value))
+    folder.mkdir(exist_ok=True)
+    (folder / "flake.nix").write_text(text)
+
+
+@pytest.fixture(scope="module")
+def flake(place: standin.Place) -> Generator[Path]:
+    """A user's flake."""
+    with tempfile.TemporaryDirectory(prefix="nsm-flake-") as path:
+        write_flake(place, Path(path), "the first")
+        yield Path(path)
+
+
+@pytest.fixture
+def it(place: standin.Place) -> Generator[Supervisor]:
+    with tempfile.TemporaryDirectory(prefix="nsm-") as path:
+        variables = {n: v for n, v in place.environment.items() if n.startswith(("NIX_", "XDG_C"))}
+        with supervisor(Path(path), variables=variables) as it:
+            yield it
+
+
+def test_a_flake_is_added_used_updated_and_removed(
+    it: Supervisor, flake: Path, place: standin.Place
+) -> None:
+    reference = f"path:{flake}#science"
+    added = it.run("nsm", "env", "add", reference)
+    assert added.returncode == 0, added.stderr
+    assert added.stdout.startswith(f"science is ready: {place.store}/")
+    code = "import yaml; print(yaml.safe_load('[6, 7]'))"
+    assert it.run("nsm", "run", "-e", "science", "-s", "a", code).stdout == "[6, 7]\n"
+    roots = list((it.directory / "state/nsm/environments/roots").iterdir())
+    assert [str(root.resolve()) for root in roots] == [added.stdout.split()[-1]]
+    assert "building" in it.run("nsm", "env", "log", "science").stdout
+    assert not (flake / "flake.lock").exists()
+
+    write_flake(place, flake, "the second")
+    updated = it.run("nsm", "env", "update")
+    assert updated.stdout.startswith("science is new: "), updated.stderr
+    assert "the second" in it.run("nsm", "envs", "science").stdout
+    # The session lives on in what it was started in, which stays in the store.
+    again = it.run("nsm", "run", "-e", "science", "-s", "a", "print(yaml.safe_load('1'))")
+    assert again.stdout == "1\n", again.stderr
+    roots = list((it.directory / "state/nsm/environments/roots").iterdir())
+    assert len(roots) == 2
+
+    assert it.run("nsm", "kill", "a").returncode == 0
+    assert it.run("nsm", "env", "rm", "science").stdout == "removed science\n"
+    assert list((it.directory / "state/nsm/environments/roots").iterdir()) == []
+    gone = it.run("nsm", "run", "-e", "science", "1")
+    assert "science" in gone.stderr
+    assert gone.returncode == 125
+
+
+@pytest.mark.parametrize(
+    ("attribute", "said"),
+    [
+        ("nonesuch", "does not provide attribute"),
+        ("ruby", "ruby"),
+        ("plain", "yields no sandbox"),
+        ("broken", "broken> about to fail"),
+    ],
+)
+def test_what_cannot_be_used_says_why(
+    it: Supervisor, flake: Path, attribute: str, said: str
+) -> None:
+    added = it.run("nsm", "env", "add", f"path:{flake}#{attribute}")
+    assert added.returncode == 1
+    assert said in added.stderr
+    (row,) = json.loads(it.run("nsm", "env", "ls", "--json").stdout)
+    assert row["state"] == "failed"
+    assert said in it.run("nsm", "envs", attribute).stdout
+    call = it.run("nsm", "run", "-e", attribute, "1")
+    assert f"nsm env log {attribute}" in call.stderr
+    assert it.run("nsm", "run", "-e", "bash", "echo fine").stdout == "fine\n"
+
+
+def test_calls_go_on_during_a_build_and_removing_stops_it(it: Supervisor, flake: Path) -> None:
+    assert it.run("nsm", "env", "add", "--no-wait", f"path:{flake}#slow").returncode == 0
+    with it.client() as client:
+        told: list[str] = []
+
+        def on_text(text: str) -> None:
+            told.append(text)
+            if "slow> it began" in "".join(told):
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            client.builds.log("slow", on_text, follow=True)
+    with it.client() as client:
+        assert client.run("echo fine", env="bash").stdout == "fine\n"
+        with pytest.raises(nsm.NsmError, match="it is being built, for"):
+            client.run("1", env="slow")
+        before = it.descendants()
+        assert client.builds.remove(["slow"]).errors == ()
+        assert client.builds.list_all() == []
+    gone = {pid for pid in before - it.descendants() if not os.path.exists(f"/proc/{pid}")}
+    assert len(gone) >= 2, "nix and its builder"
+
+
+def test_a_build_that_prints_megabytes(it: Supervisor, flake: Path) -> None:
+    added = it.run("nsm", "env", "add", f"path:{flake}#huge")
+    assert added.returncode == 1
+    assert len(added.stderr) < 20_000
+    assert "huge> 40000-" in added.stderr, added.stderr
+    assert "left out" in it.run("nsm", "env", "log", "huge").stdout
