@@ -18,7 +18,6 @@ from nsm import operations
 from nsm.wire.errors import BadRequestError, EnvironmentUnavailableError, StartFailedError
 from nsmd import conversation, pending
 from nsmd.catalog import Catalog
-from nsmd.devshell import keeper
 from nsmd.limits import MAX_INHERITED_BYTES, check_inherited
 from nsmd.pending import EnvironmentPendingError, patiently
 from nsmd.registry import Registry
@@ -60,8 +59,7 @@ async def registry_of(
 
 
 @pytest.fixture
-def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
-    monkeypatch.setattr(keeper, "LOOK_AGAIN_S", 0.0)
+def world(tmp_path: Path) -> World:
     return World(tmp_path, FakeNix(tmp_path / "nix"))
 
 

@@ -17,8 +17,7 @@ from nsmd.values import Environment
 
 
 @pytest.fixture
-def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
-    monkeypatch.setattr(keeper, "LOOK_AGAIN_S", 0.0)
+def world(tmp_path: Path) -> World:
     return World(tmp_path, FakeNix(tmp_path / "nix"))
 
 

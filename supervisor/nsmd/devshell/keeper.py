@@ -30,9 +30,6 @@ WORKSPACE = "/workspace"
 
 DESCRIPTION = "Bash in the project's development shell (flake.nix)"
 
-LOOK_AGAIN_S = 0.2
-"""What was looked at so recently is taken for unchanged: calls come in bursts."""
-
 RETRY_S = 60.0
 """After that a call has an evaluation that failed tried again: the network may be back."""
 
@@ -52,7 +49,6 @@ class _Project:
 
     Attributes:
         flake: its files when they were last looked at.
-        looked_s: when that was, on trio's clock.
         shell: of the last evaluation that went well, while it is up to date.
         binds: what a jail shows for it.
         steps: its set-up, by mount point of the project and program of the shell.
@@ -65,7 +61,6 @@ class _Project:
 
     place: Place
     flake: FlakeState
-    looked_s: float
     shell: Shell | None = None
     binds: tuple[ReadOnlyBind, ...] = ()
     steps: dict[tuple[str, str], tuple[SetupStep, ...]] = field(
@@ -151,8 +146,6 @@ class DevShells:
         now = trio.current_time()
         directory = _directory(project)
         known = self._projects.get(directory)
-        if known is not None and now - known.looked_s < LOOK_AGAIN_S:
-            return known
         flake = files.look(project.path, known.flake if known is not None else None)
         if flake is None:
             if known is not None:
@@ -161,10 +154,9 @@ class DevShells:
             return None
         if known is None:
             place = Place.of(project.path, self._state)
-            known = self._projects[directory] = _Project(place, flake, now)
+            known = self._projects[directory] = _Project(place, flake)
             self._make_room()
         self._projects.move_to_end(directory)
-        known.looked_s = now
         changed, known.flake = flake.key != known.flake.key, flake
         wanted = changed or (known.shell is None and now - known.failed_s >= RETRY_S)
         base = self._base()

@@ -1,0 +1,297 @@
+"""A project's own shell, evaluated by the real Nix, in real jails, beside what `nix develop` gives.
+
+The flake has no inputs and is built by the host's Bash: what is compared is what Nix makes of a
+derivation, whatever nixpkgs would put into it.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from mcp import Client, StdioServerParameters
+from mcp_types import CallToolResult, TextContent
+
+import nsm
+import standin
+from e2e_support import program, supervisor
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Mapping
+
+    from e2e_support import Supervisor
+
+pytestmark = pytest.mark.jail
+
+SYSTEM = f"{platform.machine()}-linux"
+
+FLAKE = r"""
+{
+  outputs = { self }:
+    let
+      system = "@system@";
+      bash = "@bash@";
+      build = name: script: derivation {
+        inherit name system;
+        builder = bash;
+        PATH = "/usr/bin:/bin";
+        args = [ "-euc" (script + "\n:\n") ];
+      };
+      tool = build "tool-1.0" ''
+        mkdir -p $out/bin
+        printf '#!@bash@\necho tool 1.0\n' >$out/bin/tool
+        chmod +x $out/bin/tool
+      '';
+      stdenv = build "stdenv" ''
+        mkdir -p $out
+        cat >$out/setup <<'END'
+        export PATH=/usr/bin:/bin XDG_DATA_DIRS=/from/setup
+        for each in $buildInputs; do PATH=$each/bin:$PATH; done
+        export FROM_SETUP="set by setup"
+        plain='not exported, "quoted"'
+        declare -a list=(one "two words" $'three\nlines')
+        declare -A table=([key]=value ["a key"]="a value")
+        runHook() { local hook="''${!1-}"; eval "$hook"; }
+        buildPhase() {
+            cat <<HERE
+        built by $1
+        HERE
+        }
+        END
+      '';
+    in {
+      devShells.${system}.default = derivation {
+        name = "project-shell";
+        inherit system stdenv;
+        builder = bash;
+        outputs = [ "out" "dev" ];
+        buildInputs = [ tool ];
+        GREETING = "@greeting@";
+        shellHook = ''
+          export HOOKED="$GREETING in $PWD"
+          hooked() { echo "hooked $1"; }
+          alias hi='echo hi'
+          set -o pipefail
+          [ "$PWD" = /project ] || touch ran-on-the-host
+          echo "welcome to the shell"
+        '';
+      };
+    };
+}
+"""
+
+CONFIG = """
+[project]
+use_flake = true
+[project.inherit_env]
+vars = ["TOKEN", "UNSET"]
+"""
+
+COLD = "[defaults]\ntemplates = false\n"
+
+ONLY_DEVELOP = {"NIX_CONFIG", "NIX_REMOTE", "XDG_CACHE_HOME", "NIX_CONF_DIR", "NIX_USER_CONF_FILES"}
+"""What nix itself was given here, and hands on to what it starts."""
+
+
+class World:
+    """A project, and a store that is reachable in jails; nix is given both."""
+
+    def __init__(self, root: Path) -> None:
+        self.place = standin.Place(root)
+        self.project = root / "a project"
+        self.project.mkdir()
+        self.write("hello from the flake")
+        settings = self.place.environment
+        # What builds it is the host's own Bash.
+        plain = settings["NIX_CONFIG"].replace("sandbox = true", "sandbox = false")
+        self.nix = {n: v for n, v in settings.items() if n.startswith("NIX_")}
+        self.nix |= {"NIX_CONFIG": plain, "XDG_CACHE_HOME": settings["XDG_CACHE_HOME"]}
+
+    def write(self, greeting: str) -> None:
+        bash = shutil.which("bash", path="/usr/bin:/bin") or "/bin/bash"
+        text = FLAKE.replace("@system@", SYSTEM).replace("@bash@", bash)
+        (self.project / "flake.nix").write_text(text.replace("@greeting@", greeting))
+
+    def develop(self, *command: str) -> str:
+        """What a command prints in `nix develop`."""
+        nix = shutil.which("nix")
+        assert nix is not None
+        told = subprocess.run(
+            [nix, "develop", "--no-write-lock-file", "-c", *command],
+            cwd=self.project,
+            env={**self.nix, "PATH": "/usr/bin:/bin", "HOME": str(self.place.root), "TOKEN": "t"},
+            stdout=subprocess.PIPE,
+            text=True,
+            timeout=60,
+            check=True,
+        ).stdout
+        (self.project / "ran-on-the-host").unlink()  # which this is
+        return told
+
+
+@pytest.fixture(scope="module")
+def world() -> Generator[World]:
+    base = standin.default_place().root.parent
+    base.mkdir(parents=True, exist_ok=True)
+    root = Path(tempfile.mkdtemp(prefix="nsm-shell-", dir=base))
+    root.chmod(0o755)
+    world = World(root)
+    try:
+        yield world
+    finally:
+        standin.remove(world.place)
+
+
+@pytest.fixture(scope="module", params=["forks", "jails of their own"])
+def running(request: pytest.FixtureRequest, world: World) -> Generator[Supervisor]:
+    config = CONFIG if request.param == "forks" else CONFIG + COLD
+    with (
+        tempfile.TemporaryDirectory(prefix="nsm-") as directory,
+        supervisor(Path(directory), config=config, variables=world.nix) as it,
+    ):
+        yield it
+
+
+def run(it: Supervisor, world: World, code: str, **more: Any) -> nsm.RunResult:
+    with it.client() as client:
+        return client.run(code, env="project", project=world.project, **more)
+
+
+def variables(text: str) -> dict[str, str]:
+    """What `env -0` prints."""
+    return dict(row.split("=", 1) for row in text.split("\0") if "=" in row)
+
+
+def test_it_is_what_nix_develop_gives(
+    running: Supervisor, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TOKEN", "t")
+    expected = world.develop("env", "-0").removeprefix("welcome to the shell\n")
+    develop = variables(expected)
+    result = run(running, world, "env -0")
+    assert (result.stderr, result.exit_code) == ("", 0)
+    jail = variables(result.stdout)
+    for name in ONLY_DEVELOP | {n for n in world.nix if n.startswith("NIX_")}:
+        develop.pop(name, None)
+        jail.pop(name, None)
+    assert jail.pop("PATH") == develop.pop("PATH").removesuffix("/usr/bin:/bin") + (
+        "/usr/local/bin:/usr/bin:/bin"
+    )
+    for told in (jail, develop):
+        top = told["NIX_BUILD_TOP"]
+        assert top.startswith("/tmp/nix-shell.")
+        told |= {name: "top" for name, value in told.items() if value == top}
+    assert (jail.pop("HOME"), jail.pop("PWD")) == ("/workspace", "/workspace")
+    assert Path(jail.pop("SHELL")).name == "bash"
+    # The jail's own, and what depends on where it is called.
+    for name in ("HOME", "PWD", "SHELL"):
+        develop.pop(name, None)
+    for name in ("LANG", "LOGNAME", "USER", "TERM", "OLDPWD", "SHLVL", "_"):
+        develop.pop(name, None)
+        jail.pop(name, None)
+    there = str(world.project)
+    assert jail == {
+        name: value.replace(f"{there}/outputs", "/workspace/outputs").replace(there, "/project")
+        for name, value in develop.items()
+    }
+    assert jail["HOOKED"] == "hello from the flake in /project"
+
+
+def test_it_is_more_than_variables(running: Supervisor, world: World) -> None:
+    code = """
+        tool; hi there; hooked x; buildPhase someone; runHook GREETING 2>/dev/null
+        echo "$plain|${list[2]}|${table[a key]}|$([[ -o pipefail ]]; echo $?)"
+    """
+    result = run(running, world, code)
+    assert result.stdout == (
+        "tool 1.0\nhi there\nhooked x\nbuilt by someone\n"
+        'not exported, "quoted"|three\nlines|a value|0\n'
+    )
+
+
+def test_the_jail_shows_its_closure_and_nothing_else(running: Supervisor, world: World) -> None:
+    result = run(running, world, 'ls "$(dirname "$stdenv")"')
+    names = {name.partition("-")[2] for name in result.stdout.split()}
+    assert names == {
+        *("tool-1.0", "stdenv", "project-shell-env", "project-shell-env-dev"),
+    }
+    assert len(list(world.place.store.iterdir())) > len(names)
+    result = run(running, world, "touch $stdenv/x; touch /project/x; ls /project")
+    assert result.stdout == "flake.nix\n"
+    assert result.stderr.count("Read-only file system") == 2
+
+
+def test_nothing_of_it_ran_on_the_host(running: Supervisor, world: World) -> None:
+    run(running, world, "true")
+    assert os.listdir(world.project) == ["flake.nix"], "no lock, and no trace of the hook"
+
+
+def test_the_set_up_comes_again_after_a_restart(running: Supervisor, world: World) -> None:
+    assert run(running, world, "exit 3", session="again").exit_code == 3
+    result = run(running, world, "tool; hooked again", session="again")
+    assert (result.stdout, result.stderr) == ("tool 1.0\nhooked again\n", "")
+    assert result.interpreter_restarted
+
+
+def server(it: Supervisor, world: World, more: Mapping[str, str]) -> StdioServerParameters:
+    given = {**it.variables, "PROJECT_DIR": str(world.project), **more}
+    return StdioServerParameters(command=program("nsm-mcp"), env=given, cwd="/usr")
+
+
+def text_of(result: CallToolResult) -> str:
+    return "".join(part.text for part in result.content if isinstance(part, TextContent))
+
+
+async def test_models_have_it_and_each_client_its_own_values(
+    running: Supervisor, world: World
+) -> None:
+    call = {"code": 'echo "$TOKEN|${UNSET-none}|${OTHER-none}"', "env": "project"}
+    told: list[str] = []
+    for token in ("first secret", "second secret", "first secret"):
+        more = {"TOKEN": token, "OTHER": "never"}
+        async with Client(server(running, world, more), mode="legacy") as client:
+            (tool,) = (await client.list_tools()).tools
+            assert "- project: Bash in the project's development shell" in str(tool.description)
+            told += [text_of(await client.call_tool("run", call)) for _ in range(2)]
+    assert told == [
+        *["first secret|none|none\n"] * 2,
+        *["second secret|none|none\n"] * 2,
+        *["first secret|none|none\n"] * 2,
+    ]
+    for path in (running.log, *(running.directory / "state").rglob("*")):
+        assert path.is_dir() or "secret" not in path.read_text(), path
+    for pid in {running.pid, *running.descendants()}:
+        assert b"secret" not in Path(f"/proc/{pid}/cmdline").read_bytes()
+    shown = running.run("nsm", "ps", "--all", "--json").stdout
+    shown += running.run("nsm", "pool", "--json").stdout + running.run("nsm", "envs").stdout
+    assert "secret" not in shown
+
+
+def test_a_change_of_the_flake(running: Supervisor, world: World) -> None:
+    assert run(running, world, "echo $GREETING", session="older").stdout == "hello from the flake\n"
+    world.write("hello again")
+    try:
+        assert run(running, world, "echo $HOOKED").stdout == "hello again in /project\n"
+        again = run(running, world, "echo $GREETING; tool", session="older")
+        assert again.stdout == "hello from the flake\ntool 1.0\n"
+        (world.project / "flake.nix").write_text("{ outputs = { self }: { x = y; }; }")
+        with pytest.raises(nsm.NsmError, match="undefined variable 'y'") as error:
+            run(running, world, "true")
+        assert error.value.code == "environment-unavailable"
+        rows = running.run("nsm", "envs").stdout
+        assert "undefined variable 'y'" in rows
+        (world.project / "flake.nix").write_text("{ outputs = { self }: { }; }")
+        with pytest.raises(nsm.NsmError, match=rf"neither devShells\.{SYSTEM}\.default nor"):
+            run(running, world, "true")
+        with running.client() as client:
+            result = client.run("echo fine", env="bash", project=world.project)
+            assert result.stdout == "fine\n"
+    finally:
+        world.write("hello from the flake")
+    assert run(running, world, "echo $GREETING").stdout == "hello from the flake\n"
