@@ -114,3 +114,19 @@ def test_the_agent_is_told_which_interpreter_to_start() -> None:
         *("--python", "/opt/py/bin/python3", "--workspace", "/workspace"),
         *("--limits", '{"processes": 9}'),
     ]
+
+
+def test_an_environments_own_variables_take_the_place_of_those_that_every_jail_has() -> None:
+    content = JailContent(
+        host=MERGED,
+        mounts=(),
+        files=(),
+        path="/usr/bin",
+        info_fd=7,
+        variables=(("PATH", "/nix/bin"), ("CC", "a compiler")),
+    )
+    words = session_arguments(content, JailSizes())
+    given = [(name, value) for option, name, value in triples(words) if option == "--setenv"]
+    assert ("CC", "a compiler") in given
+    assert [value for name, value in given if name == "PATH"] == ["/nix/bin"]
+    assert ("TERM", "dumb") in given

@@ -320,7 +320,7 @@ def hanging(folder: Path, hang: str, schema: int) -> Environment:
     environment = with_program(folder, "", schema=schema)
     assert environment.artifact is not None
     assert environment.artifact.session_run is not None
-    wait = f"tail -f {environment.source}/metadata.json"
+    wait = f"tail -n 0 -f {environment.source}/metadata.json"
     script = f"#!/bin/bash\necho not so fast >&2\n{hang.format(wait, wait)}\n"
     write_program(Path(environment.artifact.session_run), script)
     return environment
@@ -394,7 +394,7 @@ async def test_a_program_that_ends_before_its_agent_speaks(
 
 async def test_a_program_that_makes_no_jail_is_refused(folder: Path) -> None:
     """What is not in a PID namespace could outlive its session."""
-    script = "echo >&0 hello; setsid tail -f $0 & wait"
+    script = "echo >&0 hello; setsid tail -n 0 -f $0 & wait"
     environment = with_program(folder, script, schema=0)
     async with open_bench(folder) as bench:
         with pytest.raises(StartFailedError, match="not in a PID namespace"):

@@ -74,6 +74,16 @@ async def test_the_agent_answers(python: Environment) -> None:
         assert outcome.stdout == "/workspace 1000 nsm\n"
 
 
+async def test_an_environments_variables_are_in_its_jail(python: Environment) -> None:
+    odd = "two\nlines, =, 'quotes' and é"
+    more = replace(python, variables=(("ODD", odd), ("TERM", "vt100")))
+    async with open_session(more) as session:
+        outcome = await session.run(
+            "import os; print(ascii(os.environ['ODD']), os.environ['TERM'])"
+        )
+    assert outcome.stdout == f"{odd!a} vt100\n"
+
+
 async def test_every_preset_answers() -> None:
     code = {"python": "print(6 * 7)", "bash": "echo $((6 * 7))", "node": "console.log(6 * 7)"}
     for environment in environments().values():

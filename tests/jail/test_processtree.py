@@ -1,0 +1,114 @@
+"""Processes below one of ours, found and ended."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Generator
+from contextlib import contextmanager
+
+import pytest
+
+from nsmd.jail import processtree
+from nsmd.jail.processtree import kill_group, kill_tree, open_descendant, open_jail_below
+from processes import Watched, tree
+from realjail import BWRAP, needs_bwrap
+
+TALK = "echo -n .; exec sleep 1000"
+"""Says one character and stays."""
+
+
+@contextmanager
+def started(*command: str, words: int = 1) -> Generator[subprocess.Popen[bytes]]:
+    """A leader of a process group; the block begins when so many below it have spoken."""
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True)
+    assert process.stdout is not None
+    try:
+        for _ in range(words):
+            assert process.stdout.read(1) == b"."
+        yield process
+    finally:
+        kill_tree(process.pid)
+        process.wait()
+        process.stdout.close()
+
+
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [
+        ("{}", 1),
+        ("({}) & wait", 1),
+        ("setsid bash -c '{}' & wait", 1),
+        ("(setsid bash -c '{}' & setsid bash -c '{}' & wait) & wait", 2),
+        ("trap '' TERM INT HUP; (setsid setsid -w bash -c '{}') & wait", 1),
+    ],
+)
+async def test_all_below_a_process_are_killed(script: str, words: int) -> None:
+    with started("/bin/bash", "-c", script.format(TALK, TALK), words=words) as process:
+        with Watched(tree(process.pid)) as watched:
+            assert watched.alive >= words
+            kill_tree(process.pid)
+            await watched.all_ended()
+        kill_tree(process.pid)  # it is there until it is reaped
+
+
+async def test_without_descriptors_all_are_killed_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none_left(*_: object) -> int:
+        raise OSError(24, "Too many open files")
+
+    with (
+        started("/bin/bash", "-c", f"setsid bash -c '{TALK}' & wait") as process,
+        Watched(tree(process.pid)) as watched,
+    ):
+        monkeypatch.setattr(processtree, "open_descendant", none_left)
+        kill_tree(process.pid)
+        await watched.all_ended()
+
+
+async def test_a_group_is_killed_and_nothing_beside_it() -> None:
+    with started(
+        "/bin/bash", "-c", f"({TALK}) & setsid bash -c '{TALK}' & wait", words=2
+    ) as process:
+        (other,) = [pid for pid in tree(process.pid) if os.getsid(pid) == pid != process.pid]
+        with Watched([other]) as outside:
+            with Watched(set(tree(process.pid)) - {other}) as inside:
+                kill_group(process.pid)
+                await inside.all_ended()
+            assert outside.alive == 1
+            os.kill(other, 9)
+            await outside.all_ended()
+
+
+def test_what_is_not_below_is_not_taken_hold_of() -> None:
+    with started("/bin/sh", "-c", "echo -n .; exec sleep 1000") as one:
+        assert open_descendant(os.getpid(), one.pid) is None
+        assert open_descendant(one.pid, one.pid) is None
+        assert open_descendant(1, one.pid) is None
+        fd = open_descendant(one.pid, os.getpid())
+        assert fd is not None
+        os.close(fd)
+        gone = subprocess.Popen(["/bin/true"])
+        gone.wait()
+        assert open_descendant(gone.pid, os.getpid()) is None
+
+
+@needs_bwrap
+@pytest.mark.jail
+async def test_the_outermost_jail_is_found_and_ends_what_is_in_it() -> None:
+    assert BWRAP is not None
+    bwrap = f"{BWRAP} --dev-bind / / --unshare-user --unshare-pid"
+    inner = f"{bwrap} -- /bin/bash -c 'echo -n .; sleep 1000; true'"
+    with started("/bin/bash", "-c", f"{bwrap} -- {inner}; true") as process:
+        found = open_jail_below(process.pid)
+        assert found is not None
+        pid, pidfd = found
+        os.close(pidfd)
+        with Watched(tree(pid)) as watched:
+            assert watched.alive >= 4
+            os.kill(pid, 9)
+            await watched.all_ended()
+
+
+def test_without_a_jail_none_is_found() -> None:
+    with started("/bin/sh", "-c", "(echo -n .; exec sleep 1000) & wait") as process:
+        assert open_jail_below(process.pid) is None
