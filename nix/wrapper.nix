@@ -39,12 +39,15 @@ runCommand "nsm-${nsm-unwrapped.version}"
     passAsFile = [ "shim" ];
     passthru = {
       inherit (nsm-unwrapped) python version;
+      inherit metadataJson;
       unwrapped = nsm-unwrapped;
     };
     meta = nsm-unwrapped.meta;
   }
   ''
-    mkdir -p $out/bin $out/share/systemd/user
+    # home-manager looks into share for units, NixOS into lib.
+    mkdir -p $out/bin $out/share/systemd/user $out/lib/systemd
+    ln -s ../../share/systemd/user $out/lib/systemd/user
 
     makeWrapper ${nsm-unwrapped}/bin/nsm-supervisor $out/bin/nsm-supervisor \
       --prefix PATH : ${lib.makeBinPath [ bubblewrap ]} \

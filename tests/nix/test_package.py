@@ -83,7 +83,8 @@ def test_its_shim_starts_without_a_wrapper(built: Callable[[str], Path]) -> None
 
 def test_its_units_start_it(built: Callable[[str], Path]) -> None:
     package = built("default")
-    units = package / "share/systemd/user"
+    units = package / "share/systemd/user"  # where home-manager looks
+    assert (package / "lib/systemd/user").samefile(units)  # and NixOS
     clone = standin.ROOT / "systemd"
     service = (units / "nsm-supervisor.service").read_text()
     assert f"ExecStart={package}/bin/nsm-supervisor\n" in service

@@ -15,6 +15,7 @@ in
   jail = import ./jail.nix { inherit pkgs; };
   flake = import ./flake.nix { inherit pkgs library; };
   modules = import ./modules.nix { inherit pkgs library; };
+  overlay = import ./overlay.nix { inherit pkgs library; };
   package = import ./package.nix { inherit pkgs; };
   registryOf = import ./registryOf.nix { inherit library; };
   units = import ./units.nix { inherit pkgs; };

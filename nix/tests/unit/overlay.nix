@@ -1,0 +1,42 @@
+# Tests of ../../overlay.nix: what it adds to a nixpkgs.
+{ pkgs, library }:
+let
+  overlaid = pkgs // overlay;
+  overlay = import ../../overlay.nix {
+    libraryFor = _: library;
+    packagesFor =
+      final:
+      import ../../packages.nix {
+        pkgs = final;
+        inherit library;
+      };
+  } overlaid pkgs;
+in
+{
+  testAdds = {
+    expr = builtins.mapAttrs (_: builtins.isAttrs) overlay;
+    expected = {
+      nsm = true;
+      nsm-lib = true;
+    };
+  };
+  testHasThePresets = {
+    expr = map (name: builtins.match ".*nsm-sandbox-${name}.*" overlaid.nsm.metadataJson != null) (
+      builtins.attrNames overlaid.nsm-lib.presets
+    );
+    expected = [
+      true
+      true
+      true
+    ];
+  };
+  testMakesSandboxes = {
+    expr =
+      (overlaid.nsm-lib.mkSandbox {
+        name = "x";
+        interpreter_type = "bash";
+        packages = [ ];
+      }).metadata.name;
+    expected = "x";
+  };
+}
