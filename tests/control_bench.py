@@ -19,6 +19,7 @@ from nsmd.control.call import ALL_RIGHTS, Right, Services
 from nsmd.control.server import Access, ControlServer
 from nsmd.hostpaths import trusted_owners
 from nsmd.nix.program import NixFinder
+from nsmd.provision import Provision
 from nsmd.registry import Registry
 from nsmd.settings import Defaults, PoolSettings, SessionSettings, Settings
 
@@ -179,7 +180,7 @@ async def bench(
                 pool=PoolSettings(max_spares=max_spares),
                 session=SessionSettings(idle_timeout_seconds=idle_timeout_s),
             ),
-            catalog,
+            Provision(catalog),
             launcher,
             home="/home/user",
             sessions=sessions,

@@ -33,6 +33,8 @@ directory            sessions by id and name
 listing              rows of lists of sessions
 files                files to and from a session
 builds/              environments that nsm has Nix build
+provision            everything that environments come from, behind one door
+comers               clients that have just come: what is kept ready for them
 registry             names, scopes, limits, reasons; the one way to run code
 control/             the control socket: operations for command line and API
 mcp/                 the endpoint that models see

@@ -33,6 +33,7 @@ from nsmd.mcp.attachment import serve_attachment
 from nsmd.mcp.load import EndpointLoader
 from nsmd.nix.program import NixFinder
 from nsmd.project import Unreadable
+from nsmd.provision import Provision
 from nsmd.registry import Registry
 from nsmd.settings import Settings
 from nsmd.templates import TemplateLauncher
@@ -118,7 +119,7 @@ async def serve(setup: Setup) -> None:
             await discovery.begin(setup.sources, setup.sandbox_directory)
             registry = Registry(
                 setup.settings,
-                catalog,
+                Provision(catalog, discovery=discovery, workshop=workshop, shells=shells),
                 launcher,
                 home=setup.home,
                 private=setup.private,
@@ -127,9 +128,6 @@ async def serve(setup: Setup) -> None:
                 upkeep=upkeep,
                 shares=setup.shares,
                 memory=HostMemory(),
-                discovery=discovery,
-                workshop=workshop,
-                shells=shells,
             )
             await workshop.begin(setup.sources.flakes, registry.artifacts_in_use)
             endpoint = EndpointLoader()

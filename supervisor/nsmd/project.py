@@ -8,10 +8,11 @@ from __future__ import annotations
 import os
 import posixpath
 import stat
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from nsm.wire.errors import BadProjectError
 from nsmd.hostpaths import is_within, why_private
+from nsmd.settings import ProjectSettings
 from nsmd.values import ProjectMount
 
 Unreadable = Callable[[str], str | None]
@@ -161,3 +162,69 @@ def _resolve(path: str, home: str) -> tuple[str, os.stat_result]:
         # ValueError: a NUL character.
         why = error.strerror if isinstance(error, OSError) else str(error)
         raise BadProjectError(f"The project directory {expanded!r}: {why}.") from error
+
+
+class Projects:
+    """Which directories are projects here.
+
+    Args:
+        settings: what is configured.
+        home: the user's home directory, never mounted.
+        private: further directories that are never mounted: the supervisor's own.
+        unreadable: why the jails' user cannot be shown a directory; None if it can.
+    """
+
+    def __init__(
+        self,
+        settings: ProjectSettings,
+        *,
+        home: str,
+        private: Sequence[str],
+        unreadable: Unreadable,
+    ) -> None:
+        self._settings = settings
+        self._home = home
+        self._private = tuple(private)
+        self._unreadable = unreadable
+
+    def choose(
+        self, *, variables: Mapping[str, str], root: str | None, cwd: str | None
+    ) -> tuple[ProjectMount | None, str]:
+        """See `choose_project`."""
+        return choose_project(
+            variables=variables,
+            root=root,
+            configured=self._settings.path,
+            cwd=cwd,
+            mount_point=variables.get("PROJECT_MOUNT") or self._settings.mount_point,
+            home=self._home,
+            private=self._private,
+            unreadable=self._unreadable,
+        )
+
+    def check(self, path: str, mount_point: str | None = None) -> ProjectMount:
+        """See `check_project`."""
+        return check_project(
+            path,
+            mount_point or self._settings.mount_point,
+            self._home,
+            private=self._private,
+            unreadable=self._unreadable,
+        )
+
+    def current(self, mount: ProjectMount | None) -> ProjectMount | None:
+        """The project as it is now: the directory may have been replaced since it was checked.
+
+        Raises:
+            BadProjectError: it cannot or must not be mounted any more.
+        """
+        if mount is None:
+            return None
+        try:
+            status = os.stat(mount.path)
+        except OSError:
+            pass
+        else:
+            if (status.st_dev, status.st_ino) == (mount.device, mount.inode):
+                return mount
+        return self.check(mount.path, mount.mount_point)

@@ -10,8 +10,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Protocol
+from contextlib import asynccontextmanager
 
 import trio
 
@@ -24,22 +23,20 @@ from nsm.wire.errors import (
     WrongEnvironmentError,
 )
 from nsm.wire.transcripts import EndedRow
-from nsmd import names, procstats, project
-from nsmd.builds.workshop import Workshop
-from nsmd.catalog import ALIASES, Catalog
+from nsmd import names, procstats
+from nsmd.catalog import ALIASES
+from nsmd.comers import Comers
 from nsmd.descriptors import Shares
-from nsmd.devshell.keeper import NAME as SHELL_NAME
-from nsmd.devshell.keeper import DevShells
 from nsmd.directory import Directory
 from nsmd.execution import Execution, Origin
-from nsmd.habits import Habits
 from nsmd.history import EndedSessions, Executions
 from nsmd.jail import Launcher
 from nsmd.limits import check_code, check_keeps_state, session_limits, session_room, time_limit
 from nsmd.listing import ended_row, live_row
-from nsmd.pending import EnvironmentPendingError
 from nsmd.places import Places, Turn
 from nsmd.pool import Memory, Pool
+from nsmd.project import Projects, Unreadable
+from nsmd.provision import Provision
 from nsmd.session import Session
 from nsmd.settings import Settings
 from nsmd.timer import Timers
@@ -64,31 +61,6 @@ CONCURRENT_STARTS = 4
 """Jails started at once. More only makes each slower: a start is all CPU and mount work."""
 
 
-class Discovery(Protocol):
-    """Looks for environments and puts them into the catalog."""
-
-    def opened(self, own: Sources | None) -> AbstractAsyncContextManager[None]:
-        """While the block lasts, a client with these sources is there."""
-        ...
-
-    async def look(self, client: Client | None) -> None:
-        """Look again for a client's, or for all."""
-
-
-class NothingToDiscover:
-    """All environments are in the catalog already."""
-
-    @asynccontextmanager
-    async def opened(self, own: Sources | None) -> AsyncGenerator[None]:
-        """See `Discovery`."""
-        del own
-        yield
-
-    async def look(self, client: Client | None) -> None:
-        """See `Discovery`."""
-        del client
-
-
 Measure = Callable[[Sequence[int]], Awaitable[Mapping[int, procstats.Usage]]]
 
 
@@ -102,7 +74,7 @@ class Registry:
 
     Args:
         settings: limits.
-        catalog: what there is to run in.
+        provision: what there is to run in.
         launcher: how jails are started.
         home: the user's home directory, never mounted as a project.
         private: further directories that are never mounted: the supervisor's own.
@@ -112,36 +84,30 @@ class Registry:
         measure: what the processes below some PID 1s use.
         memory: what there is of it for spares; None sets no limit.
         shares: of the supervisor's descriptors; None sets no limit.
-        discovery: looks for environments; None finds no others.
-        workshop: builds some; None builds none.
-        shells: of projects; None where they are not used.
     """
 
     def __init__(
         self,
         settings: Settings,
-        catalog: Catalog,
+        provision: Provision,
         launcher: Launcher,
         *,
         home: str,
         private: Sequence[str] = (),
-        unreadable: project.Unreadable = lambda _: None,
+        unreadable: Unreadable = lambda _: None,
         sessions: trio.Nursery,
         upkeep: trio.Nursery,
         measure: Measure = measure_in_thread,
         memory: Memory | None = None,
         shares: Shares | None = None,
-        discovery: Discovery | None = None,
-        workshop: Workshop | None = None,
-        shells: DevShells | None = None,
     ) -> None:
         self._settings = settings
-        self.catalog = catalog
+        self.provision = provision
         self._launcher = launcher
         self._nursery = sessions
-        self._home = home
-        self._private = tuple(private)
-        self._unreadable = unreadable
+        self._projects = Projects(
+            settings.project, home=home, private=private, unreadable=unreadable
+        )
         self._limits = session_limits(settings)
         self._sizes = JailSizes(
             workspace_mb=settings.defaults.workspace_mb,
@@ -157,40 +123,33 @@ class Registry:
         self._measure = measure
         self._timers = Timers()
         upkeep.start_soon(self._timers.run)
-        self._habits = Habits()
         room = session_room(settings, shares)
         self._places = Places(room, self.live_sessions, self._starts)
         self.pool = Pool(settings.pool, self._start_session, upkeep, memory)
-        self._discovery = discovery or NothingToDiscover()
-        self._builds: Workshop | NothingToDiscover = workshop or NothingToDiscover()
-        self._shells = shells
-        catalog.subscribe(self._environments_changed)
+        self._comers = Comers(provision, self._spec, self.pool.expect)
+        provision.subscribe(self._environments_changed)
 
     # What there is.
 
     def environments(self, client: Client) -> Sequence[Environment]:
-        """Those of a client, unusable ones included, in the order in which they are shown."""
-        return self.catalog.environments(client)
+        """See `Provision`."""
+        return self.provision.environments(client)
 
     def subscribe(self, changed: Callable[[], None]) -> Callable[[], None]:
-        """Have a function called when environments change; returns what ends that."""
-        return self.catalog.subscribe(changed)
+        """See `Provision`."""
+        return self.provision.subscribe(changed)
 
     @property
     def inherit(self) -> Sequence[str]:
-        """Names of variables that clients hand on to their project's own shell."""
-        return () if self._shells is None else self._shells.inherit
+        """See `Provision`."""
+        return self.provision.inherit
 
     async def look(self, client: Client | None = None) -> None:
-        """Look for environments again: somebody asks for what is not known.
-
-        Args:
-            client: whose; None for all there are.
-        """
-        await self._discovery.look(client)
+        """See `Provision`."""
+        await self.provision.look(client)
 
     def _environments_changed(self) -> None:
-        self.pool.keep_only(self.catalog.reachable())
+        self.pool.keep_only(self.provision.catalog.reachable())
 
     def artifacts_in_use(self) -> set[Artifact]:
         """Those that sessions of any kind run in now."""
@@ -217,17 +176,7 @@ class Registry:
         Raises:
             BadProjectError: a directory that was asked for explicitly cannot be mounted.
         """
-        configured = self._settings.project
-        return project.choose_project(
-            variables=variables,
-            root=root,
-            configured=configured.path,
-            cwd=cwd,
-            mount_point=variables.get("PROJECT_MOUNT") or configured.mount_point,
-            home=self._home,
-            private=self._private,
-            unreadable=self._unreadable,
-        )
+        return self._projects.choose(variables=variables, root=root, cwd=cwd)
 
     def check_project(self, path: str, mount_point: str | None = None) -> ProjectMount:
         """The mount of a directory that a client names itself.
@@ -235,13 +184,7 @@ class Registry:
         Raises:
             BadProjectError: it cannot or must not be mounted.
         """
-        return project.check_project(
-            path,
-            mount_point or self._settings.project.mount_point,
-            self._home,
-            private=self._private,
-            unreadable=self._unreadable,
-        )
+        return self._projects.check(path, mount_point)
 
     # Clients that have just come.
 
@@ -255,7 +198,7 @@ class Registry:
             variables, cwd: as for `resolve_project`.
             sources: of its own environments, which have been looked for when the block begins.
         """
-        async with self._discovery.opened(sources), self._builds.opened(sources):
+        async with self.provision.opened(sources):
             try:
                 mount, _ = self.resolve_project(variables=variables, root=None, cwd=cwd)
             except BadProjectError:
@@ -265,40 +208,12 @@ class Registry:
             yield
 
     def expect(self, client: Client) -> None:
-        """A client is there: keep ready what it is likely to use.
-
-        Args:
-            client: its project and sources, as far as they are known yet.
-        """
-        if self._shells is not None:
-            self._shells.expect(client.project)
-        for env in self._habits.project_came(client.project):
-            self._warm(env, client)
+        """See `Comers`."""
+        self._comers.expect(client)
 
     def greet(self, program: str, scope: str) -> None:
-        """A program of the control socket is there: keep ready what it used the last times."""
-        for env, mount in self._habits.program_came(program, scope):
-            self._warm(env, Client(name=program, scope=scope, project=mount))
-
-    def _warm(self, env: str, client: Client) -> None:
-        environment = self.catalog.view(client).names.get(env)
-        if environment is None:
-            environment = self._shell_to_warm(env, client)
-        if environment is None or environment.problem is not None or not environment.keeps_state:
-            return
-        try:
-            self.pool.expect(self._spec(environment, client.project))
-        except BadProjectError:
-            log.debug("the project of a client that has come is gone")
-
-    def _shell_to_warm(self, env: str, client: Client) -> Environment | None:
-        """The project's shell, if the client's next session of it is known to be like that."""
-        if self._shells is None or env != SHELL_NAME:
-            return None
-        if self._shells.inherit and not client.inherited:
-            return None  # its values are not known yet
-        environment = self._shells.environment(client)
-        return None if environment is None or environment.pending is not None else environment
+        """See `Comers`."""
+        self._comers.greet(program, scope)
 
     # Running code.
 
@@ -318,7 +233,10 @@ class Registry:
         self._check_open()
         # What a live session runs in counts, whatever has become of that environment since.
         live = self._meant(request)
-        environment = live.spec.environment if live is not None else self._found(request)
+        if live is not None:
+            environment = live.spec.environment
+        else:
+            environment = self.provision.find(request.client, request.env)
         check_code(request.code)
         limit = time_limit(request.timeout_s, environment)
         execution_id = self._execution_id(request.execution_id)
@@ -487,14 +405,6 @@ class Registry:
             session.end_reason,
         )
 
-    def _found(self, request: RunRequest) -> Environment:
-        environment = self.catalog.find(request.client, request.env)
-        if environment.pending is not None:
-            shells, mount = self._shells, request.client.project
-            settled = None if shells is None else shells.settled(mount)
-            raise EnvironmentPendingError(environment.name, environment.pending, settled)
-        return environment
-
     def _meant(self, request: RunRequest) -> Session | None:
         """The live session that a call names, if it runs the environment that the call names."""
         if request.session is None:
@@ -540,7 +450,7 @@ class Registry:
             turn = self._places.turn(client.scope)
             session = self._start_session(spec, turn)
             turn.is_for(session)
-        self._habits.used(client, environment.name)
+        self._comers.used(client, environment.name)
         configured = self._settings.session
         session.claim(
             Tenancy(
@@ -555,21 +465,8 @@ class Registry:
 
     def _spec(self, environment: Environment, mount: ProjectMount | None) -> JailSpec:
         return JailSpec(
-            environment=environment, project=self._still_there(mount), sizes=self._sizes
+            environment=environment, project=self._projects.current(mount), sizes=self._sizes
         )
-
-    def _still_there(self, mount: ProjectMount | None) -> ProjectMount | None:
-        """The project as it is now: the directory may have been replaced since it was checked."""
-        if mount is None:
-            return None
-        try:
-            status = os.stat(mount.path)
-        except OSError:
-            pass
-        else:
-            if (status.st_dev, status.st_ino) == (mount.device, mount.inode):
-                return mount
-        return self.check_project(mount.path, mount.mount_point)
 
     def _start_session(self, spec: JailSpec, turn: Turn | None = None) -> Session:
         session = Session(

@@ -247,7 +247,7 @@ async def test_a_fault_of_ours_is_one_answer(
     monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.abc.Clock
 ) -> None:
     async with bench() as it:
-        monkeypatch.setattr(it.registry.catalog, "listed", lambda: 1 / 0)
+        monkeypatch.setattr(it.registry.provision.catalog, "listed", lambda: 1 / 0)
         peer = await it.connect()
         with pytest.raises(NsmError, match="failed inside the supervisor"):
             await peer.call("envs")

@@ -20,6 +20,7 @@ from nsmd import conversation, pending
 from nsmd.catalog import Catalog
 from nsmd.limits import MAX_INHERITED_BYTES, check_inherited
 from nsmd.pending import EnvironmentPendingError, patiently
+from nsmd.provision import Provision
 from nsmd.registry import Registry
 from nsmd.settings import PoolSettings, Settings
 from nsmd.values import Client, RunRequest, RunResult
@@ -45,13 +46,12 @@ async def registry_of(
         async with trio.open_nursery() as upkeep:
             registry = Registry(
                 settings or Settings(pool=PoolSettings(max_spares=0)),
-                Catalog([PYTHON, BASH], shells),
+                Provision(Catalog([PYTHON, BASH], shells), shells=shells),
                 launcher,
                 home="/home/user",
                 sessions=sessions,
                 upkeep=upkeep,
                 measure=no_usage,
-                shells=shells,
             )
             yield registry
             upkeep.cancel_scope.cancel()

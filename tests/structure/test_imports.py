@@ -41,7 +41,8 @@ FLOORS = (
     ("conversation",),
     ("execution", "session"),  # two halves of one thing: a handle and its owner
     ("history", "pool", "listing", "files", "directory", "builds"),
-    ("places",),
+    ("places", "provision"),
+    ("comers",),
     ("registry",),
     ("control", "mcp"),
     ("doctor", "listening", "servicemanager"),

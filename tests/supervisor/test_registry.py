@@ -31,6 +31,7 @@ from nsm.wire.errors import (
 from nsmd.catalog import Catalog, Rank, Source
 from nsmd.places import MAX_WAITING, WAIT_S
 from nsmd.project import check_project
+from nsmd.provision import Provision
 from nsmd.registry import CONCURRENT_STARTS, Registry
 from nsmd.settings import PoolSettings, SessionSettings, Settings
 from nsmd.values import (
@@ -89,7 +90,7 @@ async def bench(
             async with trio.open_nursery() as upkeep:
                 registry = Registry(
                     settings or Settings(pool=PoolSettings(min_spares=1)),
-                    Catalog([PYTHON, BASH, BROKEN]),
+                    Provision(Catalog([PYTHON, BASH, BROKEN])),
                     launcher,
                     home="/home/user",
                     sessions=sessions,
@@ -510,9 +511,9 @@ async def test_sessions_outlive_their_environment_and_new_ones_get_the_new_one(
     autojump_clock: trio.abc.Clock,
 ) -> None:
     async with bench() as it:
-        it.registry.catalog.put(DIRECTORY, [SCIENCE])
+        it.registry.provision.catalog.put(DIRECTORY, [SCIENCE])
         old = await it.run(env="science", session="old")
-        it.registry.catalog.put(DIRECTORY, [NEWER])
+        it.registry.provision.catalog.put(DIRECTORY, [NEWER])
         again = await it.run(env="science", session="old", timeout_s=60)
         assert (again.session_id, again.timeout_s) == (old.session_id, 10.0)
         new = await it.run(env="science", session="new-one", timeout_s=60)
@@ -521,7 +522,7 @@ async def test_sessions_outlive_their_environment_and_new_ones_get_the_new_one(
         assert sessions == {"old": SCIENCE, "new-one": NEWER}
         kinds = {kind.spec.environment for kind in it.registry.pool.kinds}
         assert SCIENCE not in kinds
-        it.registry.catalog.put(DIRECTORY, [])
+        it.registry.provision.catalog.put(DIRECTORY, [])
         assert (await it.run(env="science", session="old")).session_id == old.session_id
         with pytest.raises(UnknownEnvironmentError, match="was removed"):
             await it.run(env="science", session="another")
@@ -536,7 +537,7 @@ async def test_an_environment_without_state_has_no_sessions(
 ) -> None:
     once = dataclasses.replace(SCIENCE, name="once", artifact=Artifact(run="/s/run"))
     async with bench() as it:
-        it.registry.catalog.put(DIRECTORY, [once])
+        it.registry.provision.catalog.put(DIRECTORY, [once])
         for name in ("a", "new"):
             with pytest.raises(BadRequestError, match=r"keeps no state.*Leave `session` out"):
                 await it.run(env="once", session=name)
@@ -546,7 +547,7 @@ async def test_an_environment_without_state_has_no_sessions(
 async def test_a_clients_own_environments_are_its_own(autojump_clock: trio.abc.Clock) -> None:
     own = Sources(directory="/own")
     async with bench() as it:
-        it.registry.catalog.put(Source(rank=Rank.CLIENT_DIRECTORY, of="/own"), [SCIENCE])
+        it.registry.provision.catalog.put(Source(rank=Rank.CLIENT_DIRECTORY, of="/own"), [SCIENCE])
         client = dataclasses.replace(ALICE, sources=own)
         assert (await it.run(env="science", client=client)).env == "science"
         with pytest.raises(UnknownEnvironmentError):

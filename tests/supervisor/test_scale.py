@@ -19,6 +19,7 @@ import trio.testing
 from fakes import CAPABILITIES, PYTHON, FakeJail, FakeLauncher, launching, no_usage
 from nsm.wire.errors import SessionLimitError
 from nsmd.catalog import Catalog
+from nsmd.provision import Provision
 from nsmd.registry import CONCURRENT_STARTS, Registry
 from nsmd.settings import PoolSettings, SessionSettings, Settings
 from nsmd.values import Client, RunRequest
@@ -60,7 +61,7 @@ async def bench(
         async with trio.open_nursery() as upkeep:
             registry = Registry(
                 settings,
-                Catalog([PYTHON]),
+                Provision(Catalog([PYTHON])),
                 launcher or echoing,
                 home="/home/user",
                 sessions=sessions,

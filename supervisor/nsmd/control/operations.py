@@ -110,7 +110,8 @@ async def _interrupt(call: Call) -> dict[str, Any]:
 async def _envs(call: Call) -> dict[str, Any]:
     registry, cold_starts = call.services.registry, call.services.cold_starts
     await registry.look()
-    return {"environments": [_listed(each, cold_starts) for each in registry.catalog.listed()]}
+    listed = registry.provision.catalog.listed()
+    return {"environments": [_listed(each, cold_starts) for each in listed]}
 
 
 async def _shutdown(call: Call) -> dict[str, Any]:
