@@ -95,6 +95,27 @@ def test_its_units_start_it(built: Callable[[str], Path]) -> None:
     ).read_text()
 
 
+def test_a_configuration_of_the_modules_is_checked_when_it_is_built(place: standin.Place) -> None:
+    given = f"nixpkgs = {place.nixpkgs}; jailLib = import {standin.STAND_IN}/jail/lib;"
+    call = f"import {place.source}/nix/tests/config-file.nix {{ {given} settings = %s; }}"
+
+    def build(settings: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            ["nix-build", "--no-out-link", "--expr", call % settings],
+            env=place.environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    done = build("{ defaults.timeout_seconds = 60; }")
+    assert done.returncode == 0, done.stderr
+    assert Path(done.stdout.strip()).read_text() == "[defaults]\ntimeout_seconds = 60\n"
+    done = build("{ defaults.timeout_second = 60; }")
+    assert done.returncode != 0
+    assert "unknown key; did you mean 'timeout_seconds'?" in done.stderr
+
+
 def test_the_script_of_the_vm_test_is_python(place: standin.Place) -> None:
     """The VM itself is not run here: it takes the real nixpkgs and KVM."""
     attribute = standin.flake(place, "checks.x86_64-linux.vm-not-run-here.test.testScript")

@@ -2,21 +2,8 @@
 # system of the real nixpkgs: docs/nix-install.md says how they were evaluated.
 { pkgs, library }:
 let
-  # As much of the module system as lets a module say what it defines.
-  lib = pkgs.lib // {
-    allUnique =
-      list:
-      builtins.all (each: builtins.length (builtins.filter (other: other == each) list) == 1) list;
-    literalExpression = text: text;
-    mkEnableOption = description: { inherit description; };
-    mkIf = condition: content: if condition then content else { };
-    mkOption = option: option;
-    types = {
-      enum = values: { inherit values; };
-      listOf = type: { inherit type; };
-      package = { };
-    };
-  };
+  modules = import ../module-system.nix { inherit pkgs; };
+  inherit (modules) lib;
 
   package = lib.makeOverridable (
     {
@@ -33,13 +20,7 @@ let
   definitions =
     module: options:
     import module shared {
-      inherit lib;
-      pkgs = pkgs // {
-        formats.toml = _: {
-          type = { };
-          generate = name: value: pkgs.writeText name (builtins.toJSON value);
-        };
-      };
+      inherit (modules) lib pkgs;
       config = {
         nix.package = pkgs.nix;
         security.allowUserNamespaces = true;
