@@ -24,6 +24,7 @@ from nsm.wire.transcripts import (
     SessionStart,
 )
 from nsmd import history, places, values
+from nsmd.artifacts import discovery
 from nsmd.control import outgoing, stream
 from nsmd.control.operations import OPERATIONS
 from nsmd.descriptors import MAX_CONNECTIONS
@@ -169,6 +170,8 @@ def test_every_key_of_the_configuration_with_its_default() -> None:
         record.MAX_STREAM_CHARS,
         record.MAX_SHOWN_CHARS,
         live.HEAD_CHARS + live.TAIL_CHARS,
+        discovery.MAX_ARTIFACTS,
+        discovery.MAX_METADATA_BYTES,
         sessions.PIECE_BYTES,
         sandbox_agent.MAX_OPEN_FILES,
         displays.MAX_IMAGE_CHARS,
