@@ -32,7 +32,7 @@ PLUGIN = "nsm-run"
 MOST_WORKERS = 4
 """Each has jails and supervisors of its own, which take memory."""
 
-LONG_FIRST = ("soak", "e2e", "conformance", "agent", "isolation", "templates", "jail", "docs")
+LONG_FIRST = tuple("soak e2e nix conformance agent isolation templates jail docs".split())
 """Folders of the tests with real processes, which take longest; the others are seconds."""
 
 

@@ -137,7 +137,11 @@ def not_installed() -> list[str]:
 def collect(host: Host, seed: Path) -> dict[str, object]:
     """Copy what the host has to the directory `seed`, and tell what seed.nix asks for."""
     libraries: dict[str, Path] = {}
+    missing = list(host.missing)
     for package, name, file in host.programs:
+        if package == "nodejs" and has_parts_elsewhere(file):
+            missing.append(package)
+            continue
         add_program(seed / package / "bin" / name, file, libraries)
     python = f"python{sys.version_info.major}.{sys.version_info.minor}"
     programs = seed / "python3/bin"
@@ -173,7 +177,7 @@ def collect(host: Host, seed: Path) -> dict[str, object]:
     version = python.removeprefix("python")
     return {
         "loader": loader.name,
-        "missing": list(host.missing),
+        "missing": missing,
         "python": version,
         "python_packages": packages,
     }
@@ -191,6 +195,12 @@ def libraries_of(file: Path) -> dict[str, Path]:
     done = subprocess.run(["ldd", str(file)], capture_output=True, text=True, check=False)
     found = re.findall(r"^\s*(\S+) => (/\S+) \(", done.stdout, re.MULTILINE)
     return {name: Path(path).resolve() for name, path in found}
+
+
+def has_parts_elsewhere(node: Path) -> bool:
+    """Whether this Node reads modules of its own from files of the system's, as Debian's does."""
+    files = [node, *libraries_of(node).values()]
+    return any(b"/usr/share/nodejs/" in file.read_bytes() for file in files)
 
 
 def loader_of(program: Path) -> Path:

@@ -32,6 +32,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import cast
 
 from hostseed import Host, SeedError, collect
 
@@ -72,6 +73,11 @@ class Place:
         """The clone without what does not belong to it; `path:` takes all that there is."""
         return self.root / "source"
 
+    def missing(self) -> list[str]:
+        """Packages that the stand-in has no programs for; needs `prepare`."""
+        told = json.loads((self.nixpkgs / "seed.json").read_text())
+        return cast("list[str]", told["missing"])
+
     @cached_property
     def environment(self) -> dict[str, str]:
         """The variables with which nix uses this place, and no setting of the host's or user's."""
@@ -79,6 +85,7 @@ class Place:
             "build-users-group": "",
             "experimental-features": "nix-command flakes",
             "flake-registry": "",
+            "max-jobs": "auto",
             "sandbox": "true",
             "sandbox-paths": "",
             "substituters": "",

@@ -26,7 +26,12 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.jail
 
-ATTRIBUTES = ("presets.bash", "presets.python", "presets.node", "test-sandbox")
+ATTRIBUTES = {
+    "bash": "presets.bash",
+    "python": "presets.python",
+    "node": "presets.node",
+    "test-sandbox": "test-sandbox",
+}
 ERAS = ["legacy", "2026-07-28"]
 CHANGE_TIMEOUT_S = 20
 
@@ -46,12 +51,13 @@ def sandboxes(directory: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def shared(built: Callable[[str], Path]) -> Generator[Supervisor]:
+def shared(place: standin.Place, built: Callable[[str], Path]) -> Generator[Supervisor]:
     """A supervisor with one environment of each kind; `cold` is one that has no template."""
     with tempfile.TemporaryDirectory(prefix="nsm-") as path:
         folder = sandboxes(Path(path))
-        for attribute in ATTRIBUTES:
-            (folder / attribute).symlink_to(built(attribute))
+        for name, attribute in ATTRIBUTES.items():
+            if name != "node" or "nodejs" not in place.missing():
+                (folder / name).symlink_to(built(attribute))
         without_template(built("test-sandbox"), folder / "cold", "cold")
         with supervisor(Path(path)) as it:
             yield it

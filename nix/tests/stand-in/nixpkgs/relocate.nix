@@ -67,8 +67,8 @@ in
       package = fromSeed "${pname}-host" (
         if lib.elem name seed.missing then
           ''
-            echo "The stand-in for nixpkgs has no ${pname}: the host had none when its programs" \
-              "were collected. Install it, and run tools/standin.py again." >&2
+            echo "The stand-in for nixpkgs has no ${pname}: the host had none that works outside of" \
+              "/usr when its programs were collected (tools/standin.py)." >&2
             exit 1
           ''
         else
