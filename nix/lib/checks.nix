@@ -1,4 +1,5 @@
-# Checks of what users write. Each gives the value back or throws what is wrong and what to do.
+# Checks of what users write. Each gives the value back or throws what is wrong and what to do. The
+# supervisor has the same bounds for artifacts (nsmd.artifacts.metadata), so what is built is taken.
 #
 # Type: { NAME = environment : String -> value -> value }
 let
@@ -20,19 +21,24 @@ let
     else
       "a ${builtins.typeOf value}";
 
-  positive =
-    key: environment: value:
-    if (builtins.isInt value || builtins.isFloat value) && value > 0 then
+  # nsmd.settings.MAX_SECONDS, MAX_MEGABYTES
+  maxSeconds = 366 * 86400;
+  maxMegabytes = 1024 * 1024;
+
+  number =
+    {
+      key,
+      what,
+      max,
+      fractions,
+    }:
+    environment: value:
+    if
+      (builtins.isInt value || (fractions && builtins.isFloat value)) && value > 0 && value <= max
+    then
       value
     else
-      throw "nsm: environment '${environment}': ${key} is ${shown value}: expected a number greater than 0.";
-
-  whole =
-    key: environment: value:
-    if builtins.isInt value then
-      positive key environment value
-    else
-      throw "nsm: environment '${environment}': ${key} is ${shown value}: expected a whole number greater than 0.";
+      throw "nsm: environment '${environment}': ${key} is ${shown value}: expected a ${what} greater than 0, at most ${toString max}.";
 in
 {
   inherit listed shown;
@@ -40,10 +46,14 @@ in
   # A name ends up in paths and messages, and is what models type. Type: value -> String
   name =
     value:
-    if builtins.isString value && builtins.match "[a-z0-9][a-z0-9-]*" value != null then
+    if
+      builtins.isString value
+      && builtins.match "[a-z0-9][a-z0-9-]*" value != null
+      && builtins.stringLength value <= 64
+    then
       value
     else
-      throw "nsm: environment name ${shown value}: expected lower-case letters, digits and '-', beginning with a letter or digit, such as \"data-science\".";
+      throw "nsm: environment name ${shown value}: expected up to 64 lower-case letters, digits and '-', beginning with a letter or digit, such as \"data-science\".";
 
   interpreterType =
     environment: value:
@@ -63,8 +73,19 @@ in
         if builtins.isList value then "a list with something else than packages in it" else shown value
       }: expected a list of packages, such as [ pkgs.python3 ].";
 
-  timeout = positive "timeout_seconds";
-  memory = whole "memory_mb";
+  timeout = number {
+    key = "timeout_seconds";
+    what = "number";
+    max = maxSeconds;
+    fractions = true;
+  };
+
+  memory = number {
+    key = "memory_mb";
+    what = "whole number of MiB";
+    max = maxMegabytes;
+    fractions = false;
+  };
 
   description =
     environment: value:
@@ -73,17 +94,23 @@ in
     else
       throw "nsm: environment '${environment}': description is ${shown value}: expected one line of text.";
 
+  # Type: environment : String -> interpreter_type : String -> value -> [String]
   preload =
-    environment: value:
+    environment: interpreter_type: value:
     if
-      builtins.isList value
-      && builtins.all (
-        item:
-        builtins.isString item
-        && builtins.match "[A-Za-z_][A-Za-z0-9_]*([.][A-Za-z_][A-Za-z0-9_]*)*" item != null
-      ) value
+      !(
+        builtins.isList value
+        && builtins.all (
+          item:
+          builtins.isString item
+          && builtins.match "[A-Za-z_][A-Za-z0-9_]*([.][A-Za-z_][A-Za-z0-9_]*)*" item != null
+        ) value
+        && builtins.length value <= 64
+      )
     then
-      value
+      throw "nsm: environment '${environment}': preload: expected a list of up to 64 names of Python modules, such as [ \"numpy\" ]."
+    else if value != [ ] && interpreter_type != "python" then
+      throw "nsm: environment '${environment}': preload is for Python environments only. Remove it."
     else
-      throw "nsm: environment '${environment}': preload: expected a list of names of Python modules, such as [ \"numpy\" ].";
+      value;
 }

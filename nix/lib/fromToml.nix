@@ -35,6 +35,9 @@ let
   project = config.project or { };
   useFlake = project.use_flake or false;
 
+  # By the names of nix-sandbox-mcp.
+  older.shell = presets.bash;
+
   known = [
     "backend"
     "description"
@@ -57,7 +60,7 @@ let
       unknown = builtins.filter (word: !(builtins.elem word known)) (builtins.attrNames entry);
 
       preset =
-        presets.${entry.preset} or (fail (
+        (presets // older).${entry.preset} or (fail (
           "unknown preset ${checks.shown entry.preset}: expected one of "
           + "${checks.listed (builtins.attrNames presets)}."
         ));

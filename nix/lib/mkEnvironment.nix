@@ -41,7 +41,7 @@ let
     timeout_seconds = checks.timeout checkedName timeout_seconds;
     memory_mb = checks.memory checkedName memory_mb;
     description = checks.description checkedName description;
-    preload = checks.preload checkedName preload;
+    preload = checks.preload checkedName type preload;
   };
 
   # bash and coreutils follow it on PATH, so that it may have its own.

@@ -7,7 +7,7 @@ let
   };
   badName =
     name: shown:
-    fails (checks.name name) "nsm: environment name ${shown}: expected lower-case letters, digits and '-'";
+    fails (checks.name name) "nsm: environment name ${shown}: expected up to 64 lower-case letters, digits and '-'";
 in
 {
   testName = {
@@ -31,6 +31,11 @@ in
   testNameShell = badName "a$(id)" ''"a[$][(]id[)]"'';
   testNameSpace = badName "a b" ''"a b"'';
   testNameNewline = badName "a\nb" ''"a[\\]nb"'';
+  testNameLong = {
+    expr = checks.name (builtins.concatStringsSep "" (builtins.genList (_: "a") 64));
+    expected = builtins.concatStringsSep "" (builtins.genList (_: "a") 64);
+  };
+  testNameTooLong = fails (checks.name (builtins.concatStringsSep "" (builtins.genList (_: "a") 65))) "expected up to 64";
   testNameNumber = badName 3 "3";
   testNameSet = badName { } "a set";
 
@@ -59,14 +64,16 @@ in
       0.5
     ];
   };
-  testTimeoutZero = fails (checks.timeout "x" 0) "nsm: environment 'x': timeout_seconds is 0: expected a number greater than 0[.]";
+  testTimeoutZero = fails (checks.timeout "x" 0) "nsm: environment 'x': timeout_seconds is 0: expected a number greater than 0, at most 31622400[.]";
+  testTimeoutLong = fails (checks.timeout "x" 31622401) "timeout_seconds is 31622401";
+  testMemoryLarge = fails (checks.memory "x" 1048577) "memory_mb is 1048577";
   testTimeoutText = fails (checks.timeout "x" "30") "timeout_seconds is \"30\"";
   testMemory = {
     expr = checks.memory "x" 512;
     expected = 512;
   };
-  testMemoryNegative = fails (checks.memory "x" (-1)) "memory_mb is -1: expected a number greater than 0[.]";
-  testMemoryFraction = fails (checks.memory "x" 0.5) "memory_mb is 0[.]5: expected a whole number greater than 0[.]";
+  testMemoryNegative = fails (checks.memory "x" (-1)) "memory_mb is -1: expected a whole number of MiB greater than 0, at most 1048576[.]";
+  testMemoryFraction = fails (checks.memory "x" 0.5) "memory_mb is 0[.]5: expected a whole number of MiB";
 
   testPackagesString = fails (checks.packages "x" "jq") "nsm: environment 'x': packages is \"jq\": expected a list of packages";
   testPackagesStrings = fails (checks.packages "x" [ "jq" ]) "packages is a list with something else than packages in it";
@@ -84,7 +91,7 @@ in
   testDescriptionLines = fails (checks.description "x" "two\nlines") "description is \"two[\\\\]nlines\": expected one line of text[.]";
 
   testPreload = {
-    expr = checks.preload "x" [
+    expr = checks.preload "x" "python" [
       "numpy"
       "os.path"
     ];
@@ -93,6 +100,14 @@ in
       "os.path"
     ];
   };
-  testPreloadOption = fails (checks.preload "x" [ "-c" ]) "nsm: environment 'x': preload: expected a list of names of Python modules";
-  testPreloadText = fails (checks.preload "x" "numpy") "expected a list of names of Python modules";
+  testPreloadBash = fails (checks.preload "x" "bash" [ "os" ]) "nsm: environment 'x': preload is for Python environments only[.] Remove it[.]";
+  testPreloadNone = {
+    expr = checks.preload "x" "bash" [ ];
+    expected = [ ];
+  };
+  testPreloadMany = fails (checks.preload "x" "python" (
+    builtins.genList (_: "os") 65
+  )) "expected a list of up to 64 names";
+  testPreloadOption = fails (checks.preload "x" "python" [ "-c" ]) "nsm: environment 'x': preload: expected a list of up to 64 names of Python modules";
+  testPreloadText = fails (checks.preload "x" "python" "numpy") "expected a list of up to 64 names of Python modules";
 }

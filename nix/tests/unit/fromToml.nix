@@ -131,6 +131,11 @@ in
     };
   };
 
+  testOlderPreset = {
+    expr = (read ./configs/older.toml).environments.shell.metadata.interpreter_type;
+    expected = "bash";
+  };
+
   # All others of that file are wrong.
   testLazy = {
     expr = wrong.environments.right.metadata.name;
@@ -152,7 +157,7 @@ in
   testMicrovm = fails "microvm" "the microvm backend is not there yet[.]";
   testBadName = {
     expr = wrong.environments."Bad Name".drvPath;
-    expectedError.msg = "nsm: environment name \"Bad Name\": expected lower-case letters";
+    expectedError.msg = "nsm: environment name \"Bad Name\": expected up to 64 lower-case letters";
   };
 
   # A registry is of all, or of none.

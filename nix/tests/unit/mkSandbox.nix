@@ -48,6 +48,13 @@ in
   testBadPackages = fails (least // { packages = "jq"; }) "nsm: environment 'x': packages is \"jq\"";
   testBadDescription = fails (least // { description = "a\nb"; }) "nsm: environment 'x': description is";
   testBadPreload = fails (least // { preload = [ "a b" ]; }) "nsm: environment 'x': preload: expected";
+  testPreloadOfBash = fails (
+    least
+    // {
+      interpreter_type = "bash";
+      preload = [ "os" ];
+    }
+  ) "nsm: environment 'x': preload is for Python environments only[.]";
   testUnknownBackend = fails (
     least // { backend = "docker"; }
   ) "nsm: environment 'x': unknown backend \"docker\": expected one of jail, microvm[.]";

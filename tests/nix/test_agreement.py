@@ -1,0 +1,56 @@
+"""What is written down both in Nix and in the supervisor is the same; without building."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+import standin
+from nix.evaluation import evaluate
+from nsmd.catalog import ALIASES
+from nsmd.jail.arguments import SYNTHETIC_FILES
+from nsmd.names import ENVIRONMENT_NAME
+from nsmd.settings import DEFAULT_JAIL_UID, MAX_MEGABYTES, MAX_SECONDS, PRESETS
+
+NIX = standin.ROOT / "nix"
+CHECKS = f"import {NIX}/lib/checks.nix"
+
+
+def pkgs(place: standin.Place) -> str:
+    """An expression for the stand-in's package set."""
+    return f'(import {place.nixpkgs} {{ system = "x86_64-linux"; }})'
+
+
+def test_etc_has_the_same_files(place: standin.Place) -> None:
+    files = evaluate(place, f"(import {NIX}/backends/etc.nix {{ pkgs = {pkgs(place)}; }}).files")
+    assert files == {os.path.basename(path): text for path, text in SYNTHETIC_FILES}
+
+
+@pytest.mark.parametrize(
+    ("check", "largest"),
+    [("timeout", MAX_SECONDS), ("memory", MAX_MEGABYTES)],
+)
+def test_bounds_are_the_same(place: standin.Place, check: str, largest: int) -> None:
+    values = f"[ {largest} {largest + 1} 1 0 ]"
+    accepted = f'map (v: (builtins.tryEval (({CHECKS}).{check} "x" v)).success) {values}'
+    assert evaluate(place, accepted) == [True, False, True, False]
+
+
+def test_names_are_the_same(place: standin.Place) -> None:
+    names = ["a", "a" * 64, "a" * 65, "", "-a", "0-", "A", "a_b", "a.b", "a\n", "é"]
+    listed = " ".join(f'"{name}"' for name in names)
+    accepted = f"map (v: (builtins.tryEval (({CHECKS}).name v)).success) [ {listed} ]"
+    assert evaluate(place, accepted) == [bool(ENVIRONMENT_NAME.fullmatch(name)) for name in names]
+
+
+def test_presets_are_the_same(place: standin.Place) -> None:
+    of_environments = f"import {NIX}/environments {{ pkgs = {pkgs(place)}; }}"
+    types = evaluate(place, f"builtins.mapAttrs (_: p: p.interpreter_type) ({of_environments})")
+    assert types == {name: name for name in PRESETS}
+    assert ALIASES == {"shell": "bash"}  # `older` of nix/lib/fromToml.nix
+
+
+def test_root_s_jails_are_the_same_user_s() -> None:
+    wrapper = (NIX / "backends/wrapper.bash").read_text()
+    assert f"--userspec={DEFAULT_JAIL_UID}:{DEFAULT_JAIL_UID} " in wrapper
