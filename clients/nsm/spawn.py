@@ -23,16 +23,24 @@ _MAX_REPORT_BYTES = 4096
 
 _PASSED_ON = frozenset(
     (
+        "ALL_PROXY",
         "HOME",
+        "HTTPS_PROXY",
+        "HTTP_PROXY",
         "LANG",
         "LD_LIBRARY_PATH",
         "LOGNAME",
+        "NO_PROXY",
         "PATH",
         "SHELL",
         "TMPDIR",
         "TZ",
         "USER",
         "VIRTUAL_ENV",
+        "all_proxy",  # nix reaches the network by them
+        "http_proxy",
+        "https_proxy",
+        "no_proxy",
     )
 )
 _PASSED_ON_PREFIXES = ("LC_", "NIX_", "NSM_", "NVM_", "PYENV_", "PYTHON", "SSL_CERT_", "XDG_")

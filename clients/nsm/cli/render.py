@@ -197,11 +197,11 @@ def environment(row: EnvironmentRow) -> list[tuple[str, str]]:
                 "interpreter",
                 f"{row.interpreter}, {row.program}" if row.program else row.interpreter,
             ),
-            ("description", row.description),
             ("limits", f"{duration(row.timeout_s)} a run, {row.memory_mb} MiB a session"),
         ]
     lines.append(("source", row.source))
     optional = [
+        ("description", row.description),
         ("unavailable", row.problem),
         ("preloaded", ", ".join(row.preload)),
         ("sessions", None if row.keeps_state or not row.available else "none: single runs only"),

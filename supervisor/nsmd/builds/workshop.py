@@ -21,6 +21,7 @@ from nsm.wire.errors import (
     OverloadedError,
     UnknownEnvironmentError,
 )
+from nsmd.artifacts.discovery import METADATA_VARIABLE
 from nsmd.builds import words
 from nsmd.builds.builder import Builder
 from nsmd.builds.building import Attempt, Building, Failed
@@ -30,7 +31,7 @@ from nsmd.flakes import check_reference, shown, why_no_reference
 from nsmd.names import ENVIRONMENT_NAME
 from nsmd.nix.program import NixFinder
 from nsmd.settings import Defaults, EnvironmentSettings
-from nsmd.values import Artifact, EnvironmentProblem, Sources
+from nsmd.values import Artifact, Client, EnvironmentProblem, Sources
 
 log = logging.getLogger(__name__)
 
@@ -130,8 +131,11 @@ class Workshop:
         self._shelf.in_use = in_use
         for building in await trio.to_thread.run_sync(self._shelf.load, self._builder.look):
             self._all[building.key] = building
+        there = self._catalog.view(Client(name="", scope="")).names
         for name, entry in self._configured.items():
-            if entry.flake is not None:
+            # `lib.fromToml` may have built what the same file says for us.
+            is_there = name in there and there[name].source == METADATA_VARIABLE
+            if entry.flake is not None and not is_there:
                 self._want(entry.flake, name).configured = True
         good, self._bad = _sorted_out(references)
         for reference in good:
