@@ -42,7 +42,7 @@ ALL: list[tuple[Take, dict[str, Any], set[str]]] = [
         samples.session_row(),
         {"name", "project", "memory_bytes", "cpu_s"},
     ),
-    (EnvironmentRow.from_wire, samples.environment_row(), {"problem", "cold_start"}),
+    (EnvironmentRow.from_wire, samples.environment_row(), {"problem", "cold_start", "only_for"}),
     (Status.from_wire, samples.status(), set()),
     (KillReport.from_wire, KILL_REPORT, set()),
 ]
