@@ -227,13 +227,16 @@ async def test_many_older_ones_start_at_once_in_a_new_home(folder: Path) -> None
         assert (bench.home / ".local/share/jail.nix/passwd").exists()
 
 
-async def test_memory_of_older_sessions_is_limited(folder: Path) -> None:
+async def test_older_sessions_are_limited(folder: Path) -> None:
     artifact = write_older(folder, metadata={"memory_mb": 128})
     async with (
         open_bench(folder) as bench,
         open_session(environment_of(artifact), launcher=bench.launcher) as session,
     ):
         assert "MemoryError" in (await session.run("x = bytearray(1 << 28)")).stderr
+        look = "import resource; print(resource.getrlimit(resource.RLIMIT_NOFILE))"
+        count = SessionLimits().descriptors
+        assert (await session.run(look)).stdout == f"({count}, {count})\n"
 
 
 # ------------------------------------------------------------------------------------- its ends

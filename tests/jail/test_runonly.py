@@ -152,7 +152,7 @@ async def test_a_program_that_reads_nothing_gets_along(folder: Path) -> None:
 ENDLESS = "import os\nprint('begun', flush=True)\nos.fork(); os.fork()\nwhile True: pass"
 
 
-@pytest.mark.parametrize("wrapper", ["exec", "trap", "child", "lasting"])
+@pytest.mark.parametrize("wrapper", ["trap", "lasting"])
 async def test_the_time_limit_ends_everything(wrapper: Any, folder: Path) -> None:
     environment = environment_of(write_run_only(folder, wrapper=wrapper))
     async with talking(environment, folder) as talk:

@@ -34,7 +34,7 @@ from nsmd.jail.starting import (
     open_ends,
     spawn,
     start_error,
-    with_memory_limit,
+    with_limits,
 )
 from nsmd.jail.user import JailUser
 from nsmd.values import (
@@ -75,7 +75,7 @@ class _Plan:
         channel: kind of the socket that it gets as its descriptor 0.
         variables: of its environment, beyond those that depend on descriptors.
         speaker: what is to speak first, for people.
-        memory_mb: limit on each process's data; None where the agent sees to that.
+        limited: environment whose limits are ours to keep; None where the agent sees to them.
     """
 
     artifact: Artifact
@@ -85,7 +85,7 @@ class _Plan:
     variables: Mapping[str, str]
     project: ProjectMount | None
     speaker: str
-    memory_mb: int | None = None
+    limited: Environment | None = None
 
 
 class ArtifactLauncher:
@@ -121,7 +121,7 @@ class ArtifactLauncher:
         if artifact.session_run is None:
             self._check_program(artifact.run)
             variables = self._variables(artifact, spec.project, spec.sizes)
-            return await start_run_only(spec, self._user, variables, self._nursery)
+            return await start_run_only(spec, self._user, variables, self._limits, self._nursery)
         older = artifact.schema == 0
         plan = _Plan(
             artifact=artifact,
@@ -131,7 +131,7 @@ class ArtifactLauncher:
             variables=self._variables(artifact, spec.project, spec.sizes),
             project=spec.project,
             speaker="agent",
-            memory_mb=environment.memory_mb if older else None,
+            limited=environment if older else None,
         )
         if older and not self._settled:
             # Each sets its HOME up unless it finds it so, and falls over one that is about to.
@@ -235,8 +235,8 @@ class ArtifactLauncher:
                 variables["NSM_INFO_FD"] = str(ends.info_end)
                 inherited.append(ends.info_end)
             command = [plan.program, *plan.arguments]
-            if plan.memory_mb is not None:
-                command = with_memory_limit(command, plan.memory_mb)
+            if plan.limited is not None:
+                command = with_limits(command, plan.limited, self._limits)
             starter = spawn(
                 self._user,
                 command,

@@ -24,9 +24,9 @@ from nsmd.headtail import HeadTail
 from nsmd.jail.process import end_starter, wait_for_starter
 from nsmd.jail.processtree import open_descendant
 from nsmd.jail.projectdir import open_project
-from nsmd.jail.starting import read_child_pid, spawn, with_memory_limit
+from nsmd.jail.starting import read_child_pid, spawn, with_limits
 from nsmd.jail.user import JailUser
-from nsmd.values import JailSpec
+from nsmd.values import JailSpec, SessionLimits
 from sandbox_agent import FrameReader, encode_frame
 
 CAPABILITIES = ("execute.timeout", "execute.result", "interrupt")
@@ -103,6 +103,7 @@ async def start_run_only(
     spec: JailSpec,
     user: JailUser,
     variables: Mapping[str, str],
+    limits: SessionLimits,
     nursery: trio.Nursery,
 ) -> RunOnlyJail:
     """A session of an environment that has none: it takes executions, each in a fresh jail.
@@ -110,6 +111,7 @@ async def start_run_only(
     Args:
         user: as whom jails run.
         variables: of the program's environment, but for the project's place.
+        limits: of all sessions.
         nursery: owns the task.
 
     Raises:
@@ -124,7 +126,7 @@ async def start_run_only(
         owned.enter_context(agent_end)
         ended_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         owned.callback(os.close, ended_fd)
-        task = _Standin(spec, user, variables, agent_end, os.dup(ended_fd))
+        task = _Standin(spec, user, variables, limits, agent_end, os.dup(ended_fd))
         owned.pop_all()
     nursery.start_soon(task.run)
     jail = RunOnlyJail(channel, ended_fd, task.scope)
@@ -152,6 +154,7 @@ class _Standin:
         spec: JailSpec,
         user: JailUser,
         variables: Mapping[str, str],
+        limits: SessionLimits,
         end: socket.socket,
         ended_fd: int,
     ) -> None:
@@ -161,6 +164,7 @@ class _Standin:
         self._artifact = spec.environment.artifact
         self._user = user
         self._variables = variables
+        self._limits = limits
         self._stream = trio.SocketStream(trio.socket.from_stdlib_socket(end))
         self._writing = trio.Lock()
         self._ended_fd = ended_fd
@@ -248,7 +252,7 @@ class _Standin:
                 inherited.append(info_end)
             starter = spawn(
                 self._user,
-                with_memory_limit([self._artifact.run], self._spec.environment.memory_mb),
+                with_limits([self._artifact.run], self._spec.environment, self._limits),
                 stdin=stdin,
                 stdout=stdout,
                 stderr=stderr,

@@ -29,6 +29,7 @@ from nsmd.jail.process import (
 )
 from nsmd.jail.processtree import open_descendant, open_jail_below
 from nsmd.jail.user import JailUser
+from nsmd.values import Environment, SessionLimits
 
 INFO_TIMEOUT_S = 10.0
 """bwrap tells the process id of its child 3 ms after its start, and a wrapper executes it some
@@ -150,14 +151,18 @@ def spawn(
     )
 
 
-def with_memory_limit(command: Sequence[str], memory_mb: int) -> list[str]:
-    """A command that limits the data of each process that it starts, as agents do for interpreters.
+def with_limits(
+    command: Sequence[str], environment: Environment, limits: SessionLimits
+) -> list[str]:
+    """A command each of whose processes is kept to what agents keep interpreters to, but for their
+    number, which the kernel would count for all of the user's here (setrlimit(2), RLIMIT_NPROC).
 
     For artifacts that know no limits. A shell does it, since `Popen` has no way that is safe beside
     other threads, and root in a container must not limit others' processes (prlimit(2)).
     """
-    script = 'ulimit -c 0; ulimit -d "$0" && exec "$@"'
-    return ["/bin/sh", "-c", script, str(memory_mb << 10), *command]
+    script = 'ulimit -c 0; ulimit -d "$0" && ulimit -n "$1" && shift && exec "$@"'
+    kept = (str(environment.memory_mb << 10), str(limits.descriptors))
+    return ["/bin/sh", "-c", script, *kept, *command]
 
 
 def start_error(error: OSError, user: JailUser) -> StartFailedError:
