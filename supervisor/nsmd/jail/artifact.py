@@ -14,7 +14,7 @@ import re
 import socket
 import stat
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 import trio
@@ -22,7 +22,7 @@ import trio
 from nsm.wire.errors import BadProjectError, StartFailedError
 from nsmd.hostpaths import is_within
 from nsmd.jail.arguments import WORKSPACE
-from nsmd.jail.failure import EXHAUSTED, SEE_DOCTOR, explain, read_host_facts
+from nsmd.jail.failure import SEE_DOCTOR, explain, read_host_facts
 from nsmd.jail.interface import Jail
 from nsmd.jail.process import BwrapJail
 from nsmd.jail.projectdir import open_project
@@ -37,6 +37,7 @@ from nsmd.jail.starting import (
     with_limits,
 )
 from nsmd.jail.user import JailUser
+from nsmd.jail.wrapperhome import WrapperHome
 from nsmd.values import (
     Artifact,
     Environment,
@@ -102,11 +103,9 @@ class ArtifactLauncher:
         self, user: JailUser, home: str, limits: SessionLimits, nursery: trio.Nursery
     ) -> None:
         self._user = user
-        self._home = home
+        self._home = WrapperHome(user, home)
         self._limits = limits
         self._nursery = nursery
-        self._settled = False
-        self._settling = trio.Lock()
 
     def __repr__(self) -> str:
         return f"<ArtifactLauncher as user {self._user.uid}>"
@@ -133,12 +132,6 @@ class ArtifactLauncher:
             speaker="agent",
             limited=environment if older else None,
         )
-        if older and not self._settled:
-            # Each sets its HOME up unless it finds it so, and falls over one that is about to.
-            async with self._settling:
-                jail = await self._launch(plan)
-                self._settled = True
-                return jail
         return await self._launch(plan)
 
     async def launch_template(self, spec: TemplateSpec, system_calls: bytes) -> BwrapJail:
@@ -181,7 +174,7 @@ class ArtifactLauncher:
         """All that a program finds in its environment but for numbers of descriptors."""
         variables = {"HOME": HOMELESS, "LANG": "C.UTF-8", "TERM": "dumb"}
         if artifact.schema == 0:
-            variables["HOME"] = self._home_directory()
+            variables["HOME"] = self._home.path()
         if project is not None:
             variables["PROJECT_MOUNT"] = project.mount_point
             variables["PROJECT_MODE"] = "readonly"
@@ -190,22 +183,6 @@ class ArtifactLauncher:
             variables["NSM_TMP_MB"] = str(sizes.tmp_mb)
             variables["NSM_SHM_MB"] = str(sizes.shm_mb)
         return variables
-
-    def _home_directory(self) -> str:
-        """Where older wrappers keep a passwd file: a directory of the jails' user, not its home."""
-        try:
-            with suppress(FileExistsError):
-                os.makedirs(self._home, mode=0o700)
-                self._user.give(self._home)
-            return self._user.way_to(os.path.realpath(self._home))
-        except OSError as error:
-            if error.errno in EXHAUSTED:
-                raise start_error(error, self._user) from error
-            raise StartFailedError(
-                f"Artifacts without a schema need a HOME to write to, and {self._home} cannot be "
-                f"one: {error}.",
-                hint="Build the environment again with nsm's lib.mkSandbox, which needs none.",
-            ) from error
 
     async def _launch(self, plan: _Plan) -> BwrapJail:
         self._check_program(plan.program)
