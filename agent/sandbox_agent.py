@@ -1724,10 +1724,10 @@ class SetupStep:
         Raises:
             ValueError: they are not as in docs/agent-protocol.md.
         """
-        steps: Any = given.get("steps")
+        steps: list[Any] | None = given.get("steps")
         timeout_s: Any = given.get("timeout_s")
         grace_s: Any = given.get("grace_s", GRACE_S)
-        if not isinstance(steps, list) or len(steps) > MAX_SETUP_STEPS:
+        if type(steps) is not list or len(steps) > MAX_SETUP_STEPS:
             raise ValueError(f"setup needs steps, a list of at most {MAX_SETUP_STEPS}")
         if not _is_seconds(timeout_s) or not _is_seconds(grace_s):
             raise ValueError("setup needs timeout_s and takes grace_s, seconds")

@@ -154,5 +154,5 @@ def _check_attached(line: bytes) -> list[object] | None:
         error = jsonlines.first_member(answer.get("error"))
         reason = error.get("message") or "the supervisor refused this client"
         raise AttachError(f"{reason} {error.get('hint') or ''}".rstrip())
-    wanted = answer.get("inherit")
-    return wanted if isinstance(wanted, list) else None
+    wanted: list[object] | object = answer.get("inherit")
+    return wanted if isinstance(wanted, list) else None  # pyright: ignore[reportUnknownVariableType]

@@ -105,9 +105,9 @@ class DevShells:
     def __repr__(self) -> str:
         return f"<DevShells of {len(self._projects)} projects>"
 
-    def subscribe(self, tell: Callable[[], None]) -> None:
-        """Have `tell` called whenever there is another shell, or one less."""
-        self._subscribers.append(tell)
+    def subscribe(self, changed: Callable[[], None]) -> None:
+        """Have a function called whenever there is another shell, or one less."""
+        self._subscribers.append(changed)
 
     def environment(self, client: Client) -> Environment | None:
         """The shell of a client's project, pending or with a problem maybe; None if it has none.
@@ -304,8 +304,8 @@ class DevShells:
         return [] if base is None else [base.agent_python, base.program]
 
     def _tell(self) -> None:
-        for tell in self._subscribers:
-            tell()
+        for changed in self._subscribers:
+            changed()
 
 
 def _directory(project: ProjectMount) -> _Directory:
