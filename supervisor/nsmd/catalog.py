@@ -80,7 +80,7 @@ class Source:
 class Shells(Protocol):
     """Environments that projects have themselves, beside everything in the catalog."""
 
-    def environment(self, client: Client) -> Environment | None:
+    def environment(self, client: Client, /) -> Environment | None:
         """That of a client's project; quick."""
         ...
 
@@ -92,7 +92,7 @@ class Shells(Protocol):
         """Whether it is one that somebody may mean now."""
         ...
 
-    def subscribe(self, changed: Callable[[], None]) -> object:
+    def subscribe(self, changed: Callable[[], None], /) -> object:
         """Have a function called after each change."""
         ...
 
