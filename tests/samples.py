@@ -65,6 +65,7 @@ def environment_row(**changes: Any) -> dict[str, Any]:
         "cold_start": None,
         "aliases": [],
         "only_for": None,
+        "hides": [],
     }
     return row | changes
 

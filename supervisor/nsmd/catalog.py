@@ -105,11 +105,14 @@ class View:
         environments: unusable ones included, in the order in which they are shown.
         problems: why others are missing.
         names: the environments by every name that they answer to.
+        hides: sources of others that would be there but for one of the same name, by that name,
+            the one that ranks lowest first.
     """
 
     environments: tuple[Environment, ...] = ()
     problems: tuple[EnvironmentProblem, ...] = ()
     names: Mapping[str, Environment] = field(default_factory=dict[str, Environment])
+    hides: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
 
     def aliases(self, environment: Environment) -> list[str]:
         """Further names of one of its environments."""
@@ -122,11 +125,14 @@ class Listed:
 
     Attributes:
         only_for: as in `Source`.
+        aliases: further names of an environment.
+        hides: as in `View`.
     """
 
     item: Environment | EnvironmentProblem
     only_for: str | None = None
     aliases: tuple[str, ...] = ()
+    hides: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -258,21 +264,35 @@ class Catalog:
         """Everything there is, for everyone first."""
         everyone = self._everyones
         for environment in everyone.environments:
-            yield Listed(item=environment, aliases=tuple(everyone.aliases(environment)))
+            yield Listed(
+                item=environment,
+                aliases=tuple(everyone.aliases(environment)),
+                hides=everyone.hides.get(environment.name, ()),
+            )
         for problem in everyone.problems:
             yield Listed(item=problem)
         for source in sorted(self._said, key=lambda source: source.rank):
             if (only_for := source.only_for) is not None:
                 said = self._said[source]
-                items: list[Environment | EnvironmentProblem] = [*said.environments, *said.problems]
-                yield from (Listed(item=item, only_for=only_for) for item in items)
+                for environment in said.environments:
+                    hidden = everyone.names.get(environment.name)
+                    missed = hidden is not None and _is_missed(hidden, environment)
+                    hides = (hidden.source,) if hidden is not None and missed else ()
+                    yield Listed(item=environment, only_for=only_for, hides=hides)
+                for problem in said.problems:
+                    yield Listed(item=problem, only_for=only_for)
         for row in self._shells.rows() if self._shells else ():
             yield Listed(item=row, only_for="its project")
 
     # Views.
 
     def _changed(self) -> None:
+        hidden = self._everyones.hides
         self._everyones = self._make(self._sources(None))
+        for name, hides in self._everyones.hides.items():
+            if hides != hidden.get(name):
+                winner = self._everyones.names[name].source
+                log.info("environment %s of %s hides that of %s", name, winner, ", ".join(hides))
         sources = {own: self._sources(own) for own in self._views}
         self._views = {
             own: self._make(its)
@@ -298,22 +318,26 @@ class Catalog:
     def _make(self, sources: Sequence[Source]) -> View:
         found: dict[str, Environment] = {}
         problems: list[EnvironmentProblem] = []
+        hides: dict[str, tuple[str, ...]] = {}
         for source in sources:
             said = self._said[source]
             for environment in said.environments:
                 hidden = found.get(environment.name)
                 if hidden is not None and _is_missed(hidden, environment):
-                    why = f"it is hidden by {environment.source}, which has that name too"
-                    problems.append(
-                        EnvironmentProblem(name=hidden.name, where=hidden.source, why=why)
-                    )
+                    before = hides.get(environment.name, ())
+                    hides[environment.name] = (*before, hidden.source)
                 found[environment.name] = environment
             problems += said.problems
         names = dict(found)
         for alias, name in ALIASES.items():
             if name in found:
                 names.setdefault(alias, found[name])
-        return View(environments=tuple(found.values()), problems=tuple(problems), names=names)
+        return View(
+            environments=tuple(found.values()),
+            problems=tuple(problems),
+            names=names,
+            hides=hides,
+        )
 
     # Words.
 

@@ -142,6 +142,39 @@ def test_environments() -> None:
     assert render.environments([], "/h") == "No environments."
 
 
+def test_environments_that_nix_built_and_what_is_wrong_with_others() -> None:
+    made = [
+        samples.environment_row(source="/h/sandboxes/py", keeps_state=False, hides=["preset"]),
+        samples.environment_row(
+            name="",
+            interpreter="",
+            available=False,
+            problem="it is missing",
+            source="/d",
+            only_for="clients with NIX_SANDBOX_DIR=/d",
+        ),
+    ]
+    table = render.environments([EnvironmentRow.from_wire(row) for row in made], "/h")
+    assert [line.split(maxsplit=5) for line in table.splitlines()[1:]] == [
+        [
+            "python",
+            "python",
+            "30s",
+            "512",
+            "MiB",
+            "~/sandboxes/py  Python 3.11.2 (no sessions) [in place of preset]",
+        ],
+        [
+            "-",
+            "-",
+            "-",
+            "-",
+            "/d",
+            "unavailable: it is missing [only for clients with NIX_SANDBOX_DIR=/d]",
+        ],
+    ]
+
+
 def test_pool() -> None:
     text = render.pool(PoolReport.from_wire(samples.pool()), "/home/me")
     header, row, blank, totals, memory = text.splitlines()

@@ -53,19 +53,16 @@ def test_the_higher_rank_wins_in_the_place_of_the_lower(
         catalog.put(Source(rank=rank), [built("python", f"/{rank.name}")])
     assert catalog.find(EVERYONE, "python").source == "/DIRECTORY/python"
     assert names(catalog) == ["python", "bash"]
-    hidden = [(p.where, p.why) for p in catalog.view(EVERYONE).problems]
-    assert hidden == [
-        ("preset", "it is hidden by /METADATA/python, which has that name too"),
-        ("/METADATA/python", "it is hidden by /BUILT/python, which has that name too"),
-        ("/BUILT/python", "it is hidden by /DIRECTORY/python, which has that name too"),
-    ]
+    (row, _) = catalog.listed()
+    assert row.hides == ("preset", "/METADATA/python", "/BUILT/python")
     assert "python of /DIRECTORY/python is new" in caplog.text
+    assert "of /DIRECTORY/python hides that of preset, /METADATA/python, /BUILT" in caplog.text
 
 
 def test_one_that_could_not_be_used_is_not_missed() -> None:
     catalog = Catalog([BROKEN])
     catalog.put(DIRECTORY, [built("node")])
-    assert catalog.view(EVERYONE).problems == ()
+    assert catalog.view(EVERYONE).hides == {}
     assert catalog.find(EVERYONE, "node") == built("node")
 
 
@@ -73,7 +70,8 @@ def test_nor_the_same_artifact_by_another_way() -> None:
     catalog = Catalog([PYTHON])
     catalog.put(DIRECTORY, [built("science", "/own")])
     catalog.put(OWN_DIRECTORY, [built("science", "/own")])
-    assert catalog.view(OWN).problems == ()
+    assert catalog.view(OWN).hides == {}
+    assert [row.hides for row in catalog.listed()] == [(), (), ()]
 
 
 def test_a_clients_own_are_for_clients_with_the_same_entry_only() -> None:
@@ -83,6 +81,8 @@ def test_a_clients_own_are_for_clients_with_the_same_entry_only() -> None:
     catalog.put(Source(rank=Rank.CLIENT_METADATA, of="{}"), [built("meta")])
     catalog.put(Source(rank=Rank.CLIENT_DIRECTORY, of="/other"), [built("theirs")])
     assert names(catalog, OWN) == ["python", "meta", "mine"]
+    assert catalog.view(OWN).hides == {"python": ("preset",)}
+    assert [row.hides for row in catalog.listed() if row.only_for][1:] == [("preset",), (), ()]
     assert catalog.find(OWN, "python").source == "/own/python"
     assert names(catalog, EVERYONE) == ["python"]
     assert catalog.find(EVERYONE, "python") == PYTHON

@@ -180,6 +180,7 @@ def environments(rows: Sequence[EnvironmentRow], home: str) -> str:
 
 def _environment_note(row: EnvironmentRow) -> str:
     only = f" [only for {row.only_for}]" if row.only_for else ""
+    only += f" [in place of {', '.join(row.hides)}]" if row.hides else ""
     if not row.available:
         return f"unavailable: {row.problem}{only}"
     preload = f", with {', '.join(row.preload)}" if row.preload else ""
@@ -207,6 +208,7 @@ def environment(row: EnvironmentRow) -> list[tuple[str, str]]:
         ("sessions", None if row.keeps_state or not row.available else "none: single runs only"),
         ("starts slowly", row.cold_start),
         ("only for", row.only_for),
+        ("in place of", ", ".join(row.hides)),
     ]
     return [*lines, *((name, text) for name, text in optional if text)]
 

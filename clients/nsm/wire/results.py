@@ -165,6 +165,7 @@ class EnvironmentRow(NamedTuple):
         cold_start: why its last session was not forked from a template; None if it was.
         aliases: other names that it answers to.
         only_for: for whom it is, for people; None if for everyone.
+        hides: where others of that name come from, which it stands in place of.
     """
 
     name: str
@@ -181,6 +182,7 @@ class EnvironmentRow(NamedTuple):
     cold_start: str | None
     aliases: tuple[str, ...]
     only_for: str | None
+    hides: tuple[str, ...]
 
     @classmethod
     def from_wire(cls, wire: Mapping[str, Any]) -> Self:
@@ -201,6 +203,7 @@ class EnvironmentRow(NamedTuple):
             cold_start=row.optional("cold_start", row.text),
             aliases=row.texts("aliases"),
             only_for=row.optional("only_for", row.text),
+            hides=row.texts("hides"),
         )
 
 

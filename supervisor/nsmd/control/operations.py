@@ -190,6 +190,7 @@ def _listed(listed: Listed, cold_starts: Mapping[str, str]) -> dict[str, Any]:
             "cold_start": None,
             "aliases": [],
             "only_for": listed.only_for,
+            "hides": [],
         }
     return {
         "name": item.name,
@@ -206,4 +207,5 @@ def _listed(listed: Listed, cold_starts: Mapping[str, str]) -> dict[str, Any]:
         "cold_start": cold_starts.get(item.name),
         "aliases": list(listed.aliases),
         "only_for": listed.only_for,
+        "hides": list(listed.hides),
     }
