@@ -148,7 +148,7 @@ class _Starter:
             open_launcher=partial(
                 open_launcher,
                 launcher,
-                os.path.join(paths.runtime_dir(), "home"),
+                os.path.join(paths.runtime_dir(), "wrapper-home"),
                 templates=settings.defaults.templates,
             ),
             unreadable=launcher.user.why_unreadable,
