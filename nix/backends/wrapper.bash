@@ -59,7 +59,6 @@ nsm_project() {
 }
 
 umask 022
-cd /
 HOME=/workspace # where jail.nix's base mounts a file system
 
 # Root is no jailer: whoever is root on the host owns files in /proc/sys, which a jail cannot make
@@ -83,6 +82,7 @@ for path in /proc/self/fd/*; do
   esac
   [[ $path -ef $0 ]] || exec {descriptor}>&- # the shell reads this script from one
 done
+cd /
 
 if [[ -n ${NSM_INFO_FD:-} ]]; then
   RUNTIME_ARGS+=(--info-fd "$NSM_INFO_FD")

@@ -349,6 +349,27 @@ def test_the_exit_status_is_the_code_s(bash: Path, python: Path, node: Path) -> 
         assert "runner" not in done.stderr
 
 
+def test_a_wrapper_is_found_by_a_relative_path(bash: Path) -> None:
+    """The shell goes on reading the script while it closes what it inherited."""
+    spare = [os.dup(0) for _ in range(3)]
+    try:
+        done = subprocess.run(
+            ["bin/run"],
+            cwd=bash,
+            input="ls /proc/self/fd",
+            env={},
+            pass_fds=spare,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=RUN_TIMEOUT_S,
+        )
+    finally:
+        for descriptor in spare:
+            os.close(descriptor)
+    assert answer(done).split() == ["0", "1", "2", "3"]
+
+
 def test_what_it_leaves_behind_ends_with_it(bash: Path) -> None:
     done = run(bash, "sleep 1000 & disown; setsid sleep 1000 & echo done")
     assert (done.returncode, done.stdout) == (0, "done\n")
