@@ -99,7 +99,7 @@ def test_a_flake_is_added_used_updated_and_removed(
     assert it.run("nsm", "run", "-e", "science", "-s", "a", code).stdout == "[6, 7]\n"
     roots = list((it.directory / "state/nsm/environments/roots").iterdir())
     assert [str(root.resolve()) for root in roots] == [added.stdout.split()[-1]]
-    assert "building" in it.run("nsm", "env", "log", "science").stdout
+    assert it.run("nsm", "env", "log", "science").stdout  # at least what the flake's inputs are
     assert not (flake / "flake.lock").exists()
 
     write_flake(place, flake, "the second")

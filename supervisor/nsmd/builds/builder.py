@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from dataclasses import replace
 
 import trio
@@ -86,7 +87,8 @@ class Builder:
         except NsmError as error:
             # What follows the first line is the end of this very log.
             text = error.message.partition("\n")[0]
-            os.write(log_fd, f"nsm: {text}\n".encode(errors="replace"))
+            with suppress(OSError):  # a full disk, which is not what went wrong here
+                os.write(log_fd, f"nsm: {text}\n".encode(errors="replace"))
             raise
         finally:
             os.close(log_fd)

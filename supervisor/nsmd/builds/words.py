@@ -25,7 +25,8 @@ def failure(error: NsmError | OSError, at_s: float) -> Failed:
     if not isinstance(error, NsmError):
         where = f" ({error.filename})" if error.filename else ""
         cause = f"nsm's state directory cannot be used: {error.strerror}{where}"
-        return Failed(cause=cause, message=f"{cause}.", at_s=at_s)
+        hint = "`nsm doctor` says where it is."
+        return Failed(cause=cause, message=f"{cause}.", hint=hint, at_s=at_s)
     words = error.error.splitlines() if isinstance(error, NixRunError) else []
     cause = next((line for line in reversed(words) if line.startswith("error:")), "")
     cause = (cause or error.message.partition("\n")[0]).rstrip(".")

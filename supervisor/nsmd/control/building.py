@@ -15,6 +15,9 @@ from nsmd.control import arguments
 from nsmd.control.call import Call
 from nsmd.flakes import shown
 
+TELL_INTERVAL_S = 1.0
+"""Who waits for a silent build sees that time passes."""
+
 LOG_PIECE_BYTES = 64 * 1024
 """Of a log that travels in one event."""
 
@@ -94,7 +97,8 @@ async def _tell(call: Call, building: Building) -> None:
     while attempt is not None and not attempt.done.is_set():
         await call.emit("progress", {"environment": _row(building)})
         if not attempt.done.is_set():
-            await building.changed()
+            with trio.move_on_after(TELL_INTERVAL_S):
+                await building.changed()
 
 
 async def _then_cancel(wait: Any, scope: trio.CancelScope) -> None:
