@@ -22,6 +22,7 @@ import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
@@ -110,24 +111,31 @@ TEST_PROGRAMS = {
     "bc": "bc",
     "gawk": "gawk",
 }
-TRIED = "nsm-setup-tests"
+NOT_INSTALLED = "nsm-setup-not-installed.json"
 
 
 def ensure_test_packages() -> None:
     """Have what tests need, if Debian offers it and it may be installed; tests skip what is not.
 
-    Tried once for each `.venv`: where the packages cannot be fetched, every run of the tests would
-    wait for that.
+    What could not be installed is not tried again for this `.venv`: where packages cannot be
+    fetched, every run of the tests would wait for that.
     """
-    tried = VENV / TRIED
     wanted = [package for name, package in TEST_PROGRAMS.items() if shutil.which(name) is None]
-    if not wanted or tried.exists() or not may_install_test_packages():
+    if not wanted or not_installed() or not may_install_test_packages():
         return
-    tried.write_text("".join(f"{package}\n" for package in wanted), encoding="utf-8")
     try:
-        install_system_package(*wanted, why="the tests of the Nix layer need it")
+        install_system_package(*wanted, why="tests need it")
     except (SetupError, subprocess.CalledProcessError):
-        say(f"could not install {' '.join(wanted)}; tests that need it are skipped")
+        (VENV / NOT_INSTALLED).write_text(json.dumps(wanted) + "\n", encoding="utf-8")
+        say(f"could not install {', '.join(wanted)}; tests that need it are skipped")
+
+
+def not_installed() -> list[str]:
+    """Packages that were tried in vain."""
+    try:
+        return cast("list[str]", json.loads((VENV / NOT_INSTALLED).read_text(encoding="utf-8")))
+    except (OSError, ValueError):
+        return []
 
 
 def may_install_test_packages() -> bool:

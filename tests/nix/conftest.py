@@ -39,10 +39,12 @@ def why_no_nix() -> str | None:
     lacking = [name for name in bootstrap.TEST_PROGRAMS if shutil.which(name) is None]
     if not lacking:
         return None
-    missing = f"{', '.join(lacking)} missing"
-    if bootstrap.may_install_test_packages():
-        return missing  # `make test` would have installed it
-    return f"not here: {missing}, and nothing that set-up may install"
+    missing = f"no {', '.join(lacking)}"
+    if failed := bootstrap.not_installed():
+        return f"not here: {missing}, and set-up could not install {', '.join(failed)}"
+    if not bootstrap.may_install_test_packages():
+        return f"not here: {missing}, and set-up may not install it"
+    return missing  # `make test` brings it
 
 
 @pytest.fixture(scope="session")

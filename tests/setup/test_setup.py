@@ -149,6 +149,63 @@ def test_an_unknown_system_is_told_what_is_missing(
         bootstrap.ensure_bubblewrap()
 
 
+@pytest.fixture
+def debian(bootstrap: ModuleType, path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A system with apt-get, which writes down what it is asked for, and a right to use it."""
+    log = path / "log"
+    program(path, "apt-get", f'echo "$@" >> "{log}"; [ ! -e "{path}/broken" ]')
+    monkeypatch.setenv("PATH", str(path))
+    monkeypatch.setattr(bootstrap, "root_prefix", list)
+    monkeypatch.setattr(bootstrap, "VENV", path)
+    return log
+
+
+def test_installs_what_tests_lack_at_once(bootstrap: ModuleType, path: Path, debian: Path) -> None:
+    for name in ("jq", "tree"):
+        program(path, name, "exit 9")
+    bootstrap.ensure_test_packages()
+    assert debian.read_text().splitlines() == [
+        "update -qq",
+        "install -y -qq --no-install-recommends nix-bin file bc gawk",
+    ]
+    assert bootstrap.not_installed() == []
+
+
+def test_with_all_that_tests_need_nothing_is_run(
+    bootstrap: ModuleType, path: Path, debian: Path
+) -> None:
+    for name in bootstrap.TEST_PROGRAMS:
+        program(path, name, "exit 9")
+    bootstrap.ensure_test_packages()
+    assert not debian.exists()
+
+
+def test_what_tests_lack_and_cannot_be_installed_is_tried_once(
+    bootstrap: ModuleType, path: Path, debian: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (path / "broken").touch()
+    bootstrap.ensure_test_packages()
+    assert "could not install nix-bin, jq, tree, file, bc, gawk;" in capsys.readouterr().err
+    assert "nix-bin" in bootstrap.not_installed()
+    debian.unlink()
+    bootstrap.ensure_test_packages()
+    assert not debian.exists()
+
+
+@pytest.mark.parametrize("why", ["no apt-get", "no right"])
+def test_what_tests_lack_is_never_asked_for(
+    bootstrap: ModuleType, path: Path, debian: Path, monkeypatch: pytest.MonkeyPatch, why: str
+) -> None:
+    """Neither a password nor a failure: most of the tests run without."""
+    if why == "no right":
+        monkeypatch.setattr(bootstrap, "root_prefix", lambda: None)
+    else:
+        (path / "apt-get").rename(path / "dnf")
+    bootstrap.ensure_test_packages()
+    assert not debian.exists()
+    assert not bootstrap.may_install_test_packages()
+
+
 def stamps(bootstrap: ModuleType, root: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, str]:
     """(base, project) of the stamp that a clone at `root` asks for."""
     monkeypatch.setattr(bootstrap, "ROOT", root)
