@@ -33,11 +33,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import cast
+from urllib.parse import quote
 
 from hostseed import Host, SeedError, collect
 
 ROOT = Path(__file__).resolve().parent.parent
-STAND_IN = ROOT / "nix/tests/stand-in"
+STAND_IN = "nix/tests/stand-in"
 JAIL_NIX_VARIABLE = "NSM_TEST_JAIL_NIX"
 
 # Jails have directories of their own here; a store below one of them is not to be seen in a jail.
@@ -73,6 +74,17 @@ class Place:
         """The clone without what does not belong to it; `path:` takes all that there is."""
         return self.root / "source"
 
+    @property
+    def jail(self) -> Path:
+        """The flake that makes jails: jail.nix, or what stands in for it."""
+        given = os.environ.get(JAIL_NIX_VARIABLE)
+        return Path(given).resolve() if given else self.stand_in_jail
+
+    @property
+    def stand_in_jail(self) -> Path:
+        """What stands in for jail.nix."""
+        return self.source / STAND_IN / "jail"
+
     def missing(self) -> list[str]:
         """Packages that the stand-in has no programs for; needs `prepare`."""
         told = json.loads((self.nixpkgs / "seed.json").read_text())
@@ -107,10 +119,14 @@ class Place:
 
 
 def default_place() -> Place:
-    """The directory of this user and clone: in the clone, if jails can see that."""
+    """The directory of this user and clone: in the clone, if that will do for a store.
+
+    The path of a store is in the first lines of scripts, which can be neither long nor quoted.
+    """
     user = os.getuid()
     inside = ROOT / ".cache" / f"nix-{user}"
-    if not is_covered(inside) and is_reachable_by_others(ROOT):
+    plain = re.fullmatch(r"[A-Za-z0-9_./+-]{1,100}", str(inside)) is not None
+    if plain and not is_covered(inside) and is_reachable_by_others(ROOT):
         return Place(inside)
     clone = hashlib.sha256(os.fsencode(ROOT)).hexdigest()[:8]
     return Place(Path("/var/tmp", f"nsm-nix-{user}-{clone}"))  # noqa: S108 owner is checked
@@ -161,13 +177,19 @@ def locked(place: Place) -> Generator[None]:
 def prepare(place: Place) -> None:
     """Have the seed in the store, and copies of the stand-in and of the clone beside it.
 
+    Readable by all, whatever this process's umask: jails of root belong to another user.
+
     Raises:
         StandInError: something is missing.
     """
     find_nix()
-    with locked(place):
-        ensure_seed(place)
-        copy_tree(ROOT, place.source)
+    before = os.umask(0o022)
+    try:
+        with locked(place):
+            ensure_seed(place)
+            copy_tree(ROOT, place.source)
+    finally:
+        os.umask(before)
 
 
 def ensure_seed(place: Place) -> None:
@@ -188,7 +210,9 @@ def ensure_seed(place: Place) -> None:
             told["hash"] = nix_tool(place, "nix-hash", "--type", "sha256", "--base32", str(seed))
             add = ("nix-store", "--add-fixed", "--recursive", "sha256", str(seed))
             told["path"] = nix_tool(place, *add)
-    copy_tree(STAND_IN / "nixpkgs", place.nixpkgs, {recorded.name: json.dumps(told, indent=2)})
+    copy_tree(
+        ROOT / STAND_IN / "nixpkgs", place.nixpkgs, {recorded.name: json.dumps(told, indent=2)}
+    )
 
 
 def nix_tool(place: Place, *command: str) -> str:
@@ -233,12 +257,6 @@ def files_of(directory: Path) -> Iterator[Path]:
         yield from (Path(parent, name) for name in files if name != ".git")
 
 
-def jail_flake() -> Path:
-    """jail.nix, or what stands in for it."""
-    given = os.environ.get(JAIL_NIX_VARIABLE)
-    return Path(given).resolve() if given else STAND_IN / "jail"
-
-
 def overrides(place: Place, *, jail: Path | None = None, user: bool = False) -> Iterator[str]:
     """The options with which a command of nix takes the stand-ins for a flake's inputs.
 
@@ -248,7 +266,7 @@ def overrides(place: Place, *, jail: Path | None = None, user: bool = False) -> 
     """
     yield "--no-write-lock-file"
     of = "nsm/" if user else ""
-    inputs = {f"{of}nixpkgs": place.nixpkgs, f"{of}jail-nix": jail or jail_flake()}
+    inputs = {f"{of}nixpkgs": place.nixpkgs, f"{of}jail-nix": jail or place.jail}
     for name, path in (inputs | ({"nsm": place.source} if user else {})).items():
         yield from ("--override-input", name, f"path:{path}")
 
@@ -281,7 +299,9 @@ def build(
         subprocess.CalledProcessError: nix failed; it said why on standard error.
     """
     out = ["--out-link", str(link)] if link else ["--no-link"]
-    reference = f"path:{user_flake}#{attribute}" if user_flake else flake(place, attribute)
+    reference = flake(place, attribute)
+    if user_flake:
+        reference = f"path:{quote(str(user_flake))}#{attribute}"
     command = [find_nix(), "build", reference]
     command += overrides(place, jail=jail, user=user_flake is not None)
     # So quiet that it does not warn of a lock file that keeps the real inputs, either.

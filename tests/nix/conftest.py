@@ -56,12 +56,12 @@ def place() -> standin.Place:
 
 
 @pytest.fixture(scope="session", params=["stand-in", *(["jail.nix"] if REAL_JAIL_NIX else [])])
-def jail(request: pytest.FixtureRequest) -> Path:
+def jail(request: pytest.FixtureRequest, place: standin.Place) -> Path:
     """The flake that makes the jails."""
     if request.param == "jail.nix":
         assert REAL_JAIL_NIX is not None
         return Path(REAL_JAIL_NIX)
-    return standin.STAND_IN / "jail"
+    return place.stand_in_jail
 
 
 @pytest.fixture(scope="session")

@@ -60,7 +60,7 @@ FLAKE = """
 def write_flake(place: standin.Place, folder: Path, description: str) -> None:
     values = {
         "nixpkgs": place.nixpkgs,
-        "jail": standin.jail_flake(),
+        "jail": place.jail,
         "nsm": place.source,
         "description": description,
         "fill": "x" * 100,

@@ -60,12 +60,12 @@ def packages(place: standin.Place) -> str:
 
 
 def test_unit_tests(place: standin.Place) -> None:
-    given = f"pkgs = {packages(place)}; jailLib = import {standin.jail_flake()}/lib;"
-    assert failures(place, f"import {ROOT}/nix/tests/unit {{ {given} }}") == []
+    given = f"pkgs = {packages(place)}; jailLib = import {place.jail}/lib;"
+    assert failures(place, f"import {place.source}/nix/tests/unit {{ {given} }}") == []
 
 
 def test_the_stand_in_for_jail_nix_refuses_what_jail_nix_lacks(place: standin.Place) -> None:
-    tests = f"import {standin.STAND_IN}/jail/rejections.nix {{ pkgs = {packages(place)}; }}"
+    tests = f"import {place.stand_in_jail}/rejections.nix {{ pkgs = {packages(place)}; }}"
     assert failures(place, tests) == []
 
 
@@ -81,7 +81,7 @@ def test_the_stand_in_for_jail_nix_has_its_combinators(place: standin.Place) -> 
             evaluate(place, f"map builtins.attrNames [ ({lib}) {combinators} ]"),
         )
 
-    assert names(standin.STAND_IN / "jail") == names(tree)
+    assert names(place.stand_in_jail) == names(tree)
 
 
 def test_a_unit_test_that_fails_is_told(place: standin.Place) -> None:
@@ -124,8 +124,8 @@ def test_every_output_of_the_flake_evaluates_for_every_system(place: standin.Pla
 
 def test_the_lock_names_what_the_flake_takes(place: standin.Place) -> None:
     """Offline, a lock that lacks an input or names another one would first fail at a user's."""
-    lock = evaluate(place, f"builtins.fromJSON (builtins.readFile {ROOT}/flake.lock)")
-    inputs = evaluate(place, f"(import {ROOT}/flake.nix).inputs")
+    lock = evaluate(place, f"builtins.fromJSON (builtins.readFile {place.source}/flake.lock)")
+    inputs = evaluate(place, f"(import {place.source}/flake.nix).inputs")
     assert lock["nodes"]["root"]["inputs"].keys() == inputs.keys()
     for name in inputs:
         locked = lock["nodes"][lock["nodes"]["root"]["inputs"][name]]["locked"]

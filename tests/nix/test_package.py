@@ -96,7 +96,7 @@ def test_its_units_start_it(built: Callable[[str], Path]) -> None:
 
 
 def test_a_configuration_of_the_modules_is_checked_when_it_is_built(place: standin.Place) -> None:
-    given = f"nixpkgs = {place.nixpkgs}; jailLib = import {standin.STAND_IN}/jail/lib;"
+    given = f"nixpkgs = {place.nixpkgs}; jailLib = import {place.stand_in_jail}/lib;"
     call = f"import {place.source}/nix/tests/config-file.nix {{ {given} settings = %s; }}"
 
     def build(settings: str) -> subprocess.CompletedProcess[str]:

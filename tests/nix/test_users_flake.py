@@ -16,7 +16,7 @@ from agent_process import AgentProcess
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-FLAKE = standin.ROOT / "nix/tests/users-flake"
+FLAKE = "nix/tests/users-flake"
 TIMEOUT_S = 300
 
 
@@ -29,9 +29,15 @@ def nix(place: standin.Place, verb: str, attribute: str, *options: str) -> Any:
     inputs = {
         "nsm": place.source,
         "nsm/nixpkgs": place.nixpkgs,
-        "nsm/jail-nix": standin.jail_flake(),
+        "nsm/jail-nix": place.jail,
     }
-    command = [standin.find_nix(), verb, f"path:{FLAKE}#{attribute}", "--json", *options]
+    command = [
+        standin.find_nix(),
+        verb,
+        f"path:{place.source}/{FLAKE}#{attribute}",
+        "--json",
+        *options,
+    ]
     for name, path in inputs.items():
         command += ["--override-input", name, f"path:{path}"]
     command += ["--no-write-lock-file", "--option", "allow-import-from-derivation", "false"]
