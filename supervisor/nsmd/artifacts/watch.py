@@ -38,6 +38,7 @@ class Watches:
         self._lock = threading.Lock()
         self._wanted: dict[Stir, Places] = {}
         self._watch_of: dict[str, int] = {}
+        self._places_of: dict[int, set[str]] = {}
 
     def __repr__(self) -> str:
         return f"<Watches of {len(self._watch_of)} directories for {len(self._wanted)}>"
@@ -69,10 +70,7 @@ class Watches:
                     refusal = refusal or f"{place} cannot be watched: {error.strerror}"
                 # What has gone in between is seen by who has it, where it was.
                 continue
-            with self._lock:
-                if self._watch_of.get(place) != watch:
-                    self._watch_of[place] = watch
-                    new = True
+            new = self._bind(place, watch) or new
         self._prune()
         return new, refusal
 
@@ -94,11 +92,11 @@ class Watches:
         with self._lock:
             if notice.mask & Q_OVERFLOW:
                 return list(self._wanted)
-            here = {place for place, watch in self._watch_of.items() if watch == notice.watch}
+            here = set(self._places_of.get(notice.watch, ()))
             if notice.mask & (OF_ITSELF | IGNORED | UNMOUNT):
                 # The path may be another directory's by now, which is watched when it is wanted.
                 for place in here:
-                    del self._watch_of[place]
+                    self._unbind(place)
             return [
                 stir
                 for stir, places in self._wanted.items()
@@ -108,12 +106,36 @@ class Watches:
     def _prune(self) -> None:
         with self._lock:
             wanted = {place for places in self._wanted.values() for place in places}
-            unwanted = {p: watch for p, watch in self._watch_of.items() if p not in wanted}
-            for place in unwanted:
-                del self._watch_of[place]
-            kept = set(self._watch_of.values())
-        for watch in set(unwanted.values()) - kept:
-            self._inotify.remove(watch)
+            unwanted = [place for place in self._watch_of if place not in wanted]
+            unused = [self._unbind(place) for place in unwanted]
+        for watch in unused:
+            if watch is not None:
+                self._inotify.remove(watch)
+
+    def _bind(self, place: str, watch: int) -> bool:
+        """Note whose watch it is; returns whether the place had another one, or none."""
+        with self._lock:
+            if self._watch_of.get(place) == watch:
+                return False
+            # A directory above was exchanged: of this one, that says nothing.
+            unused = self._unbind(place)
+            self._watch_of[place] = watch
+            self._places_of.setdefault(watch, set()).add(place)
+        if unused is not None:
+            self._inotify.remove(unused)
+        return True
+
+    def _unbind(self, place: str) -> int | None:
+        """Forget a place's watch; returns it if it is no other place's."""
+        watch = self._watch_of.pop(place, None)
+        if watch is None:
+            return None
+        places = self._places_of[watch]
+        places.discard(place)
+        if places:
+            return None
+        del self._places_of[watch]
+        return watch
 
 
 def _matters(places: Mapping[str, frozenset[str]], place: str, name: str) -> bool:
