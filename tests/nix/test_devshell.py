@@ -101,12 +101,16 @@ ONLY_DEVELOP = {"NIX_CONFIG", "NIX_REMOTE", "XDG_CACHE_HOME", "NIX_CONF_DIR", "N
 
 
 class World:
-    """A project, and a store that is reachable in jails; nix is given both."""
+    """A project, and a store that is reachable in jails; nix is given both.
 
-    def __init__(self, root: Path) -> None:
+    Args:
+        root: of the store.
+        project: outside of any clone, of whose files nix would take the tracked ones only.
+    """
+
+    def __init__(self, root: Path, project: Path) -> None:
         self.place = standin.Place(root)
-        self.project = root / "a project"
-        self.project.mkdir()
+        self.project = project
         self.write("hello from the flake")
         settings = self.place.environment
         # What builds it is the host's own Bash.
@@ -141,12 +145,14 @@ def world() -> Generator[World]:
     base = standin.default_place().root.parent
     base.mkdir(parents=True, exist_ok=True)
     root = Path(tempfile.mkdtemp(prefix="nsm-shell-", dir=base))
-    root.chmod(0o755)
-    world = World(root)
-    try:
-        yield world
-    finally:
-        standin.remove(world.place)
+    with tempfile.TemporaryDirectory(prefix="nsm a project ") as project:
+        for directory in (root, Path(project)):
+            directory.chmod(0o755)
+        world = World(root, Path(project))
+        try:
+            yield world
+        finally:
+            standin.remove(world.place)
 
 
 @pytest.fixture(scope="module", params=["forks", "jails of their own"])
