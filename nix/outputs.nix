@@ -62,7 +62,7 @@ let
       test-sandbox = library.mkSandbox {
         name = "test-sandbox";
         interpreter_type = "python";
-        packages = [ pkgs.python3 ];
+        packages = [ (import ./lib/python.nix { inherit pkgs; }) ];
       };
     };
 in

@@ -2,11 +2,14 @@
 #
 # Type: { pkgs } -> { interpreter_type, description, packages }
 { pkgs }:
+let
+  python = import ../lib/python.nix { inherit pkgs; };
+in
 {
   interpreter_type = "python";
-  description = "Python ${pkgs.python3.pythonVersion} with PyYAML";
+  description = "Python ${python.pythonVersion} with PyYAML";
   packages = [
-    (pkgs.python3.withPackages (python: [ python.pyyaml ]))
+    (python.withPackages (packages: [ packages.pyyaml ]))
     pkgs.coreutils
   ];
 }

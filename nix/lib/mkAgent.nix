@@ -16,6 +16,8 @@
   env,
 }:
 let
+  bundled = import ./python.nix { inherit pkgs; };
+
   command =
     {
       python = "python3";
@@ -38,7 +40,7 @@ pkgs.runCommand "nsm-agent-${name}" { passthru = { inherit env; }; } ''
   if [ ! -x "$python" ] || ! reason=$(try "$python" 2>&1); then
     [ ${interpreter_type} != python ] \
       || fail "its python3 cannot run sessions: ''${reason:-it does not start}"
-    python=${pkgs.python3}/bin/python3
+    python=${bundled}/bin/python3
   fi
 
   mkdir $out
