@@ -186,6 +186,8 @@ async def test_a_failed_build_says_why_and_the_rest_works(it: Bench) -> None:
         assert Path(workshop.log_path(buildings[1])).read_text().endswith("(exit code 1).\n")
     async with it.open() as workshop:
         building = workshop.find("bad")
+        assert building.attempt is None, "it waits for somebody to look at it"
+        assert "error: builder failed" in it.why("bad")
         it.nix.builds("bad", ("out", it.artifact("bad")))
         workshop.add(bad)
         await ended(building)

@@ -25,11 +25,13 @@ from nsm.wire.transcripts import (
 )
 from nsmd import history, places, values
 from nsmd.artifacts import discovery
+from nsmd.builds import workshop
 from nsmd.control import outgoing, stream
 from nsmd.control.operations import OPERATIONS
 from nsmd.descriptors import MAX_CONNECTIONS
 from nsmd.mcp import displays
 from nsmd.mcp.attach import VARIABLES
+from nsmd.nix import monitor
 from nsmd.settings import EnvironmentSettings, Settings
 from nsmd.transcripts import live, record, store, transcript
 
@@ -174,6 +176,12 @@ def test_every_key_of_the_configuration_with_its_default() -> None:
         discovery.MAX_METADATA_BYTES,
         sessions.PIECE_BYTES,
         sandbox_agent.MAX_OPEN_FILES,
+        workshop.CONCURRENT_BUILDS,
+        workshop.MAX_QUEUED,
+        workshop.MAX_ADDED,
+        workshop.MAX_REFERENCES,
+        monitor.MAX_HEAD_BYTES,
+        monitor.MAX_END_BYTES,
         displays.MAX_IMAGE_CHARS,
         displays.MAX_IMAGE_SIDE,
         displays.MAX_IMAGES,

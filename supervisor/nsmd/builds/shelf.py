@@ -131,6 +131,7 @@ def _restored(row: Remembered, look: Look) -> Building:
             environment = look(row.path, row.reference, row.given_name)
         except NoSandboxError as error:
             log.warning("environment %s has to be built again: %s", row.name, error.message)
+            building.failed = None
         else:
             building.built = Built(
                 environment=environment, path=row.path, link=row.link, built_s=row.built_s

@@ -142,7 +142,9 @@ class Workshop:
             self._want(reference).variable = True
         for building in self.buildings:
             self._wanted(building)
-            if building.built is None or building.variable or building.configured:
+            # What `nsm env add` could not build last time waits for somebody to look at it.
+            lost = building.built is None and building.failed is None
+            if lost or building.variable or building.configured:
                 self._begin_unless_hopeless(building)
         await self._shelf.sweep(self._all.values)
         self._publish()
