@@ -8,10 +8,9 @@
 let
   inherit (pkgs) lib;
 
-  # Not nixpkgs' newest Python: nsm is tested on 3.11 to 3.13.
   python = import ./python-packages.nix {
     inherit lib;
-    python = pkgs.python313;
+    python = import ./lib/python.nix { inherit pkgs; };
   };
   nsm-unwrapped = import ./package.nix { inherit lib python; };
   nsm = lib.makeOverridable (import ./wrapper.nix) {
