@@ -79,42 +79,57 @@ def test_a_failure_is_told_once(either: AgentProcess) -> None:
     assert again.interpreter_restarted
 
 
-FAILURES: Mapping[str, tuple[str, str, str]] = {
-    # name: (code, told, what holds afterwards)
-    "a syntax error": ("a=1\nif then", "failed with exit code 2", "1"),
-    "an unset PATH": ("a=1; PATH=; no-such-command", "failed with exit code 127", "1"),
-    "a readonly variable": ("a=1; UID=7; a=2", "failed with exit code 1", "1"),
-    "an unbound variable": ("a=1; set -u; : $no_such", "failed with exit code 1", "1"),
-    "too slow": ("a=1; sleep 60; a=2", "was interrupted after 0.3 s", "1"),
-    "exit": ("a=1; exit 3", "is left out from now on: bash exited with status 3", ""),
-    "exec": ("a=1; exec true", "is left out from now on: bash exited with status 0", ""),
-    "set -e": ("a=1; set -e; false", "is left out from now on: bash exited with status 1", ""),
-    "a signal": ("a=1; kill -9 $$", "is left out from now on: bash was killed by SIGKILL", ""),
-    "deaf": (
-        "a=1; trap '' INT URG; while :; do :; done",
-        "is left out from now on: bash did not stop within 0.2 s",
-        "",
+HARMLESS = {
+    # code: how it is told
+    "a=${a-}1\nif then": "failed with exit code 2",
+    "a=${a}2; PATH= no-such-command": "failed with exit code 127",
+    "a=${a}3; UID=7; a=never": "failed with exit code 1",
+    "a=${a}4; set -u; : $no_such; a=never": "failed with exit code 1",
+    "set +u; a=${a}5; sleep 60; a=never": "was interrupted after 0.3 s",
+}
+FATAL = {
+    "exit 3": "is left out from now on: bash exited with status 3",
+    "exec true": "is left out from now on: bash exited with status 0",
+    "set -e; false": "is left out from now on: bash exited with status 1",
+    "kill -9 $$": "is left out from now on: bash was killed by SIGKILL",
+    "trap '' INT URG; while :; do :; done": (
+        "is left out from now on: bash did not stop within 0.2 s"
     ),
-    "its own descriptors": (
-        'a=1; for fd in 230 231 232 233; do eval "exec $fd>&-"; done',
-        "is left out from now on: bash lost descriptors",
-        "",
+    'for fd in 230 231 232 233; do eval "exec $fd>&-"; done': (
+        "is left out from now on: bash lost descriptors"
     ),
 }
 
 
-@pytest.mark.parametrize("case", FAILURES.values(), ids=FAILURES.keys())
-def test_the_session_goes_on(case: tuple[str, str, str], tmp_path: Path) -> None:
-    code, told, left = case
-    with direct_agent(tmp_path, "--prestart", "bash") as agent:
-        set_up(agent, "before=b", code, "after=c", timeout_s=0.3)
-        reply = agent.bash("echo $before $after ${a-}; set +eu")
-        assert reply.stdout.split() == ["b", "c", *left.split()]
-        assert reply.stderr.startswith(f"[nsm: step 2 of this environment's set-up {told}")
-        assert not reply.interpreter_restarted
-        agent.bash("exit 1")
-        again = agent.bash("echo $before $after ${a-}; set +eu")
-        assert (again.stdout.split(), again.stderr) == (["b", "c", *left.split()], "")
+def complaints(text: str) -> list[str]:
+    return [line for line in text.splitlines() if line.startswith("[nsm: ")]
+
+
+def told(failures: Mapping[str, str]) -> list[str]:
+    """How steps after the first are told to have failed."""
+    return [
+        f"[nsm: step {number} of this environment's set-up {how}"
+        for number, how in enumerate(failures.values(), 2)
+    ]
+
+
+def test_what_fails_ends_its_own_step_only(bash: AgentProcess) -> None:
+    set_up(bash, "before=b", *HARMLESS, "after=c", timeout_s=0.3)
+    reply = bash.bash("echo $before $after $a; set +eu")
+    assert (reply.stdout, reply.interpreter_restarted) == ("b c 12345\n", False)
+    said = complaints(reply.stderr)
+    assert [f"{how}]" for how in told(HARMLESS)] == said
+
+
+def test_what_ends_the_shell_is_left_out(bash: AgentProcess) -> None:
+    set_up(bash, "before=b", *FATAL, "after=c", timeout_s=0.3)
+    reply = bash.bash("echo $before $after")
+    assert (reply.stdout, reply.interpreter_restarted) == ("b c\n", False)
+    for how, line in zip(told(FATAL), complaints(reply.stderr), strict=True):
+        assert line.startswith(how)
+    bash.bash("exit 1")
+    again = bash.bash("echo $before $after")
+    assert (again.stdout, again.stderr) == ("b c\n", "")
 
 
 def test_it_is_run_again_after_a_kill(either: AgentProcess) -> None:
