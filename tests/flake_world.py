@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,8 +12,11 @@ from typing import Any
 import trio
 
 from fake_nix import FakeNix
+from nsm.wire.errors import NixUnavailableError
 from nsmd.devshell.keeper import DevShells
-from nsmd.nix.program import NixFinder
+from nsmd.nix.errors import NixExitError, NixOutputError, NixTimeoutError
+from nsmd.nix.program import MAX_OUTPUT_BYTES, NixFinder
+from nsmd.nix.runner import OnProgress
 from nsmd.values import Client, Environment, ProjectMount, ReadOnlyBind
 
 BASH = Environment(
@@ -29,12 +32,81 @@ SAMPLE = (Path(__file__).parent / "devshell" / "samples" / "nix-2.8.json").read_
 WAIT_S = 20.0
 
 
+class Gate:
+    """Where a run of nix waits."""
+
+    def __init__(self) -> None:
+        self.reached = trio.Event()
+        self.opened = trio.Event()
+
+
+class QuickNix:
+    """The same as `FakeNix` without processes, for what does not depend on them."""
+
+    def __init__(self) -> None:
+        self._plan: dict[str, tuple[tuple[str, Any], ...]] = {}
+        self._calls: list[list[str]] = []
+        self.missing = False
+
+    async def find(self) -> QuickNix:
+        if self.missing:
+            raise NixUnavailableError("This needs Nix: there is none on PATH.")
+        return self
+
+    def builds(self, attribute: str, *steps: tuple[str, Any]) -> str:
+        """See `FakeNix`; a gate is a `Gate`."""
+        self._plan[attribute] = steps
+        return attribute
+
+    def calls(self) -> list[dict[str, Any]]:
+        """See `FakeNix`."""
+        return [{"arguments": arguments} for arguments in self._calls]
+
+    async def run(
+        self,
+        arguments: Sequence[str],
+        *,
+        timeout_s: float,
+        on_progress: OnProgress | None = None,
+        max_output_bytes: int = MAX_OUTPUT_BYTES,
+        log_fd: int | None = None,
+        directory: str = "/",
+    ) -> bytes:
+        """See `nsmd.nix.program.Nix`."""
+        del on_progress, log_fd, directory
+        self._calls.append(list(arguments))
+        await trio.lowlevel.checkpoint()
+        attribute = arguments[arguments.index("--") + 1].rpartition("#")[2]
+        if attribute not in self._plan:
+            raise NixExitError(
+                "nix", 1, error=f"flake does not provide attribute {attribute!r}", tail=()
+            )
+        printed = ""
+        for step, value in self._plan[attribute]:
+            match step:
+                case "gate":
+                    value.reached.set()
+                    await value.opened.wait()
+                case "profile":
+                    Path(arguments[arguments.index("--profile") + 1]).symlink_to(value)
+                case "print":
+                    printed += value
+                case "fail":
+                    raise NixExitError("nix", 1, error=value, tail=())
+                case _:
+                    await trio.sleep(timeout_s)
+                    raise NixTimeoutError("nix", timeout_s, error="", tail=())
+        if len(printed) > max_output_bytes:
+            raise NixOutputError("nix", max_output_bytes, error="", tail=())
+        return printed.encode()
+
+
 @dataclass
 class World:
     """A project with a flake, a store, and a nix that knows them."""
 
     root: Path
-    nix: FakeNix
+    nix: FakeNix | QuickNix
     project: Path = field(init=False)
     told: int = 0
 
@@ -66,13 +138,18 @@ class World:
                 inherit,
                 base,
                 state=str(self.state),
-                nix=NixFinder(str(self.nix.folder), {}, str(self.root)),
+                nix=self.finder(),
                 nursery=nursery,
             )
             shells.subscribe(self.note)
             with trio.fail_after(WAIT_S):
                 yield shells
             nursery.cancel_scope.cancel()
+
+    def finder(self) -> QuickNix | NixFinder:
+        if isinstance(self.nix, QuickNix):
+            return self.nix
+        return NixFinder(str(self.nix.folder), {}, str(self.root))
 
     def note(self) -> None:
         self.told += 1

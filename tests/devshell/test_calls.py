@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -11,9 +10,8 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from fake_nix import FakeNix
 from fakes import CAPABILITIES, PYTHON, FakeAgent, FakeJail, FakeLauncher, launching, no_usage
-from flake_world import ATTRIBUTE, BASH, World
+from flake_world import ATTRIBUTE, BASH, Gate, QuickNix, World
 from nsm import operations
 from nsm.wire.errors import BadRequestError, EnvironmentUnavailableError, StartFailedError
 from nsmd import conversation, pending
@@ -60,7 +58,7 @@ async def registry_of(
 
 @pytest.fixture
 def world(tmp_path: Path) -> World:
-    return World(tmp_path, FakeNix(tmp_path / "nix"))
+    return World(tmp_path, QuickNix())
 
 
 async def run(registry: Registry, client: Client, session: str | None = None) -> RunResult:
@@ -70,9 +68,8 @@ async def run(registry: Registry, client: Client, session: str | None = None) ->
 
 
 async def test_a_call_waits_for_the_evaluation_and_others_do_not(world: World) -> None:
-    gate = world.root / "gate"
-    os.mkfifo(gate)
-    world.has_shell(("gate", str(gate)))
+    gate = Gate()
+    world.has_shell(("gate", gate))
     async with (
         launching(able) as launcher,
         registry_of(world, launcher=launcher) as registry,
@@ -93,7 +90,7 @@ async def test_a_call_waits_for_the_evaluation_and_others_do_not(world: World) -
         assert not results
         names = [e.name for e in registry.environments(client) if e.problem is None]
         assert names == ["python", "bash", "project"]
-        await trio.to_thread.run_sync(gate.write_text, "")
+        gate.opened.set()
     assert results[0].outcome.stdout == "bash ['the development shell', 'shellHook', 'the end']"
     assert results[0].env == "project"
 

@@ -11,13 +11,19 @@ import pytest
 import trio
 
 from fake_nix import FakeNix
-from flake_world import ATTRIBUTE, OLDER_ATTRIBUTE, World
+from flake_world import ATTRIBUTE, OLDER_ATTRIBUTE, Gate, QuickNix, World
 from nsmd.devshell import evaluation, keeper
 from nsmd.values import Environment
 
 
 @pytest.fixture
 def world(tmp_path: Path) -> World:
+    return World(tmp_path, QuickNix())
+
+
+@pytest.fixture
+def slow_world(tmp_path: Path) -> World:
+    """With a nix that is a process."""
     return World(tmp_path, FakeNix(tmp_path / "nix"))
 
 
@@ -33,9 +39,8 @@ async def test_no_flake_no_shell(world: World) -> None:
 
 
 async def test_a_shell_is_evaluated_in_the_background(world: World) -> None:
-    gate = world.root / "gate"
-    os.mkfifo(gate)
-    world.has_shell(("gate", str(gate)))
+    gate = Gate()
+    world.has_shell(("gate", gate))
     async with world.shells() as shells:
         shells.expect(world.client().project)
         pending = shells.environment(world.client())
@@ -45,7 +50,7 @@ async def test_a_shell_is_evaluated_in_the_background(world: World) -> None:
         assert str(world.state) in pending.pending
         assert pending.problem is None
         assert world.told == 0
-        await trio.to_thread.run_sync(gate.write_text, "")
+        gate.opened.set()
         environment = await world.settled(shells)
         assert world.told == 1
         assert shells.rows() == [environment]
@@ -62,7 +67,8 @@ async def test_a_shell_is_evaluated_in_the_background(world: World) -> None:
     assert world.evaluations() == 1
 
 
-async def test_nix_gets_words_and_runs_nothing_of_the_project(world: World) -> None:
+async def test_nix_gets_words_and_runs_nothing_of_the_project(slow_world: World) -> None:
+    world = slow_world
     world.has_shell()
     async with world.shells() as shells:
         await world.settled(shells)
@@ -124,15 +130,15 @@ async def test_store_paths_that_were_collected_are_built_again(world: World) -> 
 
 
 async def test_a_change_while_nix_is_at_it_counts(world: World) -> None:
-    gate = world.root / "gate"
-    os.mkfifo(gate)
-    world.has_shell(("gate", str(gate)))
+    gate = Gate()
+    world.has_shell(("gate", gate))
     async with world.shells() as shells:
         shells.expect(world.client().project)
-        with await trio.to_thread.run_sync(gate.open, "w"):  # when nix has come so far
-            world.has_shell()
-            (world.project / "flake.nix").write_text("{ }")
-            shells.expect(world.client().project)
+        await gate.reached.wait()
+        world.has_shell()
+        (world.project / "flake.nix").write_text("{ }")
+        shells.expect(world.client().project)
+        gate.opened.set()
         await world.settled(shells)
         assert world.evaluations() == 2
         assert world.told == 1
@@ -152,8 +158,9 @@ async def test_a_flake_without_shell(world: World) -> None:
 
 
 async def test_a_failure_is_told_and_tried_again(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    slow_world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    world = slow_world
     world.nix.builds(ATTRIBUTE, ("log", ["line one"]), ("fail", "undefined variable 'foo'"))
     async with world.shells() as shells:
         failed = await world.settled(shells)
@@ -206,7 +213,8 @@ async def test_too_many_paths_for_a_jail(world: World, monkeypatch: pytest.Monke
 
 
 async def test_without_nix(world: World) -> None:
-    (world.nix.folder / "nix").unlink()
+    assert isinstance(world.nix, QuickNix)
+    world.nix.missing = True
     async with world.shells() as shells:
         assert "This needs Nix" in str((await world.settled(shells)).problem)
 
@@ -275,7 +283,8 @@ async def test_a_record_that_was_damaged_is_made_again(world: World) -> None:
     assert world.evaluations() == 6
 
 
-async def test_the_end_stops_nix(world: World) -> None:
+async def test_the_end_stops_nix(slow_world: World) -> None:
+    world = slow_world
     gate = world.root / "gate"
     os.mkfifo(gate)
     world.nix.builds(ATTRIBUTE, ("gate", str(gate)), ("hang", None))

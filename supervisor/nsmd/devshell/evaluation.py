@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Protocol
 
 import trio
 
@@ -25,7 +25,7 @@ from nsm.wire.errors import NixFailedError
 from nsmd.devshell.script import DevEnv, DevEnvError, parse
 from nsmd.hostpaths import is_within
 from nsmd.nix.errors import NixExitError
-from nsmd.nix.program import Nix
+from nsmd.nix.program import MAX_OUTPUT_BYTES
 from nsmd.nix.runner import OnProgress
 
 log = logging.getLogger(__name__)
@@ -47,6 +47,23 @@ _FORMAT = 1
 _LOG = "log"
 _NO_ATTRIBUTE = "does not provide attribute"
 """In what nix says of a flake without it, in all versions so far."""
+
+
+class Nix(Protocol):
+    """What is asked of `nsmd.nix.program.Nix`, which says more."""
+
+    async def run(
+        self,
+        arguments: Sequence[str],
+        *,
+        timeout_s: float,
+        on_progress: OnProgress | None = None,
+        max_output_bytes: int = MAX_OUTPUT_BYTES,
+        log_fd: int | None = None,
+        directory: str = "/",
+    ) -> bytes:
+        """Run one of nix's commands."""
+        ...
 
 
 class NoDevShellError(NixFailedError):

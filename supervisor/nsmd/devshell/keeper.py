@@ -11,15 +11,15 @@ import math
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 import trio
 
 from nsm.wire.errors import NsmError
 from nsmd.devshell import files
-from nsmd.devshell.evaluation import Place, Shell, evaluate, load
+from nsmd.devshell.evaluation import Nix, Place, Shell, evaluate, load
 from nsmd.devshell.files import FlakeState
 from nsmd.devshell.script import setup_steps
-from nsmd.nix.program import NixFinder
 from nsmd.nix.progress import Progress
 from nsmd.values import Client, Environment, ProjectMount, ReadOnlyBind, SetupStep
 
@@ -38,6 +38,19 @@ AT_ONCE = 2
 
 MAX_PROJECTS = 64
 """That something is remembered of."""
+
+
+class NixFinder(Protocol):
+    """What is asked of `nsmd.nix.program.NixFinder`."""
+
+    async def find(self) -> Nix:
+        """The nix that is there now.
+
+        Raises:
+            NixUnavailableError: there is none that works.
+        """
+        ...
+
 
 _Directory = tuple[str, int, int]
 """A project's path and identity; its mount point makes no difference to nix."""
