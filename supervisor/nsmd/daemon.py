@@ -56,6 +56,7 @@ class Setup:
         private: directories of our own that no jail ever shows.
         open_launcher: while its block lasts, what it gives starts jails.
         unreadable: why the jails' user cannot be shown a directory; None if it can.
+        no_way: why that user cannot go to a file by its own path; None if it can.
         jail: facts about jails here, for `nsm status`.
         shares: how many descriptors there are, and what for.
         find_environments: looks at the host; blocks, so it is called in a thread.
@@ -74,6 +75,7 @@ class Setup:
     private: Sequence[str]
     open_launcher: Callable[[], AbstractAsyncContextManager[Launcher]]
     unreadable: Unreadable
+    no_way: Unreadable
     jail: Mapping[str, Any]
     shares: Shares
     find_environments: Callable[[], Sequence[Environment]]
@@ -115,6 +117,7 @@ async def serve(setup: Setup) -> None:
                 setup.settings.defaults,
                 owners=trusted_owners(),
                 home=setup.home,
+                no_way=setup.no_way,
             )
             await discovery.begin(setup.sources, setup.sandbox_directory)
             registry = Registry(

@@ -152,6 +152,7 @@ class _Starter:
                 templates=settings.defaults.templates,
             ),
             unreadable=launcher.user.why_unreadable,
+            no_way=launcher.user.why_no_way,
             jail={"kind": "bubblewrap", "uid": launcher.user.uid},
             shares=shares,
             find_environments=partial(

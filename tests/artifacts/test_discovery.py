@@ -343,6 +343,17 @@ def test_one_artifact_can_be_read_alone(tmp_path: Path) -> None:
         read_artifact(str(tmp_path), DEFAULTS, OWNERS)
 
 
+def test_what_the_jails_user_cannot_go_to_is_a_problem(tmp_path: Path) -> None:
+    artifact(tmp_path)
+    found = scan_directory(
+        str(tmp_path), DEFAULTS, OWNERS, expected=True, no_way=lambda p: f"{p} is closed"
+    )
+    assert found.environments == ()
+    assert (
+        only_problem(found) == f"bin/run: {tmp_path}/science/bin/run is closed, as whom jails run"
+    )
+
+
 def test_everything_on_the_way_is_to_be_watched(tmp_path: Path) -> None:
     built = artifact(tmp_path / "store", "science")
     folder = tmp_path / "sandboxes"

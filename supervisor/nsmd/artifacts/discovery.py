@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from nsmd.artifacts import metadata
 from nsmd.artifacts.metadata import Metadata, MetadataError, Programs
-from nsmd.artifacts.trail import DistrustError, Places, Trail
+from nsmd.artifacts.trail import DistrustError, NoWay, Places, Trail
 from nsmd.hostpaths import printable
 from nsmd.names import ENVIRONMENT_NAME
 from nsmd.settings import Defaults
@@ -59,7 +59,12 @@ class ArtifactError(Exception):
 
 
 def scan_directory(
-    directory: str, defaults: Defaults, owners: Collection[int], *, expected: bool
+    directory: str,
+    defaults: Defaults,
+    owners: Collection[int],
+    *,
+    expected: bool,
+    no_way: NoWay = lambda _: None,
 ) -> Scan:
     """The artifacts in a directory: its subdirectories, and symbolic links to some.
 
@@ -68,8 +73,9 @@ def scan_directory(
         defaults: limits of environments that set none.
         owners: whose programs are run.
         expected: somebody named it, so that its absence is a problem.
+        no_way: why the jails' user cannot go to a file; None if it can.
     """
-    trail = Trail(owners)
+    trail = Trail(owners, no_way)
     try:
         names = trail.list(trail.follow(directory))
     except FileNotFoundError:
@@ -99,14 +105,20 @@ def scan_directory(
     return found.scan(trail)
 
 
-def scan_metadata(text: str, defaults: Defaults, owners: Collection[int]) -> Scan:
+def scan_metadata(
+    text: str,
+    defaults: Defaults,
+    owners: Collection[int],
+    *,
+    no_way: NoWay = lambda _: None,
+) -> Scan:
     """The environments in the value of `NIX_SANDBOX_METADATA`.
 
     Args:
         text: the value.
-        defaults, owners: as in `scan_directory`.
+        defaults, owners, no_way: as in `scan_directory`.
     """
-    trail, found = Trail(owners), _Found()
+    trail, found = Trail(owners, no_way), _Found()
     try:
         said = metadata.of_variable(text)
     except MetadataError as error:
@@ -149,18 +161,20 @@ def read_artifact(
     owners: Collection[int],
     *,
     source: str | None = None,
+    no_way: NoWay = lambda _: None,
 ) -> Environment:
     """The environment that an artifact is; blocks.
 
     Args:
         path: of its directory; absolute, may be a symbolic link.
-        defaults, owners: as in `scan_directory`.
+        defaults, owners, no_way: as in `scan_directory`.
         source: what it is shown to come from, if that is not the path.
 
     Raises:
         ArtifactError: it cannot be used.
     """
-    return _read_artifact(path, defaults, Trail(owners), source or printable(path))
+    trail = Trail(owners, no_way)
+    return _read_artifact(path, defaults, trail, source or printable(path))
 
 
 def _read_artifact(path: str, defaults: Defaults, trail: Trail, source: str) -> Environment:
@@ -270,6 +284,8 @@ def _program(trail: Trail, path: str, *, whole: bool) -> str:
         raise ArtifactError(f"{shown}: it is no regular file")
     if not os.access(real, os.X_OK, effective_ids=True):
         raise ArtifactError(f"{shown}: it is not executable")
+    if reason := trail.why_closed(real):
+        raise ArtifactError(f"{shown}: {printable(reason)}, as whom jails run")
     return real
 
 

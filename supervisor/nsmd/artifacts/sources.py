@@ -14,6 +14,7 @@ from nsmd.artifacts.discovery import (
     scan_metadata,
 )
 from nsmd.artifacts.keeper import Keeper
+from nsmd.artifacts.trail import NoWay
 from nsmd.catalog import Catalog, Rank, Source, own_sources
 from nsmd.hostpaths import printable
 from nsmd.settings import Defaults
@@ -43,6 +44,7 @@ class Discovery:
         defaults: limits of environments that set none.
         owners: whose programs are run.
         home: of the user, for a `~`.
+        no_way: why the jails' user cannot go to a file; None if it can.
     """
 
     def __init__(
@@ -53,12 +55,14 @@ class Discovery:
         *,
         owners: Collection[int],
         home: str,
+        no_way: NoWay = lambda _: None,
     ) -> None:
         self._keeper = keeper
         self._catalog = catalog
         self._defaults = defaults
         self._owners = owners
         self._home = home
+        self._no_way = no_way
         self._everyones = (Source(rank=Rank.METADATA), Source(rank=Rank.DIRECTORY))
         self._holders: dict[Source, int] = {}
 
@@ -121,11 +125,18 @@ class Discovery:
             where = f"{DIRECTORY_VARIABLE}={printable(named)}"
             self._catalog.put(source, (), [EnvironmentProblem(name=None, where=where, why=why)])
             return
-        scan = partial(scan_directory, path, self._defaults, self._owners, expected=expected)
+        scan = partial(
+            scan_directory,
+            path,
+            self._defaults,
+            self._owners,
+            expected=expected,
+            no_way=self._no_way,
+        )
         self._keeper.keep(source, printable(path), scan, partial(self._report, source))
 
     def _keep_metadata(self, source: Source, text: str) -> None:
-        scan = partial(scan_metadata, text, self._defaults, self._owners)
+        scan = partial(scan_metadata, text, self._defaults, self._owners, no_way=self._no_way)
         self._keeper.keep(source, METADATA_VARIABLE, scan, partial(self._report, source))
 
     def _report(self, source: Source, scan: Scan) -> None:

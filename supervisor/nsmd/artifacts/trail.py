@@ -11,7 +11,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from nsmd.hostpaths import why_replaceable
 
@@ -20,6 +20,8 @@ MAX_LINKS = 40
 
 ANY = ""
 """In place of a name: every entry of the directory matters."""
+
+NoWay = Callable[[str], str | None]
 
 Places = Mapping[str, frozenset[str]]
 """Directories, and which of their entries matter. Where none does, only what becomes of the
@@ -35,10 +37,12 @@ class Trail:
 
     Args:
         owners: user ids that are trusted.
+        no_way: why the jails' user cannot go to a file; None if it can.
     """
 
-    def __init__(self, owners: Collection[int]) -> None:
+    def __init__(self, owners: Collection[int], no_way: NoWay = lambda _: None) -> None:
         self._owners = owners
+        self._no_way = no_way
         self._seen: dict[str, os.stat_result | OSError] = {}
         self._places: dict[str, set[str]] = {}
 
@@ -107,6 +111,10 @@ class Trail:
                 raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), child)
             current = child
         return current
+
+    def why_closed(self, path: str) -> str | None:
+        """Why jails could not use what a path from `follow` leads to; None if they can."""
+        return self._no_way(path)
 
     def status(self, path: str) -> os.stat_result:
         """Of a path from `follow`."""
