@@ -73,7 +73,7 @@ class Bash:
             self.shell.stdin.write(line.encode())
             self.shell.stdin.flush()
             status = self.shell.stdout.readline()
-            texts = []
+            texts: list[str] = []
             for path in paths[1:]:
                 with open(path, errors="replace") as file:
                     texts.append(file.read())

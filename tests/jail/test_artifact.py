@@ -21,6 +21,7 @@ from artifact_files import (
     write_artifact,
     write_older,
     write_program,
+    write_run_only,
 )
 from nsm.wire.errors import BadProjectError, StartFailedError
 from nsmd.agentframes import AgentProtocolError
@@ -513,6 +514,25 @@ async def test_an_artifact_that_is_closed_to_the_jails_user_says_so(folder: Path
     async with open_bench(folder) as bench:
         with pytest.raises(StartFailedError, match=f"closed to user {DEFAULT_JAIL_UID}"):
             await bench.launcher.launch(jail_spec(environment))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="not here: needs root")
+@pytest.mark.parametrize("session", [True, False])
+async def test_links_may_lie_where_the_jails_user_cannot_go(session: bool, folder: Path) -> None:
+    """Root's own sandbox directory leads to a store that everyone may read."""
+    closed = folder / "closed"
+    closed.mkdir(mode=0o700)
+    for name in ("science", "once"):
+        (closed / name).symlink_to(folder / "store" / name)
+    write_artifact(folder / "store", "science")
+    write_run_only(folder / "store", "once")
+    (folder / "store").chmod(0o755)
+    environment = environment_of(closed / ("science" if session else "once"))
+    async with (
+        open_bench(folder) as bench,
+        open_session(environment, launcher=bench.launcher) as session_,
+    ):
+        assert (await session_.run("print(42)")).stdout == "42\n"
 
 
 async def test_garbage_instead_of_frames_is_what_the_link_refuses(folder: Path) -> None:

@@ -211,7 +211,8 @@ class ArtifactLauncher:
             if plan.artifact.schema > 0:
                 variables["NSM_INFO_FD"] = str(ends.info_end)
                 inherited.append(ends.info_end)
-            command = [plan.program, *plan.arguments]
+            # Its links may lie where the jails' user cannot go.
+            command = [os.path.realpath(plan.program), *plan.arguments]
             if plan.limited is not None:
                 command = with_limits(command, plan.limited, self._limits)
             starter = spawn(

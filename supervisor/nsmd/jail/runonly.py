@@ -250,9 +250,10 @@ class _Standin:
             if self._artifact.schema > 0:
                 variables["NSM_INFO_FD"] = str(info_end)
                 inherited.append(info_end)
+            command = [os.path.realpath(self._artifact.run)]  # as `ArtifactLauncher` does
             starter = spawn(
                 self._user,
-                with_limits([self._artifact.run], self._spec.environment, self._limits),
+                with_limits(command, self._spec.environment, self._limits),
                 stdin=stdin,
                 stdout=stdout,
                 stderr=stderr,
