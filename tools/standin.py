@@ -33,7 +33,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import cast
-from urllib.parse import quote
 
 from hostseed import Host, SeedError, collect
 
@@ -300,8 +299,10 @@ def build(
     """
     out = ["--out-link", str(link)] if link else ["--no-link"]
     reference = flake(place, attribute)
-    if user_flake:
-        reference = f"path:{quote(str(user_flake))}#{attribute}"
+    if user_flake and user_flake.is_relative_to(ROOT):  # whose path may have spaces in it
+        reference = f"path:{place.source / user_flake.relative_to(ROOT)}#{attribute}"
+    elif user_flake:
+        reference = f"path:{user_flake}#{attribute}"
     command = [find_nix(), "build", reference]
     command += overrides(place, jail=jail, user=user_flake is not None)
     # So quiet that it does not warn of a lock file that keeps the real inputs, either.

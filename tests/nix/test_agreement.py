@@ -13,8 +13,10 @@ from nsmd.jail.arguments import SYNTHETIC_FILES
 from nsmd.names import ENVIRONMENT_NAME
 from nsmd.settings import DEFAULT_JAIL_UID, MAX_MEGABYTES, MAX_SECONDS, PRESETS
 
-NIX = standin.ROOT / "nix"
-CHECKS = f"import {NIX}/lib/checks.nix"
+
+def checks(place: standin.Place) -> str:
+    """An expression for the checks of what users write."""
+    return f"import {place.source}/nix/lib/checks.nix"
 
 
 def pkgs(place: standin.Place) -> str:
@@ -23,7 +25,8 @@ def pkgs(place: standin.Place) -> str:
 
 
 def test_etc_has_the_same_files(place: standin.Place) -> None:
-    files = evaluate(place, f"(import {NIX}/backends/etc.nix {{ pkgs = {pkgs(place)}; }}).files")
+    etc = f"import {place.source}/nix/backends/etc.nix {{ pkgs = {pkgs(place)}; }}"
+    files = evaluate(place, f"({etc}).files")
     assert files == {os.path.basename(path): text for path, text in SYNTHETIC_FILES}
 
 
@@ -33,24 +36,24 @@ def test_etc_has_the_same_files(place: standin.Place) -> None:
 )
 def test_bounds_are_the_same(place: standin.Place, check: str, largest: int) -> None:
     values = f"[ {largest} {largest + 1} 1 0 ]"
-    accepted = f'map (v: (builtins.tryEval (({CHECKS}).{check} "x" v)).success) {values}'
+    accepted = f'map (v: (builtins.tryEval (({checks(place)}).{check} "x" v)).success) {values}'
     assert evaluate(place, accepted) == [True, False, True, False]
 
 
 def test_names_are_the_same(place: standin.Place) -> None:
     names = ["a", "a" * 64, "a" * 65, "", "-a", "0-", "A", "a_b", "a.b", "a\n", "é"]
     listed = " ".join(f'"{name}"' for name in names)
-    accepted = f"map (v: (builtins.tryEval (({CHECKS}).name v)).success) [ {listed} ]"
+    accepted = f"map (v: (builtins.tryEval (({checks(place)}).name v)).success) [ {listed} ]"
     assert evaluate(place, accepted) == [bool(ENVIRONMENT_NAME.fullmatch(name)) for name in names]
 
 
 def test_presets_are_the_same(place: standin.Place) -> None:
-    of_environments = f"import {NIX}/environments {{ pkgs = {pkgs(place)}; }}"
+    of_environments = f"import {place.source}/nix/environments {{ pkgs = {pkgs(place)}; }}"
     types = evaluate(place, f"builtins.mapAttrs (_: p: p.interpreter_type) ({of_environments})")
     assert types == {name: name for name in PRESETS}
     assert ALIASES == {"shell": "bash"}  # `older` of nix/lib/fromToml.nix
 
 
-def test_root_s_jails_are_the_same_user_s() -> None:
-    wrapper = (NIX / "backends/wrapper.bash").read_text()
+def test_root_s_jails_are_the_same_user_s(place: standin.Place) -> None:
+    wrapper = (place.source / "nix/backends/wrapper.bash").read_text()
     assert f"--userspec={DEFAULT_JAIL_UID}:{DEFAULT_JAIL_UID} " in wrapper
