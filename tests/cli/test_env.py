@@ -208,6 +208,8 @@ def test_log(supervisor: FakeSupervisor, nsm: Nsm) -> None:
 
     supervisor.handlers["env_log"] = log
     assert nsm("env", "log", "science") == (0, "one\n\ttwo\N{REPLACEMENT CHARACTER}[2J\n", "")
+    _, out, _ = nsm("env", "log", "science", "--json")
+    assert json.loads(out) == {"environment": READY, "log": "one\n\ttwo\x1b[2J\n"}
     supervisor.handlers["env_log"] = lambda _: {"environment": READY}
     assert nsm("env", "log", "science")[2] == "nsm: nothing was built of science yet\n"
 
@@ -266,5 +268,5 @@ def test_completion(supervisor: FakeSupervisor) -> None:
     supervisor.handlers["env_list"] = lambda _: {"environments": [READY, FAILED]}
     assert candidates(["env", "u"]) == ["update"]
     assert candidates(["env", "rm", ""]) == ["bad", "science"]
-    assert candidates(["env", "log", "-"]) == ["--follow", "--help", "-f", "-h"]
+    assert candidates(["env", "log", "-"]) == ["--follow", "--help", "--json", "-f", "-h"]
     assert candidates(["env", "add", ""]) == []

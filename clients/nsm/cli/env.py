@@ -61,6 +61,7 @@ def parser() -> Parser:
         action="store_true",
         help="go on until the build ends, or until Ctrl-C, which is no failure",
     )
+    log.add_json("an object with the environment and the log")
     return parser
 
 
@@ -139,17 +140,19 @@ def _rm(client: Client, options: argparse.Namespace) -> int:
 
 
 def _log(client: Client, options: argparse.Namespace) -> int:
-    shown = False
+    pieces: list[str] = []
 
     def show(text: str) -> None:
-        nonlocal shown
-        shown = True
-        sys.stdout.write(builds.visible_log(text))
-        if options.follow:
-            sys.stdout.flush()
+        pieces.append(text if options.json else "")
+        if not options.json:
+            sys.stdout.write(builds.visible_log(text))
+            if options.follow:
+                sys.stdout.flush()
 
     row = client.builds.log(builds.absolute(options.name), show, follow=options.follow)
-    if not shown:
+    if options.json:
+        terminal.out_json({"environment": row.to_plain(), "log": "".join(pieces)})
+    elif not pieces:
         terminal.note(f"nothing was built of {render.visible(row.name)} yet")
     return EXIT_OK
 

@@ -29,7 +29,7 @@ _MAX_REPORT_BYTES = 1024 * 1024
 """An `end` is some 150 KiB at most. A line that is longer comes from something broken."""
 
 _START = "import sys; sys.path.append(sys.argv.pop(1)); from nsmd.nix.monitor import main; main()"
-"""Isolated and without `site`, so that it starts in 20 ms; the package is named explicitly."""
+"""Isolated and without `site`, for a quick start; where the package lies is named."""
 
 _PACKAGES = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
