@@ -11,6 +11,7 @@ from json_peer import Message, call_params, text_of
 from mcp_peer import attachment
 from nsm.wire.errors import SessionEndedError
 from nsmd.mcp.router import MAX_CALLS
+from nsmd.pending import EnvironmentPendingError
 
 CODE = {"code": "print(1)", "env": "python"}
 
@@ -142,6 +143,37 @@ async def test_progress_where_it_was_asked_for(autojump_clock: MockClock, modern
         execution.finish("one\ntwo\nthree\n")
         answer = await peer.receive()
         assert (answer["id"], text_of(answer["result"])) == (call, "one\ntwo\nthree\n")
+
+
+async def test_an_environment_that_is_being_made_is_waited_for(autojump_clock: MockClock) -> None:
+    runner = FakeRunner(echo)
+    settled = trio.Event()
+    runner.refusal = EnvironmentPendingError("project", "nix is at it", settled)
+    async with attachment(runner) as peer:
+        await peer.attach()
+        await peer.initialize()
+        params = call_params(CODE)
+        params["_meta"] = {"progressToken": "t"}
+        call = await peer.start("tools/call", params)
+        silent = await peer.receive()
+        assert silent["params"]["message"] == "running for 15 s"
+        assert (await peer.request("ping"))["result"] == {}
+        runner.refusal = None
+        settled.set()
+        answer = await peer.receive()
+        assert (answer["id"], text_of(answer["result"])) == (call, "print(1)")
+
+
+async def test_one_that_takes_longer_is_an_error_that_says_so(autojump_clock: MockClock) -> None:
+    runner = FakeRunner(echo)
+    runner.refusal = EnvironmentPendingError("project", "nix is at it", trio.Event())
+    async with attachment(runner) as peer:
+        await peer.attach()
+        await peer.initialize()
+        result = await peer.call(CODE)
+        assert result["isError"]
+        assert "nix is at it. The code was not run." in text_of(result)
+        assert "the other environments work meanwhile" in text_of(result)
 
 
 async def test_without_a_token_nobody_listens_to_output() -> None:
