@@ -191,6 +191,23 @@ async def test_one_that_hangs_holds_up_nobody_else(
         goes_on.set()
 
 
+async def test_a_fault_of_ours_costs_a_source_and_no_supervisor(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def fail() -> Scan:
+        raise RecursionError
+
+    async with open_keeper() as it:
+        reported: list[Scan] = []
+        it.keep("x", "/d", fail, reported.append)
+        await it.first_look("x")
+        ((problem,),) = [scan.problems for scan in reported]
+        assert (problem.where, problem.name) == ("/d", None)
+        assert "RecursionError" in caplog.text
+        await it.look("x")
+        assert len(reported) == 2
+
+
 async def test_what_is_ended_is_looked_at_no_more(tmp_path: Path) -> None:
     async with keeping(tmp_path) as kept:
         looks = kept.looks

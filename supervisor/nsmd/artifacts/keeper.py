@@ -193,6 +193,15 @@ class _Kept:
                     return
 
     def _look_and_watch(self) -> Scan:
+        try:
+            return self._watched_look()
+        except Exception:
+            # Whatever lies there, a source is not worth a supervisor.
+            log.exception("environments of %s cannot be looked at", self._where)
+            why = "nsm failed to look at it; the supervisor's log has the details"
+            return Scan(problems=(EnvironmentProblem(name=None, where=self._where, why=why),))
+
+    def _watched_look(self) -> Scan:
         scan = self._look()
         unwatched = self._unwatched
         if self._watches is not None and not self._ended:
