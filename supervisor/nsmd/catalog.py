@@ -247,7 +247,7 @@ class Catalog:
             if environment is None or environment.name != name:
                 raise self._unknown(client, view, name)
         if environment.problem is not None:
-            raise _unavailable(environment.name, environment.problem)
+            raise self._unavailable(client, environment.name, environment.problem)
         return environment
 
     def reachable(self) -> Callable[[Environment], bool]:
@@ -347,8 +347,8 @@ class Catalog:
         for problem in view.problems:
             if problem.name == name:
                 why = problem.explain() if problem.explain is not None else problem.why
-                return _unavailable(name, f"{problem.where}: {why}")
-        known = [e.name for e in self.environments(client) if e.problem is None]
+                return self._unavailable(client, name, f"{problem.where}: {why}")
+        known = self._usable(client)
         near = difflib.get_close_matches(name, [*known, *ALIASES], n=1)
         guess = f"Did you mean {near[0]!r}? " if near else ""
         hint = f"{guess}Available: {', '.join(known) or 'none'}."
@@ -359,6 +359,17 @@ class Catalog:
             if where := self._removed.get((source, name)):
                 message = f"Environment {name[:80]!r} was removed: {where} has it no more."
         return UnknownEnvironmentError(message, hint=hint, data={"available": known})
+
+    def _unavailable(self, client: Client, name: str, why: str) -> EnvironmentUnavailableError:
+        known = self._usable(client)
+        return EnvironmentUnavailableError(
+            f"Environment {name!r} is unavailable: {why}",
+            hint=f"Available: {', '.join(known) or 'none'}. `nsm envs` and `nsm doctor` say more.",
+            data={"available": known},
+        )
+
+    def _usable(self, client: Client) -> list[str]:
+        return [e.name for e in self.environments(client) if e.problem is None]
 
     def _note(self, source: Source, before: _Said, said: _Said) -> None:
         """Log what changed, and remember what is gone."""
@@ -396,10 +407,3 @@ def own_sources(own: Sources) -> list[Source]:
 def _is_missed(hidden: Environment, winner: Environment) -> bool:
     """Whether somebody may wonder where it is: it works, and is another one."""
     return hidden.problem is None and hidden.artifact != winner.artifact
-
-
-def _unavailable(name: str, why: str) -> EnvironmentUnavailableError:
-    return EnvironmentUnavailableError(
-        f"Environment {name!r} is unavailable: {why}",
-        hint="`nsm envs` and `nsm doctor` say more.",
-    )

@@ -137,7 +137,9 @@ def test_one_that_is_broken_says_why() -> None:
     catalog.put(DIRECTORY, [], [problem])
     with pytest.raises(EnvironmentUnavailableError, match="/d/science: bin/run: it is missing"):
         catalog.find(EVERYONE, "science")
-    with pytest.raises(EnvironmentUnavailableError, match="no `node` on PATH"):
+    with pytest.raises(
+        EnvironmentUnavailableError, match=r"no `node` on PATH. Available: python\."
+    ):
         catalog.find(EVERYONE, "node")
 
 
