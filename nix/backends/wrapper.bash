@@ -22,13 +22,14 @@ nsm_size() {
   printf -v "$3" %d $((number * 1024 * 1024))
 }
 
-# nsm_descriptor VARIABLE: it names one that is open.
+# nsm_descriptor VARIABLE: it names one that is open, and does so as the kernel writes it.
 nsm_descriptor() {
   nsm_number "$1" ""
   [[ -e /proc/self/fd/$number ]] || nsm_fail "$1 is $number: there is no such descriptor."
+  printf -v "$1" %d "$number"
 }
 
-# nsm_project SOURCE: shows it, read-only.
+# nsm_project: shows it, read-only.
 nsm_project() {
   local target=${PROJECT_MOUNT:-/project} place
   case ${PROJECT_MODE:-readonly} in
@@ -74,6 +75,7 @@ fi
 for variable in NSM_INFO_FD NSM_PROJECT_FD; do
   [[ -z ${!variable:-} ]] || nsm_descriptor "$variable"
 done
+NSM_PROJECT=${PROJECT_DIR:-}${NSM_PROJECT_FD:-} # whether there is one
 [[ $NSM_BINDS_DESCRIPTORS == yes ]] || unset NSM_PROJECT_FD
 for path in /proc/self/fd/*; do
   descriptor=${path##*/}
@@ -87,7 +89,7 @@ cd /
 if [[ -n ${NSM_INFO_FD:-} ]]; then
   RUNTIME_ARGS+=(--info-fd "$NSM_INFO_FD")
 fi
-if [[ -n ${PROJECT_DIR:-} || -n ${NSM_PROJECT_FD:-} ]]; then
+if [[ -n $NSM_PROJECT ]]; then
   nsm_project
 fi
 if [[ $NSM_MODE == template ]]; then

@@ -254,6 +254,21 @@ def test_the_project_by_descriptor(bash: Path, project: Path) -> None:
     assert answer(done).split() == ["theirs0", "1", "2", "3"]
 
 
+def test_a_descriptor_alone_is_no_project_for_older_bwrap(bash: Path, project: Path) -> None:
+    """It is said rather than left out; newer ones need no path."""
+    descriptor = os.open(project, os.O_PATH | os.O_DIRECTORY)
+    try:
+        variables = {"NSM_PROJECT_FD": f"0{descriptor}"}
+        done = run(bash, "cat /project/file", variables, pass_fds=[descriptor])
+    finally:
+        os.close(descriptor)
+    if "NSM_BINDS_DESCRIPTORS=yes" in (bash / "bin/run").read_text():
+        assert answer(done) == "theirs"
+    else:
+        assert (done.returncode, done.stdout) == (64, "")
+        assert done.stderr.startswith("nsm: PROJECT_DIR is '': expected an absolute path.")
+
+
 def test_pid_1_is_told(bash: Path) -> None:
     told, information = os.pipe()
     try:
