@@ -44,6 +44,10 @@ JAIL_NIX_VARIABLE = "NSM_TEST_JAIL_NIX"
 COVERED_BY_JAILS = ("/tmp", "/workspace", "/dev", "/etc", "/proc", "/run")  # noqa: S108
 
 
+MAX_SOURCES = 60
+"""Versions of the clone (and of flakes beside it) that a store keeps."""
+
+
 class StandInError(Exception):
     """Nix is missing, or a directory is not ours; the message says what to do."""
 
@@ -186,7 +190,8 @@ def prepare(place: Place) -> None:
     try:
         with locked(place):
             ensure_seed(place)
-            copy_tree(ROOT, place.source)
+            if copy_tree(ROOT, place.source):
+                collect_garbage(place)
     finally:
         os.umask(before)
 
@@ -209,6 +214,8 @@ def ensure_seed(place: Place) -> None:
             told["hash"] = nix_tool(place, "nix-hash", "--type", "sha256", "--base32", str(seed))
             add = ("nix-store", "--add-fixed", "--recursive", "sha256", str(seed))
             told["path"] = nix_tool(place, *add)
+            keep = ("--add-root", str(place.root / "roots/seed"), "--indirect")
+            nix_tool(place, "nix-store", "--realise", str(told["path"]), *keep)
     copy_tree(
         ROOT / STAND_IN / "nixpkgs", place.nixpkgs, {recorded.name: json.dumps(told, indent=2)}
     )
@@ -222,18 +229,27 @@ def nix_tool(place: Place, *command: str) -> str:
     return done.stdout.strip()
 
 
-def copy_tree(source: Path, target: Path, extra: dict[str, str] | None = None) -> None:
+def collect_garbage(place: Place) -> None:
+    """Remove what was built from the clone as it was long ago: every edit leaves some megabytes."""
+    if sum(name.endswith("-source") for name in os.listdir(place.store)) > MAX_SOURCES:
+        nix_tool(place, "nix-store", "--gc", "--quiet")
+
+
+def copy_tree(source: Path, target: Path, extra: dict[str, str] | None = None) -> bool:
     """Make `target` a copy of a directory's files that belong to it, if it isn't one already.
 
     Args:
         extra: more files for it, their text by their name.
+
+    Returns:
+        Whether it had to be made anew.
     """
     files = sorted(files_of(source))
     described = [f"{file} {file.stat().st_size} {file.stat().st_mtime_ns}" for file in files]
     stamp = hashlib.sha256(json.dumps([described, extra]).encode()).hexdigest()
     record = target.with_name(f"{target.name}.stamp")
     if target.exists() and record.exists() and record.read_text() == stamp:
-        return
+        return False
     record.unlink(missing_ok=True)
     shutil.rmtree(target, ignore_errors=True)
     for file in files:
@@ -243,6 +259,7 @@ def copy_tree(source: Path, target: Path, extra: dict[str, str] | None = None) -
     for name, text in (extra or {}).items():
         (target / name).write_text(text)
     record.write_text(stamp)
+    return True
 
 
 def files_of(directory: Path) -> Iterator[Path]:
