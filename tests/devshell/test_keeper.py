@@ -264,6 +264,33 @@ async def test_shells_of_long_ago_are_given_up(world: World) -> None:
     assert len(list(world.state.rglob("*.json"))) == 2
 
 
+async def test_projects_that_nobody_comes_from_are_given_up(world: World) -> None:
+    world.has_shell()
+    (world.root / "b").mkdir()
+    other = World(world.root / "b", world.nix)
+    async with world.shells() as shells:
+        await other.settled(shells)
+    (folder,) = world.state.iterdir()
+    async with world.shells() as shells:
+        await world.settled(shells)
+    assert folder.exists()
+    for path in folder.iterdir():
+        os.utime(path, (0, 0), follow_symlinks=False)
+    (world.project / "flake.nix").write_text("{ }")
+    async with world.shells() as shells:
+        shells.expect(other.client().project)  # in use again
+        await other.settled(shells)
+        await world.settled(shells)
+    assert folder.exists()
+    for path in folder.iterdir():
+        os.utime(path, (0, 0), follow_symlinks=False)
+    (world.project / "flake.nix").write_text("{  }")
+    async with world.shells() as shells:
+        await world.settled(shells)
+    assert not folder.exists()
+    assert other.project.exists()
+
+
 async def test_a_record_that_was_damaged_is_made_again(world: World) -> None:
     world.has_shell()
     async with world.shells() as shells:

@@ -12,8 +12,9 @@ import json
 import logging
 import os
 import platform
+import shutil
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -42,6 +43,9 @@ and some libraries has 100 to 400."""
 KEEP_S = 8 * 86400.0
 """How long the store paths of an earlier shell are kept after it was last used: the longest life of
 a session, and a day."""
+
+UNUSED_S = 30 * 86400.0
+"""How long all that is known of a project is kept after its shell was last asked for."""
 
 _FORMAT = 1
 _LOG = "log"
@@ -268,6 +272,24 @@ def _write(place: Place, key: str, record: dict[str, Any]) -> None:
         json.dump(record, file)
     os.replace(unfinished, path)
     _forget_old(place, key)
+
+
+def forget_unused(state: str, known: Collection[str]) -> None:
+    """Let the garbage collector have what projects need that nobody comes from any more; blocks.
+
+    Args:
+        state: as for `Place.of`.
+        known: folders of projects that are in use.
+    """
+    now = time.time()
+    with suppress(OSError):
+        for folder in os.scandir(state):
+            if folder.path in known or not folder.is_dir(follow_symlinks=False):
+                continue
+            used = [entry.stat(follow_symlinks=False).st_mtime for entry in os.scandir(folder)]
+            if now - max(used, default=0.0) >= UNUSED_S:
+                log.info("the development shell of %s is given up: nobody used it", folder.path)
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 def _forget_old(place: Place, key: str) -> None:

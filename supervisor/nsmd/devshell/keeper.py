@@ -17,7 +17,7 @@ import trio
 
 from nsm.wire.errors import NsmError
 from nsmd.devshell import files
-from nsmd.devshell.evaluation import Nix, Place, Shell, evaluate, load
+from nsmd.devshell.evaluation import Nix, Place, Shell, evaluate, forget_unused, load
 from nsmd.devshell.files import FlakeState
 from nsmd.devshell.script import setup_steps
 from nsmd.nix.progress import Progress
@@ -293,6 +293,8 @@ class DevShells:
 
         began = trio.current_time()
         shell = await evaluate(await self._nix.find(), known.place, key, extra, note)
+        in_use = [each.place.folder for each in self._projects.values()]
+        await trio.to_thread.run_sync(forget_unused, self._state, in_use)
         log.info(
             "the development shell of %s took %.1f s: %d store paths",
             known.place.project,
