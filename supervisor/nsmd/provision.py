@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Protocol
 
+from nsm.wire.errors import EnvironmentUnavailableError, UnknownEnvironmentError
 from nsmd.builds.workshop import Workshop
 from nsmd.catalog import Catalog
 from nsmd.devshell.keeper import NAME as SHELL_NAME
@@ -73,7 +74,12 @@ class Provision:
             EnvironmentUnavailableError: it cannot be used; the message says why.
             UnknownEnvironmentError: there is none; the message says which there are.
         """
-        environment = self.catalog.find(client, name)
+        try:
+            environment = self.catalog.find(client, name)
+        except UnknownEnvironmentError:
+            if self._shells is None or name != SHELL_NAME:
+                raise
+            raise _no_shell(client.project) from None
         if environment.pending is not None:
             settled = None if self._shells is None else self._shells.settled(client.project)
             raise EnvironmentPendingError(environment.name, environment.pending, settled)
@@ -120,6 +126,14 @@ class Provision:
         """A client is there whose project may have a shell of its own."""
         if self._shells is not None:
             self._shells.expect(project)
+
+
+def _no_shell(project: ProjectMount | None) -> EnvironmentUnavailableError:
+    why = "there is no project" if project is None else f"{project.path} has no flake.nix"
+    return EnvironmentUnavailableError(
+        f"Environment {SHELL_NAME!r} is the development shell of the project's flake, and {why}.",
+        hint="Use another environment.",
+    )
 
 
 @asynccontextmanager

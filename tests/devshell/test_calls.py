@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -102,6 +103,15 @@ async def test_a_failed_evaluation_is_an_error_of_the_call(world: World) -> None
             await run(registry, world.client())
         request = RunRequest(client=world.client(), env="bash", code="x")
         assert (await registry.submit(request).wait()).outcome.exit_code == 0
+
+
+async def test_without_a_flake_it_is_said_what_is_missing(world: World) -> None:
+    (world.project / "flake.nix").unlink()
+    async with launching(able) as launcher, registry_of(world, launcher=launcher) as registry:
+        with pytest.raises(EnvironmentUnavailableError, match=r"project has no flake\.nix"):
+            await run(registry, world.client())
+        with pytest.raises(EnvironmentUnavailableError, match="there is no project"):
+            await run(registry, replace(world.client(), project=None))
 
 
 async def test_sessions_have_their_own_clients_values(world: World) -> None:
