@@ -36,21 +36,24 @@ class Roots:
         """A name that no link of an environment has yet."""
         os.makedirs(self._directory, mode=0o700, exist_ok=True)
         numbers = [
-            int(m[2]) for name in self._names() if (m := _LINK.fullmatch(name)) and m[1] == key
+            int(m[2]) for name in self._listed() if (m := _LINK.fullmatch(name)) and m[1] == key
         ]
         return f"{key}-{max(numbers, default=0) + 1}"
 
-    def keep_only(self, links: Collection[str]) -> None:
-        """Remove all other links."""
-        for name in self._names():
-            if name not in links and _LINK.fullmatch(name):
-                path = self.path(name)
-                with suppress(OSError):
-                    if os.path.islink(path):
-                        os.unlink(path)
-                        log.info("%s is no longer a garbage-collector root", path)
+    def names(self) -> list[str]:
+        """The links that there are."""
+        return [name for name in self._listed() if _LINK.fullmatch(name)]
 
-    def _names(self) -> list[str]:
+    def remove(self, links: Collection[str]) -> None:
+        """Remove some links, and nothing that is none."""
+        for name in links:
+            path = self.path(name)
+            with suppress(OSError):
+                if os.path.islink(path):
+                    os.unlink(path)
+                    log.info("%s is no longer a garbage-collector root", path)
+
+    def _listed(self) -> list[str]:
         try:
             return os.listdir(self._directory)
         except OSError:

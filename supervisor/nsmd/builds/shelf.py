@@ -51,6 +51,9 @@ class Shelf:
             buildings: all that are to stay.
         """
         async with self._sweeping:
+            # First: a build has chosen its link before nix makes that, so none that comes into
+            # being after this look is taken for one that nobody wants.
+            there = await trio.to_thread.run_sync(self.roots.names)
             in_use = {artifact.run for artifact in self.in_use()}
             self._older = {link: a for link, a in self._older.items() if a.run in in_use}
             links = {
@@ -58,7 +61,7 @@ class Shelf:
                 *(b.attempt.link for b in buildings() if b.attempt is not None),
                 *self._older,
             }
-            await trio.to_thread.run_sync(self.roots.keep_only, links)
+            await trio.to_thread.run_sync(self.roots.remove, set(there) - links)
 
     # Logs.
 
