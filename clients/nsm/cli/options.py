@@ -55,8 +55,9 @@ class Parser(argparse.ArgumentParser):
     def action(self, word: str) -> Parser | None:
         """The parser of one of these words; None where it is none."""
         for action in self._actions:
-            if isinstance(action.choices, dict):
-                return cast("dict[str, Parser]", action.choices).get(word)
+            choices: object = action.choices
+            if isinstance(choices, dict):
+                return cast("dict[str, Parser]", choices).get(word)
         return None
 
     def options(self) -> dict[str, str | None]:
