@@ -12,8 +12,9 @@ import pytest
 
 import nsm
 from artifact_files import write_artifact, write_older, write_run_only
-from e2e_support import supervisor, wait_gone
+from e2e_support import program, supervisor, wait_gone
 from realjail import needs_bwrap, open_directory
+from terminal import Terminal
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -123,3 +124,16 @@ def test_nsm_says_where_templates_are_missing(shared: Supervisor) -> None:
     assert rows["whole"].cold_start is None
     with pytest.raises(nsm.NsmError, match="keeps no state"), shared.client() as client:
         client.run("1", env="once", session="s")
+
+
+def test_a_person_joins_an_older_session(shared: Supervisor) -> None:
+    with shared.client() as client:
+        client.run("x = 42", env="older", session="joined")
+        command = [program("nsm"), "attach", "-t", "0.3", "joined"]
+        with Terminal(command, shared.variables) as person:
+            person.see_line("joined >>>")
+            person.type("print(x)\r")
+            person.see("joined >>> print(x)\n42\njoined >>>")
+            person.type("while True: pass\r")
+            person.see("timed out after 0.3 s", "session joined has ended")
+            assert person.end() != 0
