@@ -50,6 +50,7 @@ than those that it was installed with."""
 
 SESSION_FD = 3
 REQUEST_BYTES = 64 * 1024
+FD_BYTES = struct.calcsize("i")
 MAX_ERROR = 4096
 
 WENT_WELL = b"+"
@@ -422,6 +423,7 @@ class Template:
         self.pid = os.getpid()
         self.uid, self.gid = os.getuid(), os.getgid()
         self._control = control
+        self._message = bytearray(REQUEST_BYTES)
 
     def serve(self) -> tuple[Mapping[str, Any], int]:
         """Forks whenever asked, until nobody can ask any more; then it exits.
@@ -462,14 +464,27 @@ class Template:
 
     def _take(self) -> tuple[Mapping[str, Any], int] | None:
         """One request: one message with one descriptor. Returns something in a fork only."""
-        message, fds, _, _ = socket.recv_fds(self._control, REQUEST_BYTES, 4)
-        if not message:
+        size, fds = self._receive()
+        if not size:
             os._exit(0)
         if len(fds) == 1 and self._fork(fds[0]):
-            return json.loads(message), fds[0]
+            return json.loads(self._message[:size]), fds[0]
+        # It may have variables of a client. Other forks have all that is in this memory.
+        self._message[:size] = bytes(size)
         for fd in fds:
             os.close(fd)
         return None
+
+    def _receive(self) -> tuple[int, Sequence[int]]:
+        """The size of a message, which is in the one buffer for all, and its descriptors."""
+        room = socket.CMSG_SPACE(4 * FD_BYTES)
+        size, parts, _, _ = self._control.recvmsg_into([self._message], room)
+        fds: list[int] = []
+        for level, kind, data in parts:
+            if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+                count = len(data) // FD_BYTES
+                fds += struct.unpack(f"{count}i", data[: count * FD_BYTES])
+        return size, fds
 
     @staticmethod
     def _fork(fd: int) -> bool:

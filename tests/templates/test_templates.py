@@ -114,6 +114,37 @@ async def test_the_environment_is_that_of_a_jail_of_its_own(found: dict[str, Env
             assert told[0] == told[1] != ""
 
 
+async def test_variables_are_one_session_s_and_leave_nothing_in_the_template(
+    found: dict[str, Environment],
+) -> None:
+    """They may be secrets of the client whose session it is, and others fork from the same."""
+    python = replace(found["python"], variables=(("TOKEN", "secret-of-one-client " * 20),))
+    bash = replace(found["bash"], variables=(("TOKEN", "two words"), ("ODD", "\udcff")))
+    look = """
+import os, re
+wanted = re.compile(b"secret[-]of[-]one[-]client secret[-]of")  # which is no match itself
+ranges = [line.split() for line in open("/proc/self/maps")]
+seen = 0
+with open("/proc/self/mem", "rb", 0) as memory:
+    for place, mode, *_ in ranges:
+        begin, end = (int(part, 16) for part in place.split("-"))
+        if mode.startswith("rw"):
+            memory.seek(begin)
+            seen += len(wanted.findall(memory.read(end - begin)))
+print(os.environ.get("TOKEN", "none")[:20], seen > 0)
+"""
+    async with open_launcher() as forking:
+        for launching in (forking, new_launcher()):
+            async with open_session(bash, launcher=launching) as session:
+                code = 'printf "%s|%q" "$TOKEN" "$ODD"'
+                assert (await session.run(code)).stdout == "two words|$'\\377'"
+        for _ in range(3):
+            async with open_session(python, launcher=forking) as session:
+                assert (await session.run(look)).stdout == "secret-of-one-client True\n"
+            async with open_session(found["python"], launcher=forking) as session:
+                assert (await session.run(look)).stdout == "none False\n"
+
+
 async def test_random_state_is_a_session_s_own(python: Environment) -> None:
     code = "import random, uuid, secrets; print(random.random(), uuid.uuid4(), secrets.token_hex())"
     told: list[str] = []
