@@ -24,7 +24,7 @@ from nsmd.nix.errors import (
     NixOutputError,
     NixTimeoutError,
 )
-from nsmd.nix.monitor import MAX_END_BYTES, MAX_HEAD_BYTES, TAIL_LINES
+from nsmd.nix.monitor import MAX_END_BYTES, MAX_HEAD_BYTES, TAIL_LINES, children
 from nsmd.nix.program import Nix, find_nix
 from nsmd.nix.runner import run_monitored
 from processes import ending
@@ -204,6 +204,28 @@ async def test_builders_of_a_killed_nix_are_gone(fake: FakeNix, nix: Nix, tmp_pa
         await build(nix, reference)
     assert caught.value.signal == signal.SIGKILL
     assert gone(int(pid.read_text()))
+
+
+async def test_nix_does_not_outlive_a_killed_monitor(
+    fake: FakeNix, nix: Nix, tmp_path: Path
+) -> None:
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+    reference = fake.builds("slow", ("gate", str(gate)), ("hang", None))
+
+    async def run() -> None:
+        with pytest.raises(NixNotStartedError, match="ended unexpectedly"):
+            await build(nix, reference)
+
+    async with trio.open_nursery() as builds:
+        builds.start_soon(run)
+        async with await trio.open_file(gate, "w"):
+            (watching,) = [pid for pid in children(os.getpid()) if children(pid)]
+            (started,) = [os.pidfd_open(pid) for pid in children(watching)]
+            os.kill(watching, signal.SIGKILL)
+    with trio.fail_after(LONG_S):
+        await trio.lowlevel.wait_readable(started)
+    os.close(started)
 
 
 async def test_one_that_cannot_be_executed(nix: Nix, fake: FakeNix) -> None:
