@@ -164,5 +164,21 @@ def test_data_is_valid(block: Block) -> None:
             json.loads(block.text)
         case "toml":
             tomllib.loads(block.text)
+        case "nix":
+            parse_nix(block)
         case language:
             assert language in {"console", "python", "text"}, f"{block}: nobody tests {language}"
+
+
+def parse_nix(block: Block) -> None:
+    """It is an expression, or attributes of one; other names in it are taken as known."""
+    program = shutil.which("nix-instantiate")
+    if program is None:
+        pytest.skip("not here: nix-instantiate")
+    said = [
+        subprocess.run(
+            [program, "--parse", "-"], input=text, capture_output=True, text=True, check=False
+        ).stderr
+        for text in (f"known: with known; {block.text}", f"known: with known; {{ {block.text} }}")
+    ]
+    assert "" in said, said[0]
