@@ -129,7 +129,8 @@ def default_place() -> Place:
     user = os.getuid()
     inside = ROOT / ".cache" / f"nix-{user}"
     plain = re.fullmatch(r"[A-Za-z0-9_./+-]{1,100}", str(inside)) is not None
-    if plain and not is_covered(inside) and is_reachable_by_others(ROOT):
+    ours = os.access(ROOT, os.W_OK)
+    if plain and ours and not is_covered(inside) and is_reachable_by_others(ROOT):
         return Place(inside)
     clone = hashlib.sha256(os.fsencode(ROOT)).hexdigest()[:8]
     return Place(Path("/var/tmp", f"nsm-nix-{user}-{clone}"))  # noqa: S108 owner is checked

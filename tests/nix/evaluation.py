@@ -49,7 +49,9 @@ class EvaluationError(Exception):
     def __init__(self, told: str) -> None:
         super().__init__(told)
         last = re.split(r"^\s*error:", told, flags=re.MULTILINE)[-1]
-        self.message = " ".join(last.partition("\n\n")[0].split())
+        # The place follows after an empty line, or, of newer versions, at once.
+        message = re.split(r"\n\s*(?:\n|at \S+:\d+:\d+:\n)", last)[0]
+        self.message = " ".join(message.split())
 
 
 def evaluate(place: Place, expression: str, *options: str) -> Any:
