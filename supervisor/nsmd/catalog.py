@@ -382,7 +382,6 @@ class Catalog:
             if len(self._removed) > MAX_REMOVED:
                 self._removed.popitem(last=False)
         for name, environment in new.items():
-            self._removed.pop((source, name), None)
             if source.rank is not Rank.HOST and environment != old.get(name):
                 word = "changed" if name in old else "new"
                 log.info("environment %s of %s is %s", name, environment.source, word)

@@ -142,11 +142,34 @@ async def test_many_changes_are_looked_at_together(tmp_path: Path) -> None:
         assert kept.looks - looks <= 3
 
 
-async def test_who_asks_need_not_wait_until_it_is_quiet(tmp_path: Path) -> None:
+async def test_who_asks_need_not_wait_until_it_is_quiet(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keeper, "QUIET_S", 1000.0)
+    monkeypatch.setattr(keeper, "PATIENCE_S", 1000.0)
     async with keeping(tmp_path) as kept:
-        artifact(tmp_path)
-        await kept.keeper.look(tmp_path)
-        assert kept.names == ["science"]
+        for name in ("one", "two"):
+            artifact(tmp_path, name)
+            await kept.keeper.look(tmp_path)
+            assert name in kept.names
+
+
+async def test_what_comes_between_a_look_and_its_watch_is_seen(tmp_path: Path) -> None:
+    looks: list[Scan] = []
+
+    def look() -> Scan:
+        scan = scan_directory(str(tmp_path), Defaults(), trusted_owners(), expected=True)
+        if not looks:
+            artifact(tmp_path)
+        looks.append(scan)
+        return scan
+
+    async with open_keeper() as it:
+        reported: list[Scan] = []
+        it.keep("x", "/d", look, reported.append)
+        await it.first_look("x")
+        assert looks[0].environments == ()
+        assert [environment.name for environment in reported[0].environments] == ["science"]
 
 
 async def test_where_nothing_can_be_watched_it_is_looked_at_when_somebody_asks(

@@ -77,6 +77,9 @@ def test_nor_the_same_artifact_by_another_way() -> None:
 def test_a_clients_own_are_for_clients_with_the_same_entry_only() -> None:
     catalog = Catalog([PYTHON])
     assert names(catalog, OWN) == ["python"]
+    assert catalog.view(OWN) is catalog.view(
+        EVERYONE
+    )  # views of clients that went must not pile up
     catalog.put(OWN_DIRECTORY, [built("python", "/own"), built("mine", "/own")])
     catalog.put(Source(rank=Rank.CLIENT_METADATA, of="{}"), [built("meta")])
     catalog.put(Source(rank=Rank.CLIENT_DIRECTORY, of="/other"), [built("theirs")])
@@ -171,6 +174,18 @@ def test_one_that_is_gone_is_remembered_until_it_is_back() -> None:
     catalog.put(DIRECTORY, [])
     with pytest.raises(UnknownEnvironmentError, match="No environment 'science'"):
         catalog.find(EVERYONE, "science")
+
+
+def test_what_an_earlier_client_had_is_not_remembered_for_the_next() -> None:
+    catalog = Catalog([PYTHON])
+    catalog.put(OWN_DIRECTORY, [built("mine", "/own")])
+    catalog.put(OWN_DIRECTORY, [])
+    with pytest.raises(UnknownEnvironmentError, match="was removed"):
+        catalog.find(OWN, "mine")
+    catalog.drop(OWN_DIRECTORY)
+    catalog.put(OWN_DIRECTORY, [])
+    with pytest.raises(UnknownEnvironmentError, match="No environment 'mine'"):
+        catalog.find(OWN, "mine")
 
 
 def test_what_nobody_can_reach_any_more() -> None:

@@ -538,6 +538,18 @@ async def test_sessions_outlive_their_environment_and_new_ones_get_the_new_one(
             await it.run(env="bash", session="old")
 
 
+async def test_a_session_is_found_by_an_older_name_that_something_else_bears_now(
+    autojump_clock: trio.abc.Clock,
+) -> None:
+    async with bench() as it:
+        first = await it.run(env="shell")
+        shell = dataclasses.replace(SCIENCE, name="shell", interpreter="bash")
+        it.registry.provision.catalog.put(DIRECTORY, [shell])
+        assert (await it.run(env="shell")).session_id == first.session_id
+        await it.run(env="shell", session="another")
+        assert it.registry.find("another").spec.environment == shell
+
+
 async def test_an_environment_without_state_has_no_sessions(
     autojump_clock: trio.abc.Clock,
 ) -> None:
