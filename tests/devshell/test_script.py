@@ -1,7 +1,7 @@
 """What `nix print-dev-env --json` says as Bash, run by Bash.
 
-The samples are Nix's own output: of version 2.8, and of `get-env.sh` of version 2.35 for a
-derivation with structured attributes; store paths are shortened.
+The samples are the output of Nix 2.8 and 2.26 for one flake, and of 2.26 for a derivation with
+structured attributes, of which 2.8 makes no shell.
 """
 
 from __future__ import annotations
@@ -68,15 +68,17 @@ def workspace(tmp_path: Path) -> Path:
     return folder
 
 
-def test_a_shell_has_what_the_flake_says(project: Path, workspace: Path) -> None:
-    told = run(steps_of(sample("nix-2.8.json"), project, workspace), SHOW, workspace)
+@pytest.mark.parametrize("version", ["2.8", "2.26"])
+def test_a_shell_has_what_the_flake_says(version: str, project: Path, workspace: Path) -> None:
+    data = sample(f"nix-{version}.json")
+    told = run(steps_of(data, project, workspace), SHOW, workspace)
     *values, rest = told.split("\0")
     welcome, values[0] = values[0].split("\n", 1)
     assert welcome == "welcome to the shell"
     top = values[8]
     Path(top).rmdir()  # in a jail it goes with the session
     assert top.startswith("/tmp/nix-shell.")
-    tool = "/nix/store/ird048rwwsryryxnqwaqclj2ddqxfnn1-tool-1.0/bin"
+    tool = json.loads(data)["variables"]["buildInputs"]["value"] + "/bin"
     assert values == [
         str(workspace),
         "/b/bash",
@@ -89,7 +91,7 @@ def test_a_shell_has_what_the_flake_says(project: Path, workspace: Path) -> None
         top,
         top,
         f"hello from the flake in {project}",
-        json.loads(sample("nix-2.8.json"))["variables"]["shellHook"]["value"],
+        json.loads(data)["variables"]["shellHook"]["value"],
         "/home/me",
     ]
     assert rest.split() == [
@@ -108,17 +110,20 @@ def test_structured_attributes_are_files_of_the_session(
     project: Path, workspace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(script, "ATTRIBUTES_DIRECTORY", str(workspace / "attributes"))
-    data = sample("structured.json")
+    data = sample("structured-2.26.json")
     show = (
         'rmdir "$NIX_BUILD_TOP"; echo $NIX_ATTRS_SH_FILE; . "$NIX_ATTRS_SH_FILE"; '
-        'echo "${outputs[out]} ${settings[key]} ${flags[1]}"; cat "$NIX_ATTRS_JSON_FILE"'
+        'echo "${outputs[out]} ${settings[key]} ${list[1]} $HOOKED"; cat "$NIX_ATTRS_JSON_FILE"'
     )
     told = run(steps_of(data, project, workspace), show, workspace).splitlines()
-    assert told[0] == "welcome"
-    assert told[1] == f"{workspace}/attributes/.attrs.sh"
-    assert told[2] == f"{workspace}/outputs/out value two words"
-    outputs = {name: f"{workspace}/outputs/{name}" for name in ("out", "dev")}
-    assert json.loads(told[3]) == {"outputs": outputs, "settings": {"key": "value"}}
+    assert told[0] == f"{workspace}/attributes/.attrs.sh"
+    assert told[1] == f"{workspace}/outputs/out a value two words not exported"
+    attributes = json.loads("".join(told[2:]))
+    assert attributes["outputs"] == {n: f"{workspace}/outputs/{n}" for n in ("out", "dev")}
+    assert (attributes["settings"], attributes["list"]) == (
+        {"key": "a value"},
+        ["one", "two words"],
+    )
 
 
 def test_a_hook_decides_where_the_session_begins(project: Path, workspace: Path) -> None:
