@@ -9,6 +9,7 @@ import pytest
 
 from nsm.wire.errors import BadRequestError, NsmError
 from nsmd.mcp.attach import accepted, parse_attach, refused
+from nsmd.values import Sources
 
 
 def line(variables: dict[str, Any] | None = None, **more: Any) -> bytes:
@@ -94,3 +95,16 @@ def test_answers() -> None:
         "ok": False,
         "error": {"code": "bad-request", "message": "no", "hint": "do this"},
     }
+
+
+def test_metadata_of_the_entry_has_defaults_for_its_sessions() -> None:
+    metadata = '{"session": {"idle_timeout_seconds": 60, "max_lifetime_seconds": 70}}'
+    attach = parse_attach(line({"NIX_SANDBOX_METADATA": metadata, "SESSION_MAX_LIFETIME": "5"}))
+    assert attach.sources == Sources(metadata=metadata)
+    assert (attach.idle_timeout_s, attach.max_lifetime_s) == (60.0, 5.0)
+
+
+def test_broken_metadata_of_the_entry_is_no_reason_to_refuse_the_client() -> None:
+    attach = parse_attach(line({"NIX_SANDBOX_METADATA": "{"}))
+    assert attach.sources == Sources(metadata="{")
+    assert attach.idle_timeout_s is None
