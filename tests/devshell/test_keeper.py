@@ -11,7 +11,7 @@ import pytest
 import trio
 
 from fake_nix import FakeNix
-from flake_world import ATTRIBUTE, OLDER_ATTRIBUTE, Gate, QuickNix, World
+from flake_world import ATTRIBUTE, BASH, OLDER_ATTRIBUTE, Gate, QuickNix, World
 from nsmd.devshell import evaluation, keeper
 from nsmd.values import Environment
 
@@ -224,6 +224,20 @@ async def test_without_bash(world: World) -> None:
     broken = Environment(name="bash", interpreter="bash", problem="no bash on PATH")
     async with world.shells(base=lambda: broken) as shells:
         assert (await world.settled(shells)).problem == "no bash on PATH"
+
+
+async def test_a_bash_of_nix_s_store_comes_with_what_it_needs(world: World) -> None:
+    world.has_shell()
+    program = world.store / "cccc-bash" / "bin" / "bash"
+    program.parent.mkdir(parents=True)
+    program.write_text("")
+    (world.root / "profile").symlink_to(program.parent)
+    base = replace(BASH, program=str(world.root / "profile" / "bash"))
+    async with world.shells(base=lambda: base) as shells:
+        assert (await world.settled(shells)).program == base.program
+    asked = world.nix.calls()[-1]["arguments"]
+    root, bash = str(world.store / "aaaa-shell-env"), str(world.store / "cccc-bash")
+    assert asked[-4:] == ["--recursive", "--", root, bash]
 
 
 async def test_two_projects_at_once_and_one_at_two_mount_points(world: World) -> None:
