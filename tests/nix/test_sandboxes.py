@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 import subprocess
 from pathlib import Path
@@ -124,3 +125,23 @@ def test_the_presets_tools_are_there(built: Callable[[str], Path]) -> None:
     assert (done.stdout, done.stderr) == ("all\n", "")
     done = run(built("presets.bash"), "file --brief --mime-type /etc/passwd; echo '6*7' | bc")
     assert done.stdout == "text/plain\n42\n"
+
+
+@pytest.mark.parametrize("program", ["run", "session-run", "template-run"])
+def test_the_stand_in_for_jail_nix_makes_the_same_command(
+    place: standin.Place, program: str
+) -> None:
+    """With the same options of bwrap in the same order, variables apart."""
+    if (tree := os.environ.get(standin.JAIL_NIX_VARIABLE)) is None:
+        pytest.skip(f"not here: {standin.JAIL_NIX_VARIABLE} names no tree of jail.nix")
+
+    def command(jail: Path) -> tuple[str, list[str]]:
+        artifact = standin.build(place, "test-sandbox", None, jail=jail)
+        (line,) = re.findall(
+            "^exec .*/bwrap .*$", (artifact / "bin" / program).read_text(), re.MULTILINE
+        )
+        line = re.sub(r"/[0-9a-z]{32}-", "/", line)
+        line = re.sub(r'--args "\$\w+"', "--args CLOSURE", line)
+        return re.sub(r"--setenv \S+ \S+ ", "", line), sorted(re.findall(r"--setenv \S+ \S+", line))
+
+    assert command(place.stand_in_jail) == command(Path(tree))
