@@ -10,7 +10,7 @@ import difflib
 import json
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, get_type_hints
+from typing import Any, cast, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -207,6 +207,6 @@ def _table(name: str, values: Mapping[str, Any]) -> list[str]:
         line
         for key, value in values.items()
         if isinstance(value, dict)
-        for line in _table(f"{name}.{key}", value)
+        for line in _table(f"{name}.{key}", cast("dict[str, Any]", value))
     ]
     return [f"[{name}]", *rows, "", *tables]
