@@ -1,8 +1,12 @@
-"""The probes of `tests/isolation` in sessions of the presets that Nix has built."""
+"""The probes of `tests/isolation` in jails of the presets: a session, a fork, one execution.
+
+That each can succeed is shown there, where layers can be taken away.
+"""
 
 from __future__ import annotations
 
 import os
+import subprocess
 from collections.abc import Generator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,18 +16,28 @@ import pytest
 from artifact_files import environment_of
 from isolation.artifacts import verdict_in
 from isolation.background import Background
-from isolation.harness import Kind, Probe
+from isolation.harness import Kind, Probe, program_of
 from isolation.probes import PROBES, named
 from isolation.stage import CANARY, CANARY_VARIABLE, Stage, open_stage
-from realjail import needs_bwrap
+from realjail import SIZES, needs_bwrap
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 pytestmark = [pytest.mark.jail, needs_bwrap]
 
-IN_SESSIONS = [probe for probe in PROBES if probe.place == "code"]
-"""The agent of what is built cannot be exchanged."""
+RUN_TIMEOUT_S = 60
+
+IN_CODE = [probe for probe in PROBES if probe.place == "code"]
+"""The others take the agent's place, which is in the store."""
+
+WITHOUT_AGENT = {
+    **dict.fromkeys(
+        ("agent-from-python", "agent-from-bash", "agent-from-node"), "there is no agent in it"
+    ),
+    "host-processes": "the code, which names what it looks for, is an argument",
+}
+"""What one execution is not attacked by, and why."""
 
 
 @pytest.fixture(scope="module")
@@ -41,20 +55,48 @@ def background() -> Generator[Background]:
         made.close()
 
 
-@pytest.mark.parametrize("kind", ["cold", "forked"])
-@pytest.mark.parametrize("probe", IN_SESSIONS, ids=named)
-def test_held(
-    probe: Probe,
-    kind: Kind,
-    built: Callable[[str], Path],
-    untouched: Stage,
-    background: Background,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+@pytest.fixture
+def stage(probe: Probe, untouched: Stage, monkeypatch: pytest.MonkeyPatch) -> Stage:
+    """What the probe looks for is there."""
     monkeypatch.setenv(CANARY_VARIABLE, CANARY)
     if not getattr(untouched, probe.needs):
         pytest.skip(f"not here: {probe.needs} on the host")
+    return untouched
+
+
+@pytest.mark.parametrize("kind", ["cold", "forked"])
+@pytest.mark.parametrize("probe", IN_CODE, ids=named)
+def test_held_in_a_session(
+    probe: Probe, kind: Kind, built: Callable[[str], Path], stage: Stage, background: Background
+) -> None:
     artifact = built(f"presets.{probe.interpreter}")
     environment = environment_of(artifact)
-    store = os.path.dirname(os.path.realpath(artifact))
-    assert verdict_in(background, kind, probe, untouched, environment, store) == "HELD"
+    assert verdict_in(background, kind, probe, stage, environment, store_of(artifact)) == "HELD"
+
+
+@pytest.mark.parametrize(
+    "probe", [probe for probe in IN_CODE if probe.name not in WITHOUT_AGENT], ids=named
+)
+def test_held_in_one_execution(probe: Probe, built: Callable[[str], Path], stage: Stage) -> None:
+    artifact = built(f"presets.{probe.interpreter}")
+    done = subprocess.run(
+        [str(artifact / "bin/run")],
+        input=program_of(probe, stage, store_of(artifact)),
+        env={
+            CANARY_VARIABLE: CANARY,
+            "PROJECT_DIR": stage.project.path,
+            "NSM_SHM_MB": str(SIZES.shm_mb),
+            "NSM_TMP_MB": str(SIZES.tmp_mb),
+            "NSM_WORKSPACE_MB": str(SIZES.workspace_mb),
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=RUN_TIMEOUT_S,
+    )
+    assert (done.stdout.strip(), done.stderr) == ("HELD", "")
+
+
+def store_of(artifact: Path) -> str:
+    """Where its jails show what it consists of."""
+    return os.path.dirname(os.path.realpath(artifact))
