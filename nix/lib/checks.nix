@@ -43,6 +43,13 @@ in
 {
   inherit listed shown;
 
+  # What is called so in a set, or a default; a user may have written anything as its name.
+  #
+  # Type: attrs -> value -> value -> value
+  pick =
+    set: name: default:
+    if builtins.isString name then set.${name} or default else default;
+
   # A name ends up in paths and messages, and is what models type. Type: value -> String
   name =
     value:

@@ -1,6 +1,7 @@
 """Compiles the agent and the template with the Python that will run them; part of a Nix build.
 
 compile_agent.py --check: whether this Python can; says why not.
+compile_agent.py --preload MODULE...: whether it has modules; says which not.
 compile_agent.py AGENT TEMPLATE INTERPRETER OUT: writes agent.pyc, template.pyc, and to `program`
 the path of INTERPRETER, as this Python or PATH has it.
 """
@@ -21,6 +22,20 @@ def check():
         import ctypes, fcntl, json, resource, select, socket, termios  # noqa: E401, F401
     except ImportError as error:
         sys.exit("it lacks a module of the standard library: %s" % error)
+
+
+def check_preload(modules):
+    missing = [module for module in modules if not is_there(module)]
+    if missing:
+        sys.exit(", ".join(missing))
+
+
+def is_there(module):
+    """Found, not imported: that is the template's to do, and may take what only a jail has."""
+    try:
+        return importlib.util.find_spec(module) is not None
+    except (ImportError, ValueError):
+        return False
 
 
 def compiled(source, name):
@@ -46,5 +61,7 @@ def main(agent, template, interpreter, out):
 if __name__ == "__main__":
     if sys.argv[1:] == ["--check"]:
         check()
+    elif sys.argv[1:2] == ["--preload"]:
+        check_preload(sys.argv[2:])
     else:
         main(*sys.argv[1:])

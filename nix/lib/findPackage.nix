@@ -29,11 +29,26 @@ let
 
   isRelative = ref: ref == "." || ref == ".." || lib.hasPrefix "./" ref || lib.hasPrefix "../" ref;
 
+  # By revision or hash. Where evaluation is pure, Nix fetches nothing else.
+  isLocked = ref: builtins.match ".*([0-9a-f]{40}|[?&]narHash=).*" ref != null;
+  isPure = !(builtins ? currentSystem);
+
+  # Type: environment : String -> ref : String -> flake
   get =
-    ref:
-    flakes.${ref} or (builtins.getFlake (
-      if isRelative ref then "path:${toString directory}/${ref}" else ref
-    ));
+    environment: ref:
+    flakes.${ref} or (
+      if isPure && !(isLocked ref) then
+        throw (
+          "nsm: environment '${environment}': flake ${ref} is in a file that a flake reads, where "
+          + "what is fetched has to be locked. Make it an input, and pass it: "
+          + "fromToml { flakes = { \"${ref}\" = inputs.NAME; }; }."
+          + (if flakes == { } then "" else " Passed are ${checks.listed (builtins.attrNames flakes)}.")
+        )
+      else
+        builtins.addErrorContext "while fetching flake ${ref} of environment '${environment}'" (
+          builtins.getFlake (if isRelative ref then "path:${toString directory}/${ref}" else ref)
+        )
+    );
 in
 {
   # REF#attribute. Type: String -> String -> derivation
@@ -60,7 +75,7 @@ in
             "packages.${system}.${attribute}"
             "legacyPackages.${system}.${attribute}"
           ];
-      found = first tried (get ref);
+      found = first tried (get environment ref);
     in
     if parts == null then
       fail "flake is ${checks.shown reference}: expected \"REF#attribute\", such as \"nixpkgs#jq\"."
@@ -80,7 +95,7 @@ in
         "devShells.${system}.default"
         "devShell.${system}"
       ];
-      found = first tried (get ref);
+      found = first tried (get "project" ref);
     in
     if found == null then
       throw (

@@ -60,7 +60,7 @@ let
       unknown = builtins.filter (word: !(builtins.elem word known)) (builtins.attrNames entry);
 
       preset =
-        (presets // older).${entry.preset} or (fail (
+        checks.pick (presets // older) entry.preset (fail (
           "unknown preset ${checks.shown entry.preset}: expected one of "
           + "${checks.listed (builtins.attrNames presets)}."
         ));

@@ -1,7 +1,8 @@
 # What runs sessions in an environment: the Python that does, and the agent and the template
 # compiled for it (half of an agent's start is compiling).
 #
-# Type: { pkgs } -> { name : String, interpreter_type : String, env : derivation } -> derivation
+# Type: { pkgs } -> { name : String, interpreter_type : String, preload : [String], env : derivation }
+#         -> derivation
 #   out/python    path of the environment's own python3, or of a bundled one
 #   out/program   path of the environment's interpreter, valid in its jail
 #   out/agent.pyc, out/template.pyc
@@ -13,9 +14,12 @@
 {
   name,
   interpreter_type,
+  preload ? [ ],
   env,
 }:
 let
+  inherit (pkgs) lib;
+
   bundled = import ./python.nix { inherit pkgs; };
 
   command =
@@ -43,6 +47,10 @@ pkgs.runCommand "nsm-agent-${name}" { passthru = { inherit env; }; } ''
     python=${bundled}/bin/python3
   fi
 
+  ${lib.optionalString (preload != [ ]) ''
+    missing=$("$python" -I -B ${./compile_agent.py} --preload ${lib.escapeShellArgs preload} 2>&1) \
+      || fail "preload: its python3 cannot import $missing. Add what has them to packages, such as (pkgs.python3.withPackages (python: [ python.numpy ])), or take them out of preload."
+  ''}
   mkdir $out
   echo "$python" > $out/python
   PATH=${env}/bin:${pkgs.bash}/bin "$python" -I -B ${./compile_agent.py} \

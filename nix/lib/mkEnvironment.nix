@@ -30,7 +30,7 @@ let
   type = checks.interpreterType checkedName interpreter_type;
 
   chosen =
-    backends.${backend} or (throw (
+    checks.pick backends backend (throw (
       "nsm: environment '${checkedName}': unknown backend ${checks.shown backend}: expected one of "
       + "${checks.listed (builtins.attrNames backends)}."
     ));
@@ -53,6 +53,7 @@ let
   agent = mkAgent {
     name = checkedName;
     interpreter_type = type;
+    preload = metadata.preload or [ ];
     inherit env;
   };
 

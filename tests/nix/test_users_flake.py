@@ -156,6 +156,9 @@ def test_what_cannot_run_code_is_not_built(place: standin.Place) -> None:
     assert "nsm: environment 'mine': its python3 cannot run sessions: none" in (
         refusal(place, "build", "old-python")
     )
+    assert (
+        "nsm: environment 'mine': preload: its python3 cannot import nosuch, json.nosuch, no.such. "
+    ) in refusal(place, "build", "not-there")
 
 
 def test_what_makes_no_sense_is_not_evaluated(place: standin.Place) -> None:
@@ -163,3 +166,9 @@ def test_what_makes_no_sense_is_not_evaluated(place: standin.Place) -> None:
         "nsm: environment 'mine': unknown interpreter_type \"perl\": "
         "expected one of bash, node, python."
     ) in refusal(place, "build", "perl")
+    # Nix' own message names neither the environment nor what to do.
+    assert (
+        "nsm: environment 'mine': flake . is in a file that a flake reads, where what is fetched has "
+        'to be locked. Make it an input, and pass it: fromToml { flakes = { "." = inputs.NAME; }; }. '
+        "Passed are nixpkgs."
+    ) in refusal(place, "build", "not-passed")

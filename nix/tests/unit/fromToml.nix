@@ -143,6 +143,8 @@ in
   };
 
   testUnknownPreset = fails "unknown-preset" "unknown preset \"ruby\": expected one of bash, node, python[.]";
+  testPresetNoName = fails "no-name" "unknown preset a list: expected one of bash, node, python[.]";
+  testBackendNoName = fails "no-backend" "unknown backend a list: expected one of jail, microvm[.]";
   testNeither = fails "neither" "it has neither preset nor flake[.] Add preset";
   testBoth = fails "both" "it has preset and flake[.] Remove one[.]";
   testUnknownKey = fails "unknown-key" "unknown flak: expected only backend, description, flake,";

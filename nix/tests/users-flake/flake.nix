@@ -67,6 +67,13 @@
           interpreter_type = "bash";
           packages = [ (pkgs.writeShellScriptBin "python3" "exit 3") ];
         };
+        not-there = sandbox { preload = [ "json.decoder" "nosuch" "json.nosuch" "no.such" ]; };
+        # As fromToml without the input that the file names.
+        not-passed =
+          (nsm.lib.fromToml {
+            inherit pkgs;
+            flakes.nixpkgs = nsm.inputs.nixpkgs;
+          } ./config.toml).environments.mine;
         perl = sandbox { interpreter_type = "perl"; };
       };
 
