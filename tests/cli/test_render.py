@@ -142,6 +142,14 @@ def test_environments() -> None:
     assert render.environments([], "/h") == "No environments."
 
 
+def test_an_environment_without_a_description_and_with_a_short_limit() -> None:
+    made = samples.environment_row(description="", preload=["yaml"], timeout_s=0.5)
+    table = render.environments([EnvironmentRow.from_wire(made)], "/h")
+    assert table.splitlines()[1] == "python  python        0.5s  512 MiB  preset  with yaml"
+    assert render.limit(30) == "30s"
+    assert render.limit(90) == "1m30s"
+
+
 def test_environments_that_nix_built_and_what_is_wrong_with_others() -> None:
     made = [
         samples.environment_row(source="/h/sandboxes/py", keeps_state=False, hides=["preset"]),

@@ -53,6 +53,11 @@ def duration(seconds: float) -> str:
     return f"{whole // _DAY}d{whole % _DAY // _HOUR:02}h"
 
 
+def limit(seconds: float) -> str:
+    """A time limit: one of less than a second is not none."""
+    return f"{seconds:g}s" if seconds < _MINUTE else duration(seconds)
+
+
 def processor_time(seconds: float | None) -> str:
     """CPU time: finer than an age while it is short."""
     if seconds is None:
@@ -167,7 +172,7 @@ def environments(rows: Sequence[EnvironmentRow], home: str) -> str:
             (
                 ", ".join((row.name or "-", *row.aliases)),
                 row.interpreter or "-",
-                duration(row.timeout_s) if row.interpreter else "-",
+                limit(row.timeout_s) if row.interpreter else "-",
                 f"{row.memory_mb} MiB" if row.interpreter else "-",
                 _below_home(row.source, home),
                 _environment_note(row),
@@ -183,7 +188,8 @@ def _environment_note(row: EnvironmentRow) -> str:
     only += f" [in place of {', '.join(row.hides)}]" if row.hides else ""
     if not row.available:
         return f"unavailable: {row.problem}{only}"
-    preload = f", with {', '.join(row.preload)}" if row.preload else ""
+    separator = ", " if row.description else ""
+    preload = f"{separator}with {', '.join(row.preload)}" if row.preload else ""
     stateless = "" if row.keeps_state else " (no sessions)"
     cold = f" (starts slowly: {row.cold_start})" if row.cold_start else ""
     return f"{row.description}{preload}{stateless}{cold}{only}"
@@ -198,7 +204,7 @@ def environment(row: EnvironmentRow) -> list[tuple[str, str]]:
                 "interpreter",
                 f"{row.interpreter}, {row.program}" if row.program else row.interpreter,
             ),
-            ("limits", f"{duration(row.timeout_s)} a run, {row.memory_mb} MiB a session"),
+            ("limits", f"{limit(row.timeout_s)} a run, {row.memory_mb} MiB a session"),
         ]
     lines.append(("source", row.source))
     optional = [
