@@ -93,6 +93,13 @@ in
     in
     {
       inherit (own) default test-sandbox;
+      unit-tests = import ./tests/unit/check.nix {
+        pkgs = pkgsFor system;
+        tests = import ./tests/unit {
+          pkgs = pkgsFor system;
+          jailLib = jail-nix.lib;
+        };
+      };
       # Built and run wherever there is KVM, but never yet by those who wrote it.
       vm-not-run-here = import ./tests/vm.nix {
         pkgs = pkgsFor system;

@@ -11,7 +11,7 @@ from typing import cast
 import pytest
 
 import standin
-from nix.evaluation import evaluate, failures
+from nix.evaluation import EvaluationError, evaluate, failures
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 FILES = [ROOT / "flake.nix", *sorted((ROOT / "nix").rglob("*.nix"))]
@@ -98,6 +98,23 @@ def test_a_unit_test_that_fails_is_told(place: standin.Place) -> None:
     assert found["group.testWrong"] == "2 instead of 3"
     assert "attribute 'a' missing" in found["testWrongError"]
     assert found["testNoError"] == "5 instead of an error with 'no way'"
+
+
+def test_the_flake_s_check_names_unit_tests_that_fail(place: standin.Place) -> None:
+    """Users of real nixpkgs run them with it; `nix flake check` below does so with the stand-in."""
+    tests = """{
+      group.testRight = { expr = 1 + 1; expected = 2; };
+      group.testWrong = { expr = 1 + 1; expected = 3; };
+      group.testRaises = { expr = throw "no"; expected = 3; };
+      other.testRightError = { expr = throw "no way"; expectedError.msg = "no way"; };
+      other.testDeepError = { expr.a = throw "no way"; expectedError.msg = "no way"; };
+      other.testNoError = { expr = 5; expectedError.msg = "no way"; };
+    }"""
+    given = f"{{ pkgs = {packages(place)}; tests = {tests}; }}"
+    with pytest.raises(EvaluationError) as caught:
+        evaluate(place, f"(import {place.source}/nix/tests/unit/check.nix {given}).drvPath")
+    failed = "group.testRaises, group.testWrong, other.testNoError"
+    assert caught.value.message.startswith(f"nsm: unit tests that fail: {failed}.")
 
 
 def test_unit_tests_that_are_not_there_are_not_passed(place: standin.Place) -> None:

@@ -168,7 +168,7 @@ def test_what_makes_no_sense_is_not_evaluated(place: standin.Place) -> None:
     ) in refusal(place, "build", "perl")
     # Nix' own message names neither the environment nor what to do.
     assert (
-        "nsm: environment 'mine': flake . is in a file that a flake reads, where what is fetched has "
-        'to be locked. Make it an input, and pass it: fromToml { flakes = { "." = inputs.NAME; }; }. '
-        "Passed are nixpkgs."
+        "nsm: environment 'mine': flake . is in a file that a flake reads, where what is fetched "
+        'has to be locked. Make it an input, and pass it: fromToml { flakes = { "." = '
+        "inputs.NAME; }; }. Passed are nixpkgs."
     ) in refusal(place, "build", "not-passed")
