@@ -10,6 +10,7 @@ import os
 import re
 import socket
 import subprocess
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -19,7 +20,7 @@ import standin
 from nix.jails import check_jail, closure, look
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Generator, Mapping
 
 pytestmark = pytest.mark.jail
 
@@ -85,11 +86,12 @@ def test_metadata_says_what_was_asked_for(built: Callable[[str], Path]) -> None:
 
 
 @pytest.fixture
-def project(tmp_path: Path) -> Path:
-    for directory in (tmp_path, *tmp_path.parents[:2]):
-        directory.chmod(0o755)
-    (tmp_path / "numbers.txt").write_text("1\n2\n39\n")
-    return tmp_path
+def project() -> Generator[Path]:
+    """Not in pytest's directories, which other users may not go to."""
+    with tempfile.TemporaryDirectory(prefix="nsm-project-") as path:
+        Path(path).chmod(0o755)
+        Path(path, "numbers.txt").write_text("1\n2\n39\n")
+        yield Path(path)
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ let
     (import ./packages.nix { inherit lib seed system; })
     (import ./python.nix { inherit lib seed; })
     (import ./python-application.nix { inherit lib seed; })
-    (import ./not-here.nix { inherit lib seed; })
+    (import ./not-here.nix)
   ];
 
   base =

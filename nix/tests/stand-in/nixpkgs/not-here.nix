@@ -1,5 +1,4 @@
 # What can be evaluated and is not here to be built: it takes the real nixpkgs.
-{ lib, seed }:
 pkgs:
 let
   notHere =
