@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import subprocess
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -62,6 +63,20 @@ async def test_without_descriptors_all_are_killed_too(monkeypatch: pytest.Monkey
     ):
         monkeypatch.setattr(processtree, "open_descendant", none_left)
         kill_tree(process.pid)
+        await watched.all_ended()
+
+
+async def test_without_any_descriptor_the_group_is_killed_and_not_left_stopped() -> None:
+    with (
+        started("/bin/bash", "-c", f"({TALK}) & wait") as process,
+        Watched(tree(process.pid)) as watched,
+    ):
+        usual = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (0, usual[1]))
+        try:
+            kill_tree(process.pid)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, usual)
         await watched.all_ended()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import AsyncGenerator, Generator, Mapping
 from contextlib import asynccontextmanager
@@ -16,6 +17,7 @@ from artifact_files import environment_of, write_artifact, write_program, write_
 from nsm.wire.errors import BadProjectError
 from nsmd.agentframes import AgentFrame, ErrorFrame, OtherFrame, ResultFrame
 from nsmd.agentlink import AgentLink
+from nsmd.jail import runonly
 from nsmd.jail.artifact import ArtifactLauncher
 from nsmd.jail.user import JailUser
 from nsmd.settings import DEFAULT_JAIL_UID
@@ -211,6 +213,25 @@ async def test_a_program_that_goes_away_is_told(folder: Path) -> None:
         outcome = await talk.run("print(1)")
         assert outcome.exit_code == 127
         assert "not found" in outcome.stderr
+
+
+async def test_without_descriptors_the_call_fails_and_nothing_else(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none_left(pid: int, root: int) -> int | None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    environment = environment_of(write_artifact(folder))
+    assert environment.artifact is not None
+    environment = replace(environment, artifact=replace(environment.artifact, session_run=None))
+    async with talking(environment, folder) as talk:
+        with monkeypatch.context() as patch:
+            patch.setattr(runonly, "open_descendant", none_left)
+            id_ = talk.execute("print(1)")
+            answer = await talk.receive()
+            assert isinstance(answer, ErrorFrame)
+            assert (answer.id, "Too many open files" in answer.message) == (id_, True)
+        assert (await talk.run("print(1)")).stdout == "1\n"
 
 
 @pytest.mark.parametrize(

@@ -64,16 +64,17 @@ def kill_tree(root: int) -> None:
         os.killpg(root, signal.SIGSTOP)
     # All are stopped before any is killed: the children of a dead one are nobody's.
     held: dict[int, int | None] = {}
-    for _ in range(MOST_ROUNDS):
-        found = [pid for pid in _descendants(root) if pid not in held]
-        if not found:
-            break
-        for pid in found:
-            held[pid] = _hold(pid, root)
-    for pid, pidfd in held.items():
-        if pidfd is None and _is_below(pid, root):  # its parent is stopped and does not reap it
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+    with suppress(OSError):  # no descriptor is left to look with: then its group is all
+        for _ in range(MOST_ROUNDS):
+            found = [pid for pid in _descendants(root) if pid not in held]
+            if not found:
+                break
+            for pid in found:
+                held[pid] = _hold(pid, root)
+        for pid, pidfd in held.items():
+            if pidfd is None and _is_below(pid, root):  # its parent is stopped, does not reap it
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
     for pidfd in held.values():
         if pidfd is not None:
             with suppress(ProcessLookupError):

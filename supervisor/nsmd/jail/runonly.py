@@ -299,6 +299,7 @@ class _Execution:
         self._interrupted = False
         self._ended_itself = False
         self._jail_fd: int | None = None
+        self._failure: OSError | None = None
 
     def interrupt(self) -> None:
         """End it; its result says so."""
@@ -325,6 +326,8 @@ class _Execution:
                 stdin, code = await _pipe_to(ours, theirs)
                 started = start(stdin, out_end, err_end, info_end)
             try:
+                end_fd = os.pidfd_open(started.starter.pid)
+                ours.callback(os.close, end_fd)
                 async with trio.open_nursery() as pumps:
                     pumps.start_soon(self._feed, code, info, started)
                     pumps.start_soon(self._read, self._out, out)
@@ -332,11 +335,13 @@ class _Execution:
                     with self._patience:
                         if self._limit_s is not None:
                             self._patience.deadline = began_s + self._limit_s
-                        await _exited(started.starter)
+                        await trio.lowlevel.wait_readable(end_fd)  # not reaped
                         self._ended_itself = True
                     pumps.cancel_scope.cancel()
             finally:
                 await self._end(started.starter)
+            if self._failure is not None:
+                raise self._failure
             _read_rest(self._out, out)
             _read_rest(self._err, err)
         return self._result(started.starter.returncode, trio.current_time() - began_s)
@@ -347,8 +352,13 @@ class _Execution:
         """Give it the code, once its jail can be ended whatever the code leaves behind."""
         if started.tells:
             pid = await read_child_pid(info.fileno())
-            if pid is not None:
-                self._jail_fd = open_descendant(pid, started.starter.pid)
+            try:
+                if pid is not None:
+                    self._jail_fd = open_descendant(pid, started.starter.pid)
+            except OSError as error:  # no descriptor is left; raised here, it would be in a group
+                self._failure = error
+                self._patience.cancel()
+                return
         with suppress(trio.BrokenResourceError):  # it may not read all, or nothing
             await code.send_all(self._code)
         await code.aclose()
@@ -393,15 +403,6 @@ class _Execution:
             "timed_out": timed_out,
             "interrupted": interrupted,
         }
-
-
-async def _exited(starter: subprocess.Popen[bytes]) -> None:
-    """Wait for a child's end, without reaping it."""
-    pidfd = os.pidfd_open(starter.pid)
-    try:
-        await trio.lowlevel.wait_readable(pidfd)
-    finally:
-        os.close(pidfd)
 
 
 async def _pipe_from(ours: AsyncExitStack, theirs: ExitStack) -> tuple[trio.lowlevel.FdStream, int]:
