@@ -17,6 +17,7 @@ from enum import IntEnum
 from typing import Protocol
 
 from nsm.wire.errors import EnvironmentUnavailableError, UnknownEnvironmentError
+from nsmd.flakes import shown
 from nsmd.hostpaths import printable
 from nsmd.values import Client, Environment, EnvironmentProblem, Sources
 
@@ -70,7 +71,7 @@ class Source:
             case Rank.CLIENT_METADATA:
                 return "clients with this NIX_SANDBOX_METADATA"
             case Rank.CLIENT_BUILT:
-                return f"clients with {printable(self.of)} in NIX_SANDBOX_ENVS"
+                return f"clients with {printable(shown(self.of))} in NIX_SANDBOX_ENVS"
             case Rank.CLIENT_DIRECTORY:
                 return f"clients with NIX_SANDBOX_DIR={printable(self.of)}"
             case _:

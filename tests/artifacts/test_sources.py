@@ -47,6 +47,9 @@ def test_variables_that_name_nothing_are_no_sources() -> None:
     assert sources_of({"NIX_SANDBOX_DIR": "", "NIX_SANDBOX_ENVS": " , "}) is None
     named = sources_of({"NIX_SANDBOX_METADATA": "{}", "NIX_SANDBOX_ENVS": "a#b , c"})
     assert named == Sources(metadata="{}", flakes=("a#b", "c"))
+    many = sources_of({"NIX_SANDBOX_ENVS": ",".join(map(str, range(100_000)))})
+    assert many is not None
+    assert len(many.flakes) == sources.MAX_FLAKES
 
 
 async def test_the_usual_directory_is_not_looked_at_if_another_is_named(tmp_path: Path) -> None:

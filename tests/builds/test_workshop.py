@@ -19,6 +19,7 @@ from nsm.wire.errors import (
     OverloadedError,
     UnknownEnvironmentError,
 )
+from nsmd.builds import builder
 from nsmd.builds import workshop as module
 from nsmd.builds.building import Building
 from nsmd.builds.workshop import Workshop, open_workshop
@@ -383,6 +384,83 @@ async def test_two_of_one_name(it: Bench) -> None:
             workshop.add(two, "science")
         await ended(workshop.add(two, "other"))
         assert it.names() == {"science", "other"}
+        assert [b.name for b in workshop.buildings] == ["other", "science"], (
+            "the failed one is gone"
+        )
+
+
+async def test_a_name_that_several_have_means_none_of_them(it: Bench) -> None:
+    it.nix.builds("x", ("out", it.artifact()))
+    one, two = "path:/one#x", "path:/two#x"
+    async with it.open() as workshop:
+        for reference in (one, two):
+            await ended(workshop.add(reference, "lab" if reference == one else ""))
+        await ended(workshop.add("path:/three#lab"))
+        assert workshop.find("science").reference == two
+        with pytest.raises(BadRequestError, match=r"several .*path:/one#x.*path:/three#lab"):
+            await workshop.remove("lab")
+        await workshop.remove(one)
+        assert workshop.find("lab").reference == "path:/three#lab"
+
+
+async def test_all_that_is_known_may_be_updated_at_once(
+    it: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    references = [it.nix.builds(f"x{i}", ("out", it.artifact(f"x{i}"))) for i in range(4)]
+    async with it.open() as workshop:
+        for reference in references:
+            await ended(workshop.add(reference))
+        monkeypatch.setattr(module, "MAX_QUEUED", 0)
+        for building in workshop.update([]):
+            await ended(building)
+            assert building.failed is None
+    assert len(it.nix.calls()) == 8
+
+
+async def test_what_goes_wrong_in_nsm_itself_is_one_builds_failure(
+    it: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def wrong(*_: object) -> str:
+        raise LookupError
+
+    reference = it.nix.builds("science", ("out", it.artifact()))
+    async with it.open() as workshop:
+        with monkeypatch.context() as patch:
+            patch.setattr(builder, "built_path", wrong)
+            building = workshop.add(reference)
+            await ended(building)
+            assert building.failed is not None
+            assert "nsm failed to have it built" in building.failed.cause
+        workshop.update([])
+        await ended(building)
+        assert it.names() == {"science"}
+
+
+async def test_who_comes_while_it_is_being_removed_has_it_built(it: Bench) -> None:
+    reference = it.nix.builds("slow", ("hang", None))
+    own = Sources(flakes=(reference,))
+    theirs = Client(name="editor", scope="theirs", sources=own)
+    async with it.open() as workshop, trio.open_nursery() as nursery:
+        building = workshop.add(reference)
+        await until_building(building)
+        it.nix.builds("slow", ("out", it.artifact("slow")))
+        nursery.start_soon(workshop.remove, "slow")
+        await until(building, lambda: not building.added)
+        async with workshop.opened(own):
+            await until(building, lambda: building.built is not None)
+            assert it.names(theirs) == {"slow"}
+
+
+async def test_logs_of_what_is_forgotten_are_removed(
+    it: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MAX_UNWANTED", 1)
+    async with it.open() as workshop:
+        for name in ("one", "two", "three"):
+            reference = it.nix.builds(name, ("log", ["made"]), ("out", it.artifact(name)))
+            async with workshop.opened(Sources(flakes=(reference,))):
+                await ended(workshop.find(reference))
+    assert len(list((it.state / "logs").iterdir())) <= 2
 
 
 async def test_those_of_the_supervisors_own_variable(it: Bench) -> None:
@@ -441,3 +519,6 @@ async def test_a_state_directory_that_cannot_be_written(it: Bench) -> None:
         await ended(building)
         assert building.failed is not None
         assert "state directory cannot be used" in building.failed.cause
+        it.state.unlink()
+    async with it.open() as workshop:
+        assert [b.reference for b in workshop.buildings] == [reference], "written at the end"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,9 @@ from control_bench import Bench, Peer, bench
 from fake_nix import FakeNix
 from nsm.wire.errors import BadRequestError, ForbiddenError, UnknownEnvironmentError
 from nsm.wire.messages import Cancel
+from nsmd.control import building
+
+ANSWER_TIMEOUT_S = 20
 
 
 @pytest.fixture
@@ -93,6 +97,32 @@ async def test_following_a_log_ends_when_the_client_wants(nix: FakeNix, tmp_path
         assert [row["name"] for row in removed["removed"]] == ["slow"]
         assert [row["target"] for row in removed["errors"]] == ["nothing"]
         assert (await peer.call("env_list"))["environments"] == []
+
+
+async def test_following_a_log_sees_an_end_that_comes_while_it_reads(
+    nix: FakeNix, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate, over, read = tmp_path / "gate", threading.Event(), building.read_log
+    os.mkfifo(gate)
+    reads: list[int] = []
+
+    def slow(path: str, offset: int) -> bytes:
+        reads.append(offset)
+        if len(reads) == 1:
+            gate.write_text("go on")
+        over.wait(ANSWER_TIMEOUT_S)
+        return read(path, offset)
+
+    monkeypatch.setattr(building, "read_log", slow)
+    reference = science(nix, tmp_path, ("gate", str(gate)))
+    async with opened(nix, tmp_path) as it:
+        peer, other = await it.connect(), await it.connect()
+        await peer.call("env_add", reference=reference)
+        id_ = await peer.start("env_log", target="science", follow=True)
+        await other.call("env_add", reference=reference, wait=True)
+        over.set()
+        with trio.fail_after(ANSWER_TIMEOUT_S):
+            assert (await peer.answer(id_))["environment"]["state"] == "ready"
 
 
 async def test_a_failure_is_in_the_row(nix: FakeNix, tmp_path: Path) -> None:

@@ -104,7 +104,8 @@ def test_metadata_of_the_entry_has_defaults_for_its_sessions() -> None:
     assert (attach.idle_timeout_s, attach.max_lifetime_s) == (60.0, 5.0)
 
 
-def test_broken_metadata_of_the_entry_is_no_reason_to_refuse_the_client() -> None:
-    attach = parse_attach(line({"NIX_SANDBOX_METADATA": "{"}))
-    assert attach.sources == Sources(metadata="{")
+@pytest.mark.parametrize("metadata", ["{", "\ud800", "[" * 50_000])
+def test_broken_metadata_of_the_entry_is_no_reason_to_refuse_the_client(metadata: str) -> None:
+    attach = parse_attach(line({"NIX_SANDBOX_METADATA": metadata}))
+    assert attach.sources == Sources(metadata=metadata)
     assert attach.idle_timeout_s is None

@@ -253,3 +253,8 @@ def test_a_list_of_everything_for_people() -> None:
         (built("mine", "/own"), "clients with NIX_SANDBOX_DIR=/own", ()),
         (broken, "clients with NIX_SANDBOX_DIR=/own", ()),
     ]
+
+
+def test_a_password_in_a_clients_reference_is_not_shown_to_others() -> None:
+    source = Source(rank=Rank.CLIENT_BUILT, of="git+https://me:secret@example.org/envs#x")
+    assert source.only_for == "clients with git+https://...@example.org/envs#x in NIX_SANDBOX_ENVS"

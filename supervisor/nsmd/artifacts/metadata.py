@@ -146,7 +146,7 @@ def of_variable(text: str) -> Said:
     Raises:
         MetadataError: it is no such value at all.
     """
-    top = _Fields(_parse(text.encode("utf-8", "surrogateescape")), "it")
+    top = _Fields(_parse(text.encode("utf-8", "surrogatepass")), "it")
     session = _Fields(top.get("session", {}), "`session`")
     project = _Fields(top.get("project", {}), "`project`")
     return Said(

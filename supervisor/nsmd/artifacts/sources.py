@@ -23,6 +23,10 @@ from nsmd.values import Client, EnvironmentProblem, Sources
 DIRECTORY_VARIABLE = "NIX_SANDBOX_DIR"
 FLAKES_VARIABLE = "NIX_SANDBOX_ENVS"
 
+MAX_FLAKES = 64
+"""That are looked at in one variable. Fewer are built (`nsmd.builds.workshop`); the rest is told to
+be too many."""
+
 
 def sources_of(variables: Mapping[str, str]) -> Sources | None:
     """The sources that variables name; None if they name none."""
@@ -30,7 +34,7 @@ def sources_of(variables: Mapping[str, str]) -> Sources | None:
     sources = Sources(
         directory=variables.get(DIRECTORY_VARIABLE) or None,
         metadata=variables.get(METADATA_VARIABLE) or None,
-        flakes=tuple(dict.fromkeys(flake.strip() for flake in given if flake.strip())),
+        flakes=tuple(dict.fromkeys(f.strip() for f in given if f.strip()))[:MAX_FLAKES],
     )
     return None if sources == Sources() else sources
 

@@ -145,6 +145,11 @@ class Building:
         changed, self._changed = self._changed, trio.Event()
         changed.set()
 
+    @property
+    def next_change(self) -> trio.Event:
+        """Set when something about it changes. Taken before looking, it misses nothing."""
+        return self._changed
+
     async def changed(self) -> None:
         """Wait until something about it changes."""
         await self._changed.wait()

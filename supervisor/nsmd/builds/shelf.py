@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 
@@ -14,6 +15,8 @@ from nsmd.builds.remembered import Remembered, load, log, save
 from nsmd.builds.roots import Roots
 from nsmd.flakes import why_no_reference
 from nsmd.values import Artifact, Environment
+
+_LOG = re.compile(r"[0-9a-f]+\.log")
 
 Look = Callable[[str, str, str], Environment]
 """The environment in a store path, of a reference, under a given name; raises NoSandboxError."""
@@ -32,6 +35,7 @@ class Shelf:
     def __init__(self, directory: str) -> None:
         self.roots = Roots(os.path.join(directory, "roots"))
         self._directory = directory
+        self._logs = os.path.join(directory, "logs")
         self._file = os.path.join(directory, "environments.json")
         self.in_use: Callable[[], Iterable[Artifact]] = tuple
         self._older: dict[str, Artifact] = {}
@@ -45,15 +49,16 @@ class Shelf:
             self._older[built.link] = built.environment.artifact
 
     async def sweep(self, buildings: Callable[[], Collection[Building]]) -> None:
-        """Remove roots of what nothing uses any more.
+        """Remove roots of what nothing uses any more, and logs of what nobody knows.
 
         Args:
             buildings: all that are to stay.
         """
         async with self._sweeping:
-            # First: a build has chosen its link before nix makes that, so none that comes into
-            # being after this look is taken for one that nobody wants.
-            there = await trio.to_thread.run_sync(self.roots.names)
+            # First: a build has chosen its link before nix makes that, and its environment is known
+            # before its log, so none that comes into being after this look is taken for one that
+            # nobody wants.
+            there, logs = await trio.to_thread.run_sync(self._there)
             in_use = {artifact.run for artifact in self.in_use()}
             self._older = {link: a for link, a in self._older.items() if a.run in in_use}
             links = {
@@ -61,13 +66,28 @@ class Shelf:
                 *(b.attempt.link for b in buildings() if b.attempt is not None),
                 *self._older,
             }
-            await trio.to_thread.run_sync(self.roots.remove, set(there) - links)
+            unread = set(logs) - {self._log_name(b.key) for b in buildings()}
+            await trio.to_thread.run_sync(self._remove, set(there) - links, unread)
+
+    def _there(self) -> tuple[list[str], list[str]]:
+        """Links and logs, by their names."""
+        try:
+            logs = os.listdir(self._logs)
+        except OSError:
+            logs = []
+        return self.roots.names(), [name for name in logs if _LOG.fullmatch(name)]
+
+    def _remove(self, links: Collection[str], logs: Collection[str]) -> None:
+        self.roots.remove(links)
+        for name in logs:
+            with suppress(OSError):
+                os.unlink(os.path.join(self._logs, name))
 
     # Logs.
 
     def log_path(self, key: str) -> str:
         """The log of the last build of an environment; may be missing."""
-        return os.path.join(self._directory, "logs", f"{key}.log")
+        return os.path.join(self._logs, self._log_name(key))
 
     def new_log(self, key: str) -> int:
         """An open, empty file for a log. Blocks.
@@ -76,14 +96,13 @@ class Shelf:
             OSError: there can be none.
         """
         path = self.log_path(key)
-        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+        os.makedirs(self._logs, mode=0o700, exist_ok=True)
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
         return os.open(path, flags, 0o600)
 
-    def remove_log(self, key: str) -> None:
-        """Remove the log of an environment. Blocks."""
-        with suppress(OSError):
-            os.unlink(self.log_path(key))
+    @staticmethod
+    def _log_name(key: str) -> str:
+        return f"{key}.log"
 
     # What is remembered.
 

@@ -17,6 +17,7 @@ import trio
 
 from nsm.wire.errors import (
     BadRequestError,
+    InternalError,
     NsmError,
     OverloadedError,
     UnknownEnvironmentError,
@@ -88,6 +89,7 @@ class Workshop:
         self._bad_of_clients: Counter[str] = Counter()
         self._unsaved = trio.Event()
         self._saving = trio.Lock()
+        self._saved = True
 
     def __repr__(self) -> str:
         return f"<Workshop of {len(self._all)} environments>"
@@ -107,10 +109,18 @@ class Workshop:
 
         Raises:
             UnknownEnvironmentError: none does.
+            BadRequestError: several do.
         """
-        for building in self.buildings:
-            if building.means(target):
-                return building
+        meant = [building for building in self.buildings if building.means(target)]
+        if len(meant) > 1:
+            # By one that failed for want of a name of its own, or that a client named.
+            rows = ", ".join(f"{b.name} ({shown(b.reference)}, {b.state})" for b in meant)
+            raise BadRequestError(
+                f"{target[:200]!r} means several environments: {rows}.",
+                hint="Use what only one of them has, its name or its reference.",
+            )
+        if meant:
+            return meant[0]
         known = ", ".join(building.name for building in self.buildings)
         raise UnknownEnvironmentError(
             f"No environment {target[:200]!r} is built by nsm.",
@@ -169,8 +179,11 @@ class Workshop:
                 hint="Remove some: `nsm env rm NAME`.",
             )
         if building.attempt is None and (building.built is None or building.failed is not None):
+            self._check_room()
             self._begin(building)
         building.added = True
+        if name:
+            self._replace_nameless(building)
         self._wanted(building)
         self._publish()
         return building
@@ -183,7 +196,7 @@ class Workshop:
 
         Raises:
             UnknownEnvironmentError: one is not built by us.
-            OverloadedError: too many builds wait.
+            BadRequestError: a name means several.
         """
         chosen = [self.find(target) for target in targets] if targets else self.buildings
         for building in chosen:
@@ -225,7 +238,12 @@ class Workshop:
             building.clients += 1
             self._wanted(building)
             if not building.tried:
-                self._begin_unless_hopeless(building)
+                try:
+                    self._check_room()
+                except OverloadedError as error:
+                    building.failed = words.failure(error, time.time())
+                else:
+                    self._begin_unless_hopeless(building)
         self._bad_of_clients.update(bad)
         self._publish()
         try:
@@ -265,10 +283,21 @@ class Workshop:
         if building.attempt is not None:
             building.attempt.scope.cancel()
             await building.attempt.done.wait()
+        if building.wanted:  # again, by somebody who came meanwhile
+            if building.attempt is None and building.built is None:
+                self._begin(building)
+            return
         self._all.pop(building.key, None)
         self._shelf.keep_older(building.built)
-        await trio.to_thread.run_sync(self._shelf.remove_log, building.key)
         await self._shelf.sweep(self._all.values)
+
+    def _replace_nameless(self, named: Building) -> None:
+        """An environment was given a name: then the failed attempt to have it by its own one, which
+        another has maybe, is nobody's any more."""
+        for other in self.buildings:
+            same = other.reference == named.reference and not other.given_name
+            if same and other is not named and other.built is None and other.attempt is None:
+                other.added = False
 
     def _check_name(self, reference: str, name: str) -> None:
         """Raises BadRequestError: an environment of another reference cannot have that name."""
@@ -299,17 +328,21 @@ class Workshop:
                 at_s=time.time(),
             )
             return
-        try:
-            self._begin(building)
-        except OverloadedError as error:
-            building.failed = words.failure(error, time.time())
+        self._begin(building)
 
-    def _begin(self, building: Building, *, refresh: bool = False) -> None:
+    def _check_room(self) -> None:
+        """For one more that was not there before; what is known may all wait at once.
+
+        Raises:
+            OverloadedError: too many builds wait.
+        """
         waiting = sum(b.state == "queued" for b in self._all.values())
         if waiting >= MAX_QUEUED:
             raise OverloadedError(
                 f"{waiting} builds wait already.", hint="`nsm env ls` shows them; try again later."
             )
+
+    def _begin(self, building: Building, *, refresh: bool = False) -> None:
         building.attempt = Attempt(refresh=refresh)
         building.tried = True
         building.note()
@@ -335,6 +368,10 @@ class Workshop:
                     building.last_name = built.environment.name
             except (NsmError, OSError) as caught:
                 error = caught
+            except Exception:
+                # The one catch-all of a build, in which nobody else has a part.
+                log.exception("the build of %s failed inside the supervisor", building.name)
+                error = InternalError("nsm failed to have it built; the supervisor's log says why.")
         if attempt.scope.cancelled_caught:
             building.failed = Failed(cause="it was stopped", message="The build was stopped.")
         elif error is not None:
@@ -372,13 +409,15 @@ class Workshop:
     async def save(self) -> None:
         """Write what is to be remembered, if it has changed."""
         async with self._saving:
-            if not self._unsaved.is_set():
+            if not self._unsaved.is_set() and self._saved:
                 return
             self._unsaved = trio.Event()
             rows = [to_remember(building) for building in self._all.values()]
             try:
                 await trio.to_thread.run_sync(self._shelf.save, rows)
+                self._saved = True
             except OSError as error:
+                self._saved = False  # tried again with the next change, or at the end
                 log.warning("built environments will not be remembered: %s", error)
 
     def _publish(self) -> None:
@@ -443,10 +482,10 @@ async def open_workshop(
 
 
 def _sorted_out(references: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Those that nix may be asked for, and the others."""
+    """Those that nix may be asked for, and the others, as far as they are told."""
     good = [reference for reference in references if why_no_reference(reference) is None]
     bad = [reference for reference in references if why_no_reference(reference) is not None]
-    return good[:MAX_REFERENCES], [*bad, *good[MAX_REFERENCES:]]
+    return good[:MAX_REFERENCES], [*good[MAX_REFERENCES:], *bad][:MAX_REFERENCES]
 
 
 def _of_clients(reference: str) -> Source:

@@ -70,15 +70,17 @@ async def env_log(call: Call) -> dict[str, Any]:
     decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
     offset = 0
     while True:
-        # Asked before reading, so that nothing is missed that is written before the end.
+        # Asked before reading, so that nothing is missed that is written before the end, nor the
+        # end itself.
+        change = building.next_change
         ended = attempt is None or attempt.done.is_set() or stopped.is_set()
-        while data := await trio.to_thread.run_sync(_read, workshop.log_path(building), offset):
+        while data := await trio.to_thread.run_sync(read_log, workshop.log_path(building), offset):
             offset += len(data)
             await call.emit("log", {"text": decoder.decode(data)})
         if ended:
             return {"environment": _row(building)}
         async with trio.open_nursery() as nursery:
-            for wait in (building.changed, stopped.wait):
+            for wait in (change.wait, stopped.wait):
                 nursery.start_soon(_then_cancel, wait, nursery.cancel_scope)
 
 
@@ -106,7 +108,8 @@ async def _then_cancel(wait: Any, scope: trio.CancelScope) -> None:
     scope.cancel()
 
 
-def _read(path: str, offset: int) -> bytes:
+def read_log(path: str, offset: int) -> bytes:
+    """A piece of a log; empty at its end, or where there is none. Blocks."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     except FileNotFoundError:
