@@ -17,6 +17,7 @@ let
   parts = [
     (import ./stdenv.nix { inherit lib system; })
     (import ./build-support/run-command.nix { inherit lib system; })
+    (import ./build-support/shell.nix { inherit lib system; })
     (import ./build-support/text.nix { inherit lib; })
     (import ./build-support/trees.nix { inherit lib; })
     (import ./build-support/closure.nix)

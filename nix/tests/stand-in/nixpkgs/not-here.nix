@@ -15,8 +15,6 @@ in
   nixfmt = notHere "nixfmt-not-here" { };
   nixfmt-tree = notHere "nixfmt-tree-not-here" { };
 
-  mkShell = attributes: notHere (attributes.name or "nix-shell") { passthru = attributes; };
-
   # What it says can be looked at; it takes NixOS to evaluate its machines, and KVM to run.
   testers.runNixOSTest = test: notHere "vm-test-run-${test.name}" { passthru = { inherit test; }; };
 }
