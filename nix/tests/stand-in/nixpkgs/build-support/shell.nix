@@ -37,6 +37,7 @@ in
           shellHook
           ;
         nativeBuildInputs = packages ++ nativeBuildInputs;
+        outputs = [ "out" ]; # nix looks for what to write to in it
         stdenv = setup;
         builder = pkgs.runtimeShell;
         args = [
