@@ -183,6 +183,22 @@ def test_environments_that_nix_built_and_what_is_wrong_with_others() -> None:
     ]
 
 
+def test_what_nix_said_of_an_environment() -> None:
+    problem = (
+        "`nix print-dev-env` failed.\nerror: no \x1battribute\nat flake.nix:1\nThe whole log: /l"
+    )
+    made = samples.environment_row(name="project", available=False, problem=problem)
+    row = EnvironmentRow.from_wire(made)
+    told = "`nix print-dev-env` failed. error: no \\x1battribute"
+    assert render.environments([row], "/h").splitlines()[1].endswith(f"unavailable: {told}")
+    assert [line for line in render.environment(row) if line[0] in ("unavailable", "")] == [
+        ("unavailable", "`nix print-dev-env` failed."),
+        ("", "error: no \x1battribute"),  # made harmless where it is printed
+        ("", "at flake.nix:1"),
+        ("", "The whole log: /l"),
+    ]
+
+
 def test_pool() -> None:
     text = render.pool(PoolReport.from_wire(samples.pool()), "/home/me")
     header, row, blank, totals, memory = text.splitlines()

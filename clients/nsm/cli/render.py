@@ -187,7 +187,9 @@ def _environment_note(row: EnvironmentRow) -> str:
     only = f" [only for {row.only_for}]" if row.only_for else ""
     only += f" [in place of {', '.join(row.hides)}]" if row.hides else ""
     if not row.available:
-        return f"unavailable: {row.problem}{only}"
+        # What failed and the cause; `nsm envs NAME` has the log's end, too.
+        problem = " ".join((row.problem or "").splitlines()[:2])
+        return f"unavailable: {problem}{only}"
     separator = ", " if row.description else ""
     preload = f"{separator}with {', '.join(row.preload)}" if row.preload else ""
     stateless = "" if row.keeps_state else " (no sessions)"
@@ -216,7 +218,13 @@ def environment(row: EnvironmentRow) -> list[tuple[str, str]]:
         ("only for", row.only_for),
         ("in place of", ", ".join(row.hides)),
     ]
-    return [*lines, *((name, text) for name, text in optional if text)]
+    lines += [(name, text) for name, text in optional if text]
+    # What nix said has lines of its own.
+    return [
+        (name if number == 0 else "", line)
+        for name, text in lines
+        for number, line in enumerate(text.splitlines() or [""])
+    ]
 
 
 def listing(lines: Sequence[tuple[str, str]]) -> str:
