@@ -251,6 +251,22 @@ class Catalog:
             raise self._unavailable(client, environment.name, environment.problem)
         return environment
 
+    def own_of(self, client: Client, environment: Environment) -> Sources | None:
+        """Which of a client's own sources an environment comes from; None if it is everybody's."""
+        own = client.sources
+        if own is None or self._everyones.names.get(environment.name) == environment:
+            return None
+        for source in reversed(own_sources(own)):
+            if source in self._said and environment in self._said[source].environments:
+                match source.rank:
+                    case Rank.CLIENT_METADATA:
+                        return Sources(metadata=source.of)
+                    case Rank.CLIENT_BUILT:
+                        return Sources(flakes=(source.of,))
+                    case _:
+                        return Sources(directory=source.of)
+        return None
+
     def reachable(self) -> Callable[[Environment], bool]:
         """Tells whether a call of somebody may mean an environment, as things are now."""
         views = [self._everyones, *self._views.values()]

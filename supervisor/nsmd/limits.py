@@ -7,7 +7,7 @@ import resource
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from nsm.wire.errors import BadRequestError, CodeTooLargeError
+from nsm.wire.errors import BadRequestError, CodeTooLargeError, WrongEnvironmentError
 from nsmd.descriptors import Shares
 from nsmd.settings import Settings
 from nsmd.values import MAX_CODE_BYTES, Environment, SessionLimits
@@ -124,6 +124,28 @@ def check_keeps_state(environment: Environment) -> None:
             f"Environment {environment.name!r} keeps no state, so it has no sessions.",
             hint="Leave `session` out: each call then runs in a fresh jail.",
         )
+
+
+def wrong_environment(name: str, bound: Environment, asked: Environment) -> WrongEnvironmentError:
+    """What to say to who wants to run something else in a session than it has.
+
+    Args:
+        name: of the session.
+        bound: what it runs.
+        asked: for.
+    """
+    data = {"session_env": bound.name, "env": asked.name}
+    if bound.name == asked.name:
+        return WrongEnvironmentError(
+            f"Session {name!r} runs {bound.name} of {bound.source}, which another client has.",
+            hint=f"Use another session name for {asked.name} of {asked.source}.",
+            data=data,
+        )
+    return WrongEnvironmentError(
+        f"Session {name!r} runs {bound.name}, not {asked.name}.",
+        hint=f"Use another session name for {asked.name}, or env={bound.name!r}.",
+        data=data,
+    )
 
 
 def time_limit(asked_s: float | None, environment: Environment) -> tuple[float, float | None]:

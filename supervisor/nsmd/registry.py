@@ -20,7 +20,6 @@ from nsm.wire.errors import (
     ShuttingDownError,
     UnknownExecutionError,
     UnknownSessionError,
-    WrongEnvironmentError,
 )
 from nsm.wire.transcripts import EndedRow
 from nsmd import names, procstats
@@ -31,7 +30,14 @@ from nsmd.directory import Directory
 from nsmd.execution import Execution, Origin
 from nsmd.history import EndedSessions, Executions
 from nsmd.jail import Launcher
-from nsmd.limits import check_code, check_keeps_state, session_limits, session_room, time_limit
+from nsmd.limits import (
+    check_code,
+    check_keeps_state,
+    session_limits,
+    session_room,
+    time_limit,
+    wrong_environment,
+)
 from nsmd.listing import ended_row, live_row
 from nsmd.places import Places, Turn
 from nsmd.pool import Memory, Pool
@@ -406,14 +412,15 @@ class Registry:
         )
 
     def _meant(self, request: RunRequest) -> Session | None:
-        """The live session that a call names, if it runs the environment that the call names."""
+        """The live session that a call names, if it runs the environment that the call means."""
         if request.session is None:
             return None
         session = self._directory.named(request.client.scope, request.session)
-        if session is None or not session.live:
+        if session is None or not session.live or session.tenancy is None:
             return None
         bound, env = session.spec.environment.name, request.env
-        return session if bound in (env, ALIASES.get(env)) else None
+        meant = bound in (env, ALIASES.get(env)) and session.tenancy.is_for(request.client)
+        return session if meant else None
 
     def _session_for(
         self, request: RunRequest, environment: Environment
@@ -430,12 +437,7 @@ class Registry:
         names.check(name)
         session = self._directory.named(client.scope, name)
         if session is not None and session.live:
-            bound = session.spec.environment.name
-            raise WrongEnvironmentError(
-                f"Session {name!r} runs {bound}, not {environment.name}.",
-                hint=f"Use another session name for {environment.name}, or env={bound!r}.",
-                data={"session_env": bound, "env": environment.name},
-            )
+            raise wrong_environment(name, session.spec.environment, environment)
         created = self._new_session(client, environment, name)
         if session is not None:  # it is ending right now, and has not reported yet
             self._ended.add(client.scope, name, session.end_reason)
@@ -459,6 +461,7 @@ class Registry:
                 client=client.name,
                 idle_timeout_s=client.idle_timeout_s or configured.idle_timeout_seconds,
                 max_lifetime_s=client.max_lifetime_s or configured.max_lifetime_seconds,
+                own=self.provision.catalog.own_of(client, environment),
             )
         )
         return session

@@ -140,6 +140,14 @@ class Sources:
     metadata: str | None = None
     flakes: tuple[str, ...] = ()
 
+    def has(self, part: Sources) -> bool:
+        """Whether these are all there."""
+        return (
+            part.directory in (None, self.directory)
+            and part.metadata in (None, self.metadata)
+            and set(part.flakes) <= set(self.flakes)
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProjectMount:
@@ -269,6 +277,7 @@ class Tenancy:
         name: None for a one-shot.
         scope, client: as in `Client`.
         idle_timeout_s, max_lifetime_s: seconds.
+        own: where its environment comes from, if that is its client's own; None if everybody's.
     """
 
     name: str | None
@@ -276,6 +285,12 @@ class Tenancy:
     client: str
     idle_timeout_s: float
     max_lifetime_s: float
+    own: Sources | None = None
+
+    def is_for(self, client: Client) -> bool:
+        """Whether a client of its scope may run code in it: one that has its environment."""
+        own = self.own
+        return own is None or (client.sources is not None and client.sources.has(own))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

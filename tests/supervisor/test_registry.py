@@ -570,3 +570,33 @@ async def test_a_clients_own_environments_are_its_own(autojump_clock: trio.abc.C
         assert (await it.run(env="science", client=client)).env == "science"
         with pytest.raises(UnknownEnvironmentError):
             await it.run(env="science", client=BOB)
+
+
+async def test_a_session_is_for_those_who_have_its_environment(
+    autojump_clock: trio.abc.Clock,
+) -> None:
+    other = dataclasses.replace(SCIENCE, source="/other/science", description="Other")
+    async with bench() as it:
+        catalog = it.registry.provision.catalog
+        catalog.put(Source(rank=Rank.CLIENT_DIRECTORY, of="/own"), [SCIENCE])
+        catalog.put(Source(rank=Rank.CLIENT_DIRECTORY, of="/other"), [other])
+        alice = dataclasses.replace(ALICE, sources=Sources(directory="/own"))
+        first = await it.run(env="science", session="s", client=alice)
+        # The same entry, and later one flake more.
+        more = dataclasses.replace(ALICE, sources=Sources(directory="/own", flakes=("a#b",)))
+        for client in (alice, more):
+            again = await it.run(env="science", session="s", client=client)
+            assert again.session_id == first.session_id
+        elsewhere = dataclasses.replace(ALICE, sources=Sources(directory="/other"))
+        with pytest.raises(WrongEnvironmentError, match="which another client has"):
+            await it.run(env="science", session="s", client=elsewhere)
+        with pytest.raises(UnknownEnvironmentError):
+            await it.run(env="science", session="s", client=ALICE)
+        # It lives on, whatever becomes of its environment.
+        catalog.put(Source(rank=Rank.CLIENT_DIRECTORY, of="/own"), [])
+        again = await it.run(env="science", session="s", client=alice)
+        assert again.session_id == first.session_id
+        # What everybody has, is everybody's.
+        python = await it.run(env="python", session="p", client=alice)
+        shared = await it.run(env="python", session="p", client=ALICE)
+        assert shared.session_id == python.session_id
