@@ -99,8 +99,9 @@ def find_environments(
     """
     finder = _Finder(search_path, os.path.realpath(home or paths.home()), unreadable)
     wanted: dict[str, EnvironmentSettings] = {name: EnvironmentSettings() for name in PRESETS}
-    wanted |= settings.environments
-    wanted = {name: entry for name, entry in wanted.items() if entry.flake is None}
+    # A preset stays until Nix has built what is to stand in its place.
+    configured = {n: entry for n, entry in settings.environments.items() if entry.flake is None}
+    wanted |= configured
     keys: dict[str, _Wanted] = {
         name: (_preset(name, entry), entry.interpreter) for name, entry in wanted.items()
     }
@@ -110,7 +111,10 @@ def find_environments(
     found = {key: answer.result() for key, answer in answers.items()}
     agent = _agent_python(finder, [found[key] for key in distinct if key[0] == "python"])
     return tuple(
-        _environment(name, entry, settings, keys[name][0], found[keys[name]], agent)
+        replace(
+            _environment(name, entry, settings, keys[name][0], found[keys[name]], agent),
+            source="config.toml" if name in configured else "preset",
+        )
         for name, entry in wanted.items()
     )
 
@@ -235,7 +239,6 @@ def _environment(
         timeout_s=entry.timeout_seconds or defaults.timeout_seconds,
         memory_mb=entry.memory_mb or defaults.memory_mb,
         preload=entry.preload,
-        source="config.toml" if name in settings.environments else "preset",
     )
     if isinstance(found, str):
         return replace(unavailable, problem=found)

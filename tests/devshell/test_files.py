@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from nsmd.devshell import files
 from nsmd.devshell.files import MAX_FILES, FlakeState, look
 
 
@@ -91,3 +92,21 @@ def test_it_stays_bounded_and_waits_for_nobody(flake: Path) -> None:
     assert state is not None
     assert len(state.signature) < MAX_FILES + 20
     assert not any("/c/" in row[0] for row in state.signature)
+
+
+def test_it_does_not_walk_everything_nor_read_it(
+    flake: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(2 * files.MAX_DIRECTORIES):
+        (flake / "nix" / f"d{number}").mkdir()
+    for name in ("a.nix", "b.nix", "c.nix"):
+        (flake / name).write_text("x" * 100)
+    (flake / "d.nix").symlink_to("nowhere")
+    monkeypatch.setattr(files, "MAX_BYTES", 150)
+    state = look(str(flake))
+    assert state is not None
+    assert len(state.signature) < files.MAX_DIRECTORIES + 20
+    (flake / "c.nix").write_text("y" * 100)
+    assert key(flake) == state.key, "what is beyond the bound is not read"
+    (flake / "b.nix").write_text("y" * 100)
+    assert key(flake) != state.key

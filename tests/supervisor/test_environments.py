@@ -323,6 +323,15 @@ def test_settings_of_an_environment(host: Host) -> None:
     assert host.ran().count("opt/python/bin/python3") == 1
 
 
+def test_a_preset_is_there_while_nix_has_not_built_what_is_to_replace_it(host: Host) -> None:
+    flake = EnvironmentSettings(flake="github:me/envs#x")
+    settings = Settings(environments={"bash": flake, "science": flake})
+    found = host.find(settings=settings, system=True)
+    assert list(found) == ["python", "bash", "node"]
+    assert found["bash"].problem is None
+    assert found["bash"].source == "preset"
+
+
 def test_a_configured_interpreter_overrides_path(host: Host) -> None:
     host.python("on-path")
     chosen = host.python("chosen")

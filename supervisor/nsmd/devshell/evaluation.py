@@ -178,7 +178,7 @@ async def evaluate(
     """
     printed = await _print_dev_env(nix, place, key, on_progress)
     try:
-        env = parse(printed)
+        env = await trio.to_thread.run_sync(parse, printed)  # megabytes, maybe
     except DevEnvError as error:
         raise UnusableShellError(
             f"What `nix print-dev-env --json` said cannot be used: {error}."

@@ -12,8 +12,9 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 FLAKE = "flake.nix"
 
@@ -24,8 +25,12 @@ DIRECTORIES = ("nix", ".nix")
 
 MAX_DEPTH = 3
 MAX_FILES = 256
+MAX_DIRECTORIES = 64
 MAX_FILE_BYTES = 4 * 1024 * 1024
 """A lock of a hundred inputs has some 100 KiB."""
+
+MAX_BYTES = 16 * 1024 * 1024
+"""Of all files. Calls wait while they are read: 10 ms for so much."""
 
 Signature = tuple[tuple[str, int, int, int], ...]
 """Of files and directories, in order: path, inode, size and time of the last change in ns."""
@@ -60,13 +65,16 @@ def look(project: str, known: FlakeState | None = None) -> FlakeState | None:
     if not has_flake(project):
         return None
     # Directories, too: a file that is added changes its directory.
-    files = list(_files(project))
-    watched = [*_directories(project), *files]
-    signature = _sign(watched)
+    folders = list(islice(_directories(project), MAX_DIRECTORIES))
+    files = list(_files(project, folders))
+    signature = _sign([*folders, *files])
     digest = hashlib.sha256()
+    left = MAX_BYTES
     for path in sorted(files):
+        content = _read(path, min(left, MAX_FILE_BYTES))
+        left = max(0, left - len(content))
         digest.update(os.fsencode(os.path.relpath(path, project)) + b"\0")
-        digest.update(hashlib.sha256(_read(path)).digest())
+        digest.update(hashlib.sha256(content).digest())
     return FlakeState(key=digest.hexdigest()[:32], signature=signature)
 
 
@@ -91,12 +99,12 @@ def _directories(project: str) -> Iterator[str]:
                 below.clear()
 
 
-def _files(project: str) -> Iterator[str]:
+def _files(project: str, folders: Sequence[str]) -> Iterator[str]:
     """The named ones whether they are there or not, and those found, at most `MAX_FILES`."""
     left = MAX_FILES
     for name in NAMED:
         yield os.path.join(project, name)
-    for folder in _directories(project):
+    for folder in folders:
         try:
             names = sorted(entry.name for entry in os.scandir(folder) if entry.is_file())
         except OSError:
@@ -109,12 +117,12 @@ def _files(project: str) -> Iterator[str]:
                 yield os.path.join(folder, name)
 
 
-def _read(path: str) -> bytes:
+def _read(path: str, limit: int) -> bytes:
     """What is in a file; whatever else is there in its place has nothing in it."""
     try:
         # Of a pipe that somebody put there, opening alone would wait for a writer.
         with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
             regular = stat.S_ISREG(os.fstat(file.fileno()).st_mode)
-            return file.read(MAX_FILE_BYTES) if regular else b""
+            return file.read(limit) if regular else b""
     except OSError:
         return b"\0"

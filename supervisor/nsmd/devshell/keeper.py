@@ -267,7 +267,9 @@ class DevShells:
             self._failed(known, f"{error.message} {error.hint}".strip())
         except OSError as error:
             what = error.filename or known.place.folder
-            self._failed(known, f"nix could not be run: {what}: {error.strerror}.")
+            self._failed(
+                known, f"nix could not be run, or its answer kept: {what}: {error.strerror}."
+            )
         except Exception:
             # The one catch-all of an evaluation, in which nobody else has a part.
             log.exception("the evaluation of %s failed inside the supervisor", known.place.project)
