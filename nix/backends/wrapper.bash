@@ -22,10 +22,13 @@ nsm_size() {
   printf -v "$3" %d $((number * 1024 * 1024))
 }
 
-# nsm_descriptor VARIABLE: it names one that is open, and does so as the kernel writes it.
+# nsm_descriptor VARIABLE: it names one that is open, and does so as the kernel writes it. bwrap closes
+# it, and with one of the standard ones would hang, or lose the code's output.
 nsm_descriptor() {
   nsm_number "$1" ""
-  [[ -e /proc/self/fd/$number ]] || nsm_fail "$1 is $number: there is no such descriptor."
+  ((number > 2)) || nsm_fail "$1 is $number: expected a descriptor of its own, from 3 on."
+  [[ -e /proc/self/fd/$number && ! /proc/self/fd/$number -ef $0 ]] || # the shell's own, for this script
+    nsm_fail "$1 is $number: there is no such descriptor."
   printf -v "$1" %d "$number"
 }
 
@@ -39,7 +42,7 @@ nsm_project() {
   esac
   case $target/ in
     // | /*//* | */./* | */../* | [!/]*)
-      nsm_fail "PROJECT_MOUNT is '$target': expected an absolute path, other than /, without '.' and '..'."
+      nsm_fail "PROJECT_MOUNT is '$target': expected an absolute path, other than /, without '.', '..' and empty parts."
       ;;
   esac
   # What every jail has of its own; nothing else is mounted there, above or below.
