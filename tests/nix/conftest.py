@@ -35,16 +35,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def why_no_nix() -> str | None:
-    """Why nothing can be built here, if it can't."""
+    """Why nothing can be built here, if it can't. In CI that fails the run: a layer untested is no
+    property of the machine that its owner would hear of otherwise."""
     lacking = [name for name in bootstrap.TEST_PROGRAMS if shutil.which(name) is None]
     if not lacking:
         return None
     missing = f"no {', '.join(lacking)}"
     if failed := bootstrap.not_installed():
-        return f"not here: {missing}, and set-up could not install {', '.join(failed)}"
+        return f"{missing}, and set-up could not install {', '.join(failed)}"
     if not bootstrap.may_install_test_packages():
-        return f"not here: {missing}, and set-up may not install it"
-    return missing  # `make test` brings it
+        packages = " ".join(bootstrap.TEST_PROGRAMS[name] for name in lacking)
+        return f"{missing}, and set-up may not install it (Debian: apt-get install {packages})"
+    return f"{missing}; `make test` brings it"
 
 
 @pytest.fixture(scope="session")
