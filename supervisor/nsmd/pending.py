@@ -11,7 +11,10 @@ from typing import TypeVar
 
 import trio
 
-from nsm.wire.errors import EnvironmentUnavailableError
+from nsm.wire.errors import EnvironmentUnavailableError, UnknownEnvironmentError
+
+NO_ENVIRONMENT = (UnknownEnvironmentError, EnvironmentUnavailableError)
+"""Worth a second look at what there is."""
 
 PATIENCE_S = 25.0
 """Some clients give a call up after 60 s, and the code has its own time limit, 30 s mostly."""

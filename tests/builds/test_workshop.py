@@ -264,8 +264,7 @@ async def test_an_update_replaces_and_a_failed_one_keeps(it: Bench) -> None:
         assert building.state == "failed"
         assert it.names() == {"science"}
         (problem,) = it.catalog.view(SOMEBODY).problems
-        kept = r"its update failed: error: no network; the one built \d+ s ago is used"
-        assert re.search(kept, problem.why)
+        assert "its update failed: error: no network; the one built before is used" in problem.why
         it.nix.builds("science", ("out", second))
         workshop.update(["science"])
         await ended(building)

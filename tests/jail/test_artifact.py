@@ -6,6 +6,7 @@ import errno
 import os
 import shutil
 import signal
+import threading
 from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
@@ -27,6 +28,7 @@ from nsm.wire.errors import BadProjectError, StartFailedError
 from nsmd.agentframes import AgentProtocolError
 from nsmd.agentlink import AgentLink
 from nsmd.jail import Jail, process, starting
+from nsmd.jail import artifact as artifact_module
 from nsmd.jail.artifact import ArtifactLauncher
 from nsmd.jail.user import JailUser
 from nsmd.settings import DEFAULT_JAIL_UID
@@ -394,6 +396,23 @@ async def test_a_program_that_ends_before_its_agent_speaks(
         with pytest.raises(StartFailedError, match=said) as error:
             await bench.launcher.launch(jail_spec(environment))
     assert error.value.hint
+
+
+async def test_a_file_system_that_hangs_holds_up_nobody_else(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = threading.Event()
+    monkeypatch.setattr(artifact_module, "LOOK_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(artifact_module, "MAX_LOOKS", 1)
+    monkeypatch.setattr(ArtifactLauncher, "_check_program", lambda *_: answers.wait())
+    environment = with_program(folder, "exit 0")
+    try:
+        async with open_bench(folder) as bench:
+            for _ in range(2):  # the thread that looks is taken by then
+                with pytest.raises(StartFailedError, match="has not answered"):
+                    await bench.launcher.launch(jail_spec(environment))
+    finally:
+        answers.set()
 
 
 async def test_a_program_that_makes_no_jail_is_refused(folder: Path) -> None:

@@ -33,12 +33,8 @@ def failure(error: NsmError | OSError, at_s: float) -> Failed:
     return Failed(cause=cause[:MAX_CAUSE_CHARS], message=error.message, hint=error.hint, at_s=at_s)
 
 
-def problem(building: Building, now_s: float) -> EnvironmentProblem | None:
-    """Why it cannot be used, or is not what it could be; None where all is well.
-
-    Args:
-        now_s: Unix time.
-    """
+def problem(building: Building) -> EnvironmentProblem | None:
+    """Why it cannot be used, or is not what it could be; None where all is well."""
     where, log = shown(building.reference), f"`nsm env log {building.name}`"
     if building.attempt is not None:
         if building.built is not None:
@@ -56,19 +52,13 @@ def problem(building: Building, now_s: float) -> EnvironmentProblem | None:
     if building.built is None:
         why = f"its build failed: {cause}; {log} has more, `nsm env update` tries again"
     else:
-        since = ago(max(0.0, now_s - building.built.built_s))
-        why = f"its update failed: {cause}; the one built {since} ago is used; {log} has more"
+        # Without a time, which would make another problem of it each time that it is told.
+        why = f"its update failed: {cause}; the one built before is used; {log} has more"
     return EnvironmentProblem(name=building.name, where=where, why=why)
 
 
-def said(
-    buildings: Sequence[Building], now_s: float
-) -> tuple[list[Environment], list[EnvironmentProblem]]:
-    """What is there of some environments, names unique, and what else is to be said of them.
-
-    Args:
-        now_s: Unix time.
-    """
+def said(buildings: Sequence[Building]) -> tuple[list[Environment], list[EnvironmentProblem]]:
+    """What is there of some environments, names unique, and what else is to be said of them."""
     found: dict[str, Environment] = {}
     problems: list[EnvironmentProblem] = []
     for building in buildings:
@@ -79,7 +69,7 @@ def said(
                 why = f"it is called {first.name!r}, as {first.source} is, which comes first"
                 where = shown(building.reference)
                 problems.append(EnvironmentProblem(name=first.name, where=where, why=why))
-        if (trouble := problem(building, now_s)) is not None:
+        if (trouble := problem(building)) is not None:
             problems.append(trouble)
     return list(found.values()), problems
 

@@ -435,7 +435,7 @@ class Workshop:
     def _put(
         self, source: Source, buildings: Sequence[Building], bad: Iterable[EnvironmentProblem] = ()
     ) -> None:
-        environments, problems = words.said(buildings, time.time())
+        environments, problems = words.said(buildings)
         self._catalog.put(source, environments, [*bad, *problems])
 
 

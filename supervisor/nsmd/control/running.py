@@ -10,20 +10,15 @@ from typing import Any, Protocol
 import trio
 
 from nsm.wire.errors import (
-    EnvironmentUnavailableError,
     OverloadedError,
-    UnknownEnvironmentError,
 )
 from nsmd.control import arguments
 from nsmd.control.call import Call, Operation
 from nsmd.control.outgoing import MAX_WAITING_BYTES
 from nsmd.control.stream import OutputStream
 from nsmd.execution import Execution
-from nsmd.pending import patiently
+from nsmd.pending import NO_ENVIRONMENT, patiently
 from nsmd.values import OutputSink, RunResult
-
-NO_ENVIRONMENT = (UnknownEnvironmentError, EnvironmentUnavailableError)
-"""Worth a second look at what there is."""
 
 
 class Submit(Protocol):

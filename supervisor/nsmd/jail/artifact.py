@@ -59,6 +59,12 @@ _NO_PROGRAM = frozenset(
 )
 """What execve(2) fails with because of the program, and not of us."""
 
+LOOK_TIMEOUT_S = 5.0
+"""For looking at a program, which takes microseconds."""
+
+MAX_LOOKS = 8
+"""At once, in threads of which each may never come back."""
+
 _FIRST_LINES = 20
 """Of a program's stderr, to be shown."""
 
@@ -106,6 +112,7 @@ class ArtifactLauncher:
         self._home = WrapperHome(user, home)
         self._limits = limits
         self._nursery = nursery
+        self._looks = trio.CapacityLimiter(MAX_LOOKS)
 
     def __repr__(self) -> str:
         return f"<ArtifactLauncher as user {self._user.uid}>"
@@ -118,7 +125,7 @@ class ArtifactLauncher:
         environment, artifact = spec.environment, _artifact_of(spec.environment)
         _check_mount_point(spec.project)
         if artifact.session_run is None:
-            self._check_program(artifact.run)
+            await self._look_at(artifact.run)
             variables = self._variables(artifact, spec.project, spec.sizes)
             return await start_run_only(spec, self._user, variables, self._limits, self._nursery)
         older = artifact.schema == 0
@@ -185,7 +192,7 @@ class ArtifactLauncher:
         return variables
 
     async def _launch(self, plan: _Plan) -> BwrapJail:
-        self._check_program(plan.program)
+        await self._look_at(plan.program)
         try:
             attempt = self._start(plan)
         except OSError as error:
@@ -235,13 +242,31 @@ class ArtifactLauncher:
             info_fd=ends.info_fd if told else None,
         )
 
-    def _check_program(self, program: str) -> None:
-        """
+    async def _look_at(self, program: str) -> None:
+        """Make sure that a program can be started, and that its file system answers: starting it
+        would hold up everybody else.
+
         Raises:
-            StartFailedError: it is not there, or the jails' user cannot go there.
+            StartFailedError: it is not there, or the jails' user cannot go there, or nobody knows.
         """
+        with trio.move_on_after(LOOK_TIMEOUT_S) as bound:
+            await trio.to_thread.run_sync(
+                self._check_program, program, abandon_on_cancel=True, limiter=self._looks
+            )
+        if bound.cancelled_caught:
+            raise StartFailedError(
+                f"The environment's program {program} cannot be run: its file system has not "
+                f"answered for {LOOK_TIMEOUT_S:g} s.",
+                hint="Is that a network file system whose server is gone?",
+            )
+
+    def _check_program(self, program: str) -> None:
+        """As `_look_at`; blocks."""
         try:
             mode = os.stat(program).st_mode
+            if stat.S_ISREG(mode) and os.access(program, os.R_OK):
+                with open(program, "rb") as file:
+                    file.read(1)
         except OSError as error:
             raise self._not_executed(program, error) from error
         if not stat.S_ISREG(mode) or not mode & 0o111:

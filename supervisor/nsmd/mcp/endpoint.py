@@ -34,10 +34,8 @@ from nsm._version import __version__
 from nsm.wire.errors import (
     BadProjectError,
     BadRequestError,
-    EnvironmentUnavailableError,
     InternalError,
     NsmError,
-    UnknownEnvironmentError,
 )
 from nsmd.mcp import describe, wire
 from nsmd.mcp.arguments import RunArguments, parse_arguments
@@ -48,7 +46,7 @@ from nsmd.mcp.render import ToolReply, render_error, render_result
 from nsmd.mcp.router import Call, Era, Router
 from nsmd.mcp.seam import Execution, Runner
 from nsmd.mcp.text import clean
-from nsmd.pending import patiently
+from nsmd.pending import NO_ENVIRONMENT, patiently
 from nsmd.values import Client, ProjectMount, RunRequest, RunResult
 
 log = logging.getLogger(__name__)
@@ -64,9 +62,6 @@ _LEFT_OUT_CHARS = 100
 
 _NOTES_CHARS = 2000
 """Room for the bracketed lines on top of the output."""
-
-NO_ENVIRONMENT = (UnknownEnvironmentError, EnvironmentUnavailableError)
-"""Worth a second look at what there is."""
 
 _NAME = "nsm"
 _MAX_CLIENT_CHARS = 64
