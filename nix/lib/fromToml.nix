@@ -76,7 +76,9 @@ let
           };
       interpreter = entry.interpreter or basis.interpreter or null;
     in
-    if unknown != [ ] then
+    if !(builtins.isAttrs entry) then
+      fail "it is ${checks.shown entry}: expected a table, such as [environments.${name}]."
+    else if unknown != [ ] then
       fail "unknown ${checks.listed unknown}: expected only ${checks.listed known}."
     else if entry ? preset && entry ? flake then
       fail "it has preset and flake. Remove one."
@@ -103,7 +105,14 @@ let
           interpreterOf name interpreter
       );
 
-  entries = lib.mapAttrs read (config.environments or { });
+  entries =
+    let
+      given = config.environments or { };
+    in
+    if builtins.isAttrs given then
+      lib.mapAttrs read given
+    else
+      throw "nsm: environments is ${checks.shown given}: expected tables, such as [environments.python].";
   environments = lib.mapAttrs (_: mkEnvironment) entries;
 
   metadata = mkMetadata.registry {

@@ -143,6 +143,11 @@ in
   };
 
   testUnknownPreset = fails "unknown-preset" "unknown preset \"ruby\": expected one of bash, node, python[.]";
+  testNoTable = fails "text" "it is \"python\": expected a table, such as \\[environments[.]text\\][.]";
+  testNoTables = {
+    expr = builtins.attrNames (read ./configs/no-tables.toml).environments;
+    expectedError.msg = "nsm: environments is a list: expected tables, such as \\[environments[.]python\\][.]";
+  };
   testPresetNoName = fails "no-name" "unknown preset a list: expected one of bash, node, python[.]";
   testBackendNoName = fails "no-backend" "unknown backend a list: expected one of jail, microvm[.]";
   testNeither = fails "neither" "it has neither preset nor flake[.] Add preset";
