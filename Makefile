@@ -63,6 +63,7 @@ pin: setup ## write constraints.txt anew with the newest versions allowed
 	$(BIN)/python tools/pin.py
 
 clean: ## remove everything that the targets made
-	@if [ -x $(BIN)/python ]; then $(BIN)/python tools/standin.py clean; fi
+	@python=$(BIN)/python; [ -x $$python ] || python='$(or $(PYTHON),python3)'; \
+		$$python -B tools/standin.py clean || echo 'the store of the Nix layer is left' >&2
 	rm -rf .venv .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

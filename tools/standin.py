@@ -28,7 +28,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -160,16 +160,29 @@ def find_nix() -> str:
 # The place
 
 
+def check_ours(place: Place) -> None:
+    """See that nobody else has put something there: anybody can write to /var/tmp.
+
+    Raises:
+        StandInError: it is another user's, or leads elsewhere.
+    """
+    status = place.root.lstat()
+    if status.st_uid != os.getuid():
+        raise StandInError(f"{place.root} belongs to another user; have it removed")
+    if not stat.S_ISDIR(status.st_mode):
+        raise StandInError(f"{place.root} is no directory; remove it")
+
+
 @contextmanager
 def locked(place: Place) -> Generator[None]:
     """Have the place for oneself: one process prepares it, others wait and find it done.
 
     Raises:
-        StandInError: the directory is another user's.
+        StandInError: see `check_ours`.
     """
-    place.root.mkdir(parents=True, exist_ok=True)
-    if place.root.stat().st_uid != os.getuid():
-        raise StandInError(f"{place.root} belongs to another user; remove it")
+    with suppress(FileExistsError):
+        place.root.mkdir(parents=True)
+    check_ours(place)
     lock = os.open(place.root, os.O_RDONLY)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -333,7 +346,14 @@ def build(
 
 
 def remove(place: Place) -> None:
-    """Remove a place with all that was built there: what is in a store is read-only."""
+    """Remove a place with all that was built there: what is in a store is read-only.
+
+    Raises:
+        StandInError: see `check_ours`.
+    """
+    if not os.path.lexists(place.root):
+        return
+    check_ours(place)
     for directory, names, _ in os.walk(place.root):
         for name in names:
             path = os.path.join(directory, name)

@@ -1,0 +1,50 @@
+"""Where the store of the stand-ins may lie: a directory that nobody else has put there."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+import standin
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_it_is_removed_with_what_is_read_only(tmp_path: Path) -> None:
+    place = standin.Place(tmp_path / "place")
+    with standin.locked(place):
+        (place.store / "package").mkdir(parents=True)
+        (place.store / "package/file").write_text("")
+        (place.store / "package").chmod(0o555)
+    standin.remove(place)
+    assert os.listdir(tmp_path) == []
+    standin.remove(place)  # none is there
+
+
+@pytest.mark.parametrize("kind", ["link", "file"])
+def test_what_is_no_directory_of_ours_is_left_alone(tmp_path: Path, kind: str) -> None:
+    """Anybody can write to /var/tmp."""
+    root = tmp_path / "place"
+    ours = tmp_path / "ours"
+    (ours / "within").mkdir(parents=True)
+    (ours / "within").chmod(0o750)
+    if kind == "link":
+        root.symlink_to(ours)
+    else:
+        root.write_text("")
+    place = standin.Place(root)
+    with pytest.raises(standin.StandInError, match="place is no directory"), standin.locked(place):
+        pytest.fail("it was taken")
+    with pytest.raises(standin.StandInError, match="place is no directory"):
+        standin.remove(place)
+    assert (ours / "within").stat().st_mode & 0o777 == 0o750
+
+
+def test_another_users_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = standin.Place(tmp_path)
+    monkeypatch.setattr(os, "getuid", lambda: tmp_path.stat().st_uid + 1)
+    with pytest.raises(standin.StandInError, match="belongs to another user"):
+        standin.remove(place)
