@@ -41,7 +41,9 @@ def absolute(reference: str) -> str:
 def table(rows: Sequence[BuiltRow]) -> str:
     """The table of `nsm env ls`."""
     if not rows:
-        return "No environments. `nsm env add REF#NAME` builds one."
+        return (
+            "None was added. `nsm env add REF#NAME` builds one; `nsm envs` lists all environments."
+        )
     now_s = time.time()
     return render.table(
         "NAME STATE BUILT REFERENCE NOTE".split(),
