@@ -230,9 +230,10 @@ class Catalog:
 
     def environments(self, client: Client) -> Sequence[Environment]:
         """All of a client's, unusable ones included, in the order in which they are shown."""
-        environments = self.view(client).environments
-        shell = self._shell(client)
-        return environments if shell is None else (*environments, shell)
+        view, shell = self.view(client), self._shell(client)
+        if shell is None or shell.name in view.names:
+            return view.environments
+        return (*view.environments, shell)
 
     def find(self, client: Client, name: str) -> Environment:
         """The environment that a client means.

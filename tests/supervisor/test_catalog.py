@@ -236,6 +236,7 @@ def test_a_projects_own_comes_after_all_others_and_hides_none() -> None:
     assert catalog.reachable()(dataclasses.replace(shell, description="of another client"))
     catalog.put(DIRECTORY, [built("project")])
     assert catalog.find(EVERYONE, "project") == built("project")
+    assert names(catalog) == ["python", "project"], "and is not told where it cannot be meant"
     told: list[None] = []
     catalog.subscribe(lambda: told.append(None))
     shells.changed()

@@ -249,7 +249,7 @@ class Workshop:
         try:
             yield
         finally:
-            self._bad_of_clients.subtract(bad)
+            self._bad_of_clients -= Counter(bad)
             for building in buildings:
                 building.clients -= 1
                 if not building.clients:
