@@ -24,7 +24,7 @@ from nsmd.headtail import HeadTail
 from nsmd.jail.process import end_starter, wait_for_starter
 from nsmd.jail.processtree import open_descendant
 from nsmd.jail.projectdir import open_project
-from nsmd.jail.starting import read_child_pid, spawn, with_limits
+from nsmd.jail.starting import open_info_pipe, read_child_pid, spawn, with_limits
 from nsmd.jail.user import JailUser
 from nsmd.values import JailSpec, SessionLimits
 from sandbox_agent import FrameReader, encode_frame
@@ -322,7 +322,7 @@ class _Execution:
             with ExitStack() as theirs:
                 out, out_end = await _pipe_from(ours, theirs)
                 err, err_end = await _pipe_from(ours, theirs)
-                info, info_end = await _pipe_from(ours, theirs)
+                info, info_end = await _pipe_from(ours, theirs, open_info_pipe)
                 stdin, code = await _pipe_to(ours, theirs)
                 started = start(stdin, out_end, err_end, info_end)
             try:
@@ -405,9 +405,13 @@ class _Execution:
         }
 
 
-async def _pipe_from(ours: AsyncExitStack, theirs: ExitStack) -> tuple[trio.lowlevel.FdStream, int]:
+async def _pipe_from(
+    ours: AsyncExitStack,
+    theirs: ExitStack,
+    open_pipe: Callable[[], tuple[int, int]] = lambda: os.pipe2(os.O_CLOEXEC),
+) -> tuple[trio.lowlevel.FdStream, int]:
     """A pipe that we read: our end, and the descriptor of the other."""
-    read_fd, write_fd = os.pipe2(os.O_CLOEXEC)
+    read_fd, write_fd = open_pipe()
     theirs.callback(os.close, write_fd)
     stream = await ours.enter_async_context(trio.lowlevel.FdStream(read_fd))
     return stream, write_fd

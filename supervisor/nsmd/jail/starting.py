@@ -96,7 +96,7 @@ def open_ends(kind: socket.SocketKind, ours: ExitStack, theirs: ExitStack) -> En
     channel, agent_end = socket.socketpair(socket.AF_UNIX, kind)
     theirs.enter_context(agent_end)
     ours.enter_context(channel).setblocking(False)
-    info_fd, info_end = os.pipe2(os.O_CLOEXEC)
+    info_fd, info_end = open_info_pipe()
     ours.callback(os.close, info_fd)
     theirs.callback(os.close, info_end)
     stderr_fd = make_stderr()
@@ -108,6 +108,26 @@ def open_ends(kind: socket.SocketKind, ours: ExitStack, theirs: ExitStack) -> En
         info_end=info_end,
         stderr_fd=stderr_fd,
     )
+
+
+def open_info_pipe() -> tuple[int, int]:
+    """A pipe on which bwrap tells of a jail: our end, and its own, with which it is both ends.
+
+    Thus it never breaks. Were the supervisor killed while a jail starts, writing would kill bwrap,
+    and leave its child waiting for it for good (main() of bubblewrap.c, child_wait_fd), where
+    neither the end of a channel nor that of a parent has any effect yet.
+
+    Raises:
+        OSError: there is no descriptor left.
+    """
+    info_fd, write_only = os.pipe2(os.O_CLOEXEC)
+    try:
+        return info_fd, os.open(f"/proc/self/fd/{write_only}", os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        os.close(info_fd)
+        raise
+    finally:
+        os.close(write_only)
 
 
 def spawn(
