@@ -404,7 +404,11 @@ async def test_a_file_system_that_hangs_holds_up_nobody_else(
     answers = threading.Event()
     monkeypatch.setattr(artifact_module, "LOOK_TIMEOUT_S", 0.05)
     monkeypatch.setattr(artifact_module, "MAX_LOOKS", 1)
-    monkeypatch.setattr(ArtifactLauncher, "_check_program", lambda *_: answers.wait())
+
+    def hang(_launcher: ArtifactLauncher, _program: str) -> None:
+        answers.wait()
+
+    monkeypatch.setattr(ArtifactLauncher, "_check_program", hang)
     environment = with_program(folder, "exit 0")
     try:
         async with open_bench(folder) as bench:
