@@ -35,6 +35,7 @@ from nsmd.settings import DEFAULT_JAIL_UID
 from nsmd.values import Environment, SessionLimits
 from processes import Watched, parent_of, tree
 from realjail import (
+    ANSWER_TIMEOUT_S,
     SIZES,
     jail_spec,
     launched,
@@ -366,6 +367,9 @@ async def test_a_launch_that_is_cancelled_leaves_nothing(
         for _ in range(2):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(bench.launcher.launch, jail_spec(environment))
+                with trio.fail_after(ANSWER_TIMEOUT_S):
+                    while not child_pids():  # the program is looked at in a thread before
+                        await trio.testing.wait_all_tasks_blocked()
                 await trio.testing.wait_all_tasks_blocked()
                 assert len(child_pids()) == 1
                 nursery.cancel_scope.cancel()
