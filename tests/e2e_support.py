@@ -7,7 +7,7 @@ import select
 import signal
 import subprocess
 import sys
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,7 +15,7 @@ import nsm
 from rungates import RUN_VARIABLE
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Mapping
+    from collections.abc import Generator, Iterable, Mapping
 
 END_TIMEOUT_S = 20
 COMMAND_TIMEOUT_S = 60
@@ -130,7 +130,9 @@ def supervisor(
         remaining = it.descendants()
         if process.poll() is None:
             process.send_signal(signal.SIGTERM)
-        process.wait(END_TIMEOUT_S)
+        if process.wait(END_TIMEOUT_S) == -signal.SIGKILL:
+            # What was starting just then ends by end-of-file, a moment later.
+            wait_gone(_held(remaining))
         left = {pid for pid in remaining if _alive(pid)}
         assert not left, f"left behind: {left}"
 
@@ -179,6 +181,15 @@ def wait_gone(fds: list[int]) -> None:
     finally:
         for fd in fds:
             os.close(fd)
+
+
+def _held(pids: Iterable[int]) -> list[int]:
+    """Descriptors of those processes that are there."""
+    held: list[int] = []
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            held.append(os.pidfd_open(pid))
+    return held
 
 
 def _alive(pid: int) -> bool:

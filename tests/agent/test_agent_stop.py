@@ -385,7 +385,9 @@ def test_everything_ends_with_the_agent(agent: AgentProcess) -> None:
     mark = f"{os.getpid()}-ends"
     for command in DAEMONS.values():
         agent.bash(command.format(mark=mark))
-    becomes_true(lambda: len(pids_of(mark)) >= len(DAEMONS), "all run")
+    # The orphan in a session of its own is three. What is forked while all are killed may live on:
+    # here is no PID namespace that ends with the agent.
+    becomes_true(lambda: len(pids_of(mark)) >= len(DAEMONS) + 2, "all run")
     agent.send(type="shutdown")
     assert agent.wait() == 0
     becomes_true(lambda: not pids_of(mark), "all are gone")
