@@ -356,7 +356,8 @@ def test_another_python_is_asked_itself(agent: AgentProcess) -> None:
     other.chmod(0o755)
     with direct_agent(agent.workspace, "--python", str(other)) as second:
         assert judged(second, "for x in y:")["status"] == "incomplete"
-        assert (agent.workspace / "asked").read_text() == "asked\n"
+        # Once, or more often where it was too slow to answer.
+        assert (agent.workspace / "asked").read_text().startswith("asked\n")
         other.write_text("#!/bin/sh\nexec sleep 600\n")
         assert check(second, "for x in y:")["status"] == "unknown"
         other.write_text("#!/bin/sh\nyes complete\n")
