@@ -174,7 +174,7 @@ def parse_nix(block: Block) -> None:
     """It is an expression, or attributes of one; other names in it are taken as known."""
     program = shutil.which("nix-instantiate")
     if program is None:
-        pytest.skip("not here: nix-instantiate")
+        pytest.skip("no nix-instantiate; `make test` brings it")
     # Parsing takes no store, and the one of this machine may be closed to us.
     variables = {**os.environ, "NIX_REMOTE": "dummy://"}
     said = [
