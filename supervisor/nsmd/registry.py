@@ -468,7 +468,10 @@ class Registry:
 
     def _spec(self, environment: Environment, mount: ProjectMount | None) -> JailSpec:
         return JailSpec(
-            environment=environment, project=self._projects.current(mount), sizes=self._sizes
+            environment=environment,
+            project=self._projects.current(mount),
+            sizes=self._sizes,
+            network=environment.network,
         )
 
     def _start_session(self, spec: JailSpec, turn: Turn | None = None) -> Session:

@@ -8,6 +8,9 @@ from typing import Any, Literal
 
 Interpreter = Literal["python", "bash", "node"]
 StreamName = Literal["stdout", "stderr"]
+NetworkMode = Literal["off", "allow", "full"]
+ProjectMode = Literal["readonly", "overlay"]
+"""Of a project's directory: seen only, or changed in a copy (copy-on-write)."""
 
 SETUP_TIMEOUT_S = 60.0
 """Of each step of an environment's set-up. A hook that does more than look around takes seconds."""
@@ -57,6 +60,23 @@ class SetupStep:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NetworkRule:
+    """What code may reach over the network.
+
+    Attributes:
+        mode: nothing but its own loopback; hosts that are named, through a proxy of the
+            supervisor's; or whatever the host reaches.
+        allow: with mode `allow`, patterns of hosts as configured, e.g. ``*.example.com:443``.
+    """
+
+    mode: NetworkMode = "off"
+    allow: tuple[str, ...] = ()
+
+
+NO_NETWORK = NetworkRule()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Environment:
     """Something to run code in: an interpreter and what its jail shows.
 
@@ -80,6 +100,7 @@ class Environment:
             client whose session it is.
         setup: what the interpreter runs before any other code, each time it starts.
         pending: what it still waits for, for people; None once it can be used. Calls wait, too.
+        network: what its sessions may reach unless they are told otherwise at their start.
     """
 
     name: str
@@ -98,6 +119,7 @@ class Environment:
     variables: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     setup: tuple[SetupStep, ...] = field(default=(), repr=False)
     pending: str | None = None
+    network: NetworkRule = NO_NETWORK
 
     def __hash__(self) -> int:
         # Asked several times for each session; of a few hundred binds it would take 60 us.
@@ -158,12 +180,14 @@ class ProjectMount:
         mount_point: absolute path in the jail.
         device, inode: identity of the directory when it was checked; a jail is used only while
             the path still has it.
+        mode: whether code may change it, in a copy of its session's own.
     """
 
     path: str
     mount_point: str
     device: int
     inode: int
+    mode: ProjectMode = "readonly"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,11 +201,16 @@ class JailSizes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JailSpec:
-    """All that decides what one jail is; equal specs are interchangeable."""
+    """All that decides what one jail is; equal specs are interchangeable.
+
+    Attributes:
+        network: what its session may reach at its start.
+    """
 
     environment: Environment
     project: ProjectMount | None
     sizes: JailSizes
+    network: NetworkRule = NO_NETWORK
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,6 +220,7 @@ class TemplateSpec:
     Attributes:
         agent_python, binds, path, preload, artifact: as in `Environment`.
         project: as in `JailSpec`.
+        host_network: its sessions have the host's network, not one of their own.
     """
 
     agent_python: str
@@ -199,6 +229,7 @@ class TemplateSpec:
     preload: tuple[str, ...]
     project: ProjectMount | None
     artifact: Artifact | None = None
+    host_network: bool = False
 
     def __hash__(self) -> int:
         # As for `Environment`.
