@@ -12,6 +12,11 @@ NetworkMode = Literal["off", "allow", "full"]
 ProjectMode = Literal["readonly", "overlay"]
 """Of a project's directory: seen only, or changed in a copy (copy-on-write)."""
 
+LimitKind = Literal["memory", "processes"]
+Enforcer = Literal["cgroup", "watchdog", "rlimit", "none"]
+"""What keeps a session to a limit: its control group, the supervisor's watchdog, limits of each
+process, or nothing."""
+
 SETUP_TIMEOUT_S = 60.0
 """Of each step of an environment's set-up. A hook that does more than look around takes seconds."""
 
@@ -348,6 +353,42 @@ class RunRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Enforcement:
+    """What keeps one session to its limits: what was read back, not what was asked for.
+
+    Attributes:
+        memory: of all its processes together; `watchdog` looks while code runs.
+        processes: how many there may be.
+        cpu: its share beside other sessions.
+        why: why that is not a control group, for people; empty where it is.
+    """
+
+    memory: Enforcer
+    processes: Enforcer
+    cpu: Enforcer
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LimitEvent:
+    """A limit that ended or refused something while an execution ran: counted, never guessed.
+
+    Attributes:
+        limit: bytes of memory, or a number of processes.
+        peak_bytes: the most memory that the session has had; None where nobody counts.
+        what: what came of it, for people: ``python (pid 12) was killed``.
+        times: how often.
+    """
+
+    kind: LimitKind
+    limit: int
+    enforced_by: Enforcer
+    what: str
+    peak_bytes: int | None = None
+    times: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Truncation:
     """What a reply leaves out of one stream."""
 
@@ -384,6 +425,7 @@ class RunResult:
         waited_s: seconds spent waiting for other executions of the session.
         timeout_s: the limit that held, seconds.
         clamped_from_s: the limit that was asked for when it was larger; else None.
+        limit_events: limits of the session that were reached meanwhile.
     """
 
     outcome: Outcome
@@ -396,6 +438,7 @@ class RunResult:
     waited_s: float
     timeout_s: float
     clamped_from_s: float | None
+    limit_events: tuple[LimitEvent, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
