@@ -6,6 +6,7 @@ descriptors          how many there are, and what for
 heap                 memory goes back to the system
 config               reads and explains `config.toml`
 flakes               references to what Nix builds
+policy               what one session may see, change, reach and use
 limits               what is checked of a request first
 pending              calls of an environment that is being made wait
 poolpolicy           how many sessions should be kept ready: a pure function

@@ -30,6 +30,7 @@ FLOORS = (
         "demand",
         "habits",
         "poolpolicy",
+        "policy",
     ),
     ("catalog",),
     ("interpreters", "environments", "project", "artifacts"),

@@ -12,12 +12,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from nsmd.jail.host import HostSystem
+from nsmd.policy import JAIL_UID, WORKSPACE, session_file_systems
 from nsmd.values import Environment, JailSizes, TemplateSpec
 
-JAIL_UID = 1000
-"""User and group inside; the host's view of them is whoever started bwrap."""
 HOSTNAME = "nsm"
-WORKSPACE = "/workspace"
 AGENT_PATH = "/run/nsm/agent.py"
 TEMPLATE_PATH = "/run/nsm/template.py"
 FILTER_PATH = "/run/nsm/filter"
@@ -139,16 +137,6 @@ def agent_command(environment: Environment, limits: Mapping[str, int]) -> list[s
 def template_command(spec: TemplateSpec) -> list[str]:
     """The command that a template's jail runs (`docs/agent-protocol.md`, Templates)."""
     return [spec.agent_python, "-I", TEMPLATE_PATH, AGENT_PATH, FILTER_PATH, *spec.preload]
-
-
-def session_file_systems(sizes: JailSizes) -> Sequence[tuple[str, int, str]]:
-    """What each session has for itself: path, MiB, mode."""
-    return (
-        # --dev leaves /dev/shm on its own unbounded tmpfs.
-        ("/dev/shm", sizes.shm_mb, "1777"),  # noqa: S108 - in the jail
-        ("/tmp", sizes.tmp_mb, "1777"),  # noqa: S108 - in the jail
-        (WORKSPACE, sizes.workspace_mb, "0755"),
-    )
 
 
 def _namespaces(info_fd: int) -> Iterator[str]:

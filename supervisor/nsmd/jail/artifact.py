@@ -21,7 +21,6 @@ import trio
 
 from nsm.wire.errors import BadProjectError, StartFailedError
 from nsmd.hostpaths import is_within
-from nsmd.jail.arguments import WORKSPACE
 from nsmd.jail.failure import SEE_DOCTOR, explain, read_host_facts
 from nsmd.jail.interface import Jail
 from nsmd.jail.process import BwrapJail
@@ -38,6 +37,7 @@ from nsmd.jail.starting import (
 )
 from nsmd.jail.user import JailUser
 from nsmd.jail.wrapperhome import WrapperHome
+from nsmd.policy import WORKSPACE
 from nsmd.values import (
     Artifact,
     Environment,

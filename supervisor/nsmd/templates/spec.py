@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 
 from nsmd.hostpaths import is_within
-from nsmd.jail.arguments import HOSTNAME, session_file_systems
+from nsmd.jail.arguments import HOSTNAME
+from nsmd.policy import session_file_systems
 from nsmd.values import JailSpec, SessionLimits, TemplateSpec
 
 MAX_VARIABLES_BYTES = 32 * 1024

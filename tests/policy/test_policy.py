@@ -1,0 +1,161 @@
+"""A policy follows from its specification."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from nsmd.policy import POLICY_PATH, JailKind, MountRule, policy_of
+from nsmd.values import (
+    Artifact,
+    Enforcement,
+    Environment,
+    JailSizes,
+    JailSpec,
+    NetworkRule,
+    ProjectMount,
+    ReadOnlyBind,
+    SessionLimits,
+)
+
+LIMITS = SessionLimits(processes=99, descriptors=512)
+
+SHOWN = (
+    MountRule(path="/usr", kind="bind", source="/usr"),
+    MountRule(path=POLICY_PATH, kind="file"),
+)
+
+ENVIRONMENT = Environment(
+    name="python",
+    interpreter="python",
+    timeout_s=12.5,
+    memory_mb=300,
+    binds=(ReadOnlyBind(source="/opt/python", target="/opt/python"),),
+    variables=(("TOKEN", "s3cret-value"), ("HOME", "/elsewhere")),
+)
+
+PROJECT = ProjectMount(path="/srv/mine", mount_point="/project", device=1, inode=2)
+
+SPEC = JailSpec(
+    environment=ENVIRONMENT,
+    project=PROJECT,
+    sizes=JailSizes(workspace_mb=10, tmp_mb=5, shm_mb=3),
+)
+
+
+def test_mounts_are_sorted_and_have_sizes() -> None:
+    policy = policy_of(SPEC, LIMITS, "forked", shown=SHOWN)
+    assert [(m.path, m.kind, m.mode, m.size_mb, m.inodes) for m in policy.mounts] == [
+        ("/", "tmpfs", "ro", None, None),
+        ("/dev", "dev", "ro", None, None),
+        ("/dev/shm", "tmpfs", "rw", 3, 384),
+        ("/opt/python", "bind", "ro", None, None),
+        ("/proc", "proc", "rw", None, None),
+        ("/project", "bind", "ro", None, None),
+        ("/run/nsm/policy.json", "file", "ro", None, None),
+        ("/tmp", "tmpfs", "rw", 5, 640),
+        ("/usr", "bind", "ro", None, None),
+        ("/workspace", "tmpfs", "rw", 10, 1280),
+    ]
+    assert policy.writable == ("/dev/shm", "/tmp", "/workspace")
+
+
+@pytest.mark.parametrize("kind", ["cold", "artifact"])
+def test_inodes_are_bounded_in_forks_only(kind: JailKind) -> None:
+    policy = policy_of(SPEC, LIMITS, kind)
+    assert {m.inodes for m in policy.mounts} == {None}
+
+
+def test_a_project_that_is_copied_on_write() -> None:
+    spec = replace(SPEC, project=replace(PROJECT, mode="overlay"))
+    policy = policy_of(spec, LIMITS, "forked")
+    assert policy.mount_at("/project/src/a.py") == MountRule(
+        path="/project", kind="overlay", mode="cow"
+    )
+    assert "/project" in policy.writable
+
+
+def test_what_the_project_shows_is_no_mount_of_its_own() -> None:
+    spec = replace(SPEC, project=replace(PROJECT, path="/opt", mount_point="/opt"))
+    paths = [m.path for m in policy_of(spec, LIMITS, "cold").mounts]
+    assert "/opt" in paths
+    assert "/opt/python" not in paths
+
+
+def test_many_directories_side_by_side_are_one_line() -> None:
+    binds = tuple(ReadOnlyBind(source=f"/s/{n}", target=f"/s/{n}") for n in range(300))
+    few = tuple(ReadOnlyBind(source=f"/o/{n}", target=f"/o/{n}") for n in range(2))
+    spec = replace(SPEC, environment=replace(ENVIRONMENT, binds=(*binds, *few)), project=None)
+    policy = policy_of(spec, LIMITS, "cold")
+    shown = [m for m in policy.mounts if m.kind in ("bind", "binds")]
+    assert [(m.path, m.kind, m.entries) for m in shown] == [
+        ("/o/0", "bind", None),
+        ("/o/1", "bind", None),
+        ("/s", "binds", 300),
+    ]
+
+
+def test_the_innermost_mount() -> None:
+    policy = policy_of(SPEC, LIMITS, "forked")
+    for path, mount in (
+        ("/workspace/a/b", "/workspace"),
+        ("/workspaces", "/"),
+        ("/dev/shm/x", "/dev/shm"),
+        ("/dev/null", "/dev"),
+        ("/etc/passwd", "/"),
+    ):
+        found = policy.mount_at(path)
+        assert found is not None
+        assert found.path == mount
+
+
+def test_limits_and_what_keeps_them() -> None:
+    kept = Enforcement(memory="cgroup", processes="cgroup", cpu="cgroup")
+    policy = policy_of(SPEC, LIMITS, "cold", enforcement=kept, cpu_weight=50)
+    assert policy.as_json()["limits"] == {
+        "memory_mb": 300,
+        "memory_by": "cgroup",
+        "processes": 99,
+        "processes_by": "cgroup",
+        "descriptors": 512,
+        "cpu_weight": 50,
+        "cpu_by": "cgroup",
+        "timeout_s": 12.5,
+        "output_bytes": 1024 * 1024,
+        "output_file_bytes": 64 * 1024 * 1024,
+    }
+
+
+def test_the_text_is_the_json_and_has_no_values_and_no_host_paths() -> None:
+    policy = policy_of(SPEC, LIMITS, "cold", shown=SHOWN)
+    text = policy.as_text()
+    assert json.loads(text) == policy.as_json()
+    assert "TOKEN" in text
+    for hidden in ("s3cret", "/elsewhere", "/srv/mine"):
+        assert hidden not in text
+    assert "/srv/mine" in json.dumps(policy.as_json(sources=True))
+
+
+def test_the_network_is_that_of_the_specification() -> None:
+    spec = replace(SPEC, network=NetworkRule(mode="allow", allow=("example.org",)))
+    assert policy_of(spec, LIMITS, "cold").as_json()["network"] == {
+        "mode": "allow",
+        "allow": ["example.org"],
+        "proxy": True,
+    }
+
+
+def test_of_an_older_artifact_nothing_is_claimed_but_what_it_is_asked_for() -> None:
+    older = replace(ENVIRONMENT, artifact=Artifact(run="/a/bin/run", session_run="/a/bin/s"))
+    policy = policy_of(replace(SPEC, environment=older), LIMITS, "artifact")
+    assert not policy.complete
+    assert [m.path for m in policy.mounts] == ["/project"]
+    assert not policy.rights.system_call_filter
+    assert policy.limits.processes_by == "none"
+
+
+def test_equal_specifications_have_equal_policies() -> None:
+    assert policy_of(SPEC, LIMITS, "cold") == policy_of(replace(SPEC), LIMITS, "cold")
+    hash(policy_of(SPEC, LIMITS, "cold"))
