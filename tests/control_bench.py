@@ -42,8 +42,8 @@ class Peer:
         self.connection = ClientConnection()
         self.events: list[Event] = []
 
-    async def hello(self) -> Hello:
-        await self.send(Hello(name="test", program_version="0", scope="here"))
+    async def hello(self, *rights: Right, scope: str = "here") -> Hello:
+        await self.send(Hello(name="test", program_version="0", scope=scope, rights=rights))
         answer = await self.next()
         assert isinstance(answer, Hello)
         return answer
@@ -112,11 +112,14 @@ class Bench:
         self.shut_down = False
         self.uid = os.getuid()
         self.attached: list[bytes] = []
+        self.scopes: list[str | None] = []
         self.ends: list[socket.socket] = []
         self._nursery = nursery
         self.server = self.make_server(ALL_RIGHTS, os.getuid())
 
-    def make_server(self, rights: frozenset[Right], uid: int) -> ControlServer:
+    def make_server(
+        self, rights: frozenset[Right], uid: int, scope: str | None = None
+    ) -> ControlServer:
         services = Services(
             registry=self.registry,
             workshop=self.workshop,
@@ -129,7 +132,7 @@ class Bench:
             clients=lambda: self.server.connections,
             max_file_bytes=MAX_FILE_BYTES,
         )
-        return ControlServer(Access(uid=uid, rights=rights), services, self._attach)
+        return ControlServer(Access(uid=uid, rights=rights, scope=scope), services, self._attach)
 
     def raw(self, server: ControlServer | None = None) -> socket.socket:
         ours, theirs = socket.socketpair()
@@ -147,8 +150,11 @@ class Bench:
     def _shutdown(self) -> None:
         self.shut_down = True
 
-    async def _attach(self, stream: trio.SocketStream, first: bytes) -> None:
-        self.attached.append(first)
+    async def _attach(
+        self, stream: trio.SocketStream, first_bytes: bytes, *, scope: str | None
+    ) -> None:
+        self.attached.append(first_bytes)
+        self.scopes.append(scope)
 
 
 @asynccontextmanager

@@ -64,13 +64,20 @@ class Directory:
         del self._named[key]
         return True
 
-    def find(self, target: str) -> Session:
+    def find(self, target: str, scope: str | None = None) -> Session:
         """The live session that an id, a name or `scope/name` means.
+
+        Args:
+            scope: others are not there for who asks; None for all.
 
         Raises:
             UnknownSessionError, AmbiguousSessionError: none, or several.
         """
-        matches = [s for s in self._meant(target) if s.tenancy is not None and s.live]
+        matches = [
+            s
+            for s in self._meant(target)
+            if s.tenancy is not None and s.live and scope in (None, s.tenancy.scope)
+        ]
         if not matches:
             raise UnknownSessionError(
                 f"No session {target[:200]!r}.", hint="`nsm ps` lists the live ones."

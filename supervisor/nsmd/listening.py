@@ -7,7 +7,7 @@ import fcntl
 import os
 import socket
 import stat
-from collections.abc import Generator
+from collections.abc import Collection, Generator
 from contextlib import contextmanager, suppress
 
 BACKLOG = 1024
@@ -19,6 +19,71 @@ MAX_SOCKET_PATH_BYTES = 107
 
 class PlaceError(Exception):
     """The lock or the socket cannot be had; the message says why and what to do."""
+
+
+def check_way(path: str, owners: Collection[int]) -> None:
+    """Refuse a directory that somebody else could put another one in place of.
+
+    Whoever can rename what leads there can do that, whatever the directory's own mode.
+
+    Args:
+        path: absolute, of a directory that is there.
+        owners: users who are trusted with what leads there: us and root.
+
+    Raises:
+        PlaceError: others own or may change a directory or a link on the way.
+    """
+    real = os.path.realpath(path)
+    for way in {path, real}:
+        parts = [part for part in way.split("/") if part]
+        for count in range(len(parts)):
+            _check_step("/" + "/".join(parts[:count]), owners)
+    if os.path.islink(path):
+        raise PlaceError(f"{path} is a symbolic link. Set NSM_SOCKET to a path in {real}.")
+
+
+def _check_step(step: str, owners: Collection[int]) -> None:
+    try:
+        status = os.lstat(step)
+    except OSError as error:
+        raise PlaceError(f"{step} cannot be looked at ({error.strerror}).") from error
+    why = None
+    if status.st_uid not in owners:
+        why = f"{step} belongs to user {status.st_uid}"
+    elif stat.S_ISDIR(status.st_mode) and status.st_mode & (stat.S_IWOTH | stat.S_ISVTX) == (
+        stat.S_IWOTH
+    ):
+        # Where it is sticky, nobody renames what is another's (unlink(2)); each step's owner is
+        # checked. A group is trusted by whoever made a directory the group's.
+        why = f"everybody may write to {step}"
+    if why is not None:
+        raise PlaceError(
+            f"{why}, who could put a socket of their own in the supervisor's place. Set NSM_SOCKET "
+            "to a path in a directory that is yours alone, with all that leads there yours or "
+            "root's."
+        )
+
+
+def check_passed(path: str, owners: Collection[int]) -> None:
+    """Refuse a socket that the service manager made so that others can reach it.
+
+    Raises:
+        PlaceError: its file is not ours, or its mode lets others in.
+    """
+    try:
+        status = os.lstat(path)
+    except OSError as error:
+        raise PlaceError(
+            f"The service manager's socket {path} cannot be looked at ({error.strerror}). Restart "
+            "nsm-supervisor.socket."
+        ) from error
+    if status.st_uid not in owners or not stat.S_ISSOCK(status.st_mode):
+        raise PlaceError(f"{path} is not the socket that the service manager has passed.")
+    if status.st_mode & 0o077:
+        raise PlaceError(
+            f"{path} is open to others (mode {stat.S_IMODE(status.st_mode):04o}). Set "
+            "SocketMode=0600 and DirectoryMode=0700 in nsm-supervisor.socket."
+        )
 
 
 @contextmanager

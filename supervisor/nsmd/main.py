@@ -15,7 +15,15 @@ from nsm import paths
 from nsm._version import __version__
 from nsmd import servicemanager
 from nsmd.descriptors import raise_limit, share_out
-from nsmd.listening import BACKLOG, PlaceError, hold_lock, listening_socket
+from nsmd.hostpaths import trusted_owners
+from nsmd.listening import (
+    BACKLOG,
+    PlaceError,
+    check_passed,
+    check_way,
+    hold_lock,
+    listening_socket,
+)
 from nsmd.settings import Settings
 from nsmd.values import Sources
 
@@ -200,9 +208,12 @@ def _open_listener(stack: ExitStack) -> socket.socket:
     """
     passed = servicemanager.take_listener(os.environ)
     expected = paths.socket_path()
+    owners = trusted_owners()
+    check_way(os.path.dirname(expected), owners)
     if passed is None:
         return stack.enter_context(listening_socket(expected))
     stack.enter_context(passed)
+    check_passed(passed.getsockname(), owners)
     passed.listen(BACKLOG)  # again, which only sets how many may wait
     if passed.getsockname() != expected:
         logging.getLogger(__name__).warning(

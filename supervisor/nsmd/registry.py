@@ -313,14 +313,17 @@ class Registry:
                 hint="Try again in a moment: the next call starts a new supervisor.",
             )
 
-    def execution(self, execution_id: str) -> Execution:
+    def execution(self, execution_id: str, scope: str | None = None) -> Execution:
         """A running or remembered execution.
+
+        Args:
+            scope: as for `find`.
 
         Raises:
             UnknownExecutionError: there is none of that id.
         """
         execution = self._executions.get(execution_id)
-        if execution is None:
+        if execution is None or scope not in (None, execution.request.client.scope):
             raise UnknownExecutionError(
                 f"No execution {execution_id[:200]!r} is running or remembered.",
                 hint="Results are kept for a while only, and not across supervisors.",
@@ -329,13 +332,16 @@ class Registry:
 
     # People's commands.
 
-    def find(self, target: str) -> Session:
+    def find(self, target: str, scope: str | None = None) -> Session:
         """The live session that an id, a name or `scope/name` means.
+
+        Args:
+            scope: the only one whose sessions are there for who asks; None for all.
 
         Raises:
             UnknownSessionError, AmbiguousSessionError: none, or several.
         """
-        return self._directory.find(target)
+        return self._directory.find(target, scope)
 
     def transcript(self, target: str) -> tuple[Transcript, Session | None]:
         """The transcript of a session, live or ended, and the session while there is one.

@@ -17,7 +17,7 @@ SOURCES = {
 }
 
 FLOORS = (
-    ("values", "settings", "timer", "descriptors", "heap"),
+    ("values", "settings", "timer", "descriptors", "heap", "pace"),
     (
         "config",
         "names",

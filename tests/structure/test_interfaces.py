@@ -23,7 +23,7 @@ from nsm.wire.transcripts import (
     OutputPiece,
     SessionStart,
 )
-from nsmd import history, places, values
+from nsmd import history, pace, places, values
 from nsmd.artifacts import discovery
 from nsmd.builds import workshop
 from nsmd.control import outgoing, stream
@@ -167,6 +167,8 @@ def test_every_key_of_the_configuration_with_its_default() -> None:
         history.MAX_ENDED,
         store.MAX_ENDED_KEPT,
         store.MAX_TOTAL_BYTES,
+        int(pace.MESSAGES_PER_S),
+        pace.BURST,
         transcript.MAX_TRANSCRIPT_BYTES,
         record.MAX_CODE_CHARS,
         record.MAX_STREAM_CHARS,
@@ -195,7 +197,7 @@ def test_fixed_limits(limit: int) -> None:
 
 def test_every_operation_with_its_right() -> None:
     documented = {names([row])[0]: row[1] for row in table("operation", after="## Control")}
-    assert documented == {name: row.right for name, row in OPERATIONS.items()}
+    assert documented == {name: row.right + "*" * row.own for name, row in OPERATIONS.items()}
 
 
 def test_every_error_code() -> None:

@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from nsmd.listening import PlaceError, hold_lock, listening_socket
+from nsmd.hostpaths import trusted_owners
+from nsmd.listening import (
+    PlaceError,
+    check_passed,
+    check_way,
+    hold_lock,
+    listening_socket,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -111,3 +118,59 @@ def test_another_one_in_our_place_is_not_removed(tmp_path: Path) -> None:
         path.unlink()
         path.write_text("somebody else's")
     assert path.read_text() == "somebody else's"
+
+
+def test_the_way_to_a_private_directory_is_good(tmp_path: Path) -> None:
+    (tmp_path / "nsm").mkdir(mode=0o700)
+    check_way(str(tmp_path / "nsm"), trusted_owners())
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o702])
+def test_a_way_that_everybody_may_change_is_refused(tmp_path: Path, mode: int) -> None:
+    open_to_all = tmp_path / "all"
+    (open_to_all / "nsm").mkdir(parents=True, mode=0o700)
+    open_to_all.chmod(mode)
+    with pytest.raises(PlaceError, match=f"everybody may write to {open_to_all}"):
+        check_way(str(open_to_all / "nsm"), trusted_owners())
+    open_to_all.chmod(mode | stat.S_ISVTX)
+    check_way(str(open_to_all / "nsm"), trusted_owners())
+
+
+def test_a_way_through_anothers_directory_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "nsm").mkdir(mode=0o700)
+    others = frozenset({4_000_000})
+    with pytest.raises(PlaceError, match="belongs to user"):
+        check_way(str(tmp_path / "nsm"), others)
+
+
+def test_a_way_through_a_link_is_as_good_as_where_it_leads(tmp_path: Path) -> None:
+    open_to_all = tmp_path / "all"
+    (open_to_all / "nsm").mkdir(parents=True, mode=0o700)
+    (tmp_path / "link").symlink_to(open_to_all)
+    check_way(str(tmp_path / "link" / "nsm"), trusted_owners())
+    open_to_all.chmod(0o777)
+    with pytest.raises(PlaceError, match="everybody may write"):
+        check_way(str(tmp_path / "link" / "nsm"), trusted_owners())
+    open_to_all.chmod(0o700)
+    (tmp_path / "last").symlink_to(open_to_all / "nsm")
+    with pytest.raises(PlaceError, match="is a symbolic link"):
+        check_way(str(tmp_path / "last"), trusted_owners())
+
+
+def test_a_passed_socket_is_ours_alone(tmp_path: Path) -> None:
+    path = tmp_path / "control.sock"
+    with pytest.raises(PlaceError, match="cannot be looked at"):
+        check_passed(str(path), trusted_owners())
+    path.write_text("")
+    with pytest.raises(PlaceError, match="is not the socket"):
+        check_passed(str(path), trusted_owners())
+    path.unlink()
+    with socket.socket(socket.AF_UNIX) as passed:
+        passed.bind(str(path))
+        path.chmod(0o660)
+        with pytest.raises(PlaceError, match=r"open to others \(mode 0660\).*SocketMode=0600"):
+            check_passed(str(path), trusted_owners())
+        path.chmod(0o600)
+        check_passed(str(path), trusted_owners())
+        with pytest.raises(PlaceError, match="is not the socket"):
+            check_passed(str(path), frozenset({4_000_000}))

@@ -34,7 +34,8 @@ class Hello(NamedTuple):
         scope: name space of the client's session names; empty from a server.
         capabilities: what the peer understands beyond this protocol version's base.
         pid: the server's process id; None from a client.
-        rights: what the connection may do (``read``, ``run``, ``manage``); empty from a client.
+        rights: what the connection may do (``read``, ``run``, ``manage``); from a client, the only
+            ones that it wants, or empty for all.
         inherit: names of variables whose values the server wants with code for the project's own
             shell; empty from a client.
         version: protocol version.
@@ -203,7 +204,9 @@ def _hello_to_wire(hello: Hello) -> dict[str, Any]:
         "scope": hello.scope,
     }
     if hello.pid is not None:
-        wire |= {"pid": hello.pid, "rights": list(hello.rights)}
+        wire["pid"] = hello.pid
+    if hello.rights or hello.pid is not None:
+        wire["rights"] = list(hello.rights)
     if hello.inherit:
         wire["inherit"] = list(hello.inherit)
     return wire

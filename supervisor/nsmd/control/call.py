@@ -15,6 +15,7 @@ from nsmd.session import Session
 from nsmd.values import Client
 
 Right = Literal["read", "run", "manage"]
+"""To see what all clients have, to run code in one's own sessions, to change anything."""
 
 ALL_RIGHTS: frozenset[Right] = frozenset(("read", "run", "manage"))
 
@@ -49,7 +50,9 @@ class Call:
     """One request being carried out.
 
     Attributes:
-        client, scope: from the connection's hello.
+        client: from the connection's hello.
+        scope: likewise, or as the socket says.
+        confined: the connection may know and reach nothing beyond its scope.
         files: that the connection has open.
         room: for output that waits for the client.
         emit: sends an event that belongs to the request; waits for a slow client.
@@ -61,6 +64,7 @@ class Call:
     args: arguments.Arguments
     client: str
     scope: str
+    confined: bool
     files: OpenFiles
     room: Room
     emit: Callable[[str, dict[str, Any]], Awaitable[None]]
@@ -77,7 +81,8 @@ class Call:
         Raises:
             UnknownSessionError, AmbiguousSessionError: none, or several.
         """
-        return self.services.registry.find(arguments.text(self.args, "target"))
+        scope = self.scope if self.confined else None
+        return self.services.registry.find(arguments.text(self.args, "target"), scope)
 
 
 Operation = Callable[[Call], Awaitable[dict[str, Any]]]

@@ -37,6 +37,7 @@ from nsmd.control.outgoing import Outgoing
 from nsmd.control.stream import Room
 from nsmd.execution import Execution
 from nsmd.files import OpenFiles
+from nsmd.pace import TURN, Pace
 from nsmd.values import RunResult
 
 log = logging.getLogger(__name__)
@@ -50,7 +51,12 @@ FAREWELL_TIMEOUT_S = 2.0
 
 
 async def serve_connection(
-    stream: trio.SocketStream, first: bytes, rights: frozenset[Right], services: Services
+    stream: trio.SocketStream,
+    first: bytes,
+    rights: frozenset[Right],
+    services: Services,
+    *,
+    scope: str | None = None,
 ) -> None:
     """Serve a client until it is gone.
 
@@ -58,11 +64,12 @@ async def serve_connection(
         first: what was read from it already.
         rights: what it may ask for.
         services: what operations work on.
+        scope: of its sessions, whatever it says itself; None lets it say.
     """
     broken: RemoteProtocolError | None = None
     try:
         async with trio.open_nursery() as nursery:
-            connection = _Connection(stream.socket.fileno(), rights, services, nursery)
+            connection = _Connection(stream.socket.fileno(), rights, services, nursery, scope)
             try:
                 await connection.serve(first)
             except RemoteProtocolError as error:
@@ -100,9 +107,12 @@ class _Connection:
         rights: frozenset[Right],
         services: Services,
         nursery: trio.Nursery,
+        scope: str | None,
     ) -> None:
         self._descriptor = descriptor
         self._rights = rights
+        self._scope = scope
+        self._pace = Pace()
         self._services = services
         self._nursery = nursery
         self._protocol = ServerConnection()
@@ -136,10 +146,15 @@ class _Connection:
         data = first
         while True:
             self._protocol.receive_data(data)
+            messages = 0
             while (message := self._protocol.next_message()) is not None:
                 self._take(message)
+                messages += 1
+                if messages % TURN == 0:
+                    await trio.lowlevel.checkpoint()
             if not data:
                 return
+            await self._pace.taken(messages)
             await self._outgoing.room()
             if self._hello is None:
                 with trio.fail_after(HELLO_TIMEOUT_S):
@@ -167,6 +182,10 @@ class _Connection:
             case Invalid(id=request_id, error=error):
                 self._send(Failure(request_id, error))
             case Hello():
+                if message.rights:  # it wants no more than these
+                    self._rights = self._rights.intersection(message.rights)
+                if self._scope is None:
+                    self._scope = message.scope or "cli"
                 self._hello = message
                 ours = Hello(
                     name="nsm-supervisor",
@@ -176,7 +195,7 @@ class _Connection:
                     inherit=tuple(self._services.registry.inherit),
                 )
                 self._send(ours)
-                self._services.registry.greet(message.name or "unknown", message.scope or "cli")
+                self._services.registry.greet(message.name or "unknown", self._scope)
 
     def _send(self, message: ServerMessage) -> None:
         self._outgoing.put(self._protocol.send(message))
@@ -186,7 +205,7 @@ class _Connection:
         pending = self._pending[request.id] = _Pending()
         try:
             row = self._row(request.op)
-            call = self._call(request, pending)
+            call = self._call(request, pending, row)
             execution = row.submit(call)
         except Exception as error:  # noqa: BLE001  # of one request, which is answered
             self._answer(request, error)
@@ -240,20 +259,22 @@ class _Connection:
                 f"Unknown operation {op[:50]!r}.",
                 hint=f"This supervisor ({__version__}) knows: {', '.join(OPERATIONS)}.",
             )
-        if row.right not in self._rights:
+        if row.right not in self._rights and not (row.own and "run" in self._rights):
             raise ForbiddenError(
                 f"Operation {op!r} needs the right {row.right!r}.",
                 hint="This connection was not given it.",
             )
         return row
 
-    def _call(self, request: Request, pending: _Pending) -> Call:
+    def _call(self, request: Request, pending: _Pending, row: Row) -> Call:
         assert self._hello is not None, "the protocol lets no request pass before hello"
+        assert self._scope is not None, "it has one from then on"
         return Call(
             services=self._services,
             args=request.args,
             client=self._hello.name or "unknown",
-            scope=self._hello.scope or "cli",
+            scope=self._scope,
+            confined=row.right not in self._rights or not self._rights & {"read", "manage"},
             files=self._files,
             room=self._room_for_output,
             emit=partial(self._emit, request.id),

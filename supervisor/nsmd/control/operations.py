@@ -9,7 +9,7 @@ from typing import Any
 import trio
 
 from nsm._version import __version__
-from nsm.wire.errors import BadRequestError, NsmError
+from nsm.wire.errors import BadRequestError, ForbiddenError, NsmError
 from nsmd.catalog import Listed
 from nsmd.control import arguments, building, filing, joining, pooling, running
 from nsmd.control.call import Call, Operation, Right
@@ -29,6 +29,8 @@ async def _ping(call: Call) -> dict[str, Any]:  # noqa: ARG001 (all operations l
 
 async def _status(call: Call) -> dict[str, Any]:
     services = call.services
+    if call.confined:
+        return {"version": __version__}
     return {
         "version": __version__,
         "pid": services.pid,
@@ -60,15 +62,21 @@ def _submit(call: Call, on_output: OutputSink | None = None) -> Execution:
 
 
 async def _result_of(call: Call) -> dict[str, Any]:
-    execution = call.services.registry.execution(arguments.text(call.args, "execution_id"))
+    execution_id = arguments.text(call.args, "execution_id")
+    execution = call.services.registry.execution(
+        execution_id, call.scope if call.confined else None
+    )
     return running.result_to_wire(await execution.wait())
 
 
 async def _sessions(call: Call) -> dict[str, Any]:
     registry = call.services.registry
-    answer: dict[str, Any] = {"sessions": [as_row(row) for row in await registry.describe()]}
+    scope = call.scope if call.confined else None
+    rows = [row for row in await registry.describe() if scope in (None, row.scope)]
+    answer: dict[str, Any] = {"sessions": [as_row(row) for row in rows]}
     if arguments.flag(call.args, "all"):
-        answer["ended"] = [row._asdict() for row in registry.describe_ended()]
+        ended = registry.describe_ended()
+        answer["ended"] = [row._asdict() for row in ended if scope in (None, row.scope)]
     return answer
 
 
@@ -109,6 +117,9 @@ async def _interrupt(call: Call) -> dict[str, Any]:
 
 async def _envs(call: Call) -> dict[str, Any]:
     registry, cold_starts = call.services.registry, call.services.cold_starts
+    if call.confined:
+        mine = registry.environments(call.as_client())
+        return {"environments": [_listed(Listed(item=each), cold_starts) for each in mine]}
     await registry.look()
     listed = registry.provision.catalog.listed()
     return {"environments": [_listed(each, cold_starts) for each in listed]}
@@ -125,6 +136,8 @@ class Row:
 
     Attributes:
         right: that it needs.
+        own: with the right `run` alone it can be asked for, too, and is about the connection's own
+            scope then.
         function: carries it out.
         submit: for code whose result is all of the answer, gives its execution in place of that.
     """
@@ -132,17 +145,18 @@ class Row:
     right: Right
     function: Operation
     submit: Callable[[Call], Execution | None] = lambda _: None
+    own: bool = False
 
 
 OPERATIONS: Mapping[str, Row] = {
-    "ping": Row("read", _ping),
-    "status": Row("read", _status),
+    "ping": Row("read", _ping, own=True),
+    "status": Row("read", _status, own=True),
     "pool": Row("read", pooling.pool),
-    "sessions": Row("read", _sessions),
-    "envs": Row("read", _envs),
+    "sessions": Row("read", _sessions, own=True),
+    "envs": Row("read", _envs, own=True),
     "run": Row("run", running.streaming(_submit), running.not_streaming(_submit)),
     "result": Row("run", _result_of),
-    "interrupt": Row("run", _interrupt),
+    "interrupt": Row("manage", _interrupt, own=True),
     "kill": Row("manage", _kill),
     "shutdown": Row("manage", _shutdown),
     "logs": Row("manage", joining.logs),
@@ -167,6 +181,11 @@ def _project(call: Call) -> ProjectMount | None:
     wanted = arguments.optional_map(call.args, "project")
     if wanted is None:
         return None
+    if call.confined:
+        raise ForbiddenError(
+            "This connection may run code, and not choose which directory the code sees.",
+            hint="Leave `project` out.",
+        )
     return call.services.registry.check_project(
         arguments.text(wanted, "path"), arguments.optional_text(wanted, "mount_point")
     )

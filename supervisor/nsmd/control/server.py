@@ -9,8 +9,8 @@ from __future__ import annotations
 import logging
 import socket
 import struct
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 import trio
 
@@ -24,16 +24,47 @@ log = logging.getLogger(__name__)
 
 _UCRED = struct.Struct("3i")
 
-ServeAttachment = Callable[[trio.SocketStream, bytes], Awaitable[None]]
-"""Takes over a connection that begins as an MCP attachment, with the bytes read so far."""
+
+class ServeAttachment(Protocol):
+    """Takes over a connection that begins as an MCP attachment."""
+
+    async def __call__(
+        self, stream: trio.SocketStream, first_bytes: bytes, *, scope: str | None
+    ) -> None:
+        """Serve it until it is gone.
+
+        Args:
+            first_bytes: what was read from it already.
+            scope: that it is kept to; None lets it say.
+        """
+        ...
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Who may connect to a listener, and what they may ask for."""
+    """Who may connect to a listener, and what they may ask for.
+
+    Attributes:
+        uid: the only user who is let in, beside root.
+        rights: of each connection; its hello may ask for fewer.
+        scope: of each connection, whatever it says itself; None lets it say.
+
+    Raises:
+        ValueError: connections that may only run code could choose whose sessions they run it in.
+    """
 
     uid: int
     rights: frozenset[Right] = ALL_RIGHTS
+    scope: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.confined and self.scope is None:
+            raise ValueError("a listener whose clients may only run code needs a scope")
+
+    @property
+    def confined(self) -> bool:
+        """Whether connections know and reach nothing beyond their scope."""
+        return not self.rights & {"read", "manage"}
 
 
 class ControlServer:
@@ -97,10 +128,11 @@ class ControlServer:
             first = await stream.receive_some(CHUNK_BYTES)
         if not first:
             return
-        if sniff(first) == "attachment":
-            await self._serve_attachment(stream, first)
+        access = self._access
+        if sniff(first) == "attachment" and "run" in access.rights:
+            await self._serve_attachment(stream, first, scope=access.scope)
         else:
-            await serve_connection(stream, first, self._access.rights, self._services)
+            await serve_connection(stream, first, access.rights, self._services, scope=access.scope)
 
 
 def _peer_uid(stream: trio.SocketStream) -> int:

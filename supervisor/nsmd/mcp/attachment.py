@@ -36,6 +36,7 @@ async def serve_attachment(
     *,
     endpoint: EndpointLoader,
     max_result_chars: int = MAX_RESULT_CHARS,
+    scope: str | None = None,
 ) -> None:
     """Serve one MCP client behind a shim until either is gone.
 
@@ -48,6 +49,7 @@ async def serve_attachment(
         runner: takes the calls.
         endpoint: has the `mcp` package, now or soon.
         max_result_chars: `[mcp] max_result_chars`.
+        scope: of the client's sessions, whatever it says itself; None lets it say.
 
     Cancellation: the client's calls are abandoned; it sees end-of-file.
     """
@@ -56,6 +58,8 @@ async def serve_attachment(
         try:
             line, rest = await _first_line(stream, first_bytes)
             attach = parse_attach(line)
+            if scope is not None:
+                attach = replace(attach, scope=scope)
             await stack.enter_async_context(
                 runner.attached(variables=attach.variables, cwd=attach.cwd, sources=attach.sources)
             )

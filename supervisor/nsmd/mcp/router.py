@@ -41,6 +41,7 @@ from mcp_types import (
 from nsm import jsonlines
 from nsmd.mcp import wire
 from nsmd.mcp.seam import Execution
+from nsmd.pace import TURN, Pace
 
 log = logging.getLogger(__name__)
 
@@ -201,9 +202,15 @@ class Router:
     async def _read(self, first_bytes: bytes) -> None:
         buffer = jsonlines.LineBuffer()
         chunk = first_bytes
+        pace = Pace()
         while True:
+            lines = 0
             for line in buffer.feed(chunk):
                 await self._take(line)
+                lines += 1
+                if lines % TURN == 0:
+                    await trio.lowlevel.checkpoint()
+            await pace.taken(lines)
             try:
                 chunk = bytes(await self._stream.receive_some(_CHUNK_BYTES))
             except (trio.BrokenResourceError, trio.ClosedResourceError):

@@ -1,0 +1,170 @@
+"""Connections that may only run code: they know and reach nothing beyond their own scope."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import trio
+
+from control_bench import Bench, Peer, bench
+from nsm.wire.errors import ForbiddenError, NsmError, UnknownExecutionError, UnknownSessionError
+from nsmd.control.call import Right
+from nsmd.control.operations import OPERATIONS
+from nsmd.control.server import Access
+
+RUN: frozenset[Right] = frozenset({"run"})
+
+
+async def _confined(it: Bench, scope: str = "box") -> Peer:
+    return await it.connect(it.make_server(RUN, os.getuid(), scope))
+
+
+def test_a_listener_for_code_alone_has_a_scope() -> None:
+    with pytest.raises(ValueError, match="needs a scope"):
+        Access(uid=1, rights=RUN)
+    assert Access(uid=1, rights=RUN, scope="box").confined
+    assert not Access(uid=1).confined
+
+
+async def test_the_scope_is_the_sockets_not_the_clients(autojump_clock: trio.abc.Clock) -> None:
+    async with bench() as it:
+        peer = Peer(it.raw(it.make_server(RUN, os.getuid(), "box")))
+        await peer.hello(scope="cli")
+        await peer.call("run", env="python", code="1", session="a")
+        assert it.registry.find("box/a").name == "a"
+        with pytest.raises(UnknownSessionError):
+            it.registry.find("cli/a")
+
+
+async def test_its_rows_are_its_own(autojump_clock: trio.abc.Clock) -> None:
+    async with bench() as it:
+        person = await it.connect()
+        await person.call("run", env="python", code="1", session="secret-plan")
+        await person.call("run", env="python", code="1", session="gone")
+        await person.call("kill", targets=["gone"])
+        peer = await _confined(it)
+        await peer.call("run", env="python", code="1", session="mine")
+        answer = await peer.call("sessions", all=True)
+        assert [row["name"] for row in answer["sessions"]] == ["mine"]
+        assert answer["ended"] == []
+        told = await person.call("sessions", all=True)
+        assert {row["name"] for row in told["sessions"]} == {"secret-plan", "mine"}
+        assert [row["name"] for row in told["ended"]] == ["gone"]
+        assert set(await peer.call("status")) == {"version"}
+        rows = (await peer.call("envs"))["environments"]
+        assert {row["name"] for row in rows} == {"bash", "node", "python"}
+
+
+@pytest.mark.parametrize("by", ["id", "name", "scope/name"])
+async def test_others_sessions_are_not_there(autojump_clock: trio.abc.Clock, by: str) -> None:
+    async with bench() as it:
+        person = await it.connect()
+        await person.call("run", env="python", code="1", session="a")
+        running = await person.start("run", env="python", code="wait", session="a")
+        session = it.registry.find("here/a")
+        target = {"id": session.id, "name": "a", "scope/name": "here/a"}[by]
+        peer = await _confined(it)
+        with pytest.raises(UnknownSessionError) as refused:
+            await peer.call("interrupt", target=target)
+        with pytest.raises(UnknownSessionError) as nothing:
+            await peer.call("interrupt", target="nothing")
+        # No other words than for one that does not exist.
+        assert refused.value.message == nothing.value.message.replace("nothing", target)
+        other = await it.connect()
+        assert (await other.call("interrupt", target=session.id))["interrupted"]
+        assert (await person.answer(running))["interrupted"]
+
+
+async def test_its_own_of_the_same_name_is_the_only_one(autojump_clock: trio.abc.Clock) -> None:
+    async with bench() as it:
+        person, peer, other = await it.connect(), await _confined(it), await _confined(it)
+        await person.start("run", env="python", code="wait", session="a")
+        running = await peer.start("run", env="python", code="wait", session="a")
+        await trio.testing.wait_all_tasks_blocked()
+        assert (await other.call("interrupt", target="a"))["interrupted"]
+        assert (await peer.answer(running))["interrupted"]
+        assert it.registry.find("here/a").state.value == "running"
+
+
+async def test_others_results_are_not_there(autojump_clock: trio.abc.Clock) -> None:
+    async with bench() as it:
+        person = await it.connect()
+        await person.call("run", env="python", code="1", execution_id="plan")
+        peer = await _confined(it)
+        with pytest.raises(UnknownExecutionError):
+            await peer.call("result", execution_id="plan")
+        await peer.call("run", env="python", code="2", execution_id="mine")
+        assert (await peer.call("result", execution_id="mine"))["stdout"] == "2"
+        assert (await person.call("result", execution_id="mine"))["stdout"] == "2"
+
+
+async def test_it_does_not_choose_what_code_sees(autojump_clock: trio.abc.Clock) -> None:
+    async with bench() as it:
+        peer = await _confined(it)
+        with pytest.raises(ForbiddenError, match="which directory"):
+            await peer.call("run", env="python", code="1", project={"path": "/srv"})
+
+
+@pytest.mark.parametrize("op", sorted(OPERATIONS))
+async def test_what_is_not_its_own_is_forbidden(autojump_clock: trio.abc.Clock, op: str) -> None:
+    async with bench() as it:
+        peer = await _confined(it)
+        code = ""
+        try:
+            await peer.call(op)
+        except NsmError as error:
+            code = error.code
+        row = OPERATIONS[op]
+        assert (code == "forbidden") == (row.right != "run" and not row.own)
+        assert not it.shut_down
+
+
+async def test_a_client_may_ask_for_fewer_rights(autojump_clock: trio.abc.Clock) -> None:
+    async with bench() as it:
+        peer = Peer(it.raw())
+        hello = await peer.hello("read", "fly")  # type: ignore[arg-type]
+        assert hello.rights == ("read",)
+        assert (await peer.call("sessions"))["sessions"] == []
+        for op in ("run", "kill"):
+            with pytest.raises(ForbiddenError):
+                await peer.call(op, env="python", code="1")
+
+
+async def test_nor_does_it_get_more_than_there_are(autojump_clock: trio.abc.Clock) -> None:
+    async with bench() as it:
+        peer = Peer(it.raw(it.make_server(RUN, os.getuid(), "box")))
+        assert (await peer.hello("run", "manage")).rights == ("run",)
+        with pytest.raises(ForbiddenError):
+            await peer.call("shutdown")
+
+
+async def test_an_attachment_is_kept_to_the_scope(autojump_clock: trio.abc.Clock) -> None:
+    async with bench() as it:
+        first = b'{"nsm": 1, "attach": {}}\n'
+        for server in (it.make_server(RUN, os.getuid(), "box"), it.server):
+            end = it.raw(server)
+            end.send(first)
+            await trio.testing.wait_all_tasks_blocked()
+        assert it.attached == [first, first]
+        assert it.scopes == ["box", None]
+        read_only = it.raw(it.make_server(frozenset({"read"}), os.getuid()))
+        read_only.send(first)
+        await trio.testing.wait_all_tasks_blocked()
+        assert len(it.attached) == 2  # runs no code
+
+
+async def test_to_see_all_is_not_to_interrupt_all(autojump_clock: trio.abc.Clock) -> None:
+    async with bench() as it:
+        person = await it.connect()
+        running = await person.start("run", env="python", code="wait", session="a")
+        await trio.testing.wait_all_tasks_blocked()
+        peer = await it.connect(it.make_server(frozenset({"read", "run"}), os.getuid()))
+        assert [row["name"] for row in (await peer.call("sessions"))["sessions"]] == ["a"]
+        await peer.call("run", env="python", code="1", session="b")  # in scope `here`, too
+        other = Peer(it.raw(it.make_server(frozenset({"read", "run"}), os.getuid(), "box")))
+        await other.hello()
+        with pytest.raises(UnknownSessionError):
+            await other.call("interrupt", target="a")
+        assert (await peer.call("interrupt", target="a"))["interrupted"]
+        assert (await person.answer(running))["interrupted"]
