@@ -59,6 +59,9 @@ WENT_WRONG = b"-"
 UID = 1000
 """User and group in a session, as in every jail."""
 
+POLICY_PATH = "/run/nsm/policy.json"
+"""Where a session finds its rules."""
+
 # sched.h, sys/mount.h, sys/prctl.h, linux/capability.h, linux/sockios.h, net/if.h
 CLONE_NEWNS = 0x0002_0000
 CLONE_NEWCGROUP = 0x0200_0000
@@ -67,7 +70,8 @@ CLONE_NEWIPC = 0x0800_0000
 CLONE_NEWUSER = 0x1000_0000
 CLONE_NEWPID = 0x2000_0000
 CLONE_NEWNET = 0x4000_0000
-MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_BIND, MS_REC, MS_PRIVATE = 2, 4, 8, 4096, 1 << 14, 1 << 18
+MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REMOUNT = 1, 2, 4, 8, 32
+MS_BIND, MS_REC, MS_PRIVATE = 4096, 1 << 14, 1 << 18
 PR_SET_SECCOMP, PR_CAPBSET_DROP, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 22, 24, 36, 38
 PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL = 47, 4
 SECCOMP_MODE_FILTER = 2
@@ -253,6 +257,27 @@ def make_file_systems(sizes: Mapping[str, int]) -> None:
         mount("/dev/null", "/proc/keys", "", MS_BIND)
 
 
+def show_policy(text: str, place: str) -> None:
+    """Shows a session its rules, where its template has an empty file for them.
+
+    The file is the session's own, whose code could change it but for the read-only mount, which is
+    all that leads to it in the end.
+
+    Args:
+        place: a file system of the session's own.
+    """
+    original = f"{place}/.policy"
+    fd = os.open(original, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o444)
+    try:
+        os.write(fd, text.encode())
+    finally:
+        os.close(fd)
+    mount(original, POLICY_PATH, "", MS_BIND)
+    read_only = MS_REMOUNT | MS_BIND | MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC
+    mount("", POLICY_PATH, "", read_only)
+    os.unlink(original)
+
+
 def start_loopback() -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
         number = any_socket.fileno()
@@ -363,7 +388,10 @@ class Session:
     def _set_up(self) -> None:
         os.setsid()
         become_root(self._template.uid, self._template.gid)
-        make_file_systems(self._request["sizes"])
+        sizes = self._request["sizes"]
+        make_file_systems(sizes)
+        if "policy" in self._request and self._template.shows_policies:
+            show_policy(self._request["policy"], next(iter(sizes)))
         socket.sethostname(self._request["hostname"])
         start_loopback()
         os.chdir("/workspace")
@@ -413,6 +441,7 @@ class Template:
         last_capability: the kernel's highest.
         pid: of the template, in its own namespace.
         uid, gid: its user, in its own namespace.
+        shows_policies: whether its jail has a place for its sessions'.
     """
 
     def __init__(self, control: socket.socket, agent: Any, system_calls: Filter) -> None:
@@ -422,6 +451,7 @@ class Template:
             self.last_capability = int(file.read())
         self.pid = os.getpid()
         self.uid, self.gid = os.getuid(), os.getgid()
+        self.shows_policies = os.path.exists(POLICY_PATH)
         self._control = control
         self._message = bytearray(REQUEST_BYTES)
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import trio
 
 from nsm.wire.errors import StartFailedError
+from nsmd.policy import Policy
 from nsmd.values import Environment, JailSizes, JailSpec
 from sandbox_agent import FrameReader, encode_frame
 
@@ -106,6 +107,7 @@ class FakeJail:
         self.killed = False
         self.released = False
         self.words = ""
+        self.policy: Policy | None = None
         self._gone = trio.Event()
 
     def kill(self) -> None:

@@ -16,6 +16,7 @@ from nsm.wire.errors import NsmError, StartFailedError
 from nsmd.agentframes import AgentFrame, AgentProtocolError
 from nsmd.agentlink import AgentLink, AgentLinkError
 from nsmd.jail import Jail, Launcher, exhausted
+from nsmd.policy import Policy
 from nsmd.values import JailSpec, SessionLimits
 
 log = logging.getLogger(__name__)
@@ -69,6 +70,7 @@ class Conversation:
 
     Attributes:
         pid: of the jail's PID 1 on the host; 0 before there is one.
+        policy: of the jail as it was launched; None before.
     """
 
     __slots__ = (
@@ -82,6 +84,7 @@ class Conversation:
         "_spec",
         "_starts",
         "pid",
+        "policy",
     )
 
     def __init__(
@@ -96,6 +99,7 @@ class Conversation:
         nursery: trio.Nursery,
     ) -> None:
         self.pid = 0
+        self.policy: Policy | None = None
         self._session_id = session_id
         self._spec = spec
         self._listener = listener
@@ -121,7 +125,7 @@ class Conversation:
             jail = await self._launch()
             if jail is None:
                 return
-            self._jail, self.pid = jail, jail.pid
+            self._jail, self.pid, self.policy = jail, jail.pid, jail.policy
             try:
                 await self._converse(jail)
             finally:

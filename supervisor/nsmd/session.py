@@ -39,6 +39,7 @@ from nsmd.conversation import Conversation, StartLimiter
 from nsmd.execution import Execution, interrupted_early, out_of_time
 from nsmd.jail import Launcher
 from nsmd.lifecycle import Effect, Event, State, advance
+from nsmd.policy import Policy
 from nsmd.requests import Requests
 from nsmd.timer import Timer, Timers
 from nsmd.transcripts import TranscriptStore
@@ -149,6 +150,11 @@ class Session:
     def pid(self) -> int:
         """Of its jail's PID 1 on the host; 0 before there is one."""
         return self._conversation.pid
+
+    @property
+    def policy(self) -> Policy | None:
+        """Its rules as it began; None before it has a jail."""
+        return self._conversation.policy
 
     @property
     def name(self) -> str | None:

@@ -42,6 +42,7 @@ class Artifact:
         template_run: the same of the one that runs a template; None where there is none.
         schema: version of what these programs take; 0 for older ones, which say none.
         stamp: identity of the files, another one after they were replaced in place.
+        takes: what more these programs can be handed, see `nsmd.jail.handover`.
     """
 
     run: str
@@ -49,6 +50,7 @@ class Artifact:
     template_run: str | None = None
     schema: int = 0
     stamp: str = ""
+    takes: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,6 +15,7 @@ import trio
 from nsm.wire.errors import BadProjectError, StartFailedError
 from nsmd.jail import BwrapLauncher, starting
 from nsmd.jail.process import BwrapJail
+from nsmd.policy import Policy, policy_of
 from nsmd.templates import TemplateLauncher, launcher, open_templates, template
 from nsmd.templates.spec import request_for
 from nsmd.templates.template import ForkedJail
@@ -222,8 +223,9 @@ async def test_without_room_for_a_process_the_call_is_told_and_the_template_stay
 async def test_a_step_that_fails_is_told(
     python: Environment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def ask(spec: JailSpec, limits: SessionLimits) -> bytes:
-        return request_for(spec, limits).replace(b'"hostname": "', b'"hostname": "' + b"n" * 80)
+    def ask(spec: JailSpec, limits: SessionLimits, policy: Policy) -> bytes:
+        asked = request_for(spec, limits, policy)
+        return asked.replace(b'"hostname": "', b'"hostname": "' + b"n" * 80)
 
     monkeypatch.setattr(launcher, "request_for", ask)
     async with open_launcher() as forking:
@@ -283,13 +285,13 @@ async def test_a_template_that_hangs_and_has_been_asked_by_many_who_left(
     async with open_launcher() as forking, open_session(python, launcher=forking):
         [stopped] = forking.templates
         signal.pidfd_send_signal(stopped.pidfd, signal.SIGSTOP)
+        spec, limits = jail_spec(python), SessionLimits()
+        request = request_for(spec, limits, policy_of(spec, limits, "forked"))
         with monkeypatch.context() as patched:
             # One that cannot send waits for that, and with it in its way the others.
             async with trio.open_nursery() as nursery:
                 for _ in range(600):
-                    nursery.start_soon(
-                        stopped.fork, request_for(jail_spec(python), SessionLimits())
-                    )
+                    nursery.start_soon(stopped.fork, request)
                 await trio.testing.wait_all_tasks_blocked()
                 nursery.cancel_scope.cancel()
             assert stopped.is_open

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from nsmd.policy import policy_of
 from nsmd.templates.spec import request_for, template_of, why_unforkable
 from nsmd.values import (
     Environment,
@@ -57,11 +58,17 @@ def test_what_shows_something_else_does_not(other: JailSpec) -> None:
     assert template_of(spec()) != template_of(other)
 
 
+def asked(wanted: JailSpec, limits: SessionLimits) -> bytes:
+    return request_for(wanted, limits, policy_of(wanted, limits, "forked"))
+
+
 def test_variables_are_a_session_s_own() -> None:
     secret = replace(PYTHON, variables=(("KEY", "secret"),))
     assert template_of(spec(secret)) == template_of(spec())
     assert "secret" not in repr(spec(secret))
-    assert json.loads(request_for(spec(secret), SessionLimits()))["variables"] == {"KEY": "secret"}
+    request = json.loads(asked(spec(secret), SessionLimits()))
+    assert request["variables"] == {"KEY": "secret"}
+    assert "secret" not in request["policy"]
     assert spec(secret) != spec(replace(secret, variables=(("KEY", "other"),)))
     large = replace(PYTHON, variables=(("KEY", "x" * 40_000),))
     assert "variables" in str(why_unforkable(spec(large)))
@@ -90,7 +97,7 @@ def test_an_interpreter_of_the_project_is_not_for_a_template() -> None:
 
 def test_a_request_has_the_session_s_own_limits() -> None:
     limits = SessionLimits(processes=9, descriptors=99)
-    request = json.loads(request_for(spec(BASH), limits))
+    request = json.loads(asked(spec(BASH), limits))
     assert request["prestart"] == "bash"
     assert request["programs"] == {"bash": "/bin/bash"}
     assert request["limits"] == limits.of_interpreters(BASH)

@@ -13,6 +13,7 @@ process       a running jail: its processes, killed and waited for
 mounts        ways to closed directories, for a supervisor that runs as root
 user          the host's user as whom jails run
 projectdir    a project's directory, opened if it is the one that was checked
+handover      what an artifact's program is given by descriptor
 wrapperhome   a home for older artifacts' wrappers
 programcode   our programs, compiled for the Python that runs them
 starting      from a program that makes a jail to an agent that speaks

@@ -22,9 +22,9 @@ import trio
 from nsm.wire.errors import BadProjectError, StartFailedError
 from nsmd.hostpaths import is_within
 from nsmd.jail.failure import SEE_DOCTOR, explain, read_host_facts
+from nsmd.jail.handover import POLICY, Handover, hand_over
 from nsmd.jail.interface import Jail
 from nsmd.jail.process import BwrapJail
-from nsmd.jail.projectdir import open_project
 from nsmd.jail.runonly import start_run_only
 from nsmd.jail.starting import (
     Attempt,
@@ -37,7 +37,7 @@ from nsmd.jail.starting import (
 )
 from nsmd.jail.user import JailUser
 from nsmd.jail.wrapperhome import WrapperHome
-from nsmd.policy import WORKSPACE
+from nsmd.policy import POLICY_PATH, WORKSPACE, MountRule, Policy, jail_variables, policy_of
 from nsmd.values import (
     Artifact,
     Environment,
@@ -83,6 +83,8 @@ class _Plan:
         variables: of its environment, beyond those that depend on descriptors.
         speaker: what is to speak first, for people.
         limited: environment whose limits are ours to keep; None where the agent sees to them.
+        policy: of the session; None for a template, whose forks are told theirs.
+        code_variables: of the code in the jail.
     """
 
     artifact: Artifact
@@ -93,6 +95,8 @@ class _Plan:
     project: ProjectMount | None
     speaker: str
     limited: Environment | None = None
+    policy: Policy | None = None
+    code_variables: Sequence[tuple[str, str]] = ()
 
 
 class ArtifactLauncher:
@@ -120,14 +124,27 @@ class ArtifactLauncher:
     async def prepare(self, spec: JailSpec) -> None:
         """See `Launcher`: nothing is."""
 
+    def policy(self, spec: JailSpec, *, forked: bool) -> Policy:
+        """See `ColdLauncher`."""
+        takes_it = POLICY in _artifact_of(spec.environment).takes
+        # Which paths of its store it shows, and what else, the artifact knows.
+        shown = [MountRule(path="/", kind="binds")]
+        shown += [MountRule(path=POLICY_PATH, kind="file")] * takes_it
+        return policy_of(
+            spec, self._limits, "artifact-forked" if forked else "artifact", shown=shown
+        )
+
     async def launch(self, spec: JailSpec) -> Jail:
         """See `Launcher`."""
         environment, artifact = spec.environment, _artifact_of(spec.environment)
+        policy = self.policy(spec, forked=False)
         _check_mount_point(spec.project)
         if artifact.session_run is None:
             await self._look_at(artifact.run)
             variables = self._variables(artifact, spec.project, spec.sizes)
-            return await start_run_only(spec, self._user, variables, self._limits, self._nursery)
+            return await start_run_only(
+                spec, policy, self._user, variables, self._limits, self._nursery
+            )
         older = artifact.schema == 0
         plan = _Plan(
             artifact=artifact,
@@ -138,8 +155,12 @@ class ArtifactLauncher:
             project=spec.project,
             speaker="agent",
             limited=environment if older else None,
+            policy=policy,
+            code_variables=jail_variables(environment, spec.network),
         )
-        return await self._launch(plan)
+        jail = await self._launch(plan)
+        jail.policy = policy
+        return jail
 
     async def launch_template(self, spec: TemplateSpec, system_calls: bytes) -> BwrapJail:
         """Start a jail in which sessions are forked; `socket` is its control socket.
@@ -206,18 +227,13 @@ class ArtifactLauncher:
         """Start the program; blocks for some 2 ms."""
         with ExitStack() as ours, ExitStack() as theirs:
             ends = open_ends(plan.channel, ours, theirs)
-            variables = dict(plan.variables)
-            inherited: list[int] = []
-            if plan.project is not None:
-                path, directory = open_project(self._user, plan.project)
-                theirs.callback(os.close, directory)
-                variables["PROJECT_DIR"] = path
-                if plan.artifact.schema > 0:
-                    variables["NSM_PROJECT_FD"] = str(directory)
-                    inherited.append(directory)
-            if plan.artifact.schema > 0:
-                variables["NSM_INFO_FD"] = str(ends.info_end)
-                inherited.append(ends.info_end)
+            given = Handover(
+                project=plan.project,
+                info_end=ends.info_end,
+                policy=plan.policy.as_text().encode() if plan.policy is not None else b"",
+                code_variables=plan.code_variables,
+            )
+            variables, inherited = hand_over(plan.artifact, self._user, given, theirs)
             # Its links may lie where the jails' user cannot go.
             command = [os.path.realpath(plan.program), *plan.arguments]
             if plan.limited is not None:
@@ -229,7 +245,7 @@ class ArtifactLauncher:
                 stdout=ends.agent_end.fileno(),
                 stderr=ends.stderr_fd,
                 inherited=inherited,
-                variables=variables,
+                variables={**plan.variables, **variables},
             )
             told = plan.artifact.schema > 0
             if not told:

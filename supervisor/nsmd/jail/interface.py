@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 from typing import TYPE_CHECKING, Protocol
 
+from nsmd.policy import Policy
 from nsmd.values import JailSpec, SessionLimits, TemplateSpec
 
 if TYPE_CHECKING:
@@ -16,7 +17,12 @@ class Jail(Protocol):
 
     Resources: owns `socket`, `pidfd` and the process of the jail's starter until `release`.
     The owner calls `kill`, awaits `wait`, and calls `release`, in this order.
+
+    Attributes:
+        policy: of the session, as it is at its start.
     """
+
+    policy: Policy | None
 
     @property
     def socket(self) -> socket.socket:
@@ -98,6 +104,14 @@ class ColdLauncher(Launcher, Protocol):
     def system_calls(self) -> bytes | None:
         """The filter of code in jails, in classic BPF; None where nobody has put this machine's
         system calls into a table."""
+        ...
+
+    def policy(self, spec: JailSpec, *, forked: bool) -> Policy:
+        """The rules of such a session.
+
+        Args:
+            forked: in a template's jail; else in one of its own.
+        """
         ...
 
     async def launch_template(self, spec: TemplateSpec, system_calls: bytes) -> BwrapJail:

@@ -46,6 +46,7 @@ from nsmd.jail.starting import (
     start_error,
 )
 from nsmd.jail.user import JailUser
+from nsmd.policy import POLICY_PATH, MountRule, Policy, jail_variables, policy_of
 from nsmd.values import (
     Environment,
     JailSpec,
@@ -157,19 +158,42 @@ class BwrapLauncher:
 
     async def launch(self, spec: JailSpec) -> BwrapJail:
         """See `Launcher`."""
-        environment = spec.environment
-        return await self._launch(
+        environment, policy = spec.environment, self.policy(spec, forked=False)
+        jail = await self._launch(
             Plan(
                 command=agent_command(environment, self.limits.of_interpreters(environment)),
                 arguments=partial(session_arguments, sizes=spec.sizes),
                 channel=socket.SOCK_STREAM,
                 binds=environment.binds,
                 path=environment.path,
-                variables=environment.variables,
+                variables=jail_variables(environment, spec.network),
                 project=spec.project,
-                programs={AGENT_PATH: await self._agent(environment)},
+                programs={
+                    AGENT_PATH: await self._agent(environment),
+                    POLICY_PATH: policy.as_text().encode(),
+                },
                 system_calls=self.system_calls,
             )
+        )
+        jail.policy = policy
+        return jail
+
+    def policy(self, spec: JailSpec, *, forked: bool) -> Policy:
+        """See `ColdLauncher`."""
+        host = self._scanned_host()
+        made = (*(path for path, _ in SYNTHETIC_FILES), POLICY_PATH, AGENT_PATH)
+        if forked:
+            made = (*made, TEMPLATE_PATH, FILTER_PATH)
+        base = ("/usr", *host.directories, *host.etc)
+        return policy_of(
+            spec,
+            self.limits,
+            "forked" if forked else "cold",
+            shown=[
+                *(MountRule(path=path, kind="bind", source=path) for path in base),
+                *(MountRule(path=path, kind="file") for path in made),
+            ],
+            filtered=forked or self.system_calls is not None,
         )
 
     async def launch_template(self, spec: TemplateSpec, system_calls: bytes) -> BwrapJail:
@@ -196,6 +220,7 @@ class BwrapLauncher:
                     AGENT_PATH: self._agent_source or await self._agent_code.for_python(python),
                     TEMPLATE_PATH: await self._template_code.for_python(python),
                     FILTER_PATH: system_calls,
+                    POLICY_PATH: b"",  # each fork mounts its own over it
                 },
                 speaker=f"template{imports}",
             )
@@ -229,12 +254,10 @@ class BwrapLauncher:
             filter_fd = None
             if plan.system_calls is not None:
                 filter_fd = memory_file(plan.system_calls, theirs)
-            if self._host is None:
-                self._host = scan_host()
             arguments = self._arguments(
                 plan,
                 JailContent(
-                    host=self._host,
+                    host=self._scanned_host(),
                     mounts=mounts,
                     files=files,
                     path=plan.path,
@@ -293,6 +316,12 @@ class BwrapLauncher:
             source = directory if program.binds_descriptors else path
             mounts.append(Mount(source=source, target=plan.project.mount_point))
         return mounts
+
+    def _scanned_host(self) -> HostSystem:
+        """What of the host's root directory jails show."""
+        if self._host is None:
+            self._host = scan_host()
+        return self._host
 
     def _program(self) -> Bubblewrap:
         """bwrap, asked once what it can do; one that gets installed later is found."""

@@ -13,6 +13,7 @@ from contextlib import suppress
 import trio
 
 from nsmd.jail.processtree import kill_group, kill_tree
+from nsmd.policy import Policy
 
 STDERR_LIMIT_BYTES = 64 * 1024
 """Enough for bwrap's line or an agent's traceback."""
@@ -35,6 +36,9 @@ class BwrapJail:
         pid, pidfd: of the jail's PID 1; the descriptor is owned from now on.
         channel: the supervisor's end of the agent's socket; owned from now on.
         stderr_fd: from `make_stderr`; owned from now on.
+
+    Attributes:
+        policy: as in `Jail`; None in a template's.
     """
 
     def __init__(
@@ -54,6 +58,7 @@ class BwrapJail:
         self._released = False
         self._ended = False
         self._waiting = trio.Lock()
+        self.policy: Policy | None = None
 
     def __repr__(self) -> str:
         state = "released" if self._released else "ended" if self._ended else "running"

@@ -11,6 +11,7 @@ from nsmd.jail.artifact import ArtifactLauncher
 from nsmd.jail.interface import Jail
 from nsmd.jail.launcher import BwrapLauncher
 from nsmd.jail.process import BwrapJail
+from nsmd.policy import Policy
 from nsmd.values import JailSpec, SessionLimits, TemplateSpec
 
 
@@ -38,6 +39,10 @@ class LauncherRouter:
     def system_calls(self) -> bytes | None:
         """See `ColdLauncher`."""
         return self._bwrap.system_calls
+
+    def policy(self, spec: JailSpec, *, forked: bool) -> Policy:
+        """See `ColdLauncher`."""
+        return self._launcher(spec).policy(spec, forked=forked)
 
     async def prepare(self, spec: JailSpec) -> None:
         """See `Launcher`."""

@@ -21,11 +21,13 @@ import trio
 
 from nsm.wire.errors import NsmError
 from nsmd.headtail import HeadTail
+from nsmd.jail.handover import Handover, hand_over
 from nsmd.jail.process import end_starter, wait_for_starter
 from nsmd.jail.processtree import open_descendant
 from nsmd.jail.projectdir import open_project
 from nsmd.jail.starting import open_info_pipe, read_child_pid, spawn, with_limits
 from nsmd.jail.user import JailUser
+from nsmd.policy import Policy, jail_variables
 from nsmd.values import JailSpec, SessionLimits
 from sandbox_agent import FrameReader, encode_frame
 
@@ -52,13 +54,14 @@ class RunOnlyJail:
         scope: cancelling it ends the task.
     """
 
-    __slots__ = ("_ended_fd", "_released", "_scope", "_socket")
+    __slots__ = ("_ended_fd", "_released", "_scope", "_socket", "policy")
 
     def __init__(self, channel: socket.socket, ended_fd: int, scope: trio.CancelScope) -> None:
         self._socket = channel
         self._ended_fd = ended_fd
         self._scope = scope
         self._released = False
+        self.policy: Policy | None = None
 
     def __repr__(self) -> str:
         return f"<RunOnlyJail{' released' if self._released else ''}>"
@@ -101,6 +104,7 @@ class RunOnlyJail:
 
 async def start_run_only(
     spec: JailSpec,
+    policy: Policy,
     user: JailUser,
     variables: Mapping[str, str],
     limits: SessionLimits,
@@ -109,6 +113,7 @@ async def start_run_only(
     """A session of an environment that has none: it takes executions, each in a fresh jail.
 
     Args:
+        policy: of its executions.
         user: as whom jails run.
         variables: of the program's environment, but for the project's place.
         limits: of all sessions.
@@ -126,10 +131,11 @@ async def start_run_only(
         owned.enter_context(agent_end)
         ended_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         owned.callback(os.close, ended_fd)
-        task = _Standin(spec, user, variables, limits, agent_end, os.dup(ended_fd))
+        task = _Standin(spec, policy, user, variables, limits, agent_end, os.dup(ended_fd))
         owned.pop_all()
     nursery.start_soon(task.run)
     jail = RunOnlyJail(channel, ended_fd, task.scope)
+    jail.policy = policy
     try:
         await trio.lowlevel.wait_readable(channel)
     except BaseException:
@@ -152,6 +158,7 @@ class _Standin:
     def __init__(
         self,
         spec: JailSpec,
+        policy: Policy,
         user: JailUser,
         variables: Mapping[str, str],
         limits: SessionLimits,
@@ -161,6 +168,7 @@ class _Standin:
         assert spec.environment.artifact is not None
         self.scope = trio.CancelScope()
         self._spec = spec
+        self._policy = policy
         self._artifact = spec.environment.artifact
         self._user = user
         self._variables = variables
@@ -237,19 +245,14 @@ class _Standin:
 
     def _start(self, stdin: int, stdout: int, stderr: int, info_end: int) -> _Started:
         """Start the artifact's program."""
-        variables = dict(self._variables)
-        inherited: list[int] = []
         with ExitStack() as owned:
-            if self._spec.project is not None:
-                path, directory = open_project(self._user, self._spec.project)
-                owned.callback(os.close, directory)
-                variables["PROJECT_DIR"] = path
-                if self._artifact.schema > 0:
-                    variables["NSM_PROJECT_FD"] = str(directory)
-                    inherited.append(directory)
-            if self._artifact.schema > 0:
-                variables["NSM_INFO_FD"] = str(info_end)
-                inherited.append(info_end)
+            given = Handover(
+                project=self._spec.project,
+                info_end=info_end,
+                policy=self._policy.as_text().encode(),
+                code_variables=jail_variables(self._spec.environment, self._spec.network),
+            )
+            variables, inherited = hand_over(self._artifact, self._user, given, owned)
             command = [os.path.realpath(self._artifact.run)]  # as `ArtifactLauncher` does
             starter = spawn(
                 self._user,
@@ -258,7 +261,7 @@ class _Standin:
                 stdout=stdout,
                 stderr=stderr,
                 inherited=inherited,
-                variables=variables,
+                variables={**self._variables, **variables},
             )
         return _Started(starter=starter, tells=self._artifact.schema > 0)
 

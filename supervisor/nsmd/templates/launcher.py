@@ -7,14 +7,17 @@ import platform
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 import trio
 
 from nsm.wire.errors import StartFailedError
 from nsmd.jail import BwrapLauncher, ColdLauncher, Jail, Launcher, open_router
 from nsmd.jail.failure import exhausted
-from nsmd.templates.spec import request_for, template_of, why_unforkable
+from nsmd.policy import Policy
+from nsmd.templates.spec import MAX_REQUEST_BYTES, request_for, template_of, why_unforkable
 from nsmd.templates.template import (
+    ForkedJail,
     ForkEndedError,
     ShortageError,
     Template,
@@ -74,6 +77,7 @@ class TemplateLauncher:
         nursery: trio.Nursery,
     ) -> None:
         self._cold = cold
+        self._asked = lru_cache(MAX_TEMPLATES)(self._ask_for)
         self._system_calls = system_calls
         self._nursery = nursery
         self._lines: dict[TemplateSpec, _Line] = {}
@@ -124,17 +128,21 @@ class TemplateLauncher:
         """
         if reason := why_unforkable(spec):
             return reason
+        request, policy = self._asked(spec)
+        if len(request) > MAX_REQUEST_BYTES:
+            return f"its variables and rules take more than {MAX_REQUEST_BYTES} bytes"
         line = self._line(template_of(spec))
         if trio.current_time() < line.retry_s:
             return line.reason
         failures = line.failures
         try:
-            jail = await self._fork(line, spec)
+            jail = await self._fork(line, spec, request)
         except ShortageError as error:
             raise exhausted(OSError(0, str(error))) from error
         except (TemplateError, StartFailedError) as error:
             return self._failed(line, failures, error)
         line.failures = 0
+        jail.policy = policy
         return jail
 
     @staticmethod
@@ -153,8 +161,12 @@ class TemplateLauncher:
             line.reason = reason
         return reason
 
-    async def _fork(self, line: _Line, spec: JailSpec) -> Jail:
-        request = request_for(spec, self._cold.limits)
+    def _ask_for(self, spec: JailSpec) -> tuple[bytes, Policy]:
+        """What a template is asked for such a session; the same each time."""
+        policy = self._cold.policy(spec, forked=True)
+        return request_for(spec, self._cold.limits, policy), policy
+
+    async def _fork(self, line: _Line, spec: JailSpec, request: bytes) -> ForkedJail:
         template = await self._template(line, template_of(spec))
         try:
             return await template.fork(request)

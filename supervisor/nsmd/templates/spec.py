@@ -6,11 +6,15 @@ import json
 
 from nsmd.hostpaths import is_within
 from nsmd.jail.arguments import HOSTNAME
-from nsmd.policy import session_file_systems
+from nsmd.policy import Policy, jail_variables, session_file_systems
 from nsmd.values import JailSpec, SessionLimits, TemplateSpec
 
 MAX_VARIABLES_BYTES = 32 * 1024
 """Of an environment's variables in one request, which is one message to the template."""
+
+
+MAX_REQUEST_BYTES = 64 * 1024
+"""What a template takes in one message."""
 
 
 def template_of(spec: JailSpec) -> TemplateSpec:
@@ -31,7 +35,8 @@ def template_of(spec: JailSpec) -> TemplateSpec:
 
 def why_unforkable(spec: JailSpec) -> str | None:
     """Why such a session has to have a jail of its own; None if it may be a fork."""
-    if len(json.dumps(spec.environment.variables)) > MAX_VARIABLES_BYTES:
+    variables = jail_variables(spec.environment, spec.network)
+    if len(json.dumps(variables)) > MAX_VARIABLES_BYTES:
         return f"its variables take more than {MAX_VARIABLES_BYTES} bytes"
     artifact = spec.environment.artifact
     if artifact is not None and artifact.template_run is None:
@@ -52,8 +57,12 @@ def why_unforkable(spec: JailSpec) -> str | None:
     return None
 
 
-def request_for(spec: JailSpec, limits: SessionLimits) -> bytes:
-    """What the template is asked (`docs/agent-protocol.md`, Templates)."""
+def request_for(spec: JailSpec, limits: SessionLimits, policy: Policy) -> bytes:
+    """What the template is asked (`docs/agent-protocol.md`, Templates).
+
+    Args:
+        policy: of the session, which finds it in a file.
+    """
     environment = spec.environment
     programs = {environment.interpreter: environment.program} if environment.program else {}
     return json.dumps(
@@ -64,6 +73,7 @@ def request_for(spec: JailSpec, limits: SessionLimits) -> bytes:
             "hostname": HOSTNAME,
             "limits": limits.of_interpreters(environment),
             # Not the template's: its other forks may be another client's.
-            "variables": dict(environment.variables),
+            "variables": dict(jail_variables(environment, spec.network)),
+            "policy": policy.as_text(),
         }
     ).encode()

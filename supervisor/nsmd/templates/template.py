@@ -20,6 +20,7 @@ import trio
 from nsmd.jail import ColdLauncher
 from nsmd.jail.failure import EXHAUSTED
 from nsmd.jail.process import BwrapJail
+from nsmd.policy import Policy
 from nsmd.values import TemplateSpec
 
 FORK_TIMEOUT_S = 10.0
@@ -78,13 +79,14 @@ class ForkedJail:
         pid: the same process, on the host.
     """
 
-    __slots__ = ("_pid", "_pidfd", "_released", "_socket")
+    __slots__ = ("_pid", "_pidfd", "_released", "_socket", "policy")
 
     def __init__(self, channel: socket.socket, pidfd: int, pid: int) -> None:
         self._socket = channel
         self._pidfd = pidfd
         self._pid = pid
         self._released = False
+        self.policy: Policy | None = None
 
     def __repr__(self) -> str:
         return f"<ForkedJail pid={self._pid}{' released' if self._released else ''}>"
