@@ -1,24 +1,33 @@
-"""A trio loop beside the tests, which keeps a launcher of forks from one test to the next."""
+"""A trio loop beside the tests, which keeps launchers and sessions from one test to the next."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Awaitable, Callable, Hashable
 from contextlib import AbstractAsyncContextManager
-from typing import TypeVar, TypeVarTuple
+from dataclasses import dataclass
+from typing import Any, TypeVar, TypeVarTuple, cast
 
 import trio
-
-from nsmd.jail import Launcher
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
+Opened = Callable[[], AbstractAsyncContextManager[T]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    key: Hashable
+    value: object
+    release: trio.Event
+    released: trio.Event
+
 
 class Background:
-    """Runs coroutines for blocking tests, and holds the launcher that was asked for last.
+    """Runs coroutines for blocking tests, and keeps what they have opened.
 
-    Resources: a thread, and what the launcher has started, until `close`.
+    Resources: a thread, and what is kept, until `close`.
     """
 
     def __init__(self) -> None:
@@ -26,11 +35,7 @@ class Background:
         self._thread = threading.Thread(target=trio.run, args=(self._main,))
         self._thread.start()
         self._started.wait()
-        self._key: Hashable = None
-        self._release = trio.Event()
-        self._released = trio.Event()
-        self._released.set()
-        self._launcher: Launcher | None = None
+        self._kept: dict[str, _Kept] = {}
 
     async def _main(self) -> None:
         self._token = trio.lowlevel.current_trio_token()
@@ -38,39 +43,49 @@ class Background:
         async with trio.open_nursery() as self._nursery:
             self._started.set()
             await self._end.wait()
-            self._nursery.cancel_scope.cancel()
+            await self._drop(0)
 
     def run(self, function: Callable[[*Ts], Awaitable[T]], *arguments: *Ts) -> T:
         """Call it in the loop and wait for what it returns or raises."""
         return trio.from_thread.run(function, *arguments, trio_token=self._token)
 
     def close(self) -> None:
-        """End the loop and all that was started in it."""
+        """End the loop and all that is kept in it."""
         self._token.run_sync_soon(self._end.set)
         self._thread.join()
 
-    async def launcher(
-        self, key: Hashable, opened: Callable[[], AbstractAsyncContextManager[Launcher]]
-    ) -> Launcher:
-        """The launcher of that key, opened unless it was asked for last."""
-        held = self._launcher
-        if held is None or key != self._key:
-            self._release.set()
-            await self._released.wait()
-            self._key = key
-            held = self._launcher = await self._nursery.start(self._hold, opened)
-        return held
+    async def kept(self, place: str, key: Hashable, opened: Opened[T]) -> T:
+        """What is kept there, opened anew unless it was opened for the same key.
 
+        What was opened after it is closed before it: that may depend on it.
+        """
+        held = self._kept.get(place)
+        if held is None or held.key != key:
+            await self.drop(place)
+            held = cast("_Kept", await self._nursery.start(self._hold, key, opened))
+            self._kept[place] = held
+        return cast("T", held.value)
+
+    async def drop(self, place: str) -> None:
+        """Close what is kept there, if anything is."""
+        if place in self._kept:
+            await self._drop(list(self._kept).index(place))
+
+    async def _drop(self, first: int) -> None:
+        for place in reversed(list(self._kept)[first:]):
+            held = self._kept.pop(place)
+            held.release.set()
+            await held.released.wait()
+
+    @staticmethod
     async def _hold(
-        self,
-        opened: Callable[[], AbstractAsyncContextManager[Launcher]],
-        task_status: trio.TaskStatus[Launcher],
+        key: Hashable, opened: Opened[Any], task_status: trio.TaskStatus[_Kept]
     ) -> None:
-        self._release, self._released = trio.Event(), trio.Event()
-        released = self._released
+        released = trio.Event()
         try:
-            async with opened() as launcher:
-                task_status.started(launcher)
-                await self._release.wait()
+            async with opened() as value:
+                held = _Kept(key, value, trio.Event(), released)
+                task_status.started(held)
+                await held.release.wait()
         finally:
             released.set()

@@ -7,7 +7,7 @@ from collections.abc import Generator
 import pytest
 
 from isolation.background import Background
-from isolation.harness import Probe
+from isolation.rooms import Prober
 from isolation.stage import CANARY, CANARY_VARIABLE, Stage, open_stage
 from nsmd.values import Environment
 from realjail import environments
@@ -41,17 +41,13 @@ def background() -> Generator[Background, None, None]:
         made.close()
 
 
-@pytest.fixture
-def environment(probe: Probe, untouched: Stage, known: dict[str, Environment]) -> Environment:
-    """What a probe runs in."""
-    if not getattr(untouched, probe.needs):
-        pytest.skip(f"not here: {probe.needs} on the host")
-    found = known[probe.interpreter]
-    if found.problem is not None:
-        pytest.skip(f"{probe.interpreter} is missing: {found.problem}")
-    return found
+@pytest.fixture(scope="module")
+def prober(background: Background) -> Prober:
+    return Prober(background)
 
 
-@pytest.fixture
-def secret_in_our_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(CANARY_VARIABLE, CANARY)
+@pytest.fixture(scope="module")
+def secret_in_our_environment() -> Generator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(CANARY_VARIABLE, CANARY)
+        yield

@@ -2,15 +2,46 @@
 
 from __future__ import annotations
 
-from isolation import probes_calls, probes_files, probes_privileges, probes_processes
-from isolation.harness import Probe
+import platform
+from collections.abc import Sequence
 
-PROBES = (
+from isolation import probes_calls, probes_files, probes_privileges, probes_processes
+from isolation.probe import GROUPS, Group, Kind, Probe
+from nsmd.jail.seccomp import filter_program
+
+ALL = (
     *probes_files.PROBES,
     *probes_processes.PROBES,
     *probes_privileges.PROBES,
     *probes_calls.PROBES,
 )
+
+PROBES = tuple(
+    probe for probe in ALL if not (probe.filtered and filter_program(platform.machine()) is None)
+)
+"""Those that can hold on this machine."""
+
+
+def by_weakness(kind: Kind, probes: Sequence[Probe] = PROBES) -> list[Probe]:
+    """In an order in which those that share a weakened jail follow each other.
+
+    It is the same in every process: workers compare it.
+    """
+    groups: dict[tuple[int, str, bool], list[Probe]] = {}
+    for probe in probes:
+        key = (id(probe.weakness_of(kind)), probe.place, probe.spoils)
+        groups.setdefault(key, []).append(probe)
+    return [probe for group in groups.values() for probe in group]
+
+
+def sharing(kind: Kind, probe: Probe) -> list[Probe]:
+    """All probes with the same weakness."""
+    return [other for other in PROBES if other.weakness_of(kind) is probe.weakness_of(kind)]
+
+
+def groups_of(probes: Sequence[Probe] = PROBES) -> list[Group]:
+    """Those that have probes."""
+    return [group for group in GROUPS if any(probe.group == group for probe in probes)]
 
 
 def named(probe: Probe) -> str:

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
-import platform
 
-from isolation.harness import Probe, Weakness
+from isolation.probe import NUMBERS, Probe
 from isolation.stage import Stage
-from isolation.weaken import NO_FILTER, Arguments, both, without, without_mounts
-from nsmd.jail import syscalls
-from nsmd.jail.seccomp import REFUSALS, filter_program
-
-NUMBERS = {"x86_64": syscalls.X86_64, "aarch64": syscalls.AARCH64}.get(platform.machine(), {})
+from isolation.weaken import (
+    NO_FILTER,
+    UNFILTERED,
+    UNFILTERED_FORK,
+    Arguments,
+    Weakness,
+    both,
+    without,
+    without_mounts,
+)
+from nsmd.jail.seccomp import REFUSALS
 
 _REFUSED = [
     (name, NUMBERS[name], refusal.error)
@@ -20,18 +25,16 @@ _REFUSED = [
     if name in NUMBERS
 ]
 
-_UNFILTERED = Weakness(arguments=without("--seccomp"))
-_UNFILTERED_FORK = Weakness(template=NO_FILTER)
-
 
 def _shows_keys(words: Arguments, _: Stage) -> Arguments:
     place = words.index("/proc/keys")
     return [*words[: place - 2], *words[place + 1 :]]
 
 
-ALL = (
+PROBES = (
     Probe(
         name="system-calls",
+        group="kernel",
         source="attacks.md, groups: keyrings, bpf, perf, userfaultfd, io_uring, open_by_handle_at",
         code=f"""
 calls = json.loads({json.dumps(_REFUSED)!r})
@@ -46,11 +49,13 @@ def refusal(number):
     return os.read(reader, 1)[0]
 verdict([name for name, number, error in calls if refusal(number) != error])
 """,
-        weakness=_UNFILTERED,
-        fork_weakness=_UNFILTERED_FORK,
+        weakness=UNFILTERED,
+        fork_weakness=UNFILTERED_FORK,
+        filtered=True,
     ),
     Probe(
         name="arguments-of-system-calls",
+        group="kernel",
         source="CVE-2019-10063 (upper half of an ioctl); template-fork.md T4 (vsock), T10 (leases)",
         code=f"""
 import fcntl, signal
@@ -90,11 +95,13 @@ ways = {{
 }}
 verdict([name for name, way in ways.items() if attempt(way)])
 """,
-        weakness=_UNFILTERED,
-        fork_weakness=_UNFILTERED_FORK,
+        weakness=UNFILTERED,
+        fork_weakness=UNFILTERED_FORK,
+        filtered=True,
     ),
     Probe(
         name="limits-of-the-agent",
+        group="agent",
         finding=8,
         source="template-fork.md, 4: prlimit of the same user ends an agent, dumpable or not",
         code="""
@@ -105,11 +112,13 @@ class Limits(ctypes.Structure):
 done = libc.prlimit(1, resource.RLIMIT_CORE, ctypes.byref(Limits(0, 0)), None) == 0
 verdict(done and "set a limit of PID 1")
 """,
-        weakness=_UNFILTERED,
-        fork_weakness=_UNFILTERED_FORK,
+        weakness=UNFILTERED,
+        fork_weakness=UNFILTERED_FORK,
+        filtered=True,
     ),
     Probe(
         name="host-keys",
+        group="kernel",
         source="attacks.md, groups: keyrings; /proc/keys names them whatever the namespace",
         needs="key",
         code=f"""
@@ -123,8 +132,6 @@ verdict([word for word in (named, found) if word])
 """,
         weakness=Weakness(arguments=both(without("--seccomp"), _shows_keys)),
         fork_weakness=Weakness(template=NO_FILTER + without_mounts("/proc/keys")),
+        filtered=True,
     ),
 )
-
-PROBES = ALL if filter_program(platform.machine()) is not None else ()
-"""None where there is no filter."""

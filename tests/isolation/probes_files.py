@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from isolation.harness import Probe, Weakness
+from isolation.probe import Probe
 from isolation.stage import Stage
-from isolation.weaken import Arguments, both, with_more, without
+from isolation.weaken import Arguments, Weakness, both, with_more, without
 
 
 def _writable_project(words: Arguments, _: Stage) -> Arguments:
@@ -23,6 +23,7 @@ _HOST_DIRECTORY = Weakness(
 PROBES = (
     Probe(
         name="host-directory",
+        group="files",
         source="attacks.md, groups: host files by path, link, /proc/*/root, magic links",
         code="""
 ways = ["", "/proc/self/root", "/proc/1/root", "/proc/self/cwd/..", "/proc/thread-self/root"]
@@ -33,8 +34,9 @@ verdict([way for way in ways if attempt(os.stat, way + STAGE["secret"])])
     ),
     Probe(
         name="host-directory-from-bash",
+        group="files",
         source="attacks.md, groups: host files by path",
-        interpreter="bash",
+        language="bash",
         code="""
 found=; for way in "" /proc/self/root /proc/1/root; do
   if [ -e "$way$SECRET" ] || cat "$way$SECRET" 2>/dev/null; then found="$found $way$SECRET"; fi
@@ -44,8 +46,9 @@ done; verdict "$found"
     ),
     Probe(
         name="host-directory-from-node",
+        group="files",
         source="attacks.md, groups: host files by path",
-        interpreter="node",
+        language="node",
         code="""
 verdict(['', '/proc/self/root', '/proc/1/root']
   .filter((way) => require('fs').existsSync(way + STAGE.secret)).join(' '))
@@ -54,6 +57,7 @@ verdict(['', '/proc/self/root', '/proc/1/root']
     ),
     Probe(
         name="top-level",
+        group="files",
         source="issue 2: nothing of the host but /usr",
         code="""
 shown = {"bin", "sbin", "lib", "lib32", "lib64", "libx32", "usr", "etc", "run", "proc", "dev"}
@@ -67,6 +71,7 @@ verdict(sorted(more))
     ),
     Probe(
         name="etc",
+        group="files",
         source="issue 2: of /etc what /usr needs, the rest synthetic",
         code="""
 shown = {"alternatives", "ca-certificates", "crypto-policies", "fonts", "ld.so.cache"}
@@ -80,6 +85,7 @@ verdict(sorted(more) + private + people)
     ),
     Probe(
         name="run",
+        group="supervisor",
         source="attacks.md finding 5: sockets that are visible can be connected",
         finding=5,
         code="""
@@ -93,6 +99,7 @@ verdict([name for name in attempt(os.listdir, "/run") or [] if name != "nsm"]
     ),
     Probe(
         name="devices",
+        group="devices",
         source="attacks.md, groups: devices, terminals",
         code="""
 shown = {"core", "fd", "full", "null", "ptmx", "pts", "random", "shm", "stderr", "stdin"}
@@ -108,6 +115,7 @@ verdict(sorted(more) + os.listdir("/dev/shm"))
     ),
     Probe(
         name="controlling-terminal",
+        group="devices",
         source="CVE-2017-5226: characters pushed into the terminal of whoever started the jail",
         code="""
 verdict(attempt(os.open, "/dev/tty", os.O_RDWR) is not None and "/dev/tty opens")
@@ -116,6 +124,7 @@ verdict(attempt(os.open, "/dev/tty", os.O_RDWR) is not None and "/dev/tty opens"
     ),
     Probe(
         name="writable-places",
+        group="files",
         source="attacks.md finding 6: / and /dev are writable file systems in memory",
         finding=6,
         code="""
@@ -142,6 +151,7 @@ verdict(sorted({p for p in places if writable(p)} ^ {"/workspace", "/tmp", "/dev
     ),
     Probe(
         name="sizes",
+        group="resources",
         source="attacks.md finding 6: --size of /tmp does not hold for /dev/shm",
         finding=6,
         code="""
@@ -178,6 +188,7 @@ space["make_file_systems"] = lambda sizes: make_file_systems({p: 2 * n for p, n 
     ),
     Probe(
         name="project-write",
+        group="project",
         source="attacks.md, groups: project write protection",
         code="""
 path = "/project/data"
@@ -193,7 +204,7 @@ ways = {
     "link": lambda: os.link(path, "/project/hard"),
     "unlink": lambda: os.unlink(path),
     "through /proc": lambda: os.open("/proc/self/cwd/../project/data", os.O_RDWR),
-    "reopened": lambda: os.open(f"/proc/self/fd/{os.open(path, os.O_RDONLY)}", os.O_WRONLY),
+    "reopened": lambda: os.open(f"/proc/self/fd/{opened.fileno()}", os.O_WRONLY),
 }
 def works(way):
     try:
@@ -201,7 +212,8 @@ def works(way):
     except OSError:
         return False
     return True
-verdict([name for name, way in ways.items() if works(way)])
+with open(path) as opened:
+    verdict([name for name, way in ways.items() if works(way)])
 """,
         weakness=Weakness(
             arguments=lambda words, stage: (

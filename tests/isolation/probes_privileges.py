@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from isolation.harness import Probe, Weakness
+from isolation.probe import Probe
 from isolation.stage import Stage
 from isolation.weaken import (
     KEEPS_PRIVILEGES,
@@ -12,6 +12,7 @@ from isolation.weaken import (
     POWERFUL,
     ROOT_OF_ITS_NAMESPACES,
     Arguments,
+    Weakness,
     both,
     with_more,
     with_mount,
@@ -41,6 +42,7 @@ _NO_NETWORK_NAMESPACE = Weakness(arguments=without("--unshare-net"), template=ON
 PROBES = (
     Probe(
         name="nested-user-namespaces",
+        group="namespaces",
         finding=3,
         source="attacks.md finding 3: a nested user namespace undoes read-only binds",
         code="""
@@ -77,6 +79,7 @@ verdict(made or (program is not None and program.returncode == 0 and "unshare(1)
     ),
     Probe(
         name="more-namespaces",
+        group="namespaces",
         finding=3,
         source="attacks.md finding 3: mount, PID, network and other namespaces need no more",
         code="""
@@ -96,6 +99,7 @@ verdict(made + entered)
     ),
     Probe(
         name="mounts",
+        group="namespaces",
         finding=3,
         source="attacks.md, groups: namespaces and mounts, each system call old and new",
         code="""
@@ -126,6 +130,7 @@ verdict([name for name, way in ways.items() if works(way)])
     ),
     Probe(
         name="own-namespaces",
+        group="namespaces",
         source="issue 2: own user, PID, IPC, UTS, cgroup and mount namespaces, no network",
         code="""
 verdict([name for name, link in STAGE["namespaces"].items()
@@ -135,6 +140,7 @@ verdict([name for name, link in STAGE["namespaces"].items()
     ),
     Probe(
         name="host-name",
+        group="namespaces",
         source="issue 2: own UTS namespace",
         code="""
 verdict(os.uname().nodename != "nsm" and os.uname().nodename)
@@ -150,6 +156,7 @@ space["socket"].sethostname = lambda name: None
     ),
     Probe(
         name="capabilities",
+        group="privileges",
         source="issue 2: no capabilities",
         place="agent",
         code="""
@@ -162,6 +169,7 @@ verdict([name for name, bits in sets if int(bits, 16)])
     ),
     Probe(
         name="no-new-privileges",
+        group="privileges",
         source="attacks.md, groups: capabilities, no_new_privs, seccomp state",
         place="agent",
         code="""
@@ -180,6 +188,7 @@ verdict(values["NoNewPrivs"] != "1" and "NoNewPrivs is " + values["NoNewPrivs"])
     ),
     Probe(
         name="become-root",
+        group="privileges",
         finding=2,
         source="attacks.md finding 2: root is no jailer",
         code="""
@@ -202,6 +211,7 @@ verdict(broken + [f"uid {id}" for id in (os.getuid(), os.getgid()) if id == 0])
     ),
     Probe(
         name="kernel-settings",
+        group="kernel",
         finding=2,
         source="attacks.md finding 2: as host root, a jail writes /proc/sys/kernel/core_pattern",
         code="""
@@ -224,6 +234,7 @@ verdict([n for n in names if attempt(os.open, f"/proc/{n}", os.O_WRONLY) is not 
     ),
     Probe(
         name="host-loopback",
+        group="network",
         source="attacks.md, groups: network (loopback)",
         code="""
 def connect(family, address):
@@ -238,8 +249,9 @@ verdict([place for place in places if attempt(connect, socket.AF_INET, place)])
     ),
     Probe(
         name="host-loopback-from-bash",
+        group="network",
         source="attacks.md, groups: network (loopback)",
-        interpreter="bash",
+        language="bash",
         code="""
 port=$(printf '%d' "$TCP_PORT"); found=
 if (exec 9<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null; then found="connected to $port"; fi
@@ -249,6 +261,7 @@ verdict "$found"
     ),
     Probe(
         name="abstract-sockets",
+        group="network",
         finding=5,
         source="attacks.md finding 5: only the network namespace stops abstract sockets",
         code="""
@@ -262,6 +275,7 @@ verdict(attempt(connect) and "connected")
     ),
     Probe(
         name="path-sockets",
+        group="network",
         finding=5,
         source="attacks.md finding 5: a socket under any visible bind can be connected",
         code="""
@@ -275,6 +289,7 @@ verdict(attempt(connect) and "connected")
     ),
     Probe(
         name="interfaces",
+        group="network",
         source="issue 2: no network",
         code="""
 with open("/proc/net/dev") as file:
@@ -287,6 +302,7 @@ verdict([name for name in names if name != "lo"] + listeners)
     ),
     Probe(
         name="raw-sockets",
+        group="network",
         source="attacks.md, groups: network (raw and odd families)",
         code="""
 kinds = {"packet": (socket.AF_PACKET, socket.SOCK_RAW), "raw": (socket.AF_INET, socket.SOCK_RAW)}

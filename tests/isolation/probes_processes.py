@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from isolation.harness import Probe, Weakness
+from isolation.probe import Language, Probe
 from isolation.stage import CANARY, CANARY_VARIABLE
-from isolation.weaken import both, with_more, without, without_mounts
-from nsmd.values import Interpreter
+from isolation.weaken import Weakness, both, with_more, without, without_mounts
 
 _WRAPPED_AGENT = b"""
 import sys
@@ -42,7 +41,7 @@ _DUMPABLE = Weakness(agent=_dumpable)
 _GENEROUS = Weakness(agent=_generous)
 _TALKATIVE = Weakness(environment={CANARY_VARIABLE: CANARY})
 
-_OWN_DESCRIPTORS: tuple[tuple[Interpreter, str], ...] = (
+_OWN_DESCRIPTORS: tuple[tuple[Language, str], ...] = (
     (
         "python",
         """
@@ -78,6 +77,7 @@ esac; done; verdict "$found"
 PROBES = (
     Probe(
         name="host-processes",
+        group="processes",
         source="attacks.md, groups: processes (host PIDs)",
         code="""
 def arguments(pid):
@@ -97,6 +97,7 @@ verdict([pid for pid in pids if STAGE["canary"] in arguments(pid)])
     ),
     Probe(
         name="canary-in-proc",
+        group="environment",
         finding=4,
         source="attacks.md finding 4: /proc/1/environ and cmdline are bwrap's own",
         place="agent",
@@ -125,6 +126,7 @@ verdict(found)
     ),
     Probe(
         name="canary-in-environment",
+        group="environment",
         source="attacks.md, groups: environment and command lines",
         code="""
 known = {"HOME", "LANG", "LOGNAME", "PATH", "PWD", "TERM", "TMPDIR", "USER"}
@@ -136,8 +138,9 @@ verdict([n for n, v in os.environ.items() if n not in known or STAGE["canary"] i
     ),
     Probe(
         name="canary-in-environment-of-bash",
+        group="environment",
         source="attacks.md, groups: environment and command lines",
-        interpreter="bash",
+        language="bash",
         code="""
 verdict "$(export -p | grep -Ev ' (HOME|LANG|LOGNAME|OLDPWD|PATH|PWD|SHLVL|TERM|TMPDIR|USER)(=|$)')"
 """,
@@ -145,6 +148,7 @@ verdict "$(export -p | grep -Ev ' (HOME|LANG|LOGNAME|OLDPWD|PATH|PWD|SHLVL|TERM|
     ),
     Probe(
         name="inherited-descriptors",
+        group="descriptors",
         finding=5,
         source="attacks.md finding 5: bwrap passes every inheritable descriptor (CVE-2024-21626)",
         place="agent",
@@ -165,17 +169,19 @@ space["Session"]._keep_only = lambda self, fd: os.dup2(fd, space["SESSION_FD"])
     ),
     *(
         Probe(
-            name=f"descriptors-of-{interpreter}",
+            name=f"descriptors-of-{language}",
+            group="descriptors",
             finding=5,
             source="interpreters.md: interpreters never inherit the agent's descriptors",
-            interpreter=interpreter,
+            language=language,
             code=code,
             weakness=_GENEROUS,
         )
-        for interpreter, code in _OWN_DESCRIPTORS
+        for language, code in _OWN_DESCRIPTORS
     ),
     Probe(
         name="agent-from-python",
+        group="agent",
         finding=8,
         source="attacks.md finding 8: a child reaches its parent through /proc/PPID and ptrace",
         code="""
@@ -212,9 +218,10 @@ verdict([name for name, way in ways.items() if attempt(way)])
     ),
     Probe(
         name="agent-from-bash",
+        group="agent",
         finding=8,
         source="attacks.md finding 8",
-        interpreter="bash",
+        language="bash",
         code="""
 found=; ls /proc/1/fd >/dev/null 2>&1 && found="$found fd"
 cat /proc/1/environ >/dev/null 2>&1 && found="$found environ"
@@ -225,9 +232,10 @@ verdict "$found"
     ),
     Probe(
         name="agent-from-node",
+        group="agent",
         finding=8,
         source="attacks.md finding 8",
-        interpreter="node",
+        language="node",
         code="""
 verdict(['fd', 'root', 'task/1/fd'].filter((name) => {
   try { return require('fs').readdirSync('/proc/1/' + name).length >= 0; } catch { return false; }
@@ -237,6 +245,7 @@ verdict(['fd', 'root', 'task/1/fd'].filter((name) => {
     ),
     Probe(
         name="parent-death-signal",
+        group="processes",
         finding=1,
         source="attacks.md finding 1: it follows the thread that started the jail",
         place="agent",

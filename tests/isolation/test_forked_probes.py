@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
 from functools import partial
 
 import pytest
 
-from isolation import probes_calls
-from isolation.background import Background
-from isolation.harness import Probe, Weakness, forking, launcher_for, run_with
-from isolation.probes import PROBES, named
+from isolation.probe import Group, Probe
+from isolation.probes import PROBES, by_weakness, groups_of, named, sharing
+from isolation.rooms import HostRoom, Prober
 from isolation.stage import Stage
-from isolation.weaken import NO_FILTER
+from isolation.weaken import UNFILTERED_FORK, Weakness
 from nsmd.values import Environment
 from realjail import needs_bwrap
 
@@ -22,68 +20,31 @@ pytestmark = [
     pytest.mark.usefixtures("secret_in_our_environment"),
 ]
 
+Known = dict[str, Environment]
 
-def weakness_of(probe: Probe) -> Weakness:
-    return probe.fork_weakness or probe.weakness
-
-
-def group_of(probe: Probe) -> tuple[str, int]:
-    return probe.place, id(weakness_of(probe))
+forked = partial(HostRoom, kind="forked")
 
 
-def grouped(probes: Iterable[Probe]) -> list[Probe]:
-    """By group, in an order that is the same in every process: workers compare it."""
-    groups: dict[tuple[str, int], list[Probe]] = {}
-    for probe in probes:
-        groups.setdefault(group_of(probe), []).append(probe)
-    return [probe for group in groups.values() for probe in group]
+@pytest.mark.parametrize("probe", PROBES, ids=named)
+def test_held(probe: Probe, untouched: Stage, known: Known, prober: Prober) -> None:
+    prober.expect("HELD", forked(stage=untouched, known=known), probe, PROBES)
 
 
-GROUPED = grouped(PROBES)
-"""Those that can be forks of the same template, one after the other."""
+@pytest.mark.parametrize("probe", by_weakness("forked"), ids=named)
+def test_detects_success(probe: Probe, spoilt: Stage, known: Known, prober: Prober) -> None:
+    room = forked(stage=spoilt, known=known, weakness=probe.weakness_of("forked"))
+    prober.expect("BROKEN: ", room, probe, sharing("forked", probe))
 
 
-async def run_forked(
-    background: Background,
-    probe: Probe,
-    stage: Stage,
-    environment: Environment,
-    weakness: Weakness | None = None,
-) -> str:
-    """The verdict of a probe in a fork of the template that the last one was a fork of, if it
-    may be."""
-    key: Hashable = (id(weakness), probe.name if probe.place == "agent" else "", stage)
-    cold = launcher_for("forked", probe, stage, weakness)
-    launcher = await background.launcher(key, partial(forking, cold))
-    return await run_with(launcher, probe, stage, environment)
+OF_OTHERS = [probe for probe in PROBES if not probe.filtered]
 
 
-@pytest.mark.parametrize("probe", GROUPED, ids=named)
-def test_held(
-    probe: Probe, untouched: Stage, environment: Environment, background: Background
-) -> None:
-    assert background.run(run_forked, background, probe, untouched, environment) == "HELD"
-
-
-@pytest.mark.parametrize("probe", GROUPED, ids=named)
-def test_detects_success(
-    probe: Probe, spoilt: Stage, environment: Environment, background: Background
-) -> None:
-    weakness = weakness_of(probe)
-    verdict = background.run(run_forked, background, probe, spoilt, environment, weakness)
-    assert verdict.startswith("BROKEN: ")
-
-
-OF_OTHERS = [probe for probe in GROUPED if probe not in probes_calls.PROBES]
-UNFILTERED = Weakness(template=NO_FILTER)
-
-
-@pytest.mark.parametrize("probe", OF_OTHERS, ids=named)
+@pytest.mark.parametrize("group", groups_of(OF_OTHERS))
 def test_held_without_the_filter(
-    probe: Probe, untouched: Stage, environment: Environment, background: Background
+    group: Group, untouched: Stage, known: Known, prober: Prober
 ) -> None:
-    verdict = background.run(run_forked, background, probe, untouched, environment, UNFILTERED)
-    assert verdict == "HELD"
+    room = forked(stage=untouched, known=known, weakness=UNFILTERED_FORK)
+    prober.all_hold(room, OF_OTHERS, group)
 
 
 TWICE = [
@@ -95,11 +56,7 @@ TWICE = [
 
 @pytest.mark.parametrize(("probe", "weakness"), TWICE)
 def test_one_layer_is_enough(
-    probe: Probe,
-    weakness: Weakness,
-    untouched: Stage,
-    environment: Environment,
-    background: Background,
+    probe: Probe, weakness: Weakness, untouched: Stage, known: Known, prober: Prober
 ) -> None:
-    verdict = background.run(run_forked, background, probe, untouched, environment, weakness)
-    assert verdict == "HELD"
+    room = forked(stage=untouched, known=known, weakness=weakness)
+    prober.expect("HELD", room, probe, [probe])

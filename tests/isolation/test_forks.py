@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from isolation.harness import WeakLauncher, Weakness, forking
 from isolation.stage import Stage, open_stage
-from isolation.weaken import POWERFUL, Arguments
+from isolation.weaken import POWERFUL, Arguments, Weakness
+from isolation.weakjails import WeakLauncher, forking
 from nsmd.templates.template import ForkedJail
 from realjail import environments, jail_spec, launched, needs_bwrap, talking_to
 

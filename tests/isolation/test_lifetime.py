@@ -12,8 +12,9 @@ from collections.abc import Iterator
 import pytest
 import trio
 
-from isolation.harness import WeakLauncher, Weakness
 from isolation.stage import Stage, open_stage
+from isolation.weaken import Weakness
+from isolation.weakjails import WeakLauncher
 from nsmd.jail import BwrapLauncher, Jail
 from nsmd.values import Environment
 from processes import ENDING_S, Watched, ended, ending, parent_of, tree

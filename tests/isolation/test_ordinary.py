@@ -10,7 +10,8 @@ import sys
 import pytest
 import trio
 
-from isolation.harness import Kind, forking
+from isolation.probe import Kind
+from isolation.weakjails import forking
 from realjail import (
     SYSTEM_PATH,
     LiveSession,

@@ -12,7 +12,8 @@ from contextlib import asynccontextmanager
 import pytest
 
 import sandbox_template
-from isolation.harness import Kind, forking
+from isolation.probe import Kind
+from isolation.weakjails import forking
 from nsmd.jail import Launcher
 from nsmd.values import Environment
 from realjail import environments, needs_bwrap, new_launcher, open_session

@@ -17,10 +17,10 @@ import trio
 
 import sandbox_template
 from isolation.background import Background
-from isolation.harness import WeakLauncher, Weakness, forking
 from isolation.probes_siblings import PRELUDE, SECRETS, Secret
 from isolation.stage import open_stage
-from isolation.weaken import without
+from isolation.weaken import Weakness, without
+from isolation.weakjails import WeakLauncher, forking
 from nsmd.jail import BwrapLauncher, Launcher
 from nsmd.limits import session_limits
 from nsmd.settings import Settings
@@ -134,7 +134,7 @@ def siblings(
     """Runs a check with two siblings; all checks' are forks of the same template."""
 
     async def with_two(check: Callable[[Siblings], Awaitable[None]]) -> None:
-        launcher = await background.launcher("siblings", partial(forking, new_launcher()))
+        launcher = await background.kept("launcher", "siblings", partial(forking, new_launcher()))
         assert isinstance(launcher, TemplateLauncher)
         async with fork_of(launcher, python) as first, fork_of(launcher, python) as second:
             await check(Siblings(first, second, launcher, python))

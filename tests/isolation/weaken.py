@@ -1,15 +1,43 @@
 """Ways to take a layer away from a throw-away jail.
 
-Changes of bwrap's arguments, and patches of our own programs, which run before their `main`.
+Changes of bwrap's arguments, and patches of our own programs, which run before their `main`. A
+weakened jail keeps user, PID and IPC namespaces of its own and runs as the same unprivileged host
+user, so that a probe that succeeds there reaches nothing but what the stage put there for it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import dataclasses
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 from isolation.stage import Stage
 
 Arguments = list[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Weakness:
+    """One layer taken away from a throw-away jail.
+
+    Probes share jails with the same one, so give one layer one name and use it again.
+
+    Attributes:
+        arguments: bwrap's arguments without it, of the session's own jail or its template's.
+        environment: given to bwrap, which should get none.
+        on_command_line: bwrap's arguments are passed there.
+        agent: makes of the agent's program one without it.
+        template: runs in the template's program before its `main`, with its names in `space`.
+        inherits: a host path of which bwrap inherits a descriptor.
+    """
+
+    arguments: Callable[[Arguments, Stage], Arguments] = lambda words, _: words
+    environment: Mapping[str, str] = dataclasses.field(default_factory=dict[str, str])
+    on_command_line: bool = False
+    agent: Callable[[bytes], bytes] | None = None
+    template: str = ""
+    inherits: Callable[[Stage], str] | None = None
+
 
 NO_FILTER = """
 space["Filter"].install = lambda self: None
@@ -94,3 +122,8 @@ def both(
         return words
 
     return change
+
+
+UNFILTERED = Weakness(arguments=without("--seccomp"))
+UNFILTERED_FORK = Weakness(template=NO_FILTER)
+"""Weaknesses that several modules of probes share."""

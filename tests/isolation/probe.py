@@ -1,0 +1,225 @@
+"""What a probe is, and the program that it makes."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import platform
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from isolation.stage import Stage
+from isolation.weaken import Weakness
+from nsmd.jail import syscalls
+from nsmd.values import Interpreter
+
+Kind = Literal["cold", "forked"]
+"""A session in a jail of its own, or one that is a fork of a template."""
+
+Language = Literal["python", "bash", "node", "c"]
+"""`c` is the C library and bare system calls, through ctypes."""
+
+Group = Literal[
+    "files",
+    "project",
+    "names",
+    "processes",
+    "agent",
+    "environment",
+    "descriptors",
+    "supervisor",
+    "network",
+    "namespaces",
+    "privileges",
+    "kernel",
+    "devices",
+    "resources",
+]
+"""As in docs/probes.md."""
+
+GROUPS: tuple[Group, ...] = get_args(Group)
+
+NUMBERS: Mapping[str, int] = {"x86_64": syscalls.X86_64, "aarch64": syscalls.AARCH64}.get(
+    platform.machine(), {}
+)
+"""Of system calls, by name; empty for a machine without a table."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Probe:
+    """An attempt to do what code in a session must not be able to do.
+
+    Attributes:
+        group: of attacks, as in docs/probes.md.
+        finding: its number in the list of findings that decided the design; None for others.
+        source: where the attack is described.
+        place: `code` runs in a session like any code; `agent` takes the agent's place as PID 1.
+        code: calls `verdict` with what it could do, or with nothing; `not_here` where the kernel
+            has nothing to attack. It finds `STAGE` defined. Several run one after the other in one
+            session, where each sees what those before it have left.
+        weakness: with which it must succeed in a jail of its own.
+        fork_weakness: with which it must succeed in a fork; None for the same.
+        needs: what of the stage it cannot do without.
+        filtered: whether nothing but the filter of system calls holds it.
+        spoils: whether its session is of no use to others afterwards, so that it has its own.
+        held_twice, fork_held_twice: by name, layers without one of which alone it must fail all
+            the same.
+    """
+
+    name: str
+    group: Group
+    finding: int | None = None
+    source: str
+    language: Language = "python"
+    place: Literal["code", "agent"] = "code"
+    code: str
+    weakness: Weakness
+    fork_weakness: Weakness | None = None
+    needs: str = "project"
+    filtered: bool = False
+    spoils: bool = False
+    held_twice: Mapping[str, Weakness] = dataclasses.field(default_factory=dict[str, Weakness])
+    fork_held_twice: Mapping[str, Weakness] = dataclasses.field(default_factory=dict[str, Weakness])
+
+    @property
+    def interpreter(self) -> Interpreter:
+        """What runs it."""
+        return "python" if self.language == "c" else self.language
+
+    def weakness_of(self, kind: Kind) -> Weakness:
+        """With which it must succeed in that kind of session."""
+        return self.fork_weakness or self.weakness if kind == "forked" else self.weakness
+
+
+_PYTHON = """\
+import ctypes, errno, json, os, signal, socket, stat, struct, subprocess, sys
+STAGE = json.loads({facts!r})
+libc = ctypes.CDLL(None, use_errno=True)
+def verdict(broken):
+    print("BROKEN: " + str(broken) if broken else "HELD", flush=True)
+def not_here(what):
+    print("NOT HERE: " + what, flush=True)
+def attempt(action, *arguments):
+    "What it gave, or None if it was refused."
+    try:
+        return action(*arguments)
+    except OSError:
+        return None
+def child(action, *arguments):
+    "Whether it was not refused, to a process of its own, which nothing else has a use for."
+    pid = os.fork()
+    if pid == 0:
+        try:
+            action(*arguments)
+        except BaseException:
+            os._exit(1)
+        os._exit(0)
+    return os.waitpid(pid, 0)[1] == 0
+"""
+
+_C = """\
+SYS = json.loads({numbers!r})
+def call(name, *arguments):
+    "A system call by name or number; integers are as wide as a register."
+    if isinstance(name, str) and name not in SYS:
+        raise OSError(errno.ENOSYS, name)
+    words = [ctypes.c_ulong(a) if isinstance(a, int) else a for a in arguments]
+    result = libc.syscall(ctypes.c_long(SYS.get(name, name)), *words)
+    if result < 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    return result
+libc.syscall.restype = ctypes.c_long
+"""
+
+_NODE = """\
+var STAGE = {facts};
+var verdict = (broken) => console.log(broken ? 'BROKEN: ' + broken : 'HELD');
+"""
+
+_BASH = """\
+SECRET={secret} TCP_PORT={port} PROJECT={project} SOCKET={socket}
+verdict() {{ if [ -n "$1" ]; then echo "BROKEN: $1"; else echo HELD; fi; }}
+not_here() {{ echo "NOT HERE: $1"; }}
+"""
+
+
+def program_of(probe: Probe, stage: Stage, store: str = "") -> str:
+    """A probe's code with what it needs before it.
+
+    Args:
+        store: where the jail shows what Nix has built; empty for nowhere.
+    """
+    facts = json.dumps({**stage.facts(), "store": store})
+    match probe.language:
+        case "python":
+            prelude = _PYTHON.format(facts=facts)
+        case "c":
+            prelude = _PYTHON.format(facts=facts) + _C.format(numbers=json.dumps(NUMBERS))
+        case "node":
+            prelude = _NODE.format(facts=facts)
+        case "bash":
+            prelude = _BASH.format(
+                secret=stage.secret,
+                port=stage.tcp_port,
+                project=stage.project.path,
+                socket=stage.socket_path,
+            )
+    if probe.interpreter == "python":
+        # In a namespace that is gone afterwards, and with it the files and sockets in it.
+        return f"{prelude}exec(compile({probe.code!r}, {probe.name!r}, 'exec'), {{**globals()}})\n"
+    return prelude + probe.code
+
+
+def verdict_of(output: str, errors: str = "") -> str:
+    """What a probe printed.
+
+    Args:
+        errors: for people, if it printed something else.
+
+    Returns:
+        `HELD`; `BROKEN: ` and what it could do; or `NOT HERE: ` and why it is no attack.
+    """
+    words = output.strip()
+    assert words == "HELD" or words.startswith(("BROKEN: ", "NOT HERE: ")), (
+        f"no verdict: {output!r} {errors}"
+    )
+    return words
+
+
+_AGENTS = """\
+import contextlib, io, json, traceback
+def probe_all():
+    told = {{}}
+    for name, code in {programs!r}.items():
+        with io.StringIO() as output:
+            with contextlib.redirect_stdout(output):
+                try:
+                    exec(compile(code, name, "exec"), {{"__name__": "probe"}})
+                except BaseException:
+                    traceback.print_exc(file=output)
+            told[name] = output.getvalue()
+    return json.dumps(told)
+"""
+
+_IN_JAIL = """\
+print(probe_all(), flush=True)
+"""
+
+_IN_FORK = """\
+import os
+class Limits:
+    def __init__(self, given):
+        pass
+def serve(read_fd, write_fd, **_):
+    os.dup2(write_fd, 1)
+    os.write(1, probe_all().encode())
+    os._exit(0)
+"""
+"""The agent's module as a template loads it, with probes in its place."""
+
+
+def agent_program(probes: Sequence[Probe], kind: Kind, stage: Stage, store: str = "") -> str:
+    """What takes the agent's place and prints what probes print, as JSON by name."""
+    programs = {probe.name: program_of(probe, stage, store) for probe in probes}
+    return _AGENTS.format(programs=programs) + (_IN_FORK if kind == "forked" else _IN_JAIL)

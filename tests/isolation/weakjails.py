@@ -1,0 +1,98 @@
+"""Launchers of throw-away jails with a layer taken away."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+from collections.abc import AsyncGenerator
+from contextlib import ExitStack, asynccontextmanager
+
+import sandbox_agent
+import sandbox_template
+from isolation.stage import Stage
+from isolation.weaken import Arguments, Weakness
+from nsmd.jail import BwrapLauncher, programcode
+from nsmd.jail.arguments import TEMPLATE_PATH, JailContent
+from nsmd.jail.launcher import Plan
+from nsmd.settings import DEFAULT_JAIL_UID
+from nsmd.templates import TemplateLauncher, open_templates
+from realjail import BWRAP
+
+_PATCHED = """\
+import importlib.util, marshal, sys
+program, magic = {program!r}, importlib.util.MAGIC_NUMBER
+compiled = program[:len(magic)] == magic
+space = {{"__name__": "template", "__file__": __file__}}
+exec(marshal.loads(program[16:]) if compiled else compile(program, __file__, "exec"), space)
+space["COMMON"] = ""  # no probe is better for them
+{patch}
+space["main"](sys.argv[1:])
+"""
+
+
+class _Patched(programcode.ProgramCode):
+    """The template's program, with something that runs before its `main`."""
+
+    def __init__(self, patch: str) -> None:
+        super().__init__(sandbox_template, TEMPLATE_PATH)
+        self._patch = patch
+
+    async def for_python(self, python: str) -> bytes:
+        program = await super().for_python(python)
+        return _PATCHED.format(program=program, patch=self._patch).encode()
+
+
+class WeakLauncher(BwrapLauncher):
+    """The real launcher with one layer taken away."""
+
+    def __init__(self, weakness: Weakness, stage: Stage, agent: bytes | None = None) -> None:
+        if agent is None and weakness.agent is not None:
+            agent = weakness.agent(programcode.source_of(sandbox_agent))
+        super().__init__(BWRAP, DEFAULT_JAIL_UID, agent_source=agent)
+        if weakness.template:
+            self._template_code = _Patched(weakness.template)
+        self._weakness = weakness
+        self._stage = stage
+
+    def _arguments(self, plan: Plan, content: JailContent) -> Arguments:
+        words = super()._arguments(plan, content)
+        weak = self._weakness.arguments(words, self._stage)
+        for kept in ("--unshare-user", "--unshare-pid", "--unshare-ipc"):
+            assert kept in weak, f"a throw-away jail keeps {kept}"
+        return weak
+
+    def _spawn(
+        self, command: list[str], *, channel: socket.socket, stderr_fd: int, inherited: list[int]
+    ) -> subprocess.Popen[bytes]:
+        credentials = self.user.credentials()
+        with ExitStack() as stack:
+            if self._weakness.inherits is not None:
+                extra = os.open(self._weakness.inherits(self._stage), os.O_RDONLY)
+                stack.callback(os.close, extra)
+                inherited = [*inherited, extra]
+            if self._weakness.on_command_line:
+                separator = command.index("--")
+                words = os.pread(int(command[separator - 1]), 1 << 20, 0).decode().split("\0")[:-1]
+                command = [command[0], *words, *command[separator:]]
+            return subprocess.Popen(
+                command,
+                stdin=channel.fileno(),
+                stdout=channel.fileno(),
+                stderr=stderr_fd,
+                pass_fds=inherited,
+                cwd="/",
+                env=dict(self._weakness.environment),
+                start_new_session=True,
+                user=credentials.user,
+                group=credentials.group,
+                extra_groups=credentials.extra_groups,
+            )
+
+
+@asynccontextmanager
+async def forking(cold: BwrapLauncher) -> AsyncGenerator[TemplateLauncher]:
+    """The launcher of forks over one of jails."""
+    async with open_templates(cold) as launcher:
+        assert isinstance(launcher, TemplateLauncher)
+        yield launcher
