@@ -1,16 +1,23 @@
-"""The page on isolation names every probe, and no other."""
+"""The pages on isolation name every probe and every group of them, and no other."""
 
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
+from isolation import page
 from isolation.probes import ALL
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "isolation.md"
+MEASURES = page.PAGE.with_name("isolation.md")
 
 
 def test_the_page_lists_the_probes() -> None:
-    rows = [line for line in PAGE.read_text().splitlines() if line.startswith("| ")][2:]
-    named = {name for row in rows for name in re.findall(r"`([^`]+)`", row.split(" | ")[3])}
-    assert named == {probe.name for probe in ALL}
+    assert page.PAGE.read_text() == page.page(), page.__doc__
+
+
+def test_measures_are_attacked_by_probes_that_there_are() -> None:
+    rows = [line for line in MEASURES.read_text().splitlines() if line.startswith("| ")][2:]
+    assert rows
+    named = [re.findall(r"`([^`]+)`", row.split(" | ")[3]) for row in rows]
+    assert all(named), "a measure without probes"
+    known = {probe.name for probe in ALL}
+    assert {name for names in named for name in names} <= known

@@ -1,0 +1,60 @@
+"""docs/probes.md, made of the probes: `PYTHONPATH=tests .venv/bin/python -m isolation.page`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from isolation.probe import GROUPS, Group, Probe
+from isolation.probes import ALL
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "probes.md"
+
+TITLES: dict[Group, str] = {
+    "files": "Files of the host",
+    "project": "The project's write protection",
+    "names": "Names and paths",
+    "processes": "Processes",
+    "agent": "The agent",
+    "environment": "Environment and command lines",
+    "descriptors": "Descriptors",
+    "supervisor": "The policy file and the supervisor's directories",
+    "network": "Network",
+    "namespaces": "Namespaces and mounts",
+    "privileges": "Privileges",
+    "kernel": "Parts of the kernel",
+    "devices": "Devices and terminals",
+    "resources": "Resources",
+}
+
+_HEAD = """\
+# Probes
+
+What tries to get out of sessions, by group of attacks. [isolation.md](isolation.md) says what stops
+them. Each is run in every kind of session, where it must fail, and in a throw-away one from which
+one measure was taken away, where it must succeed. `tests/isolation/page.py` makes this page.
+"""
+
+
+def page() -> str:
+    """The whole page."""
+    return "".join([_HEAD, *(_section(group) for group in GROUPS)])
+
+
+def _section(group: Group) -> str:
+    probes = [probe for probe in ALL if probe.group == group]
+    if not probes:
+        return ""
+    rows = "".join(_rows(probes))
+    return f"\n## {TITLES[group]}\n\n| probe | in | source |\n| --- | --- | --- |\n{rows}"
+
+
+def _rows(probes: list[Probe]) -> Iterator[str]:
+    for probe in sorted(probes, key=lambda probe: probe.name):
+        place = f"{probe.language}, as PID 1" if probe.place == "agent" else probe.language
+        source = probe.source.replace("|", "\\|")
+        yield f"| `{probe.name}` | {place} | {source} |\n"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page())
