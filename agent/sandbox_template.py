@@ -72,6 +72,7 @@ CLONE_NEWPID = 0x2000_0000
 CLONE_NEWNET = 0x4000_0000
 MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REMOUNT = 1, 2, 4, 8, 32
 MS_BIND, MS_REC, MS_PRIVATE = 4096, 1 << 14, 1 << 18
+MNT_DETACH = 2
 PR_SET_SECCOMP, PR_CAPBSET_DROP, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 22, 24, 36, 38
 PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL = 47, 4
 SECCOMP_MODE_FILTER = 2
@@ -110,6 +111,8 @@ COUNTED = {
     "max_inotify_watches": 16384,
 }
 """Limits below /proc/sys/user of a session's own user namespace."""
+
+DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 CLOSE_RANGE = 436
 """Number of close_range(2), on every architecture; Linux 5.9."""
@@ -236,13 +239,48 @@ def become_user() -> None:
     write_file("/proc/self/gid_map", f"{UID} 0 1")
 
 
+def make_copy_on_write(path: str, size_mb: int) -> Sequence[int]:
+    """Mounts an overlay over a directory: what is changed there is changed in a copy, in memory.
+
+    The copy lies in a file system that is nowhere to be seen but through the overlay: the kernel
+    believes its attributes, so code is not to set them.
+
+    Args:
+        path: of the directory, which stays as it is below.
+        size_mb: what changes may take, MiB.
+
+    Returns:
+        Descriptors: the directory of what was changed, and the overlay.
+    """
+    hidden = "/workspace"  # as good as any; the session's own comes over it in a moment
+    options = f"size={size_mb}m,nr_inodes={size_mb * INODES_PER_MB},mode=0700"
+    mount("tmpfs", hidden, "tmpfs", MS_NOSUID | MS_NODEV, options)
+    changed, work = f"{hidden}/changed", f"{hidden}/work"
+    try:
+        os.mkdir(work, 0o700)
+        os.mkdir(changed, 0o700)
+        os.chmod(changed, os.stat(path).st_mode & 0o777)
+        descriptors = [os.open(changed, DIRECTORY)]
+        # Not by its path, in which the options' own separators may occur.
+        os.chdir(path)
+        # userxattr: the kernel takes no other attributes from a user namespace. Linux 5.11, and
+        # 6.6 for a tmpfs.
+        options = f"lowerdir=.,upperdir={changed},workdir={work},userxattr"
+        mount("overlay", path, "overlay", MS_NOSUID | MS_NODEV, options)
+        descriptors.append(os.open(path, DIRECTORY))
+        os.chdir("/")
+    except OSError as error:
+        raise SetupError(f"copy of {path}: {error.strerror}") from error
+    call(f"umount {hidden}", libc.umount2(hidden.encode(), MNT_DETACH))
+    return descriptors
+
+
 def make_file_systems(sizes: Mapping[str, int]) -> None:
     """Mounts what a session has for itself.
 
     Args:
         sizes: path → MiB.
     """
-    mount("", "/", "", MS_REC | MS_PRIVATE)
     for path, size_mb in sizes.items():
         mode = "0755" if path == "/workspace" else "1777"
         options = f"size={size_mb}m,nr_inodes={size_mb * INODES_PER_MB},mode={mode}"
@@ -388,6 +426,9 @@ class Session:
     def _set_up(self) -> None:
         os.setsid()
         become_root(self._template.uid, self._template.gid)
+        mount("", "/", "", MS_REC | MS_PRIVATE)
+        copied = self._request.get("overlay")
+        copy = make_copy_on_write(copied["path"], copied["size_mb"]) if copied else ()
         sizes = self._request["sizes"]
         make_file_systems(sizes)
         if "policy" in self._request and self._template.shows_policies:
@@ -396,7 +437,7 @@ class Session:
         start_loopback()
         os.chdir("/workspace")
         os.environ["PWD"] = os.getcwd()  # as in a jail of its own
-        self._send_pidfd()
+        self._send_descriptors(copy)
         leave_low_pids(self._template.pid)
         reseed()
         become_user()
@@ -406,17 +447,21 @@ class Session:
         drop_privileges(self._template.last_capability, self._template.system_calls)
 
     @staticmethod
-    def _send_pidfd() -> None:
-        """Gives the supervisor a handle on this process, the session's PID 1.
+    def _send_descriptors(copy: Sequence[int]) -> None:
+        """Gives the supervisor a handle on this process, the session's PID 1, and on its copy.
 
         Before descriptors are limited: one in flight counts against that limit, too.
+
+        Args:
+            copy: from `make_copy_on_write`; closed here.
         """
-        pidfd = os.pidfd_open(os.getpid())
+        descriptors = [os.pidfd_open(os.getpid()), *copy]
         try:
             with socket.socket(fileno=os.dup(SESSION_FD)) as channel:
-                socket.send_fds(channel, [WENT_WELL], [pidfd])
+                socket.send_fds(channel, [WENT_WELL], descriptors)
         finally:
-            os.close(pidfd)
+            for fd in descriptors:
+                os.close(fd)
 
     def _limits(self) -> Any:
         return self._template.agent.Limits(self._request["limits"])

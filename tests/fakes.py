@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import trio
 
 from nsm.wire.errors import StartFailedError
+from nsmd.jail import ProjectCopy
 from nsmd.policy import Policy
 from nsmd.values import Environment, JailSizes, JailSpec
 from sandbox_agent import FrameReader, encode_frame
@@ -104,6 +105,7 @@ class FakeJail:
         self.agent_end.setblocking(False)
         self.pid = pid
         self.pidfd = -1
+        self.project_copy: ProjectCopy | None = None
         self.killed = False
         self.released = False
         self.words = ""

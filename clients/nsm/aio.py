@@ -158,6 +158,7 @@ class AsyncClient:
         execution_id: str | None = None,
         project: str | os.PathLike[str] | None = None,
         mount_point: str | None = None,
+        project_mode: str | None = None,
         on_output: OnOutput | None = None,
     ) -> RunResult:
         """Run code and wait for what comes of it; see `nsm.Client.run`.
@@ -172,6 +173,7 @@ class AsyncClient:
             execution_id=execution_id,
             project=project,
             mount_point=mount_point,
+            project_mode=project_mode,
             stream=on_output is not None,
             inherit=self.server.inherit if self.server else (),
         )

@@ -187,7 +187,9 @@ def _project(call: Call) -> ProjectMount | None:
             hint="Leave `project` out.",
         )
     return call.services.registry.check_project(
-        arguments.text(wanted, "path"), arguments.optional_text(wanted, "mount_point")
+        arguments.text(wanted, "path"),
+        arguments.optional_text(wanted, "mount_point"),
+        arguments.optional_text(wanted, "mode"),
     )
 
 
