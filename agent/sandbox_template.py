@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import gc
 import importlib
 import json
@@ -113,6 +114,10 @@ COUNTED = {
 """Limits below /proc/sys/user of a session's own user namespace."""
 
 DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+
+MOUNT_SETATTR = 442
+"""Number of mount_setattr(2), on every architecture; Linux 5.12."""
+MOUNT_ATTR_RDONLY, MOUNT_ATTR_NOSUID, AT_FDCWD, AT_RECURSIVE = 1, 2, -100, 0x8000
 
 CLOSE_RANGE = 436
 """Number of close_range(2), on every architecture; Linux 5.9."""
@@ -275,12 +280,29 @@ def make_copy_on_write(path: str, size_mb: int) -> Sequence[int]:
     return descriptors
 
 
+def keep_mounts() -> None:
+    """Has all that the template's jail shows stay as it is, and read-only.
+
+    What is mounted on the host below a directory that a jail shows, such as the project, appears in
+    the jail as well if the host's mounts are shared, as systemd has them; and writable, since that
+    bwrap has made the directory read-only does not concern what came later.
+    """
+    wanted = struct.pack("4Q", MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID, 0, MS_PRIVATE, 0)
+    everything = ctypes.c_uint(AT_RECURSIVE)
+    if libc.syscall(MOUNT_SETATTR, AT_FDCWD, b"/", everything, wanted, len(wanted)) == 0:
+        return
+    if ctypes.get_errno() != errno.ENOSYS:
+        raise SetupError(f"mount_setattr: {os.strerror(ctypes.get_errno())}")
+    mount("", "/", "", MS_REC | MS_PRIVATE)  # before Linux 5.12
+
+
 def make_file_systems(sizes: Mapping[str, int]) -> None:
     """Mounts what a session has for itself.
 
     Args:
         sizes: path → MiB.
     """
+
     for path, size_mb in sizes.items():
         mode = "0755" if path == "/workspace" else "1777"
         options = f"size={size_mb}m,nr_inodes={size_mb * INODES_PER_MB},mode={mode}"
@@ -356,7 +378,9 @@ def limit_resources(limits: Mapping[str, int]) -> None:
         resource.RLIMIT_NPROC: processes,
         # The agent takes some, too, whatever code is left.
         resource.RLIMIT_NOFILE: max(256, limits.get("descriptors", 1024)),
-        resource.RLIMIT_CORE: 0,
+        resource.RLIMIT_CORE: 1,  # as in the agent, with which interpreters have the next two, too
+        resource.RLIMIT_RTPRIO: 0,
+        resource.RLIMIT_NICE: 0,
         resource.RLIMIT_MEMLOCK: 64 * 1024,
         resource.RLIMIT_SIGPENDING: 1024,
     }
@@ -426,7 +450,7 @@ class Session:
     def _set_up(self) -> None:
         os.setsid()
         become_root(self._template.uid, self._template.gid)
-        mount("", "/", "", MS_REC | MS_PRIVATE)
+        keep_mounts()
         copied = self._request.get("overlay")
         copy = make_copy_on_write(copied["path"], copied["size_mb"]) if copied else ()
         sizes = self._request["sizes"]
