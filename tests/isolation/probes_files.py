@@ -96,7 +96,7 @@ verdict(sorted(more) + private + people)
         source="attacks.md finding 5: sockets that are visible can be connected",
         finding=5,
         code="""
-ours = {"agent.py", "template.py", "filter"}
+ours = {"agent.py", "template.py", "filter", "policy.json"}
 verdict([name for name in attempt(os.listdir, "/run") or [] if name != "nsm"]
         + sorted(set(attempt(os.listdir, "/run/nsm") or []) - ours))
 """,
