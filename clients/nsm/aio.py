@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from nsm.builds import AsyncBuilds
     from nsm.operations import OnEntry, OnOutput
     from nsm.transfers import Transfer
+    from nsm.wire.inspection import Inspection
     from nsm.wire.messages import ClientMessage, ServerMessage
     from nsm.wire.pool import PoolReport
     from nsm.wire.sessions import Check, Completions, FileInfo
@@ -325,6 +326,12 @@ class AsyncClient:
         from nsm.builds import AsyncBuilds  # noqa: PLC0415  # few programs ask
 
         return AsyncBuilds(self)
+
+    async def inspect(self, target: str) -> Inspection:
+        """The rules of a live session, and what the kernel says of its jail."""
+        from nsm.wire.inspection import Inspection  # noqa: PLC0415  # few programs ask
+
+        return Inspection.from_wire(await self.call("inspect", {"target": target}))
 
     async def pool(self) -> PoolReport:
         """The sessions that are kept ready, how many there should be, and why."""

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from nsm.interrupts import Interrupts
     from nsm.operations import OnEntry, OnOutput
     from nsm.transfers import Transfer
+    from nsm.wire.inspection import Inspection
     from nsm.wire.messages import ServerMessage
     from nsm.wire.pool import PoolReport
     from nsm.wire.sessions import Check, Completions, FileInfo
@@ -377,6 +378,12 @@ class Client:
         from nsm.builds import Builds  # noqa: PLC0415  # few programs ask
 
         return Builds(self)
+
+    def inspect(self, target: str) -> Inspection:
+        """The rules of a live session, and what the kernel says of its jail."""
+        from nsm.wire.inspection import Inspection  # noqa: PLC0415  # few programs ask
+
+        return Inspection.from_wire(self.call("inspect", {"target": target}))
 
     def pool(self) -> PoolReport:
         """The sessions that are kept ready, how many there should be, and why."""
