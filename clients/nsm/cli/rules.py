@@ -83,12 +83,13 @@ def _network(network: Mapping[str, Any]) -> str:
 
 def _limits(limits: Mapping[str, Any], memory_bytes: int | None) -> list[tuple[str, str]]:
     weight = limits.get("cpu_weight")
+    processes_by = _by(limits, "processes_by", _OF_USERS)
     has = "" if memory_bytes is None else f"; has {render.memory(memory_bytes)}"
     return [
         ("memory", f"{limits.get('memory_mb', '-')} MiB, kept {_by(limits, 'memory_by')}{has}"),
         (
             "processes",
-            f"{limits.get('processes', '-')}, kept {_by(limits, 'processes_by', _OF_USERS)}",
+            f"{limits.get('processes', '-')}, kept {processes_by}",
         ),
         ("descriptors", f"{limits.get('descriptors', '-')} of each process"),
         (
