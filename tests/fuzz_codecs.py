@@ -1,0 +1,131 @@
+"""What reads bytes of others, each as a function that may raise nothing.
+
+The first byte of what they are given says in which pieces the rest comes.
+
+For Hypothesis (tests/fuzz/test_codecs.py) and for a coverage-guided fuzzer (tests/fuzz/guided.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+
+from nsm.jsonlines import LineBuffer, TooLong
+from nsm.wire.connection import ClientConnection, ServerConnection
+from nsm.wire.errors import NsmError
+from nsm.wire.frames import RemoteProtocolError
+from nsm.wire.messages import Hello
+from nsmd import agentframes
+from nsmd.agentframes import AgentProtocolError
+from nsmd.artifacts import metadata
+from nsmd.artifacts.metadata import MetadataError
+from nsmd.config import ConfigError, parse
+from nsmd.mcp import wire
+from nsmd.mcp.attach import parse_attach, parse_inherited
+from nsmd.nix.messages import Reader
+from nsmd.settings import Defaults
+from sandbox_agent import FrameError, FrameReader
+
+MAX_PIECES = 64
+
+
+def from_client(data: bytes) -> None:
+    """What a client sends on the control socket, cut by its own first byte."""
+    connection = ServerConnection()
+    try:
+        for piece in _pieces(data):
+            connection.receive_data(piece)
+            while (message := connection.next_message()) is not None:
+                assert message is not None
+    except RemoteProtocolError:
+        pass
+
+
+def from_server(data: bytes) -> None:
+    """What a client is sent."""
+    connection = ClientConnection()
+    connection.send(Hello(name="fuzz", program_version="0"))
+    try:
+        for piece in _pieces(data):
+            connection.receive_data(piece)
+            while connection.next_message() is not None:
+                pass
+    except (RemoteProtocolError, NsmError):
+        pass
+
+
+def from_agent(data: bytes) -> None:
+    """What comes out of a jail."""
+    reader = FrameReader()
+    try:
+        for piece in _pieces(data):
+            reader.receive_data(piece)
+            while (frame := reader.next_message()) is not None:
+                agentframes.parse(frame)
+                agentframes.sequence(frame)
+    except (FrameError, AgentProtocolError):
+        pass
+
+
+def from_mcp_client(data: bytes) -> None:
+    """Lines of JSON-RPC; whatever is refused can be told."""
+    buffer = LineBuffer()
+    for piece in _pieces(data):
+        for line in buffer.feed(piece):
+            if isinstance(line, TooLong):
+                wire.encode(wire.too_long(line))
+                continue
+            for message in wire.decode(line):
+                if isinstance(message, wire.Refusal):
+                    wire.encode(wire.error_message(message))
+
+
+def attach_line(data: bytes) -> None:
+    """The first two lines of an attachment."""
+    with suppress(NsmError):
+        parse_attach(data[1:])
+    with suppress(NsmError):
+        parse_inherited(data[1:], ("A", "B"))
+
+
+def config_file(data: bytes) -> None:
+    """`config.toml`."""
+    with suppress(ConfigError):
+        parse(data[1:], "config.toml")
+
+
+def artifact_metadata(data: bytes) -> None:
+    """`metadata.json`, and `NIX_SANDBOX_METADATA`."""
+    with suppress(MetadataError):
+        metadata.of_artifact(data[1:], Defaults())
+    with suppress(MetadataError):
+        metadata.of_variable(data[1:].decode(errors="surrogateescape"))
+
+
+def nix_messages(data: bytes) -> None:
+    """What nix writes while it builds."""
+    reader = Reader()
+    for line in data[1:].splitlines():
+        assert all(shown.isprintable() for shown in reader.take(line))
+        assert reader.progress is not None
+
+
+CODECS: Mapping[str, Callable[[bytes], None]] = {
+    codec.__name__.replace("_", "-"): codec
+    for codec in (
+        from_client,
+        from_server,
+        from_agent,
+        from_mcp_client,
+        attach_line,
+        config_file,
+        artifact_metadata,
+        nix_messages,
+    )
+}
+
+
+def _pieces(data: bytes) -> list[bytes]:
+    """The bytes after the first, in pieces whose size the first says."""
+    size = max(1, data[0] if data else 1, len(data) // MAX_PIECES)
+    return [data[start : start + size] for start in range(1, len(data), size)]
