@@ -69,6 +69,7 @@ CAPABILITIES = (
     "check",
     "complete",
     "setup",
+    "listen",
 )
 
 MAX_FRAME_BYTES = 64 * 1024 * 1024
@@ -115,6 +116,9 @@ WORKER_FRAME_BYTES = 4 * DISPLAY_BYTES
 
 MAX_QUESTION_CHARS = 64 * 1024
 """Of a text to be checked or completed. Whoever types a longer one will not wait for it."""
+
+VARIABLES_S = 10.0
+"""For telling an interpreter that runs of variables, which takes it less than a millisecond."""
 
 QUESTION_S = 1.0
 """Within that time a question is answered, if only by saying that nobody could tell."""
@@ -306,10 +310,24 @@ def _decode_body(body: bytes) -> dict[str, Any]:
     return message
 
 
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+
+
 def _as_object(value: Any) -> dict[str, Any] | None:
     """`value` if it is a JSON object; what JSON makes has text keys."""
     found: Any = value
     return found if isinstance(value, dict) else None
+
+
+def _as_texts(value: Any) -> dict[str, str] | None:
+    """Variables as a frame has them; None where they are none. They may be left out."""
+    found: Any = {} if value is None else value
+    if not isinstance(found, dict):
+        return None
+    for name, text in found.items():
+        if not _VARIABLE.fullmatch(name) or not isinstance(text, str) or "\0" in text:
+            return None
+    return found
 
 
 class FrameReader:
@@ -474,6 +492,7 @@ class Link:
         self._on_end = on_end
         self._on_sent = on_sent
         self._out = bytearray()
+        self._passed: list[tuple[int, int]] = []  # bytes that go before it, and a descriptor
         self._reading = True
         self._ended = False
         for fd in {read_fd, write_fd}:
@@ -486,9 +505,15 @@ class Link:
     def unsent_bytes(self) -> int:
         return len(self._out)
 
-    def send(self, data: bytes) -> None:
-        """Writes what the peer has room for now and the rest later."""
+    def send(self, data: bytes, descriptor: int | None = None) -> None:
+        """Writes what the peer has room for now and the rest later.
+
+        Args:
+            descriptor: goes along with the first byte, over a Unix socket; ours from now on.
+        """
         waiting = bool(self._out)
+        if descriptor is not None:
+            self._passed.append((len(self._out), descriptor))
         self._out += data
         if not waiting:
             self._flush()
@@ -496,7 +521,7 @@ class Link:
                 self._update()
 
     def drop_unsent(self) -> None:
-        self._out.clear()
+        self._forget_unsent()
         self._update()  # with nothing to write, to be told of room for it would be for ever
 
     def read_on(self, reading: bool) -> None:
@@ -510,6 +535,7 @@ class Link:
         for fd in {self.read_fd, self.write_fd}:
             self._poller.forget(fd)
             os.close(fd)
+        self._forget_unsent()
         self._ended = True
 
     def drain(self) -> None:
@@ -530,11 +556,37 @@ class Link:
     def _flush(self) -> None:
         try:
             while self._out:
-                del self._out[: os.write(self.write_fd, self._out[: 4 * READ_BYTES])]
+                if self._passed:
+                    written = self._write_passing()
+                else:
+                    written = os.write(self.write_fd, self._out[: 4 * READ_BYTES])
+                del self._out[:written]
         except BlockingIOError:
             pass
         except OSError:
             self._end()
+
+    def _write_passing(self) -> int:
+        """Writes what goes before the next descriptor, or that with the byte that it belongs to."""
+        before, descriptor = self._passed[0]
+        if before:
+            written = os.write(self.write_fd, self._out[: min(before, 4 * READ_BYTES)])
+        else:
+            channel = socket.socket(fileno=self.write_fd)
+            try:
+                written = socket.send_fds(channel, [self._out[:READ_BYTES]], [descriptor])
+            finally:
+                channel.detach()
+            del self._passed[0]
+            os.close(descriptor)
+        self._passed = [(place - written, other) for place, other in self._passed]
+        return written
+
+    def _forget_unsent(self) -> None:
+        self._out.clear()
+        for _, descriptor in self._passed:
+            os.close(descriptor)
+        self._passed.clear()
 
     def _continue(self) -> None:
         if self._out:
@@ -577,7 +629,7 @@ class Link:
             self._ended = True
             for fd in {self.read_fd, self.write_fd}:
                 self._poller.forget(fd)
-            self._out.clear()
+            self._forget_unsent()
             self._on_end()
 
 
@@ -603,6 +655,11 @@ class Channel:
         self._link = Link(poller, read_fd, write_fd, self._on_data, on_end, self._on_sent)
 
     @property
+    def passes_descriptors(self) -> bool:
+        """Whether it is a socket, which it is but where somebody tries an agent by hand."""
+        return stat.S_ISSOCK(os.fstat(self._link.write_fd).st_mode)
+
+    @property
     def lag_bytes(self) -> int:
         """What the supervisor has not acknowledged, or not taken where it does not do that."""
         return self._link.unsent_bytes if self._sequence is None else self._kept_bytes
@@ -617,21 +674,24 @@ class Channel:
         self._reader.marker = marker
         self._sequence = 0
 
-    def send(self, message: dict[str, Any]) -> None:
+    def send(self, message: dict[str, Any], descriptor: int | None = None) -> None:
         """Sends and, with a sequence, keeps a message.
+
+        Args:
+            descriptor: goes along, once: repeated frames have none.
 
         Raises:
             FrameError: it does not fit a frame.
         """
         if self._sequence is None:
-            self._link.send(encode_frame(message))
+            self._link.send(encode_frame(message), descriptor)
         else:
             frame = encode_frame({**message, "seq": self._sequence + 1})
             self._sequence += 1
             result = str(message["id"]) if message["type"] == "result" else None
             self._kept[self._sequence] = (frame, result)
             self._kept_bytes += len(frame)
-            self._link.send(frame)
+            self._link.send(frame, descriptor)
         if self._link.unsent_bytes > UNSENT_BYTES:
             self._link.read_on(False)
 
@@ -710,11 +770,7 @@ def apply_limits(limits: Mapping[str, int], pid: int = 0) -> None:
         "data_bytes": resource.RLIMIT_DATA,
     }
     wanted = {kinds[name]: value for name, value in limits.items()}
-    # 0 would keep the kernel from writing core files, but not from running the host's program for
-    # crashes (core(5)); 1 does both. The host's user may be allowed more than his share of the
-    # processors, as users of audio programs are: code is not.
-    none = {resource.RLIMIT_CORE: 1, resource.RLIMIT_RTPRIO: 0, resource.RLIMIT_NICE: 0}
-    for kind, value in {**wanted, **none}.items():
+    for kind, value in {**wanted, resource.RLIMIT_CORE: 0}.items():
         hard = resource.prlimit(pid, kind)[1]
         limit = value if hard == resource.RLIM_INFINITY else min(value, hard)
         resource.prlimit(pid, kind, (limit, limit))
@@ -1663,6 +1719,28 @@ def ignores_interrupts(pid: int) -> bool:
 
 
 @functools.cache
+def listen_on_loopback(port: int) -> socket.socket:
+    """A listening socket of the session's own loopback, on that port or, if it is taken, another.
+
+    Raises:
+        OSError: there is no loopback, or no descriptor left.
+    """
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+    try:
+        try:
+            listener.bind(("127.0.0.1", port))
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise
+            listener.bind(("127.0.0.1", 0))
+        listener.listen(128)
+        listener.setblocking(False)
+    except BaseException:
+        listener.close()
+        raise
+    return listener
+
+
 def c_library() -> Any:
     """The C library; once for a process and its forks, since each makes types of its own."""
     import ctypes
@@ -1713,7 +1791,10 @@ class SetupStep:
 
     Attributes:
         told: what it failed with, once; later failures are not told again.
+        late: other code may have run before it, whose state counts.
     """
+
+    late = False
 
     def __init__(self, name: str, code: str, timeout_s: float, grace_s: float) -> None:
         self.name = name
@@ -1764,6 +1845,8 @@ class Interpreter:
     """Kinds of questions that it takes; one at a time."""
     exit_note = ""
     """What usually makes it exit, for people who wonder where their state is."""
+    reads_variables_at_start = False
+    """Whether it looks at some variables only once, when it starts."""
 
     def __init__(self, agent: Agent, program: str) -> None:
         self.agent = agent
@@ -1805,6 +1888,10 @@ class Interpreter:
 
     def send_code(self, number: int, code: str) -> None:
         """Has the interpreter run `code` as execution `number`."""
+        raise NotImplementedError
+
+    def variables_code(self, variables: Mapping[str, str]) -> str:
+        """Code that sets variables for what it runs, and leaves nothing else behind."""
         raise NotImplementedError
 
     def send_question(self, kind: str, number: int, fields: Mapping[str, Any]) -> None:
@@ -1968,7 +2055,8 @@ class Interpreter:
     def end_setup(self) -> None:
         """All steps have been run: what is printed belongs to executions."""
         if self._aside is not None:
-            self.captures, self.lost = self._aside
+            self.captures, lost = self._aside
+            self.lost = self.lost or lost
             self._aside = None
 
     # Output.
@@ -2217,6 +2305,9 @@ class PythonInterpreter(FramedInterpreter):
         self._awaits_start = True
         super().send_code(number, code)
 
+    def variables_code(self, variables: Mapping[str, str]) -> str:
+        return f"__import__('os').environ.update({dict(variables)!r})"
+
     def on_started(self) -> None:
         if self._awaits_start:  # else code says so, which may say it thousands of times
             self._awaits_start = False
@@ -2363,6 +2454,10 @@ class BashInterpreter(Interpreter):
             + self._last_report(number)
         )
 
+    def variables_code(self, variables: Mapping[str, str]) -> str:
+        quoted = {name: value.replace("'", "'\\''") for name, value in variables.items()}
+        return "".join(f"export {name}='{value}'\n" for name, value in quoted.items())
+
     def hold(self) -> None:
         """Stops the shell, so that what it is starting is there to be seen, and set up.
 
@@ -2448,6 +2543,7 @@ class NodeInterpreter(FramedInterpreter):
     # contexts a level too deep; with the checks on, Node would abort over that.
     OPTIONS = ("--no-force-async-hooks-checks",)
     answers = ("check", "complete")
+    reads_variables_at_start = True  # NODE_USE_ENV_PROXY, for one
 
     def become_program(self, control_fd: int) -> NoReturn:
         restore_signals()
@@ -2457,6 +2553,9 @@ class NodeInterpreter(FramedInterpreter):
 
     def on_begun(self) -> None:
         self.expect_private({1: self.pipes["stdout"].identity, 2: self.pipes["stderr"].identity})
+
+    def variables_code(self, variables: Mapping[str, str]) -> str:
+        return f"void Object.assign(process.env, {json.dumps(dict(variables))})"
 
     def send_interrupt(self, number: int) -> None:
         self.send({"type": "interrupt", "id": number})
@@ -2873,12 +2972,15 @@ class Agent:
             self._send({"type": "pong"})
         elif kind == "status":
             self._on_status()
+        elif kind == "listen":
+            self._on_listen(message)
         elif kind == "shutdown":
             self.end()
         else:
             self._fail(
                 f"unknown type {kind!r:.50}: expected execute, interrupt, stream, ack, hello, "
-                f"ping, status, check, complete, shutdown, {', '.join(Transfers.REQUESTS)}",
+                "ping, status, check, complete, listen, shutdown, "
+                f"{', '.join(Transfers.REQUESTS)}",
                 message.get("id"),
             )
 
@@ -2931,6 +3033,47 @@ class Agent:
         if interpreter.pid and not interpreter.has_state and self.running is None:
             interpreter.steps = steps[:]
             self._set_up(interpreter)
+
+    def _on_listen(self, message: Mapping[str, Any]) -> None:
+        request_id, port = message.get("id"), message.get("port", 0)
+        variables = _as_texts(message.get("variables"))
+        if not _is_id(request_id) or not _is_whole(port) or not 0 < port < 65536:
+            self._fail("listen needs an id and a port", request_id)
+            return
+        if variables is None:
+            self._fail("listen takes variables, names and values without NUL", request_id)
+            return
+        if not self._channel.passes_descriptors:
+            self._fail("cannot listen: this channel is no socket", request_id)
+            return
+        try:
+            listener = listen_on_loopback(port)
+        except OSError as error:
+            self._fail(f"cannot listen: {error.strerror}", request_id)
+            return
+        port = listener.getsockname()[1]
+        answer = {"type": "listening", "id": request_id, "port": port}
+        self._channel.send(answer, listener.detach())
+        self._set_variables(
+            {name: value.replace("{port}", str(port)) for name, value in variables.items()}
+        )
+
+    def _set_variables(self, variables: Mapping[str, str]) -> None:
+        """Has code find them from now on, in interpreters that run as well."""
+        new = {name: value for name, value in variables.items() if os.environ.get(name) != value}
+        if not new:
+            return
+        os.environ.update(new)
+        for interpreter in self._live_interpreters():
+            unused = self.running is None and not interpreter.has_state
+            if unused and interpreter.reads_variables_at_start:
+                interpreter.start_over()
+                continue
+            step = SetupStep("network", interpreter.variables_code(new), VARIABLES_S, GRACE_S)
+            step.late = True
+            interpreter.steps.append(step)
+            if self.running is None:
+                self._set_up(interpreter)
 
     def _on_ack(self, message: Mapping[str, Any]) -> None:
         number = message.get("seq")
@@ -3317,8 +3460,9 @@ class Agent:
             why = f"failed with exit code {exit_code}"
         if why:
             interpreter.complain(step, why, said)
-        interpreter.has_state = False
-        interpreter.lost = ""
+        if not step.late:
+            interpreter.has_state = False
+            interpreter.lost = ""
         if interpreter.pid:
             del interpreter.steps[0]
         else:

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 import trio
 
 from nsm.wire.errors import StartFailedError
-from nsmd.jail import ProjectCopy
-from nsmd.policy import Policy, policy_of
-from nsmd.values import Environment, JailSizes, JailSpec, SessionLimits
+from nsmd.policy import Policy
+from nsmd.values import Environment, JailSizes, JailSpec
 from sandbox_agent import FrameReader, encode_frame
 
 if TYPE_CHECKING:
@@ -99,17 +98,16 @@ class FakeAgent:
 class FakeJail:
     """A jail that is a socket pair; it is gone when killed."""
 
-    def __init__(self, pid: int, spec: JailSpec) -> None:
+    def __init__(self, pid: int) -> None:
         self.socket, self.agent_end = socket.socketpair()
         self.socket.setblocking(False)
         self.agent_end.setblocking(False)
         self.pid = pid
         self.pidfd = -1
-        self.project_copy: ProjectCopy | None = None
         self.killed = False
         self.released = False
         self.words = ""
-        self.policy: Policy | None = policy_of(spec, SessionLimits(), "cold")
+        self.policy: Policy | None = None
         self._gone = trio.Event()
 
     def kill(self) -> None:
@@ -145,10 +143,11 @@ class FakeLauncher:
         del spec
 
     async def launch(self, spec: JailSpec) -> FakeJail:
+        del spec
         await trio.lowlevel.checkpoint()
         if self.fail is not None:
             raise self.fail
-        jail = FakeJail(1_000_000 + len(self.jails), spec)
+        jail = FakeJail(pid=1_000_000 + len(self.jails))
         self.jails.append(jail)
         self._nursery.start_soon(self._run, jail)
         return jail

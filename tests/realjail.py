@@ -22,7 +22,6 @@ from nsmd.values import (
     JailSizes,
     JailSpec,
     Outcome,
-    ProjectMode,
     ProjectMount,
     SessionLimits,
 )
@@ -66,17 +65,11 @@ def open_directory(parent: str = "/tmp") -> Generator[Path, None, None]:
         yield Path(name)
 
 
-def mount_of(
-    directory: Path, mount_point: str = "/project", mode: ProjectMode = "readonly"
-) -> ProjectMount:
+def mount_of(directory: Path, mount_point: str = "/project") -> ProjectMount:
     """A directory as a project, unchecked."""
     found = directory.stat()
     return ProjectMount(
-        path=str(directory),
-        mount_point=mount_point,
-        device=found.st_dev,
-        inode=found.st_ino,
-        mode=mode,
+        path=str(directory), mount_point=mount_point, device=found.st_dev, inode=found.st_ino
     )
 
 

@@ -143,6 +143,13 @@ class CheckedFrame:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ListeningFrame:
+    """A socket listens in the session; it comes along with the frame (`AgentLink`)."""
+
+    id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OtherFrame:
     """A type that this side has no use for (`pong`, `idle`, newer ones)."""
 
@@ -158,6 +165,7 @@ AgentFrame = (
     | TransferFrame
     | CompletionsFrame
     | CheckedFrame
+    | ListeningFrame
     | ErrorFrame
     | OtherFrame
 )
@@ -194,6 +202,8 @@ def parse(frame: Mapping[str, Any]) -> AgentFrame:
             return _completions(frame)
         case "checked":
             return CheckedFrame(id=_text(frame, "id"), status=_status(frame), indent=_indent(frame))
+        case "listening":
+            return ListeningFrame(id=_text(frame, "id"))
         case "error":
             return ErrorFrame(
                 id=_optional_text(frame, "id"),

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import socket
+import struct
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,7 +15,9 @@ from nsmd import agentframes
 from nsmd.agentframes import (
     AgentFrame,
     AgentProtocolError,
+    ErrorFrame,
     FileDataFrame,
+    ListeningFrame,
     OutputFrame,
     ReadyFrame,
     ResultFrame,
@@ -28,6 +32,7 @@ MAX_BACKLOG_BYTES = 32 * 1024 * 1024
 piece of code takes 16 MiB."""
 
 _OFFERED = frozenset(CAPABILITIES)
+_INT = struct.Struct("i")
 
 ACK_FRAMES = 32
 ACK_CHARS = 128 * 1024
@@ -56,8 +61,10 @@ class AgentLink:
     """
 
     __slots__ = (
+        "_awaits_descriptor",
         "_backlog",
         "_channel",
+        "_descriptor",
         "_last",
         "_nursery",
         "_reader",
@@ -77,6 +84,8 @@ class AgentLink:
         self._unacked_frames = 0
         self._unacked_chars = 0
         self._backlog: bytearray | None = None
+        self._awaits_descriptor = False
+        self._descriptor: int | None = None
 
     async def handshake(
         self, limits: Mapping[str, int], setup: Mapping[str, Any] | None = None
@@ -122,6 +131,8 @@ class AgentLink:
             # Carries what would else be a frame of its own.
             frame = {**frame, "ack": self._last}
             self._unacked_frames = self._unacked_chars = 0
+        elif frame["type"] == "listen":
+            self._awaits_descriptor = True
         data = encode_frame(frame)
         if self._backlog:
             if len(self._backlog) > MAX_BACKLOG_BYTES:
@@ -149,7 +160,10 @@ class AgentLink:
             # Waiting even where data is there already keeps a flood from starving other sessions.
             await trio.lowlevel.wait_readable(self._channel)
             try:
-                data = self._channel.recv(CHUNK_BYTES)
+                if self._awaits_descriptor:
+                    data = self._receive_descriptor()
+                else:
+                    data = self._channel.recv(CHUNK_BYTES)  # drops descriptors
             except BlockingIOError:
                 continue
             except OSError:
@@ -158,11 +172,43 @@ class AgentLink:
                 raise AgentLinkError("ended its channel")
             self._reader.receive_data(data)
         parsed = agentframes.parse(frame)
+        if self._awaits_descriptor and isinstance(parsed, ListeningFrame | ErrorFrame):
+            self._awaits_descriptor = False
         self._acknowledge(frame, parsed)
         return parsed
 
+    def claim_descriptor(self) -> int | None:
+        """The descriptor that has come with an answer to `listen`, which is the caller's from now
+        on; None if none has. It may be anything that a process can have open."""
+        descriptor, self._descriptor = self._descriptor, None
+        return descriptor
+
+    def _receive_descriptor(self) -> bytes:
+        """Read, and keep the first descriptor that comes along.
+
+        Raises:
+            OSError: as recvmsg(2).
+            AgentProtocolError: a second one has come.
+        """
+        # CMSG_LEN, not CMSG_SPACE, whose padding has room for a second one.
+        data, parts, _, _ = self._channel.recvmsg(
+            CHUNK_BYTES, socket.CMSG_LEN(_INT.size), socket.MSG_CMSG_CLOEXEC
+        )
+        for level, kind, content in parts:
+            if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS) and len(
+                content
+            ) >= _INT.size:
+                (descriptor,) = _INT.unpack_from(content)
+                if self._descriptor is not None:
+                    os.close(descriptor)
+                    raise AgentProtocolError("more than one descriptor")
+                self._descriptor = descriptor
+        return data
+
     def close(self) -> None:
         """Write nothing more; the channel can be closed then."""
+        if (descriptor := self.claim_descriptor()) is not None:
+            os.close(descriptor)
         if self._backlog is not None:
             self._backlog = None
             trio.lowlevel.notify_closing(self._channel)

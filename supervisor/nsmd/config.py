@@ -15,6 +15,7 @@ from typing import Any, cast, get_type_hints
 from pydantic import TypeAdapter, ValidationError
 
 from nsmd.flakes import why_no_reference
+from nsmd.hostrules import HostRuleError, parse_rule
 from nsmd.names import ENVIRONMENT_NAME, why_not_inherited
 from nsmd.settings import PRESETS, EnvironmentSettings, Settings
 
@@ -85,6 +86,7 @@ def _cross_check(settings: Settings) -> Iterator[str]:
                 f"environments.{name!r}: a name is 1 to 64 of a-z, 0-9 and '-', "
                 "beginning with a letter or digit"
             )
+        yield from _check_network(name, environment)
         if environment.flake is not None:
             yield from _check_flake(name, environment, environment.flake)
             continue
@@ -130,6 +132,14 @@ def _check_flake(name: str, environment: EnvironmentSettings, flake: str) -> Ite
             '"github:OWNER/REPO#NAME" or "path:/DIRECTORY#NAME"'
         )
     yield from _check_modules(name, environment)
+
+
+def _check_network(name: str, environment: EnvironmentSettings) -> Iterator[str]:
+    for pattern in environment.network_rule.allow:
+        try:
+            parse_rule(pattern)
+        except HostRuleError as error:
+            yield f"environments.{name}.network.allow: {pattern!r:.80} {error}"
 
 
 def _check_modules(name: str, environment: EnvironmentSettings) -> Iterator[str]:

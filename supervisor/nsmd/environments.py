@@ -239,6 +239,7 @@ def _environment(
         timeout_s=entry.timeout_seconds or defaults.timeout_seconds,
         memory_mb=entry.memory_mb or defaults.memory_mb,
         preload=entry.preload,
+        network=entry.network_rule,
     )
     if isinstance(found, str):
         return replace(unavailable, problem=found)

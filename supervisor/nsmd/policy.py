@@ -15,6 +15,7 @@ from posixpath import dirname
 from typing import Any, Literal
 
 from nsmd.hostpaths import is_within
+from nsmd.proxyvariables import proxy_variables
 from nsmd.values import (
     NO_NETWORK,
     Enforcement,
@@ -252,8 +253,6 @@ def policy_of(
                 path=project.mount_point,
                 kind="overlay" if copied else "bind",
                 mode="cow" if copied else "ro",
-                size_mb=spec.sizes.overlay_mb if copied else None,
-                inodes=spec.sizes.overlay_mb * INODES_PER_MB if copied else None,
                 source=project.path,
             )
         )
@@ -280,12 +279,9 @@ def policy_of(
     )
 
 
-def jail_variables(
-    environment: Environment,
-    network: NetworkRule,  # noqa: ARG001 - a proxy is told by variables
-) -> tuple[tuple[str, str], ...]:
+def jail_variables(environment: Environment, network: NetworkRule) -> tuple[tuple[str, str], ...]:
     """Variables of code in a jail beyond those that every jail has, or in their place."""
-    return environment.variables
+    return (*proxy_variables(network), *environment.variables)
 
 
 def variable_names(environment: Environment, network: NetworkRule) -> tuple[str, ...]:

@@ -41,8 +41,9 @@ from nsmd.limits import (
 from nsmd.listing import ended_row, live_row
 from nsmd.places import Places, Turn
 from nsmd.pool import Memory, Pool
-from nsmd.project import Projects, Unreadable, project_mode
+from nsmd.project import Projects, Unreadable
 from nsmd.provision import Provision
+from nsmd.proxy import Gateway
 from nsmd.session import Session
 from nsmd.settings import Settings
 from nsmd.timer import Timers
@@ -90,6 +91,7 @@ class Registry:
         measure: what the processes below some PID 1s use.
         memory: what there is of it for spares; None sets no limit.
         shares: of the supervisor's descriptors; None sets no limit.
+        gateway: the way out of sessions that have one.
     """
 
     def __init__(
@@ -106,6 +108,7 @@ class Registry:
         measure: Measure = measure_in_thread,
         memory: Memory | None = None,
         shares: Shares | None = None,
+        gateway: Gateway | None = None,
     ) -> None:
         self._settings = settings
         self.provision = provision
@@ -119,7 +122,6 @@ class Registry:
             workspace_mb=settings.defaults.workspace_mb,
             tmp_mb=settings.defaults.tmp_mb,
             shm_mb=settings.defaults.shm_mb,
-            overlay_mb=settings.defaults.overlay_mb,
         )
         self._starts = trio.CapacityLimiter(CONCURRENT_STARTS)
         self._directory = Directory()
@@ -129,6 +131,7 @@ class Registry:
         self._closing = False
         self._measure = measure
         self._timers = Timers()
+        self.gateway = gateway or Gateway()
         upkeep.start_soon(self._timers.run)
         room = session_room(settings, shares)
         self._places = Places(room, self.live_sessions, self._starts)
@@ -185,13 +188,13 @@ class Registry:
         """
         return self._projects.choose(variables=variables, root=root, cwd=cwd)
 
-    def check_project(self, path: str, point: str | None, mode: str | None) -> ProjectMount:
+    def check_project(self, path: str, mount_point: str | None = None) -> ProjectMount:
         """The mount of a directory that a client names itself.
 
         Raises:
             BadProjectError: it cannot or must not be mounted.
         """
-        return self._projects.check(path, point, project_mode(mode))
+        return self._projects.check(path, mount_point)
 
     # Clients that have just come.
 
@@ -491,6 +494,7 @@ class Registry:
             start_limiter=turn or self._starts,
             transcripts=self._transcripts,
             timers=self._timers,
+            gateway=self.gateway,
             nursery=self._nursery,
         )
         self._directory.add(session)

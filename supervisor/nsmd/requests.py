@@ -19,10 +19,11 @@ from nsmd.agentframes import (
     CheckedFrame,
     CompletionsFrame,
     ErrorFrame,
+    ListeningFrame,
     TransferFrame,
 )
 
-AnswerFrame = TransferFrame | CompletionsFrame | CheckedFrame
+AnswerFrame = TransferFrame | CompletionsFrame | CheckedFrame | ListeningFrame
 
 
 class NoAnswerError(Exception):

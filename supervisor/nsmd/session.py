@@ -28,6 +28,7 @@ from nsmd.agentframes import (
     FileDataFrame,
     FileErrorFrame,
     FileFrame,
+    ListeningFrame,
     OtherFrame,
     OutputFrame,
     ReadyFrame,
@@ -40,6 +41,7 @@ from nsmd.execution import Execution, interrupted_early, out_of_time
 from nsmd.jail import Launcher
 from nsmd.lifecycle import Effect, Event, State, advance
 from nsmd.policy import Policy
+from nsmd.proxy import Gateway, SessionNetwork
 from nsmd.requests import Requests
 from nsmd.timer import Timer, Timers
 from nsmd.transcripts import TranscriptStore
@@ -89,6 +91,7 @@ class Session:
         "end_reason",
         "executions",
         "id",
+        "network",
         "requests",
         "spec",
         "state",
@@ -107,6 +110,7 @@ class Session:
         start_limiter: StartLimiter,
         transcripts: TranscriptStore,
         timers: Timers,
+        gateway: Gateway,
         nursery: trio.Nursery,
     ) -> None:
         self.id = session_id
@@ -131,6 +135,9 @@ class Session:
         self._activity_asked = False
         self._over: trio.Event | None = None
         self.requests = Requests(self._post)
+        self.network = SessionNetwork(
+            session_id, spec.network, gateway=gateway, requests=self.requests, nursery=nursery
+        )
         self._transcripts = transcripts
         self.transcript = transcripts.open(session_id, spec.environment, None)
         self._conversation = Conversation(
@@ -277,6 +284,7 @@ class Session:
         """See `Listener`."""
         self._link = link
         self.requests.open(link.capabilities)
+        self.network.opened(link)
         self._feed(Event.READY)
         self._watcher.session_ready(self)
         if self._queue:
@@ -285,6 +293,7 @@ class Session:
     def agent_gone(self) -> None:
         """See `Listener`."""
         self._link = None
+        self.network.closed()
 
     def agent_lost(self, reason: str, failure: NsmError | None = None) -> None:
         """See `Listener`; what is known already is kept."""
@@ -326,6 +335,7 @@ class Session:
                 | FileErrorFrame()
                 | CompletionsFrame()
                 | CheckedFrame()
+                | ListeningFrame()
             ):
                 self.requests.take(frame)
             case ReadyFrame() | OtherFrame():

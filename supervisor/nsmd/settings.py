@@ -12,6 +12,8 @@ from typing import Annotated, Any, ClassVar, Literal, get_args
 
 from annotated_types import Ge, Gt, Le, MaxLen
 
+from nsmd.values import NetworkRule
+
 _STRICT: dict[str, Any] = {"extra": "forbid"}
 
 Preset = Literal["python", "bash", "node"]
@@ -41,12 +43,20 @@ class Defaults:
     workspace_mb: Megabytes = 512
     tmp_mb: Megabytes = 256
     shm_mb: Megabytes = 64
-    overlay_mb: Megabytes = 512
     processes: Annotated[int, Ge(8), Le(32768)] = 256
     descriptors: Annotated[int, Ge(64), Le(65536)] = 1024
     interrupt_grace_seconds: Seconds = 2.0
     templates: bool = True
     jail_uid: Annotated[int, Ge(1), Le(2**32 - 2)] = DEFAULT_JAIL_UID
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NetworkSettings:
+    """`network = { allow = [...] }` of an environment: the hosts that it may reach."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
+
+    allow: Annotated[tuple[str, ...], MaxLen(256)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +66,8 @@ class EnvironmentSettings:
     `flake` is a reference that Nix builds a sandbox from. Else `preset` picks the interpreter and
     defaults to the environment's own name, and `interpreter` is the absolute path of the program
     to use for it instead of the one found on PATH. `preload` names Python modules that its sessions
-    find imported already.
+    find imported already. `network` is what its sessions may reach: nothing, through a proxy the
+    hosts of a list, or whatever the host does.
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
@@ -68,6 +79,14 @@ class EnvironmentSettings:
     timeout_seconds: Seconds | None = None
     memory_mb: Megabytes | None = None
     preload: tuple[str, ...] = ()
+    network: Literal["off", "full"] | NetworkSettings = "off"
+
+    @property
+    def network_rule(self) -> NetworkRule:
+        """What its sessions may reach."""
+        if isinstance(self.network, NetworkSettings):
+            return NetworkRule(mode="allow", allow=self.network.allow)
+        return NetworkRule(mode=self.network)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,16 +102,15 @@ class InheritSettings:
 class ProjectSettings:
     """`[project]`: the directory shown to sessions whose client names none.
 
-    With `mode` overlay, code may change it, in a copy of each session's own. With `use_flake`, Nix
-    evaluates the flakes of projects, on the host, and each project that is one has its development
-    shell as environment `project`.
+    With `use_flake`, Nix evaluates the flakes of projects, on the host, and each project that is
+    one has its development shell as environment `project`.
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
 
     path: str | None = None
     mount_point: str = "/project"
-    mode: Literal["readonly", "overlay"] = "readonly"
+    mode: Literal["readonly"] = "readonly"
     use_flake: bool = False
     inherit_env: InheritSettings = field(default_factory=InheritSettings)
 

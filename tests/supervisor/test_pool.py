@@ -15,6 +15,7 @@ from nsm.wire.errors import StartFailedError
 from nsmd.lifecycle import State
 from nsmd.pool import Pool
 from nsmd.poolpolicy import EXPECTED_S, MemorySeen
+from nsmd.proxy import Gateway
 from nsmd.session import Session
 from nsmd.settings import PoolSettings
 from nsmd.timer import Timers
@@ -106,6 +107,7 @@ async def bench(
                 watcher=Watcher(),
                 start_limiter=trio.CapacityLimiter(64),
                 transcripts=TranscriptStore(),
+                gateway=Gateway(),
                 timers=timers,
                 nursery=nursery,
             )

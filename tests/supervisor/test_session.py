@@ -26,6 +26,7 @@ from nsmd.agentframes import MAX_STREAM_BYTES, CheckedFrame
 from nsmd.conversation import START_TIMEOUT_S
 from nsmd.execution import Execution, Origin
 from nsmd.lifecycle import State
+from nsmd.proxy import Gateway
 from nsmd.session import ANSWER_MARGIN_S, Session
 from nsmd.timer import Timers
 from nsmd.transcripts import TranscriptStore
@@ -77,6 +78,7 @@ class Bench:
             watcher=self.watcher,
             start_limiter=trio.CapacityLimiter(1),
             transcripts=TranscriptStore(),
+            gateway=Gateway(),
             timers=self.timers,
             nursery=nursery,
         )

@@ -94,6 +94,8 @@ in
     expr = map (each: each.pname) (package { }).dependencies;
     expected = [
       "cbor2"
+      "h11"
+      "idna"
       "mcp"
       "prometheus-client"
       "prompt-toolkit"

@@ -106,4 +106,5 @@ class Builder:
             timeout_s=entry.timeout_seconds or environment.timeout_s,
             memory_mb=entry.memory_mb or environment.memory_mb,
             preload=entry.preload or environment.preload,
+            network=entry.network_rule,
         )

@@ -15,9 +15,11 @@ let
     missing = [ ];
     python_packages = {
       cbor2 = "6.2.1";
+      h11 = "0.16.0";
       hatchling = "1.33.0";
       httpcore2 = "2.16.2";
       httpx2 = "2.16.2";
+      idna = "3.20";
       mcp = "2.3.0";
       mcp-types = "2.3.0";
       prometheus-client = "0.26.0";

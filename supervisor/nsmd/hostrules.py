@@ -1,0 +1,330 @@
+"""Which hosts code may reach: patterns as configured, names and addresses as asked for; pure.
+
+A name that code asks for is taken apart here and nowhere else, and only if it is one that every
+resolver and every comparison reads the same way: what has a NUL, a character beyond letters,
+digits, `-` and `_`, or the look of a number in an unusual form (`0x7f.1`, `127.1`) is no host.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from ipaddress import (
+    IPv4Address,
+    IPv4Network,
+    IPv6Address,
+    IPv6Network,
+    ip_address,
+    ip_network,
+)
+
+Address = IPv4Address | IPv6Address
+Host = str | IPv4Address | IPv6Address
+"""A name in lower case without a final dot, or an address."""
+
+DEFAULT_PORTS = frozenset({80, 443})
+"""Of a pattern that names none: those of the web."""
+
+HOST_NAME = "host.nsm.internal"
+"""Means the machine that the supervisor runs on, for patterns that name it. `localhost` in a
+session is the session's own."""
+
+MAX_RULES = 256
+MAX_NAME = 253
+MAX_PATTERN = 300
+
+_LABEL = r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?"
+_NAME = re.compile(rf"{_LABEL}(?:\.{_LABEL})*", re.ASCII)
+_NUMBER = re.compile(r"(?:[0-9]+|0x[0-9a-f]*)", re.ASCII)
+_PORT = re.compile(r"[0-9]{1,5}", re.ASCII)
+
+
+class HostRuleError(ValueError):
+    """A pattern that is none; the message says what was expected."""
+
+
+class BadHostError(ValueError):
+    """What was asked for is no host that anybody could have meant."""
+
+
+@dataclass(frozen=True, slots=True)
+class HostRule:
+    """One pattern.
+
+    Attributes:
+        text: as it is shown and compared: lower case, ASCII.
+        name: what a name has to be, or has to end with where `subdomains`; None where any will do.
+        network: addresses that are meant; None for names.
+        ports: None for all.
+    """
+
+    text: str
+    name: str | None = None
+    subdomains: bool = False
+    network: IPv4Network | IPv6Network | None = None
+    ports: frozenset[int] | None = DEFAULT_PORTS
+
+    def takes_port(self, port: int) -> bool:
+        """Whether it allows that port."""
+        return self.ports is None or port in self.ports
+
+    def names(self, host: Host) -> bool:
+        """Whether it means that host, whatever the port."""
+        if self.network is not None:
+            return not isinstance(host, str) and host in self.network
+        if self.name is None:
+            return True
+        if not isinstance(host, str):
+            return False
+        # Of whole labels: `evil-example.com` does not end with `.example.com`.
+        return host.endswith("." + self.name) if self.subdomains else host == self.name
+
+
+def parse_rule(text: str) -> HostRule:
+    """A pattern: `HOST`, `*.HOST`, `ADDRESS`, `NETWORK/BITS` or `*`, and perhaps `:PORT` or `:*`.
+
+    Raises:
+        HostRuleError: it is none.
+    """
+    if len(text) > MAX_PATTERN:
+        raise HostRuleError(f"has {len(text)} characters, expected at most {MAX_PATTERN}")
+    if "://" in text or ("/" in text and not _looks_like_network(text)):
+        raise HostRuleError("is a URL or a path, expected a host such as example.org")
+    host, port = _split_port(text)
+    ports = _ports(port)
+    suffix = "" if ports == DEFAULT_PORTS else f":{port}"
+    if host == "*":
+        return HostRule(f"*{suffix}", ports=ports)
+    if (network := _network(host)) is not None:
+        return HostRule(_network_text(network) + suffix, network=network, ports=ports)
+    subdomains = host.startswith("*.")
+    name = host.removeprefix("*.")
+    if "*" in name:
+        raise HostRuleError("has * elsewhere than in front, expected for example *.example.org")
+    try:
+        found = parse_host(_to_ascii(name))
+    except BadHostError as error:
+        raise HostRuleError(
+            f"{error}, expected for example example.org, *.example.org:443"
+        ) from None
+    if not isinstance(found, str):
+        raise HostRuleError("is an address with *., expected an address or a name")
+    return HostRule(
+        f"{host[:2] if subdomains else ''}{found}{suffix}", found, subdomains, ports=ports
+    )
+
+
+def parse_rules(texts: Iterable[str]) -> tuple[HostRule, ...]:
+    """Each pattern once, in order.
+
+    Raises:
+        HostRuleError: one is none, or there are too many; the message has the pattern.
+    """
+    rules: dict[str, HostRule] = {}
+    for text in texts:
+        try:
+            rule = parse_rule(text)
+        except HostRuleError as error:
+            raise HostRuleError(f"{text[:80]!r} {error}") from None
+        rules[rule.text] = rule
+    if len(rules) > MAX_RULES:
+        raise HostRuleError(f"{len(rules)} patterns, expected at most {MAX_RULES}")
+    return tuple(rules.values())
+
+
+def parse_host(text: str) -> Host:
+    """A host as somebody asks for it; IPv6 addresses without brackets.
+
+    Raises:
+        BadHostError: it is none.
+    """
+    if ":" in text:
+        # No zone (`%eth0`): it says which of the host's interfaces.
+        try:
+            return IPv6Address(text) if "%" not in text else _no_host("has a zone")
+        except ValueError:
+            return _no_host("is no IPv6 address")
+    name = text.lower() if text.isascii() else text
+    name = name.removesuffix(".")
+    if not name or len(name) > MAX_NAME or not _NAME.fullmatch(name):
+        return _no_host("is no host name")
+    if not _NUMBER.fullmatch(name.rpartition(".")[2]):
+        return name
+    # As the URL standard has it: what ends in a number is an IPv4 address or nothing. Resolvers
+    # read `127.1`, `0x7f000001` and `017700000001` as addresses, too.
+    try:
+        return IPv4Address(name)
+    except ValueError:
+        return _no_host("is no IPv4 address")
+
+
+def parse_port(text: str) -> int:
+    """A port from 1.
+
+    Raises:
+        BadHostError: it is none.
+    """
+    if not _PORT.fullmatch(text) or not 0 < int(text) < 65536:
+        raise BadHostError("has no port from 1 to 65535")
+    return int(text)
+
+
+def parse_authority(text: str, default_port: int | None = None) -> tuple[Host, int]:
+    """``HOST:PORT`` as in a request to a proxy; IPv6 addresses in brackets.
+
+    Raises:
+        BadHostError: it is none, or has no port where there is no default.
+    """
+    if text.startswith("["):
+        host, bracket, rest = text[1:].partition("]")
+        if not bracket or ":" not in host:
+            _no_host("is no address in brackets")
+    else:
+        host, colon, port = text.partition(":")
+        rest = colon + port
+        if "]" in text or ":" in port:
+            _no_host("is no HOST:PORT")
+    if not rest and default_port is not None:
+        return parse_host(host), default_port
+    if not rest.startswith(":"):
+        _no_host("has no port")
+    return parse_host(host), parse_port(rest[1:])
+
+
+def show_host(host: Host, port: int | None = None) -> str:
+    """For people, and for HTTP's `Host`."""
+    text = f"[{host}]" if isinstance(host, IPv6Address) else str(host)
+    return text if port is None else f"{text}:{port}"
+
+
+class AllowList:
+    """What may be reached. Empty, it allows nothing."""
+
+    __slots__ = ("rules",)
+
+    def __init__(self, rules: Sequence[HostRule] = ()) -> None:
+        self.rules = tuple(rules)
+
+    @classmethod
+    def of(cls, texts: Iterable[str]) -> AllowList:
+        """
+        Raises:
+            HostRuleError: as `parse_rules`.
+        """
+        return cls(parse_rules(texts))
+
+    def __repr__(self) -> str:
+        return f"<AllowList {', '.join(self.texts)}>"
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """The patterns."""
+        return tuple(rule.text for rule in self.rules)
+
+    def permits(self, host: Host, port: int) -> bool:
+        """Whether a host as it is asked for may be reached on that port. A name must still resolve
+        to addresses that may be."""
+        return any(rule.takes_port(port) and rule.names(host) for rule in self.rules)
+
+    def knows(self, host: Host) -> bool:
+        """Whether it may be reached on some port."""
+        return any(rule.names(host) for rule in self.rules)
+
+    def names_address(self, address: Address, port: int) -> bool:
+        """Whether that very address is named, by itself or its network, not only allowed with
+        everything else."""
+        return any(
+            rule.network is not None and rule.takes_port(port) and address in rule.network
+            for rule in self.rules
+        )
+
+    def names_machine(self, port: int) -> bool:
+        """Whether the supervisor's machine is named, not only allowed with everything else."""
+        return any(
+            rule.name == HOST_NAME and not rule.subdomains and rule.takes_port(port)
+            for rule in self.rules
+        )
+
+    def with_rules(self, added: Iterable[HostRule]) -> AllowList:
+        """With more patterns.
+
+        Raises:
+            HostRuleError: too many.
+        """
+        return AllowList(parse_rules([*self.texts, *(rule.text for rule in added)]))
+
+    def without(self, removed: Iterable[HostRule]) -> AllowList:
+        """Without those patterns."""
+        gone = {rule.text for rule in removed}
+        return AllowList([rule for rule in self.rules if rule.text not in gone])
+
+
+def _no_host(why: str) -> str:
+    raise BadHostError(why)
+
+
+def _looks_like_network(text: str) -> bool:
+    return bool(re.fullmatch(r"\[?[0-9a-fA-F.:]+/[0-9]{1,3}\]?(?::(?:[0-9]+|\*))?", text))
+
+
+def _split_port(text: str) -> tuple[str, str]:
+    """Host and port, which is empty where there is none."""
+    if text.startswith("["):
+        host, bracket, rest = text[1:].partition("]")
+        if not bracket or (rest and not rest.startswith(":")):
+            raise HostRuleError("has an open bracket, expected for example [2001:db8::1]:443")
+        return host, rest[1:]
+    if text.count(":") > 1:  # an address without brackets cannot have a port
+        return text, ""
+    host, colon, port = text.partition(":")
+    if colon and not port:
+        raise HostRuleError("has no port after :, expected for example example.org:443")
+    return host, port
+
+
+def _ports(text: str) -> frozenset[int] | None:
+    if not text:
+        return DEFAULT_PORTS
+    if text == "*":
+        return None
+    try:
+        return frozenset({parse_port(text)})
+    except BadHostError as error:
+        raise HostRuleError(f"{error}, expected for example example.org:443 or :*") from None
+
+
+def _network(text: str) -> IPv4Network | IPv6Network | None:
+    """An address is a network of one."""
+    if "%" in text:
+        raise HostRuleError("has a zone, expected an address without")
+    try:
+        address = ip_address(text)
+    except ValueError:
+        pass
+    else:
+        return ip_network(address)
+    if "/" not in text:
+        return None
+    try:
+        return ip_network(text)
+    except ValueError as error:
+        raise HostRuleError(f"is no network ({error})") from None
+
+
+def _network_text(network: IPv4Network | IPv6Network) -> str:
+    single = network.prefixlen == network.max_prefixlen
+    text = str(network.network_address if single else network)
+    return f"[{text}]" if isinstance(network, IPv6Network) else text
+
+
+def _to_ascii(name: str) -> str:
+    """A name as resolvers have it. Of what code asks for only that form is taken."""
+    if name.isascii():
+        return name
+    import idna  # noqa: PLC0415 - few names need it
+
+    try:
+        return idna.encode(name, uts46=True).decode()
+    except idna.IDNAError as error:
+        raise HostRuleError(f"is no host name ({error})") from None

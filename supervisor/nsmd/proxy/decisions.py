@@ -1,0 +1,105 @@
+"""What code asked the proxy for, and what became of it."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal, get_args
+
+Protocol = Literal["connect", "http", "socks5"]
+
+Verdict = Literal[
+    "allowed",
+    "off",
+    "not-allowed",
+    "port",
+    "address",
+    "bad-request",
+    "unresolved",
+    "unreachable",
+    "busy",
+]
+"""What became of a request: it was let through; the network is off; its host is not in the list, or
+not on that port; its name means an address that is not the world's and is not named; it was no
+request for a host; nobody knows the name; nobody answers at the address; there was no room."""
+
+VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
+
+REFUSED: frozenset[Verdict] = frozenset(("off", "not-allowed", "port", "address", "bad-request"))
+"""By a rule, and not by how the world is at the moment."""
+
+MAX_KEPT = 256
+"""Decisions that a session remembers; the oldest go."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """One request.
+
+    Attributes:
+        number: 1, 2, 3, ... in its session.
+        at_s: when, on trio's clock.
+        host: as it was asked for, printable; with `bad-request` nobody knows it.
+        port: 0 with `bad-request`.
+        detail: why, for people.
+        address: that was connected to; empty where none was.
+    """
+
+    number: int
+    at_s: float
+    protocol: Protocol
+    host: str
+    port: int
+    verdict: Verdict
+    detail: str = ""
+    address: str = ""
+
+    @property
+    def refused(self) -> bool:
+        """Whether a rule has refused it."""
+        return self.verdict in REFUSED
+
+
+@dataclass(slots=True)
+class Counters:
+    """How often, and how much.
+
+    Attributes:
+        verdicts: requests by what became of them.
+        sent_bytes: from code to the world, `received_bytes` the other way round.
+    """
+
+    verdicts: dict[Verdict, int] = field(default_factory=lambda: dict.fromkeys(VERDICTS, 0))
+    sent_bytes: int = 0
+    received_bytes: int = 0
+
+    def as_dict(self) -> dict[str, int]:
+        """For the control socket; what has not happened is left out."""
+        told: dict[str, int] = {name: count for name, count in self.verdicts.items() if count}
+        return {**told, "sent_bytes": self.sent_bytes, "received_bytes": self.received_bytes}
+
+
+class DecisionLog:
+    """The latest decisions of one session.
+
+    Attributes:
+        made: how many there have been.
+    """
+
+    __slots__ = ("_kept", "made")
+
+    def __init__(self) -> None:
+        self.made = 0
+        self._kept: deque[Decision] = deque(maxlen=MAX_KEPT)
+
+    def add(self, decision: Decision) -> None:
+        """One more."""
+        self.made = decision.number
+        self._kept.append(decision)
+
+    def since(self, number: int) -> Sequence[Decision]:
+        """Those after that one, as far as they are kept; oldest first."""
+        if number >= self.made:
+            return ()
+        return [decision for decision in self._kept if decision.number > number]

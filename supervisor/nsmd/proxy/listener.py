@@ -1,0 +1,133 @@
+"""The socket that an agent has passed: looked at, and accepted from."""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+from contextlib import suppress
+
+import trio
+
+ACCEPT_TIMEOUT_S = 5.0
+"""A connection that waits is taken in microseconds."""
+
+
+class ListenerError(Exception):
+    """It is not what an agent of ours passes, or does not do what it should any more."""
+
+
+class Listener:
+    """A listening socket in a session's network namespace.
+
+    Whoever passed it may still have it and change how it behaves, above all make it block:
+    accept(2) knows no flag for one call. So it is called in a thread, and ended where it hangs.
+
+    Args:
+        descriptor: owned from now on, also where it is refused.
+
+    Raises:
+        ListenerError: it is no TCP socket that listens on the loopback.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        try:
+            if not stat.S_ISSOCK(os.fstat(descriptor).st_mode):
+                raise ListenerError("is no socket")  # noqa: TRY301
+            self._socket = socket.socket(fileno=descriptor)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        try:
+            self.port = _checked_port(self._socket)
+        except BaseException:
+            self._socket.close()
+            raise
+        self._closed = False
+
+    def __repr__(self) -> str:
+        return f"<Listener port={self.port}>"
+
+    async def accept(self, limiter: trio.CapacityLimiter) -> trio.SocketStream:
+        """The next connection.
+
+        Args:
+            limiter: of threads.
+
+        Raises:
+            ListenerError: it hangs, or was shut down inside.
+        """
+        while True:
+            await trio.lowlevel.wait_readable(self._socket)
+            taken = _Accepting(self._socket)
+            try:
+                with trio.fail_after(ACCEPT_TIMEOUT_S):
+                    await trio.to_thread.run_sync(
+                        taken.accept, abandon_on_cancel=True, limiter=limiter
+                    )
+            except BlockingIOError:
+                continue  # somebody inside has taken it
+            except trio.TooSlowError:
+                raise ListenerError("does not hand its connections out") from None
+            except OSError as error:
+                raise ListenerError(f"fails: {error.strerror}") from error
+            finally:
+                taken.give_up()
+            return trio.SocketStream(trio.socket.from_stdlib_socket(taken.claim()))
+
+    def close(self) -> None:
+        """May be repeated. A thread that hangs in it comes back."""
+        if not self._closed:
+            self._closed = True
+            with suppress(OSError):
+                self._socket.shutdown(socket.SHUT_RDWR)
+            self._socket.close()
+
+
+class _Accepting:
+    """One accept(2) in a thread that nobody may wait for any more."""
+
+    def __init__(self, listener: socket.socket) -> None:
+        self._listener = listener
+        self._connection: socket.socket | None = None
+        self._wanted = True
+
+    def accept(self) -> None:
+        """Runs in the thread."""
+        connection, _ = self._listener.accept()
+        connection.setblocking(False)
+        self._connection = connection
+        if not self._wanted:
+            connection.close()
+
+    def give_up(self) -> None:
+        """What comes from now on is closed at once."""
+        self._wanted = False
+
+    def claim(self) -> socket.socket:
+        """What was accepted."""
+        assert self._connection is not None, "the thread has returned"
+        return self._connection
+
+
+def _checked_port(listener: socket.socket) -> int:
+    """
+    Raises:
+        ListenerError: see `Listener`.
+    """
+    options = {
+        socket.SO_DOMAIN: socket.AF_INET,
+        socket.SO_TYPE: socket.SOCK_STREAM,
+        socket.SO_PROTOCOL: socket.IPPROTO_TCP,
+        socket.SO_ACCEPTCONN: 1,
+    }
+    try:
+        for option, value in options.items():
+            if listener.getsockopt(socket.SOL_SOCKET, option) != value:
+                raise ListenerError("is no TCP socket that listens")
+        address, port = listener.getsockname()
+    except OSError as error:
+        raise ListenerError(f"cannot be asked: {error.strerror}") from error
+    if address != "127.0.0.1":
+        raise ListenerError("does not listen on the loopback")
+    return int(port)

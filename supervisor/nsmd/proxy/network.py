@@ -1,0 +1,349 @@
+"""The network of one session, as it is now: its list, its proxy, what was asked for."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import trio
+
+from nsm.wire.errors import BadRequestError, NsmError
+from nsmd.agentframes import ListeningFrame
+from nsmd.agentlink import AgentLink
+from nsmd.hostrules import AllowList, Host, HostRule
+from nsmd.proxy.decisions import Counters, Decision, DecisionLog, Protocol, Verdict
+from nsmd.proxy.gateway import MAX_SESSION_CONNECTIONS, Gateway
+from nsmd.proxy.listener import Listener, ListenerError
+from nsmd.proxy.reaching import Reach
+from nsmd.proxy.serving import serve
+from nsmd.proxyvariables import PROXY_PORT, variables_with_port
+from nsmd.requests import NoAnswerError, Requests
+from nsmd.values import NetworkMode, NetworkRule
+
+log = logging.getLogger(__name__)
+
+LISTEN_TIMEOUT_S = 20.0
+"""For an agent to make a socket, which takes microseconds once it has started."""
+
+MAX_LOGGED = 100
+"""Decisions of one session in the supervisor's log. Code can make thousands a second."""
+
+
+class SessionNetwork:
+    """See the module.
+
+    Args:
+        session_id: for the log.
+        rule: what the session begins with.
+        requests: to its agent.
+        nursery: owns the proxy's task, which ends with the session.
+    """
+
+    __slots__ = (
+        "_allowed",
+        "_connections",
+        "_counters",
+        "_gateway",
+        "_link",
+        "_log",
+        "_logged",
+        "_nursery",
+        "_opening",
+        "_port",
+        "_problem",
+        "_requests",
+        "_scope",
+        "_session_id",
+        "_watched",
+        "mode",
+    )
+
+    def __init__(
+        self,
+        session_id: str,
+        rule: NetworkRule,
+        *,
+        gateway: Gateway,
+        requests: Requests,
+        nursery: trio.Nursery,
+    ) -> None:
+        self.mode: NetworkMode = rule.mode
+        self._allowed = AllowList.of(rule.allow) if rule.mode == "allow" else AllowList()
+        self._session_id = session_id
+        self._gateway = gateway
+        self._requests = requests
+        self._nursery = nursery
+        self._link: AgentLink | None = None
+        self._scope: trio.CancelScope | None = None
+        self._opening: trio.Event | None = None
+        self._port: int | None = None
+        self._problem = ""
+        self._log: DecisionLog | None = None  # most sessions never have one
+        self._logged = 0
+        self._counters: Counters | None = None
+        self._connections: trio.Semaphore | None = None
+        self._watched: dict[int, tuple[Host, int, trio.CancelScope]] | None = None
+
+    def __repr__(self) -> str:
+        return f"<SessionNetwork of {self._session_id} {self.mode} port={self._port}>"
+
+    # For the session.
+
+    def opened(self, link: AgentLink) -> None:
+        """Its agent can take work."""
+        self._link = link
+        if self.mode == "allow":
+            self._start()
+
+    def closed(self) -> None:
+        """Its agent is gone."""
+        self._link = None
+        if self._scope is not None:
+            self._scope.cancel()
+
+    # For people and models.
+
+    @property
+    def rule(self) -> NetworkRule:
+        """As it is now."""
+        return NetworkRule(mode=self.mode, allow=self._allowed.texts)
+
+    @property
+    def made(self) -> int:
+        """How many decisions there have been: for `decisions_since`."""
+        return self._log.made if self._log is not None else 0
+
+    def decisions_since(self, number: int = 0) -> Sequence[Decision]:
+        """The decisions after the first so many, as far as they are kept (256); oldest first."""
+        return self._log.since(number) if self._log is not None else ()
+
+    def refused_since(self, number: int = 0) -> Sequence[Decision]:
+        """Those among them that a rule has refused."""
+        return [decision for decision in self.decisions_since(number) if decision.refused]
+
+    def facts(self) -> dict[str, Any]:
+        """What `nsm net` and `nsm inspect` show."""
+        return {
+            "mode": self.mode,
+            "allow": list(self._allowed.texts),
+            "port": self._port,
+            "problem": self._problem or None,
+            "connections": len(self._watched or ()),
+            "counters": (self._counters or Counters()).as_dict(),
+        }
+
+    async def allow(self, rules: Iterable[HostRule]) -> None:
+        """Allow more from now on.
+
+        Raises:
+            NsmError: this session cannot have a proxy, or the whole network is open to it.
+            HostRuleError: too many patterns.
+        """
+        self._check_not_full()
+        allowed = self._allowed.with_rules(rules)
+        await self._ensure_open()
+        self._set("allow", allowed)
+
+    def deny(self, rules: Sequence[HostRule]) -> None:
+        """Take patterns away; connections that are allowed no more end.
+
+        Raises:
+            BadRequestError: one is not in the list, or the whole network is open.
+        """
+        self._check_not_full()
+        for rule in rules:
+            if rule.text not in self._allowed.texts:
+                raise BadRequestError(
+                    f"{rule.text!r} is not in this session's list, which has "
+                    f"{', '.join(self._allowed.texts) or 'nothing'}.",
+                    hint="Take away the pattern that allows it.",
+                )
+        self._set(self.mode, self._allowed.without(rules))
+
+    def turn_off(self) -> None:
+        """Allow nothing; all connections end.
+
+        Raises:
+            BadRequestError: the whole network is open.
+        """
+        self._check_not_full()
+        self._set("off", AllowList())
+
+    def _check_not_full(self) -> None:
+        if self.mode == "full":
+            raise BadRequestError(
+                "This session was started with the host's network, which holds until its end.",
+                hint="End it, and start one with another network.",
+            )
+
+    def _set(self, mode: NetworkMode, allowed: AllowList) -> None:
+        self.mode, self._allowed = mode, allowed
+        for host, port, scope in list((self._watched or {}).values()):
+            if mode == "off" or not allowed.permits(host, port):
+                scope.cancel()
+
+    # The proxy.
+
+    async def _ensure_open(self) -> None:
+        if self._port is None:
+            self._start()
+            if self._opening is not None:
+                await self._opening.wait()
+        if self._port is None:
+            raise BadRequestError(
+                f"This session cannot have a proxy: {self._problem or 'it has ended'}.",
+                hint="Start another session.",
+            )
+
+    def _start(self) -> None:
+        if self._opening is None and self._link is not None:
+            self._opening = trio.Event()
+            self._scope = trio.CancelScope()
+            self._nursery.start_soon(self._run, self._link, name=repr(self))
+
+    async def _run(self, link: AgentLink) -> None:
+        """Own the listener from the request for it to the session's end."""
+        assert self._scope is not None and self._opening is not None  # noqa: PT018
+        listener: Listener | None = None
+        try:
+            with self._scope:
+                listener = await self._listen(link)
+                self._port, self._problem = listener.port, ""
+                self._opening.set()
+                await self._accept(listener)
+        except NsmError as error:
+            self._problem = error.message
+        except ListenerError as error:
+            self._problem = f"its socket {error}"
+        finally:
+            if listener is not None:
+                listener.close()
+            if self._problem:
+                log.warning("session %s: no proxy: %s", self._session_id, self._problem)
+            self._port = None
+            self._opening.set()
+            self._opening = None
+
+    async def _listen(self, link: AgentLink) -> Listener:
+        frame = {
+            "type": "listen",
+            "id": self._requests.new_id(),
+            "port": PROXY_PORT,
+            "variables": variables_with_port(),
+        }
+        try:
+            await self._requests.ask("listen", frame, (ListeningFrame,), LISTEN_TIMEOUT_S)
+        except NoAnswerError:
+            raise ListenerError("was not made in time") from None
+        descriptor = link.claim_descriptor()
+        if descriptor is None:
+            raise ListenerError("did not come along")
+        return Listener(descriptor)
+
+    async def _accept(self, listener: Listener) -> None:
+        self._connections = trio.Semaphore(MAX_SESSION_CONNECTIONS)
+        failure: ListenerError | None = None
+        async with trio.open_nursery() as nursery:
+            while failure is None:
+                await self._connections.acquire()
+                try:
+                    client = await listener.accept(self._gateway.accepting)
+                except ListenerError as error:
+                    failure = error
+                else:
+                    nursery.start_soon(self._serve, client)
+            nursery.cancel_scope.cancel()
+        if failure is not None:
+            raise failure
+
+    async def _serve(self, client: trio.SocketStream) -> None:
+        assert self._connections is not None
+        room = self._gateway.room
+        borrower = object()
+        try:
+            room.acquire_on_behalf_of_nowait(borrower)
+        except trio.WouldBlock:
+            borrower = None
+        try:
+            await serve(client, self, busy=borrower is None)
+        except Exception:  # a fault of ours costs this connection
+            log.exception("session %s: a connection of its proxy failed", self._session_id)
+        finally:
+            if borrower is not None:
+                room.release_on_behalf_of(borrower)
+            self._connections.release()
+
+    # `Keeper`.
+
+    def reach(self) -> Reach:
+        """See `Keeper`."""
+        allowed = self._allowed if self.mode == "allow" else None
+        return Reach(allowed, self._gateway.resolver)
+
+    def decided(
+        self,
+        protocol: Protocol,
+        host: str,
+        port: int,
+        verdict: Verdict,
+        detail: str = "",
+        address: str = "",
+    ) -> None:
+        """See `Keeper`."""
+        if self._log is None:
+            self._log = DecisionLog()
+        decision = Decision(
+            number=self._log.made + 1,
+            at_s=trio.current_time(),
+            protocol=protocol,
+            host=host,
+            port=port,
+            verdict=verdict,
+            detail=detail,
+            address=address,
+        )
+        self._log.add(decision)
+        for counters in self._all_counters():
+            counters.verdicts[verdict] += 1
+        if self._logged < MAX_LOGGED:
+            self._logged += 1
+            log.info(
+                "session %s: network %s: %s %s port %d%s%s",
+                self._session_id,
+                verdict,
+                protocol,
+                host or "?",
+                port,
+                f" at {address}" if address else "",
+                "; its further requests are not logged" if self._logged == MAX_LOGGED else "",
+            )
+
+    def sent(self, size: int) -> None:
+        """See `Keeper`."""
+        for counters in self._all_counters():
+            counters.sent_bytes += size
+
+    def received(self, size: int) -> None:
+        """See `Keeper`."""
+        for counters in self._all_counters():
+            counters.received_bytes += size
+
+    def watch(self, host: Host, port: int, scope: trio.CancelScope) -> Callable[[], None]:
+        """See `Keeper`."""
+        if self._watched is None:
+            self._watched = {}
+        watched, key = self._watched, id(scope)
+        watched[key] = host, port, scope
+        if self.mode != "allow" or not self._allowed.permits(host, port):
+            scope.cancel()  # the list changed while the name was looked up
+
+        def forget() -> None:
+            del watched[key]
+
+        return forget
+
+    def _all_counters(self) -> tuple[Counters, Counters]:
+        if self._counters is None:
+            self._counters = Counters()
+        return self._counters, self._gateway.counters

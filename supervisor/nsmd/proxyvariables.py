@@ -1,0 +1,52 @@
+"""The variables by which programs in a session find its proxy; pure.
+
+Where they come from: curl reads `http_proxy` in lower case only and the others in both, Python,
+git and npm read both, Go and Rust programs either; Node reads them where it is told to.
+"""
+
+from __future__ import annotations
+
+from nsmd.values import NetworkRule
+
+PROXY_PORT = 3128
+"""In the session's own network, where nobody else listens when it starts; what proxies use."""
+
+URL = "http://127.0.0.1:{port}"
+
+DIRECT = "localhost,127.0.0.1,::1"
+"""Servers of the session's own are reached without proxy. No other address and no suffix is in
+here: nothing outside can be reached but through it."""
+
+
+def variables_with_port() -> dict[str, str]:
+    """Names and values; `{port}` stands for the proxy's port.
+
+    `ALL_PROXY` is an HTTP proxy like the others: clients without a SOCKS library fail at `socks5://`
+    even if they would not use it (httpx). The same port takes SOCKS 5 from who wants it.
+    """
+    both = {"HTTP_PROXY": URL, "HTTPS_PROXY": URL, "ALL_PROXY": URL, "NO_PROXY": DIRECT}
+    return {
+        **both,
+        **{name.lower(): value for name, value in both.items()},
+        # Node 22.21, 24 and newer; older ones have no such thing.
+        "NODE_USE_ENV_PROXY": "1",
+        # npm takes the others, too; these go before a `.npmrc` of the project.
+        "npm_config_proxy": URL,
+        "npm_config_https_proxy": URL,
+        "npm_config_noproxy": DIRECT,
+        # A question for a new version is one more host, which would be refused and said.
+        "npm_config_update_notifier": "false",
+        "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+        # Nobody is there to type a password.
+        "GIT_TERMINAL_PROMPT": "0",
+    }
+
+
+def proxy_variables(network: NetworkRule) -> tuple[tuple[str, str], ...]:
+    """Variables of sessions that start with this network; none where there is no proxy."""
+    if network.mode != "allow":
+        return ()
+    return tuple(
+        (name, value.replace("{port}", str(PROXY_PORT)))
+        for name, value in variables_with_port().items()
+    )

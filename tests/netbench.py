@@ -1,0 +1,161 @@
+"""Sessions in real jails with a proxy, names that mean what the test says, and a small world."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+from ipaddress import ip_address
+from typing import TYPE_CHECKING
+
+import h11
+import trio
+
+from nsmd.catalog import Catalog
+from nsmd.hostrules import Address
+from nsmd.provision import Provision
+from nsmd.proxy import Gateway, SessionNetwork
+from nsmd.registry import Registry
+from nsmd.settings import PoolSettings, Settings
+from nsmd.templates import open_templates
+from nsmd.values import Client, Environment, NetworkRule, RunRequest, RunResult
+from realjail import environments, new_launcher
+
+if TYPE_CHECKING:
+    from nsmd.jail import Launcher
+
+CLIENT = Client(name="test", scope="test")
+
+
+class Names:
+    """A resolver: names and what they mean. It notes what it is asked for."""
+
+    def __init__(self, known: dict[str, Sequence[str]] | None = None) -> None:
+        self.known = known or {}
+        self.asked: list[str] = []
+
+    async def __call__(self, name: str) -> Sequence[Address]:
+        self.asked.append(name)
+        return [ip_address(text) for text in self.known.get(name, ())]
+
+
+@dataclasses.dataclass
+class World:
+    """A web server on the host's loopback that says what it was asked for.
+
+    Attributes:
+        requests: first lines and headers of what came.
+    """
+
+    port: int
+    requests: list[str]
+
+
+async def _answer(stream: trio.SocketStream, world: World) -> None:
+    connection = h11.Connection(h11.SERVER)
+    async with stream:
+        body = b""
+        while True:
+            event = connection.next_event()
+            if event is h11.NEED_DATA:
+                try:
+                    connection.receive_data(await stream.receive_some())
+                except trio.BrokenResourceError:
+                    return
+            elif isinstance(event, h11.Request):
+                headers = "".join(
+                    f"{name.decode().lower()}: {value.decode()}\n" for name, value in event.headers
+                )
+                target = f"{event.method.decode()} {event.target.decode()}"
+                world.requests.append(f"{target}\n{headers}")
+            elif isinstance(event, h11.Data):
+                body += event.data
+            else:
+                break
+        if isinstance(event, h11.EndOfMessage):
+            said = f"world: {world.requests[-1].splitlines()[0]} {body.decode()}".encode()
+            length = [("Content-Length", str(len(said)))]
+            head = connection.send(h11.Response(status_code=200, headers=length))
+            await stream.send_all((head or b"") + said)
+
+
+@asynccontextmanager
+async def open_world() -> AsyncGenerator[World]:
+    """The server, for as long as the block lasts."""
+    async with trio.open_nursery() as nursery:
+        listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
+        world = World(listeners[0].socket.getsockname()[1], [])
+
+        async def answer(stream: trio.SocketStream) -> None:
+            await _answer(stream, world)
+
+        nursery.start_soon(trio.serve_listeners, answer, listeners)
+        yield world
+        nursery.cancel_scope.cancel()
+
+
+class NetBench:
+    """A registry over real jails.
+
+    Attributes:
+        gateway: of all its sessions.
+    """
+
+    def __init__(self, registry: Registry, names: Names) -> None:
+        self.registry = registry
+        self.gateway = registry.gateway
+        self.names = names
+
+    async def run(self, code: str, *, env: str = "python", session: str = "a") -> RunResult:
+        """Run code to its end."""
+        request = RunRequest(client=CLIENT, env=env, code=code, session=session, timeout_s=30)
+        with trio.fail_after(60):
+            return await self.registry.submit(request).wait()
+
+    async def text(self, code: str, *, env: str = "python", session: str = "a") -> str:
+        """What code prints; it must not fail."""
+        outcome = (await self.run(code, env=env, session=session)).outcome
+        assert outcome.exit_code == 0, outcome
+        return outcome.stdout
+
+    def network(self, session: str = "a") -> SessionNetwork:
+        """That of a live session."""
+        return self.registry.find(session).network
+
+
+@asynccontextmanager
+async def open_netbench(
+    rules: dict[str, NetworkRule],
+    *,
+    names: Names | None = None,
+    forked: bool = True,
+    launcher: Launcher | None = None,
+) -> AsyncGenerator[NetBench]:
+    """A registry whose environments have these networks.
+
+    Args:
+        rules: by the name of an environment, which is a preset's with ``-`` and more.
+    """
+    presets = environments()
+    wanted: list[Environment] = [
+        dataclasses.replace(presets[name.partition("-")[0]], name=name, network=rule)
+        for name, rule in rules.items()
+    ]
+    names = names or Names()
+    async with (
+        open_templates(new_launcher(), enabled=forked) as made,
+        trio.open_nursery() as sessions,
+    ):
+        async with trio.open_nursery() as upkeep:
+            registry = Registry(
+                Settings(pool=PoolSettings(min_spares=0, max_spares=0)),
+                Provision(Catalog(wanted)),
+                launcher or made,
+                home="/home/user",
+                sessions=sessions,
+                upkeep=upkeep,
+                gateway=Gateway(names),
+            )
+            yield NetBench(registry, names)
+            upkeep.cancel_scope.cancel()
+        registry.close()
