@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import gc
 import importlib
 import json
@@ -72,6 +73,7 @@ CLONE_NEWPID = 0x2000_0000
 CLONE_NEWNET = 0x4000_0000
 MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REMOUNT = 1, 2, 4, 8, 32
 MS_BIND, MS_REC, MS_PRIVATE = 4096, 1 << 14, 1 << 18
+MNT_DETACH = 2
 PR_SET_SECCOMP, PR_CAPBSET_DROP, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 22, 24, 36, 38
 PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL = 47, 4
 SECCOMP_MODE_FILTER = 2
@@ -110,6 +112,12 @@ COUNTED = {
     "max_inotify_watches": 16384,
 }
 """Limits below /proc/sys/user of a session's own user namespace."""
+
+DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+
+MOUNT_SETATTR = 442
+"""Number of mount_setattr(2), on every architecture; Linux 5.12."""
+MOUNT_ATTR_RDONLY, MOUNT_ATTR_NOSUID, AT_FDCWD, AT_RECURSIVE = 1, 2, -100, 0x8000
 
 CLOSE_RANGE = 436
 """Number of close_range(2), on every architecture; Linux 5.9."""
@@ -236,13 +244,65 @@ def become_user() -> None:
     write_file("/proc/self/gid_map", f"{UID} 0 1")
 
 
+def make_copy_on_write(path: str, size_mb: int) -> Sequence[int]:
+    """Mounts an overlay over a directory: what is changed there is changed in a copy, in memory.
+
+    The copy lies in a file system that is nowhere to be seen but through the overlay: the kernel
+    believes its attributes, so code is not to set them.
+
+    Args:
+        path: of the directory, which stays as it is below.
+        size_mb: what changes may take, MiB.
+
+    Returns:
+        Descriptors: the directory of what was changed, and the overlay.
+    """
+    hidden = "/workspace"  # as good as any; the session's own comes over it in a moment
+    options = f"size={size_mb}m,nr_inodes={size_mb * INODES_PER_MB},mode=0700"
+    mount("tmpfs", hidden, "tmpfs", MS_NOSUID | MS_NODEV, options)
+    changed, work = f"{hidden}/changed", f"{hidden}/work"
+    try:
+        os.mkdir(work, 0o700)
+        os.mkdir(changed, 0o700)
+        os.chmod(changed, os.stat(path).st_mode & 0o777)
+        descriptors = [os.open(changed, DIRECTORY)]
+        # Not by its path, in which the options' own separators may occur.
+        os.chdir(path)
+        # userxattr: the kernel takes no other attributes from a user namespace. Linux 5.11, and
+        # 6.6 for a tmpfs.
+        options = f"lowerdir=.,upperdir={changed},workdir={work},userxattr"
+        mount("overlay", path, "overlay", MS_NOSUID | MS_NODEV, options)
+        descriptors.append(os.open(path, DIRECTORY))
+        os.chdir("/")
+    except OSError as error:
+        raise SetupError(f"copy of {path}: {error.strerror}") from error
+    call(f"umount {hidden}", libc.umount2(hidden.encode(), MNT_DETACH))
+    return descriptors
+
+
+def keep_mounts() -> None:
+    """Has all that the template's jail shows stay as it is, and read-only.
+
+    What is mounted on the host below a directory that a jail shows, such as the project, appears in
+    the jail as well if the host's mounts are shared, as systemd has them; and writable, since that
+    bwrap has made the directory read-only does not concern what came later.
+    """
+    wanted = struct.pack("4Q", MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID, 0, MS_PRIVATE, 0)
+    everything = ctypes.c_uint(AT_RECURSIVE)
+    if libc.syscall(MOUNT_SETATTR, AT_FDCWD, b"/", everything, wanted, len(wanted)) == 0:
+        return
+    if ctypes.get_errno() != errno.ENOSYS:
+        raise SetupError(f"mount_setattr: {os.strerror(ctypes.get_errno())}")
+    mount("", "/", "", MS_REC | MS_PRIVATE)  # before Linux 5.12
+
+
 def make_file_systems(sizes: Mapping[str, int]) -> None:
     """Mounts what a session has for itself.
 
     Args:
         sizes: path → MiB.
     """
-    mount("", "/", "", MS_REC | MS_PRIVATE)
+
     for path, size_mb in sizes.items():
         mode = "0755" if path == "/workspace" else "1777"
         options = f"size={size_mb}m,nr_inodes={size_mb * INODES_PER_MB},mode={mode}"
@@ -318,7 +378,9 @@ def limit_resources(limits: Mapping[str, int]) -> None:
         resource.RLIMIT_NPROC: processes,
         # The agent takes some, too, whatever code is left.
         resource.RLIMIT_NOFILE: max(256, limits.get("descriptors", 1024)),
-        resource.RLIMIT_CORE: 0,
+        resource.RLIMIT_CORE: 1,  # as in the agent, with which interpreters have the next two, too
+        resource.RLIMIT_RTPRIO: 0,
+        resource.RLIMIT_NICE: 0,
         resource.RLIMIT_MEMLOCK: 64 * 1024,
         resource.RLIMIT_SIGPENDING: 1024,
     }
@@ -388,6 +450,9 @@ class Session:
     def _set_up(self) -> None:
         os.setsid()
         become_root(self._template.uid, self._template.gid)
+        keep_mounts()
+        copied = self._request.get("overlay")
+        copy = make_copy_on_write(copied["path"], copied["size_mb"]) if copied else ()
         sizes = self._request["sizes"]
         make_file_systems(sizes)
         if "policy" in self._request and self._template.shows_policies:
@@ -396,7 +461,7 @@ class Session:
         start_loopback()
         os.chdir("/workspace")
         os.environ["PWD"] = os.getcwd()  # as in a jail of its own
-        self._send_pidfd()
+        self._send_descriptors(copy)
         leave_low_pids(self._template.pid)
         reseed()
         become_user()
@@ -406,17 +471,21 @@ class Session:
         drop_privileges(self._template.last_capability, self._template.system_calls)
 
     @staticmethod
-    def _send_pidfd() -> None:
-        """Gives the supervisor a handle on this process, the session's PID 1.
+    def _send_descriptors(copy: Sequence[int]) -> None:
+        """Gives the supervisor a handle on this process, the session's PID 1, and on its copy.
 
         Before descriptors are limited: one in flight counts against that limit, too.
+
+        Args:
+            copy: from `make_copy_on_write`; closed here.
         """
-        pidfd = os.pidfd_open(os.getpid())
+        descriptors = [os.pidfd_open(os.getpid()), *copy]
         try:
             with socket.socket(fileno=os.dup(SESSION_FD)) as channel:
-                socket.send_fds(channel, [WENT_WELL], [pidfd])
+                socket.send_fds(channel, [WENT_WELL], descriptors)
         finally:
-            os.close(pidfd)
+            for fd in descriptors:
+                os.close(fd)
 
     def _limits(self) -> Any:
         return self._template.agent.Limits(self._request["limits"])

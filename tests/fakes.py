@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 import trio
 
 from nsm.wire.errors import StartFailedError
-from nsmd.policy import Policy
-from nsmd.values import Environment, JailSizes, JailSpec
+from nsmd.jail import ProjectCopy
+from nsmd.policy import Policy, policy_of
+from nsmd.values import Environment, JailSizes, JailSpec, SessionLimits
 from sandbox_agent import FrameReader, encode_frame
 
 if TYPE_CHECKING:
@@ -98,16 +99,17 @@ class FakeAgent:
 class FakeJail:
     """A jail that is a socket pair; it is gone when killed."""
 
-    def __init__(self, pid: int) -> None:
+    def __init__(self, pid: int, spec: JailSpec) -> None:
         self.socket, self.agent_end = socket.socketpair()
         self.socket.setblocking(False)
         self.agent_end.setblocking(False)
         self.pid = pid
         self.pidfd = -1
+        self.project_copy: ProjectCopy | None = None
         self.killed = False
         self.released = False
         self.words = ""
-        self.policy: Policy | None = None
+        self.policy: Policy | None = policy_of(spec, SessionLimits(), "cold")
         self._gone = trio.Event()
 
     def kill(self) -> None:
@@ -143,11 +145,10 @@ class FakeLauncher:
         del spec
 
     async def launch(self, spec: JailSpec) -> FakeJail:
-        del spec
         await trio.lowlevel.checkpoint()
         if self.fail is not None:
             raise self.fail
-        jail = FakeJail(pid=1_000_000 + len(self.jails))
+        jail = FakeJail(1_000_000 + len(self.jails), spec)
         self.jails.append(jail)
         self._nursery.start_soon(self._run, jail)
         return jail

@@ -22,6 +22,7 @@ from nsmd.values import (
     JailSizes,
     JailSpec,
     Outcome,
+    ProjectMode,
     ProjectMount,
     SessionLimits,
 )
@@ -65,11 +66,17 @@ def open_directory(parent: str = "/tmp") -> Generator[Path, None, None]:
         yield Path(name)
 
 
-def mount_of(directory: Path, mount_point: str = "/project") -> ProjectMount:
+def mount_of(
+    directory: Path, mount_point: str = "/project", mode: ProjectMode = "readonly"
+) -> ProjectMount:
     """A directory as a project, unchecked."""
     found = directory.stat()
     return ProjectMount(
-        path=str(directory), mount_point=mount_point, device=found.st_dev, inode=found.st_ino
+        path=str(directory),
+        mount_point=mount_point,
+        device=found.st_dev,
+        inode=found.st_ino,
+        mode=mode,
     )
 
 

@@ -114,6 +114,60 @@ def pool(**changes: Any) -> dict[str, Any]:
     }
 
 
+def inspection(**changes: Any) -> dict[str, Any]:
+    """The answer to `inspect`; changes are of its policy."""
+    policy: dict[str, Any] = {
+        "version": 1,
+        "kind": "forked",
+        "complete": True,
+        "rights": {
+            "uid": 1000,
+            "gid": 1000,
+            "capabilities": [],
+            "no_new_privs": True,
+            "system_call_filter": True,
+            "nested_namespaces": False,
+        },
+        "network": {"mode": "off", "allow": [], "proxy": False},
+        "limits": {
+            "memory_mb": 512,
+            "memory_by": "cgroup",
+            "processes": 256,
+            "processes_by": "rlimit",
+            "descriptors": 1024,
+            "cpu_weight": None,
+            "cpu_by": "none",
+            "timeout_s": 30.0,
+            "output_bytes": 1048576,
+            "output_file_bytes": 67108864,
+        },
+        "variables": ["HOME", "TOKEN"],
+        "devices": ["/dev/null", "/dev/zero"],
+        "mounts": [
+            {
+                "path": "/project",
+                "kind": "overlay",
+                "mode": "cow",
+                "source": "/home/me/words",
+            },
+            {"path": "/store", "kind": "binds", "mode": "ro", "entries": 300},
+            {"path": "/tmp", "kind": "tmpfs", "mode": "rw", "size_mb": 256, "inodes": 32768},
+        ],
+    }
+    return {
+        "session": session_row(),
+        "policy": policy | changes,
+        "kernel": {
+            "uid": 65530,
+            "capabilities": "0" * 16,
+            "no_new_privs": True,
+            "system_call_filter": True,
+            "cgroup": "/nsm/s-1",
+        },
+        "contradictions": [],
+    }
+
+
 def session_start(**changes: Any) -> dict[str, Any]:
     """The first event of `logs`."""
     start: dict[str, Any] = {

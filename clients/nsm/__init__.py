@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from nsm.aio import AsyncClient
     from nsm.client import Client
     from nsm.wire.errors import NotRunningError, NsmError
+    from nsm.wire.inspection import Inspection
     from nsm.wire.pool import PoolReport
     from nsm.wire.results import EnvironmentRow, KillReport, RunResult, SessionRow, Status
     from nsm.wire.sessions import Check, Completions, FileInfo
@@ -51,6 +52,7 @@ __all__ = [
     "ExecutionEnd",
     "ExecutionStart",
     "FileInfo",
+    "Inspection",
     "KillReport",
     "LogEnd",
     "NotRunningError",
@@ -75,6 +77,8 @@ def __getattr__(name: str) -> object:
             module = "nsm.wire.errors"
         case "EnvironmentRow" | "KillReport" | "RunResult" | "SessionRow" | "Status":
             module = "nsm.wire.results"
+        case "Inspection":
+            module = "nsm.wire.inspection"
         case "PoolReport":
             module = "nsm.wire.pool"
         case "Check" | "Completions" | "FileInfo":

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from nsm.builds import AsyncBuilds
     from nsm.operations import OnEntry, OnOutput
     from nsm.transfers import Transfer
+    from nsm.wire.inspection import Inspection
     from nsm.wire.messages import ClientMessage, ServerMessage
     from nsm.wire.pool import PoolReport
     from nsm.wire.sessions import Check, Completions, FileInfo
@@ -158,6 +159,7 @@ class AsyncClient:
         execution_id: str | None = None,
         project: str | os.PathLike[str] | None = None,
         mount_point: str | None = None,
+        project_mode: str | None = None,
         on_output: OnOutput | None = None,
     ) -> RunResult:
         """Run code and wait for what comes of it; see `nsm.Client.run`.
@@ -172,6 +174,7 @@ class AsyncClient:
             execution_id=execution_id,
             project=project,
             mount_point=mount_point,
+            project_mode=project_mode,
             stream=on_output is not None,
             inherit=self.server.inherit if self.server else (),
         )
@@ -323,6 +326,12 @@ class AsyncClient:
         from nsm.builds import AsyncBuilds  # noqa: PLC0415  # few programs ask
 
         return AsyncBuilds(self)
+
+    async def inspect(self, target: str) -> Inspection:
+        """The rules of a live session, and what the kernel says of its jail."""
+        from nsm.wire.inspection import Inspection  # noqa: PLC0415  # few programs ask
+
+        return Inspection.from_wire(await self.call("inspect", {"target": target}))
 
     async def pool(self) -> PoolReport:
         """The sessions that are kept ready, how many there should be, and why."""

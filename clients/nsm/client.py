@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from nsm.interrupts import Interrupts
     from nsm.operations import OnEntry, OnOutput
     from nsm.transfers import Transfer
+    from nsm.wire.inspection import Inspection
     from nsm.wire.messages import ServerMessage
     from nsm.wire.pool import PoolReport
     from nsm.wire.sessions import Check, Completions, FileInfo
@@ -131,6 +132,7 @@ class Client:
         execution_id: str | None = None,
         project: str | os.PathLike[str] | None = None,
         mount_point: str | None = None,
+        project_mode: str | None = None,
         on_output: OnOutput | None = None,
     ) -> RunResult:
         """Run code and wait for what comes of it.
@@ -154,7 +156,8 @@ class Client:
                 session under a fresh name (``result.session.name``).
             timeout_s: seconds; None for the environment's limit.
             execution_id: to ask for the result again; None to have one made.
-            project: directory that the code sees, read-only, at `mount_point` (``/project``).
+            project: directory that the code sees at `mount_point` (``/project``).
+            project_mode: ``readonly``, or ``overlay``: code may change a copy of its session's own.
             on_output: called with ``stdout`` or ``stderr`` and text while the code runs: a
                 preview of the result's own text. What it raises cancels the run.
 
@@ -170,6 +173,7 @@ class Client:
             execution_id=execution_id,
             project=project,
             mount_point=mount_point,
+            project_mode=project_mode,
             stream=on_output is not None,
             inherit=self.server.inherit,
         )
@@ -374,6 +378,12 @@ class Client:
         from nsm.builds import Builds  # noqa: PLC0415  # few programs ask
 
         return Builds(self)
+
+    def inspect(self, target: str) -> Inspection:
+        """The rules of a live session, and what the kernel says of its jail."""
+        from nsm.wire.inspection import Inspection  # noqa: PLC0415  # few programs ask
+
+        return Inspection.from_wire(self.call("inspect", {"target": target}))
 
     def pool(self) -> PoolReport:
         """The sessions that are kept ready, how many there should be, and why."""

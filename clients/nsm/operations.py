@@ -43,6 +43,7 @@ def run_arguments(
     execution_id: str | None = None,
     project: str | os.PathLike[str] | None = None,
     mount_point: str | None = None,
+    project_mode: str | None = None,
     stream: bool = False,
     inherit: Iterable[str] = (),
 ) -> dict[str, Any]:
@@ -68,6 +69,8 @@ def run_arguments(
         arguments["project"] = {"path": _project_path(project)}
         if mount_point is not None:
             arguments["project"]["mount_point"] = mount_point
+        if project_mode is not None:
+            arguments["project"]["mode"] = project_mode
     return arguments
 
 

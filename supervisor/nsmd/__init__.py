@@ -18,6 +18,7 @@ artifacts/           environments that Nix built
 headtail             the beginning and the end of a long text
 project              which directory may be mounted
 nix/                 Nix, found, run, watched and stopped
+kernelfacts          what the kernel says about a process
 jail/                how one jail is launched and ended
 templates/           sessions as forks of a running Python
 devshell/            a project's own development shell as an environment

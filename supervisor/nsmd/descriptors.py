@@ -12,8 +12,9 @@ from dataclasses import dataclass
 MAX_CONNECTIONS = 1024
 """Connections at once, however many descriptors there are."""
 
-PER_SESSION = 3
-"""Its agent's socket and its PID 1; what a jail of its own writes to stderr."""
+PER_SESSION = 4
+"""Its agent's socket and its PID 1; what a jail of its own writes to stderr, or two of the project
+that a fork has copied on write."""
 
 RESERVED = 192
 """Sockets, epolls and logs of the supervisor itself, 20; templates, 4 each; jails that are being

@@ -253,6 +253,8 @@ def policy_of(
                 path=project.mount_point,
                 kind="overlay" if copied else "bind",
                 mode="cow" if copied else "ro",
+                size_mb=spec.sizes.overlay_mb if copied else None,
+                inodes=spec.sizes.overlay_mb * INODES_PER_MB if copied else None,
                 source=project.path,
             )
         )

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from nsm.wire.errors import BadProjectError
 from nsmd.hostpaths import is_within, why_private
 from nsmd.settings import ProjectSettings
-from nsmd.values import ProjectMount
+from nsmd.values import ProjectMode, ProjectMount
 
 Unreadable = Callable[[str], str | None]
 """Why some user cannot be shown a path; None if it can."""
@@ -35,6 +35,7 @@ def choose_project(
     home: str,
     private: Collection[str] = (),
     unreadable: Unreadable = lambda _: None,
+    mode: ProjectMode = "readonly",
 ) -> tuple[ProjectMount | None, str]:
     """Take the first directory that is given.
 
@@ -47,7 +48,7 @@ def choose_project(
         root: path of the client's first root.
         configured: `[project] path`.
         cwd: working directory of the client.
-        mount_point, home, private, unreadable: as for `check_project`.
+        mount_point, home, private, unreadable, mode: as for `check_project`.
 
     Returns:
         The mount, or None and the reason.
@@ -66,7 +67,9 @@ def choose_project(
         if not path:
             continue
         try:
-            mount = check_project(path, mount_point, home, private=private, unreadable=unreadable)
+            mount = check_project(
+                path, mount_point, home, private=private, unreadable=unreadable, mode=mode
+            )
         except BadProjectError as error:
             message = f"{source}: {error.message}"
             if explicit:
@@ -83,6 +86,7 @@ def check_project(
     *,
     private: Collection[str] = (),
     unreadable: Unreadable = lambda _: None,
+    mode: ProjectMode = "readonly",
 ) -> ProjectMount:
     """Make sure that a directory may be shown in a jail.
 
@@ -93,6 +97,7 @@ def check_project(
         private: further directories that must not be shown: the supervisor's own, with whose socket
             code could start sessions that see everything.
         unreadable: why the user as whom jails run cannot be shown a path; None if it can.
+        mode: whether code may change it, in a copy.
 
     Raises:
         BadProjectError: it may not, or cannot; the message says why.
@@ -119,7 +124,13 @@ def check_project(
             hint="Open it to that user, start nsm as the project's owner, or set [defaults] "
             "jail_uid in config.toml.",
         )
-    return ProjectMount(path=real, mount_point=mount_point, device=found.st_dev, inode=found.st_ino)
+    return ProjectMount(
+        path=real,
+        mount_point=mount_point,
+        device=found.st_dev,
+        inode=found.st_ino,
+        mode=mode,
+    )
 
 
 def check_mount_point(mount_point: str) -> None:
@@ -143,6 +154,26 @@ def check_mount_point(mount_point: str) -> None:
             raise BadProjectError(
                 f"{mount_point} cannot be a mount point: the jail has its own {reserved}.",
                 hint="Choose another one, such as /project.",
+            )
+
+
+def project_mode(given: str | None) -> ProjectMode | None:
+    """The mode that a client gives; None where it gives none.
+
+    Raises:
+        BadProjectError: there is no such mode.
+    """
+    match given or None:
+        case None:
+            return None
+        case "readonly":
+            return "readonly"
+        case "overlay":
+            return "overlay"
+        case other:
+            raise BadProjectError(
+                f"The project's mode must be 'readonly' or 'overlay', not {other[:80]!r}.",
+                hint="With overlay, code may change the project, in a copy of its session's own.",
             )
 
 
@@ -200,9 +231,12 @@ class Projects:
             home=self._home,
             private=self._private,
             unreadable=self._unreadable,
+            mode=project_mode(variables.get("PROJECT_MODE")) or self._settings.mode,
         )
 
-    def check(self, path: str, mount_point: str | None = None) -> ProjectMount:
+    def check(
+        self, path: str, mount_point: str | None = None, mode: ProjectMode | None = None
+    ) -> ProjectMount:
         """See `check_project`."""
         return check_project(
             path,
@@ -210,6 +244,7 @@ class Projects:
             self._home,
             private=self._private,
             unreadable=self._unreadable,
+            mode=mode or self._settings.mode,
         )
 
     def current(self, mount: ProjectMount | None) -> ProjectMount | None:
@@ -227,4 +262,4 @@ class Projects:
         else:
             if (status.st_dev, status.st_ino) == (mount.device, mount.inode):
                 return mount
-        return self.check(mount.path, mount.mount_point)
+        return self.check(mount.path, mount.mount_point, mount.mode)

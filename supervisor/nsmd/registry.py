@@ -41,7 +41,7 @@ from nsmd.limits import (
 from nsmd.listing import ended_row, live_row
 from nsmd.places import Places, Turn
 from nsmd.pool import Memory, Pool
-from nsmd.project import Projects, Unreadable
+from nsmd.project import Projects, Unreadable, project_mode
 from nsmd.provision import Provision
 from nsmd.proxy import Gateway
 from nsmd.session import Session
@@ -122,6 +122,7 @@ class Registry:
             workspace_mb=settings.defaults.workspace_mb,
             tmp_mb=settings.defaults.tmp_mb,
             shm_mb=settings.defaults.shm_mb,
+            overlay_mb=settings.defaults.overlay_mb,
         )
         self._starts = trio.CapacityLimiter(CONCURRENT_STARTS)
         self._directory = Directory()
@@ -188,13 +189,13 @@ class Registry:
         """
         return self._projects.choose(variables=variables, root=root, cwd=cwd)
 
-    def check_project(self, path: str, mount_point: str | None = None) -> ProjectMount:
+    def check_project(self, path: str, point: str | None, mode: str | None) -> ProjectMount:
         """The mount of a directory that a client names itself.
 
         Raises:
             BadProjectError: it cannot or must not be mounted.
         """
-        return self._projects.check(path, mount_point)
+        return self._projects.check(path, point, project_mode(mode))
 
     # Clients that have just come.
 

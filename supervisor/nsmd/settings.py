@@ -43,6 +43,7 @@ class Defaults:
     workspace_mb: Megabytes = 512
     tmp_mb: Megabytes = 256
     shm_mb: Megabytes = 64
+    overlay_mb: Megabytes = 512
     processes: Annotated[int, Ge(8), Le(32768)] = 256
     descriptors: Annotated[int, Ge(64), Le(65536)] = 1024
     interrupt_grace_seconds: Seconds = 2.0
@@ -102,15 +103,16 @@ class InheritSettings:
 class ProjectSettings:
     """`[project]`: the directory shown to sessions whose client names none.
 
-    With `use_flake`, Nix evaluates the flakes of projects, on the host, and each project that is
-    one has its development shell as environment `project`.
+    With `mode` overlay, code may change it, in a copy of each session's own. With `use_flake`, Nix
+    evaluates the flakes of projects, on the host, and each project that is one has its development
+    shell as environment `project`.
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
 
     path: str | None = None
     mount_point: str = "/project"
-    mode: Literal["readonly"] = "readonly"
+    mode: Literal["readonly", "overlay"] = "readonly"
     use_flake: bool = False
     inherit_env: InheritSettings = field(default_factory=InheritSettings)
 

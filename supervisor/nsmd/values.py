@@ -196,14 +196,24 @@ class ProjectMount:
     inode: int
     mode: ProjectMode = "readonly"
 
+    @property
+    def copied(self) -> bool:
+        """Whether each session has a copy, on write."""
+        return self.mode == "overlay"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JailSizes:
-    """Sizes of the jail's private file systems, MiB."""
+    """Sizes of the jail's private file systems, MiB.
+
+    Attributes:
+        overlay_mb: of what code changes in a project that is copied on write.
+    """
 
     workspace_mb: int = 512
     tmp_mb: int = 256
     shm_mb: int = 64
+    overlay_mb: int = 512
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -204,6 +204,12 @@ def test_pool(capsys: pytest.CaptureFixture[str], supervisor: FakeSupervisor) ->
     assert json.loads(Said(capsys, "pool", "--json").out) == samples.pool()
 
 
+def test_inspect(capsys: pytest.CaptureFixture[str], supervisor: FakeSupervisor) -> None:
+    supervisor.handlers["inspect"] = answer(**samples.inspection())
+    assert "copy-on-write" in Said(capsys, "inspect", "a").out
+    assert json.loads(Said(capsys, "inspect", "a", "--json").out) == samples.inspection()
+
+
 def test_interrupt(capsys: pytest.CaptureFixture[str], supervisor: FakeSupervisor) -> None:
     supervisor.handlers["interrupt"] = answer(interrupted=True, session="s-1")
     said = Said(capsys, "interrupt", "a")

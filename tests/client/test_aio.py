@@ -346,6 +346,7 @@ async def test_every_operation_over_a_real_socket(tmp_path: Path) -> None:
         envs=answer(environments=[samples.environment_row()]),
         status=answer(**samples.status()),
         pool=answer(**samples.pool()),
+        inspect=answer(**samples.inspection()),
         ping=answer(),
         shutdown=answer(),
     ) as supervisor:
@@ -361,6 +362,7 @@ async def test_every_operation_over_a_real_socket(tmp_path: Path) -> None:
             assert (await client.envs())[0].name == "python"
             assert (await client.status()).pid == 4711
             assert (await client.pool()).kinds[0].ready == 2
+            assert (await client.inspect("a")).session.id == "s-1"
             await client.ping()
             await client.shutdown()
     assert supervisor.hellos[0].scope == "s"

@@ -145,11 +145,15 @@ def test_sessions_envs_status(supervisor: FakeSupervisor, client: nsm.Client) ->
         "envs": answer(environments=[samples.environment_row()]),
         "status": answer(**samples.status()),
         "pool": answer(**samples.pool()),
+        "inspect": answer(**samples.inspection()),
     }
     assert [row.id for row in client.sessions()] == ["s-1", "s-2"]
     assert client.envs()[0].name == "python"
     assert client.status().pid == 4711
     assert client.pool().totals.misses == 5
+    found = client.inspect("a")
+    assert found.to_plain() == samples.inspection()
+    assert supervisor.requests[-1].args == {"target": "a"}
 
 
 def test_kill_and_interrupt(supervisor: FakeSupervisor, client: nsm.Client) -> None:

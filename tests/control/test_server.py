@@ -14,6 +14,7 @@ import trio.testing
 
 from control_bench import Peer, bench
 from nsm.wire.errors import NsmError, OverloadedError, SessionEndedError
+from nsm.wire.inspection import Inspection
 from nsm.wire.messages import Cancel, Failure, Request, Result
 from nsm.wire.pool import PoolReport
 from nsmd import history
@@ -167,6 +168,21 @@ async def test_environments_and_status(autojump_clock: trio.abc.Clock) -> None:
         assert rows[1]["aliases"] == ["shell"]
         status = await peer.call("status")
         assert (status["pid"], status["clients"], status["sessions"]) == (7, 1, 0)
+
+
+async def test_a_session_in_detail() -> None:  # in real time: reading /proc takes a thread
+    async with bench() as it:
+        peer = await it.connect()
+        await peer.call("run", env="python", code="x", session="a")
+        answer = await peer.call("inspect", target="a")
+        found = Inspection.from_wire(answer)
+        assert (found.session.name, found.session.pid) == ("a", it.launcher.jails[0].pid)
+        policy = it.launcher.jails[0].policy
+        assert policy is not None
+        assert found.policy == policy.as_json(sources=True)
+        assert answer["kernel"] is None  # jails of these tests are no processes
+        with pytest.raises(NsmError, match="No session"):
+            await peer.call("inspect", target="c")
 
 
 async def test_the_pool_and_why_it_is_so(autojump_clock: trio.abc.Clock) -> None:

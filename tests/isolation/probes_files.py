@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from isolation.probe import Probe
 from isolation.stage import Stage
-from isolation.weaken import Arguments, Weakness, both, with_more, without
+from isolation.weaken import (
+    MOUNTS_AS_THEY_COME,
+    Arguments,
+    Weakness,
+    both,
+    with_more,
+    without,
+)
 
 
 def _writable_project(words: Arguments, _: Stage) -> Arguments:
@@ -89,7 +96,7 @@ verdict(sorted(more) + private + people)
         source="attacks.md finding 5: sockets that are visible can be connected",
         finding=5,
         code="""
-ours = {"agent.py", "template.py", "filter"}
+ours = {"agent.py", "template.py", "filter", "policy.json"}
 verdict([name for name in attempt(os.listdir, "/run") or [] if name != "nsm"]
         + sorted(set(attempt(os.listdir, "/run/nsm") or []) - ours))
 """,
@@ -147,7 +154,11 @@ with open("/proc/self/mountinfo") as file:
 places |= set(directories("/", 3)) | set(directories("/usr", 1))
 verdict(sorted({p for p in places if writable(p)} ^ {"/workspace", "/tmp", "/dev/shm"}))
 """,
-        weakness=Weakness(arguments=without("--remount-ro")),
+        weakness=Weakness(arguments=without("--remount-ro"), template=MOUNTS_AS_THEY_COME),
+        fork_held_twice={
+            "template": Weakness(template=MOUNTS_AS_THEY_COME),
+            "fork": Weakness(arguments=without("--remount-ro")),
+        },
     ),
     Probe(
         name="sizes",
@@ -220,7 +231,9 @@ with open(path) as opened:
                 _writable_project(words, stage)
                 if "--ro-bind-fd" in words
                 else _project_by_path(words, stage)
-            )
+            ),
+            template=MOUNTS_AS_THEY_COME,
         ),
+        fork_held_twice={"template": Weakness(template=MOUNTS_AS_THEY_COME)},
     ),
 )

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from isolation.probe import Language, Probe
 from isolation.stage import CANARY, CANARY_VARIABLE
-from isolation.weaken import Weakness, both, with_more, without, without_mounts
+from isolation.weaken import (
+    MOUNTS_AS_THEY_COME,
+    Weakness,
+    both,
+    with_more,
+    without,
+    without_mounts,
+)
 
 _WRAPPED_AGENT = b"""
 import sys
@@ -92,7 +99,7 @@ verdict([pid for pid in pids if STAGE["canary"] in arguments(pid)])
         weakness=Weakness(
             # Not read-only: a fork writes there before it covers it.
             arguments=both(without("--proc"), with_more(lambda _: ["--bind", "/proc", "/proc"])),
-            template=without_mounts("/proc", "/proc/keys"),
+            template=MOUNTS_AS_THEY_COME + without_mounts("/proc", "/proc/keys"),
         ),
     ),
     Probe(

@@ -224,8 +224,9 @@ locked = open("/workspace/locked", "w")
 fcntl.flock(locked, fcntl.LOCK_EX)
 """,
         find="""
-locks = open("/proc/locks").read()
-verdict(locks.strip())
+# Those of open files have nobody whose process id could be hidden: everyone sees the machine's.
+locks = [line for line in open("/proc/locks") if " -1 " not in line]
+verdict("".join(locks).strip())
 """,
     ),
 )

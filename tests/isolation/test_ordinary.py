@@ -63,7 +63,7 @@ if __name__ == "__main__":
     total += resource.prlimit(os.getppid(), resource.RLIMIT_CORE)[0]
     print(total, len(os.sched_getaffinity(0)) > 0)
 END""",
-        "41 True",
+        "42 True",
     ),
     "node": (
         """node -e '

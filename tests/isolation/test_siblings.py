@@ -19,7 +19,7 @@ import sandbox_template
 from isolation.background import Background
 from isolation.probes_siblings import PRELUDE, SECRETS, Secret
 from isolation.stage import open_stage
-from isolation.weaken import Weakness, without
+from isolation.weaken import MOUNTS_AS_THEY_COME, Weakness, without
 from isolation.weakjails import WeakLauncher, forking
 from nsmd.jail import BwrapLauncher, Launcher
 from nsmd.limits import session_limits
@@ -109,7 +109,7 @@ def test_the_session_itself_finds_it(secret: Secret, found: dict[str, list[str]]
 async def test_siblings_find_what_they_share(secret: Secret, python: Environment) -> None:
     options = [secret.shared_without] if secret.shared_without else []
     weakness = Weakness(
-        template=secret.shared,
+        template=MOUNTS_AS_THEY_COME + secret.shared,
         arguments=without(*options) if options else lambda words, _: words,
     )
     with open_stage() as stage:

@@ -58,7 +58,13 @@ ONE_NETWORK = """
 space["NAMESPACES"] &= ~space["CLONE_NEWNET"]
 space["start_loopback"] = lambda: None
 """
-"""Patches of the template, for `Weakness.template`."""
+MOUNTS_AS_THEY_COME = """
+space["keep_mounts"] = lambda: space["mount"]("", "/", "", space["MS_REC"] | space["MS_PRIVATE"])
+"""
+"""What the template's jail shows writable, its forks have writable.
+
+These are patches of the template, for `Weakness.template`.
+"""
 
 
 def without_mounts(*targets: str) -> str:

@@ -72,7 +72,7 @@ def test_a_project_that_is_copied_on_write() -> None:
     spec = replace(SPEC, project=replace(PROJECT, mode="overlay"))
     policy = policy_of(spec, LIMITS, "forked")
     assert policy.mount_at("/project/src/a.py") == MountRule(
-        path="/project", kind="overlay", mode="cow"
+        path="/project", kind="overlay", mode="cow", size_mb=512, inodes=512 * 128
     )
     assert "/project" in policy.writable
 

@@ -36,7 +36,7 @@ FLOORS = (
     ),
     ("catalog",),
     ("interpreters", "environments", "project", "artifacts"),
-    ("procstats", "hostmemory", "jail", "nix"),
+    ("procstats", "kernelfacts", "hostmemory", "jail", "nix"),
     ("templates", "devshell"),
     ("agentframes",),
     ("agentlink", "requests"),

@@ -13,6 +13,7 @@ import sandbox_agent
 from nsm.cli.main import VERBS
 from nsm.wire import connection, errors, frames, sessions
 from nsm.wire.builds import BuildProgress, BuiltRow
+from nsm.wire.inspection import Inspection
 from nsm.wire.pool import PoolKind, PoolMemory, PoolTotals
 from nsm.wire.results import RunResult, SessionRow
 from nsm.wire.transcripts import (
@@ -29,6 +30,7 @@ from nsmd.builds import workshop
 from nsmd.control import outgoing, stream
 from nsmd.control.operations import OPERATIONS
 from nsmd.descriptors import MAX_CONNECTIONS
+from nsmd.kernelfacts import KernelFacts
 from nsmd.mcp import displays
 from nsmd.mcp.attach import VARIABLES
 from nsmd.nix import monitor
@@ -75,6 +77,13 @@ def test_the_fields_of_the_pool() -> None:
     section = PAGE[PAGE.index("`nsm pool --json` prints") : PAGE.index("`nsm logs --json` prints")]
     assert names(table("kind", after="`nsm pool --json`")) == list(PoolKind._fields)
     assert set(PoolTotals._fields + PoolMemory._fields) <= set(re.findall(r"\w+", section))
+
+
+def test_the_fields_of_a_session_in_detail() -> None:
+    rows = table("of a session in detail", after="`nsm inspect --json` prints")
+    assert names([row[:1] for row in rows]) == list(Inspection._fields)
+    (kernel,) = [row[1] for row in rows if row[0] == "`kernel`"]
+    assert {f.name for f in dataclasses.fields(KernelFacts)} <= set(re.findall(r"\w+", kernel))
 
 
 def test_the_fields_of_a_built_environment() -> None:

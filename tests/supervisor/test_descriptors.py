@@ -18,9 +18,9 @@ def test_all_shares_together_fit(limit: int) -> None:
 @pytest.mark.parametrize(
     ("limit", "sessions", "connections"),
     [
-        (1024, 242, 104),  # an old default for everything
-        (4096, 1138, 488),  # hard limits of login sessions without systemd
-        (524288, 174357, 1024),  # systemd's
+        (1024, 182, 104),  # an old default for everything
+        (4096, 854, 488),  # hard limits of login sessions without systemd
+        (524288, 130768, 1024),  # systemd's
     ],
 )
 def test_usual_limits(limit: int, sessions: int, connections: int) -> None:
@@ -39,9 +39,9 @@ def test_fewer_descriptors_than_sessions_need_are_the_limit() -> None:
         session=SessionSettings(max_sessions=1000), pool=PoolSettings(max_spares=16)
     )
     few = session_room(settings, share_out(1024))
-    assert few.sessions == 242 - 16
+    assert few.sessions == 182 - 16
     assert "ulimit -Hn" in few.remedy
-    for shares in (share_out(4096), share_out(524288), None):
+    for shares in (share_out(8192), share_out(524288), None):
         room = session_room(settings, shares)
         assert room.sessions == 1000
         assert "max_sessions" in room.remedy

@@ -106,8 +106,7 @@ class Script:
         del spec
 
     async def launch(self, spec: JailSpec) -> FakeJail:
-        del spec
-        jail = FakeJail(pid=len(self.jails) + 1)
+        jail = FakeJail(len(self.jails) + 1, spec)
         ready = {"type": "ready", "protocol": 1, "python": "3", "capabilities": CAPABILITIES}
         jail.agent_end.send(encode_frame(ready))
         self.jails.append(jail)

@@ -255,8 +255,8 @@ async def test_a_fork_that_is_killed_is_replaced(
     adopt = template._adopt  # pyright: ignore[reportPrivateUsage]
     killed: list[ForkedJail] = []
 
-    async def adopt_and_kill(channel: socket.socket) -> ForkedJail:
-        jail = await adopt(channel)
+    async def adopt_and_kill(channel: socket.socket, *, copies: bool) -> ForkedJail:
+        jail = await adopt(channel, copies=copies)
         if not killed:
             killed.append(jail)
             jail.kill()

@@ -120,7 +120,7 @@ def sessions(rows: Sequence[SessionRow], home: str) -> str:
                 row.name or "-",
                 row.env,
                 row.client,
-                "-" if row.project is None else _below_home(row.project, home),
+                "-" if row.project is None else below_home(row.project, home),
                 row.state,
                 duration(row.age_s),
                 duration(row.idle_s),
@@ -174,7 +174,7 @@ def environments(rows: Sequence[EnvironmentRow], home: str) -> str:
                 row.interpreter or "-",
                 limit(row.timeout_s) if row.interpreter else "-",
                 f"{row.memory_mb} MiB" if row.interpreter else "-",
-                _below_home(row.source, home),
+                below_home(row.source, home),
                 _environment_note(row),
             )
             for row in rows
@@ -256,7 +256,7 @@ def pool(report: PoolReport, home: str) -> str:
 def _pool_cells(kind: PoolKind, home: str) -> list[str]:
     return [
         kind.env,
-        "-" if kind.project is None else _below_home(kind.project, home),
+        "-" if kind.project is None else below_home(kind.project, home),
         str(kind.ready),
         str(kind.starting),
         str(kind.wanted),
@@ -332,7 +332,8 @@ def _escaped(character: str) -> str:
     return character.encode("unicode_escape").decode("ascii")
 
 
-def _below_home(path: str, home: str) -> str:
+def below_home(path: str, home: str) -> str:
+    """A path, with ``~`` for the home directory."""
     if path == home:
         return "~"
     return "~" + path[len(home) :] if path.startswith(home.rstrip("/") + "/") else path

@@ -35,7 +35,7 @@ expression in Python) follow on standard output as text; what nsm has to say goe
 error. Displayed images are written to new files, whose names it says: in DIR, else in a fresh
 private directory below TMPDIR.
 
-The current directory is mounted read-only at /project, unless it is your home directory, one
+The current directory is mounted at /project, to be read only, unless it is your home directory, one
 above it, or one that nsm refuses.
 
 exit codes:
@@ -74,6 +74,11 @@ def parser() -> Parser:
     project = parser.add_mutually_exclusive_group()
     project.add_argument("--project", metavar="DIR", help="mount DIR, not the current directory")
     project.add_argument("--no-project", action="store_true", help="mount no project")
+    parser.add_argument(
+        "--project-mode",
+        choices=["readonly", "overlay"],
+        help="overlay: code may change the project, in a copy (default: as configured)",
+    )
     parser.add_argument("--images", metavar="DIR", help="write displayed images to this directory")
     parser.add_json("the result, once the code has ended,")
     return parser
@@ -160,6 +165,7 @@ class _Execution:
             session=options.session,
             timeout_s=options.timeout,
             project=self._project,
+            project_mode=options.project_mode,
             stream=not options.json,
             inherit=self._client.server.inherit,
         )

@@ -11,7 +11,7 @@ import trio
 from nsm._version import __version__
 from nsm.wire.errors import BadRequestError, ForbiddenError, NsmError
 from nsmd.catalog import Listed
-from nsmd.control import arguments, building, filing, joining, pooling, running
+from nsmd.control import arguments, building, filing, inspecting, joining, pooling, running
 from nsmd.control.call import Call, Operation, Right
 from nsmd.execution import Execution
 from nsmd.limits import check_inherited
@@ -153,6 +153,7 @@ OPERATIONS: Mapping[str, Row] = {
     "status": Row("read", _status, own=True),
     "pool": Row("read", pooling.pool),
     "sessions": Row("read", _sessions, own=True),
+    "inspect": Row("read", inspecting.inspect, own=True),
     "envs": Row("read", _envs, own=True),
     "run": Row("run", running.streaming(_submit), running.not_streaming(_submit)),
     "result": Row("run", _result_of),
@@ -187,7 +188,9 @@ def _project(call: Call) -> ProjectMount | None:
             hint="Leave `project` out.",
         )
     return call.services.registry.check_project(
-        arguments.text(wanted, "path"), arguments.optional_text(wanted, "mount_point")
+        arguments.text(wanted, "path"),
+        arguments.optional_text(wanted, "mount_point"),
+        arguments.optional_text(wanted, "mode"),
     )
 
 

@@ -9,7 +9,9 @@ binds         which directories one jail shows beyond that (pure)
 bubblewrap    the bwrap program: where it is, what it can do
 failure       why a jail did not start, and what to do about it
 processtree   what a process of ours has started, found and taken hold of
+projectcopy   what a session has changed in a project that is copied on write
 process       a running jail: its processes, killed and waited for
+idmapped      mounts in which files belong to another user
 mounts        ways to closed directories, for a supervisor that runs as root
 user          the host's user as whom jails run
 projectdir    a project's directory, opened if it is the one that was checked
@@ -28,6 +30,7 @@ from nsmd.jail.failure import exhausted
 from nsmd.jail.interface import ColdLauncher, Jail, Launcher
 from nsmd.jail.launcher import BwrapLauncher
 from nsmd.jail.mounts import PrivateMounts, enter_private_mounts
+from nsmd.jail.projectcopy import ProjectCopy
 from nsmd.jail.router import open_router
 
 __all__ = [
@@ -36,6 +39,7 @@ __all__ = [
     "Jail",
     "Launcher",
     "PrivateMounts",
+    "ProjectCopy",
     "enter_private_mounts",
     "exhausted",
     "find_bwrap",

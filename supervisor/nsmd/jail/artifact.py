@@ -25,6 +25,7 @@ from nsmd.jail.failure import SEE_DOCTOR, explain, read_host_facts
 from nsmd.jail.handover import POLICY, Handover, hand_over
 from nsmd.jail.interface import Jail
 from nsmd.jail.process import BwrapJail
+from nsmd.jail.projectcopy import NoCopyError
 from nsmd.jail.runonly import start_run_only
 from nsmd.jail.starting import (
     Attempt,
@@ -139,6 +140,11 @@ class ArtifactLauncher:
         environment, artifact = spec.environment, _artifact_of(spec.environment)
         policy = self.policy(spec, forked=False)
         _check_mount_point(spec.project)
+        if spec.project is not None and spec.project.copied:
+            raise NoCopyError(
+                spec.project.path,
+                f"the programs of environment '{environment.name}' only show it read-only",
+            )
         if artifact.session_run is None:
             await self._look_at(artifact.run)
             variables = self._variables(artifact, spec.project, spec.sizes)

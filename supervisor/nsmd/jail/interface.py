@@ -10,6 +10,7 @@ from nsmd.values import JailSpec, SessionLimits, TemplateSpec
 
 if TYPE_CHECKING:
     from nsmd.jail.process import BwrapJail
+    from nsmd.jail.projectcopy import ProjectCopy
 
 
 class Jail(Protocol):
@@ -37,6 +38,11 @@ class Jail(Protocol):
     @property
     def pidfd(self) -> int:
         """Descriptor of the jail's PID 1; readable once nothing of the jail is left."""
+        ...
+
+    @property
+    def project_copy(self) -> ProjectCopy | None:
+        """What its session changes in a project that is copied on write; None for any other."""
         ...
 
     def kill(self) -> None:

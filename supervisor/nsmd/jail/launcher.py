@@ -34,6 +34,7 @@ from nsmd.jail.host import HostSystem, scan_host
 from nsmd.jail.mounts import PrivateMounts, enter_private_mounts
 from nsmd.jail.process import BwrapJail
 from nsmd.jail.programcode import ProgramCode, source_of
+from nsmd.jail.projectcopy import NoCopyError
 from nsmd.jail.projectdir import open_project
 from nsmd.jail.seccomp import filter_program
 from nsmd.jail.starting import (
@@ -159,6 +160,8 @@ class BwrapLauncher:
     async def launch(self, spec: JailSpec) -> BwrapJail:
         """See `Launcher`."""
         environment, policy = spec.environment, self.policy(spec, forked=False)
+        if spec.project is not None and spec.project.copied:
+            raise NoCopyError(spec.project.path, "there are no copies")
         jail = await self._launch(
             Plan(
                 command=agent_command(environment, self.limits.of_interpreters(environment)),

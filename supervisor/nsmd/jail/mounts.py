@@ -12,6 +12,8 @@ import logging
 import os
 import stat
 
+from nsmd.jail.idmapped import mount_as
+
 log = logging.getLogger(__name__)
 
 BASE = "/run/nsm-mounts"
@@ -31,28 +33,35 @@ class PrivateMounts:
 
     def __init__(self, base: str) -> None:
         self._base = base
-        self._exposed: dict[tuple[int, int], str] = {}
+        self._exposed: dict[tuple[int, int, int | None], str] = {}
 
     def __repr__(self) -> str:
         return f"<PrivateMounts {self._base} {len(self._exposed)}>"
 
-    def expose(self, directory: str) -> str:
+    def expose(self, directory: str, owner: int | None = None) -> str:
         """A path of that directory that every user may pass through.
 
         Its own mode and what is in it stay as they are.
+
+        Args:
+            owner: user and group that files of its owner and its group are to belong to when they
+                are seen by that path; nobody's are then those of all others.
 
         Raises:
             OSError: it is not there, or cannot be bound.
         """
         # The same directory has the same identity; one that was replaced gets a bind of its own.
         found = os.stat(directory)
-        key = found.st_dev, found.st_ino
+        key = found.st_dev, found.st_ino, owner
         if key not in self._exposed:
             target = os.path.join(self._base, str(len(self._exposed)))
             os.makedirs(target, exist_ok=True)
-            _mount(directory, target, "", _MS_BIND | _MS_REC, "")
+            if owner is None:
+                _mount(directory, target, "", _MS_BIND | _MS_REC, "")
+            else:
+                mount_as(directory, target, (found.st_uid, found.st_gid), owner)
             bound = os.stat(target)
-            if (bound.st_dev, bound.st_ino) != key:
+            if (bound.st_dev, bound.st_ino) != key[:2]:
                 raise OSError(f"{directory} was replaced while it was bound")
             self._exposed[key] = target
         return self._exposed[key]

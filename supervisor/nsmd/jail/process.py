@@ -13,6 +13,7 @@ from contextlib import suppress
 import trio
 
 from nsmd.jail.processtree import kill_group, kill_tree
+from nsmd.jail.projectcopy import ProjectCopy
 from nsmd.policy import Policy
 
 STDERR_LIMIT_BYTES = 64 * 1024
@@ -39,6 +40,7 @@ class BwrapJail:
 
     Attributes:
         policy: as in `Jail`; None in a template's.
+        project_copy: as in `Jail`; whoever sets it gives it away.
     """
 
     def __init__(
@@ -50,6 +52,7 @@ class BwrapJail:
         channel: socket.socket,
         stderr_fd: int,
     ) -> None:
+        self.project_copy: ProjectCopy | None = None
         self._starter = starter
         self._pid = pid
         self._pidfd = pidfd
@@ -118,6 +121,8 @@ class BwrapJail:
         self._socket.close()
         os.close(self._pidfd)
         os.close(self._stderr_fd)
+        if self.project_copy is not None:
+            self.project_copy.close()
 
 
 async def wait_for_starter(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from nsm.wire.errors import BadProjectError
+from nsmd.jail.projectcopy import NoCopyError
 from nsmd.jail.user import JailUser
 from nsmd.values import ProjectMount
 
@@ -13,10 +14,11 @@ def open_project(user: JailUser, project: ProjectMount) -> tuple[str, int]:
     """Where the jails' user finds a project, and a descriptor of it.
 
     Raises:
-        BadProjectError: it is not the directory that was checked, or that user cannot go there.
+        BadProjectError: it is not the directory that was checked, or that user cannot go there, or
+            could not change it in a copy.
     """
     try:
-        path = user.way_to(project.path)
+        path = _way_to_own(user, project.path) if project.copied else user.way_to(project.path)
         fd = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except PermissionError as error:
         raise BadProjectError(
@@ -37,3 +39,16 @@ def open_project(user: JailUser, project: ProjectMount) -> tuple[str, int]:
             hint="Start a new session.",
         )
     return path, fd
+
+
+def _way_to_own(user: JailUser, path: str) -> str:
+    """
+    Raises:
+        NoCopyError: that user's jails could not copy what is there.
+    """
+    try:
+        return user.way_to_own(path)
+    except OSError as error:
+        if not os.path.isdir(path):
+            raise  # which is another thing to say
+        raise NoCopyError(path, error.strerror or str(error)) from error

@@ -90,6 +90,10 @@ class RunOnlyJail:
         if not self._released:
             await trio.lowlevel.wait_readable(self._ended_fd)
 
+    @property
+    def project_copy(self) -> None:
+        """See `Jail`: it is refused where one is wanted."""
+
     def stderr_text(self) -> str:
         """See `Jail`: an execution's goes to its result."""
         return ""

@@ -72,6 +72,18 @@ REFUSALS = (
         error=errno.ENOSYS,
     ),
     Refusal(
+        why="Memory that it gives is hidden from the kernel itself, and keeps the whole machine "
+        "from hibernating as long as it is there.",
+        calls=("memfd_secret",),
+        error=errno.ENOSYS,
+    ),
+    Refusal(
+        why="Tells how full a file system is by its number, also of those that no mount here "
+        "shows; libc has no function for it any more.",
+        calls=("ustat",),
+        error=errno.ENOSYS,
+    ),
+    Refusal(
         why="It pins memory that no limit counts; write does the same.",
         calls=("vmsplice",),
         error=errno.ENOSYS,
@@ -173,6 +185,12 @@ _TIOCSTI, _TIOCLINUX, _TIOCCONS, _TIOCSETD = 0x5412, 0x541C, 0x541D, 0x5423
 # linux/fcntl.h; the second is in Linux 6.19 and newer.
 _F_SETLEASE, _F_SETDELEG = 1024, 1040
 
+# linux/mman.h, linux/memfd.h, linux/shm.h: of hugetlbfs. The size of the pages is in other bits.
+_MAP_HUGETLB, _MFD_HUGETLB, _SHM_HUGETLB = 0x40000, 0x4, 0o4000
+
+# linux/prctl.h
+_PR_SCHED_CORE = 62
+
 # linux/personality.h; the last one asks and sets nothing.
 _PER_LINUX, _ADDR_NO_RANDOMIZE, _PERSONALITY_QUERY = 0, 0x40000, 0xFFFFFFFF
 
@@ -182,7 +200,24 @@ _SOCK_STREAM, _SOCK_DGRAM, _SOCK_RAW, _SOCK_TYPE_MASK = 1, 2, 3, 0xF
 _IPPROTO_IP, _IPPROTO_ICMP, _IPPROTO_TCP, _IPPROTO_UDP, _IPPROTO_ICMPV6 = 0, 1, 6, 17, 58
 _NETLINK_ROUTE = 0
 
+
+def _no_huge_pages(argument: int, flag: int) -> tuple[bytes, ...]:
+    """Huge pages are few, reserved by the administrator for one program (a database, a virtual
+    machine), and there for whoever comes first; neither rlimits nor memory.max count them."""
+    return (_load_argument(argument), _if(_ANY_BIT, flag, _refuse(errno.EPERM)))
+
+
 _RULES: Mapping[str, tuple[bytes, ...]] = {
+    # First, since it is called most. Transparent huge pages need no flag.
+    "mmap": _no_huge_pages(3, _MAP_HUGETLB),
+    "memfd_create": _no_huge_pages(1, _MFD_HUGETLB),
+    "shmget": _no_huge_pages(2, _SHM_HUGETLB),
+    # Who has a group of its own leaves the other thread of its processor core idle: half of the
+    # machine, whatever its share of processor time.
+    "prctl": (
+        _load_argument(0),
+        _if(_EQUAL, _PR_SCHED_CORE, _refuse(errno.EPERM)),
+    ),
     # In a namespace of its own, code has privileges that undo read-only binds, and the kernel
     # has many holes that take such privileges to reach.
     "clone": (

@@ -39,6 +39,7 @@ class JailUser:
                 "set [defaults] jail_uid"
             )
         self.uid = uid if self._changes and uid else os.geteuid()
+        self.gid = self.uid if self._changes else os.getegid()
         self._mounts = mounts
 
     def __repr__(self) -> str:
@@ -111,6 +112,30 @@ class JailUser:
         """
         if self._changes:
             os.chown(path, self.uid, self.uid)
+
+    def way_to_own(self, directory: str) -> str:
+        """A path by which the files of a directory's owner are this user's own.
+
+        In a user namespace nobody else's can be copied: their owners have no number there.
+
+        Raises:
+            PermissionError: there is none; the message says whose it is.
+            OSError: the directory is not there, or its file system translates no owners.
+        """
+        found = os.stat(directory)
+        if (found.st_uid, found.st_gid) == (self.uid, self.gid):
+            return self.way_to(directory)
+        whose = f"it belongs to user {found.st_uid}, group {found.st_gid}"
+        if not self._changes:
+            raise PermissionError(f"{whose}, and you are user {self.uid}, group {self.gid}")
+        if self._mounts is None:
+            raise PermissionError(
+                f"{whose}, jails run as user {self.uid}, and the kernel lets this supervisor mount "
+                "nothing that would translate the one to the other"
+            )
+        if reason := why_unreadable(directory, self.uid, self.uid):
+            raise PermissionError(f"{reason}, as whom jails run")
+        return self._mounts.expose(directory, self.uid)
 
     def way_to(self, directory: str) -> str:
         """A path by which this user reaches a directory; itself where it can go there.

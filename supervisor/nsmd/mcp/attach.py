@@ -164,14 +164,8 @@ def _text(name: str, value: object) -> str:
 
 
 def _check_mode(mode: str | None) -> None:
-    if mode == "overlay":
-        raise BadRequestError(
-            "PROJECT_MODE=overlay is not available in this version of nsm.",
-            hint="Use PROJECT_MODE=readonly, or leave it out; code can copy what it wants to "
-            "change from /project to /workspace.",
-        )
-    if mode not in (None, "readonly"):
-        raise BadRequestError(f"PROJECT_MODE must be 'readonly', not {mode[:80]!r}.")
+    if mode not in (None, "readonly", "overlay"):
+        raise BadRequestError(f"PROJECT_MODE must be 'readonly' or 'overlay', not {mode[:80]!r}.")
 
 
 def _scope(scope: str | None) -> str | None:

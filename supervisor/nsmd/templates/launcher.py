@@ -14,6 +14,7 @@ import trio
 from nsm.wire.errors import StartFailedError
 from nsmd.jail import BwrapLauncher, ColdLauncher, Jail, Launcher, open_router
 from nsmd.jail.failure import exhausted
+from nsmd.jail.projectcopy import NoCopyError
 from nsmd.policy import Policy
 from nsmd.templates.spec import MAX_REQUEST_BYTES, request_for, template_of, why_unforkable
 from nsmd.templates.template import (
@@ -116,9 +117,21 @@ class TemplateLauncher:
         reason = await self._why_not_forked(spec)
         if isinstance(reason, str):
             self._note(spec.environment, reason)
-            return await self._cold.launch(spec)
+            return await self._launch_cold(spec, reason)
         self._reasons.pop(spec.environment.name, None)
         return reason
+
+    async def _launch_cold(self, spec: JailSpec, reason: str) -> Jail:
+        """A jail of its own.
+
+        Args:
+            reason: why it is no fork.
+        """
+        try:
+            return await self._cold.launch(spec)
+        except NoCopyError as error:
+            # What works almost everywhere comes first.
+            raise error.in_place_of_a_fork(reason) from error
 
     async def _why_not_forked(self, spec: JailSpec) -> Jail | str:
         """A fork, or why there is none.

@@ -63,7 +63,7 @@ def request_for(spec: JailSpec, limits: SessionLimits, policy: Policy) -> bytes:
     Args:
         policy: of the session, which finds it in a file.
     """
-    environment = spec.environment
+    environment, project = spec.environment, spec.project
     programs = {environment.interpreter: environment.program} if environment.program else {}
     return json.dumps(
         {
@@ -75,5 +75,8 @@ def request_for(spec: JailSpec, limits: SessionLimits, policy: Policy) -> bytes:
             # Not the template's: its other forks may be another client's.
             "variables": dict(jail_variables(environment, spec.network)),
             "policy": policy.as_text(),
+            "overlay": {"path": project.mount_point, "size_mb": spec.sizes.overlay_mb}
+            if project is not None and project.copied
+            else None,
         }
     ).encode()

@@ -11,13 +11,13 @@ import json
 import os
 import signal
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from typing import Any
 
 import trio
 
-from nsmd.jail import ColdLauncher
+from nsmd.jail import ColdLauncher, ProjectCopy
 from nsmd.jail.failure import EXHAUSTED
 from nsmd.jail.process import BwrapJail
 from nsmd.policy import Policy
@@ -39,6 +39,9 @@ MESSAGE_BYTES = 64 * 1024
 
 PROTOCOL = 1
 """Of templates (`docs/agent-protocol.md`, Templates). The first ones did not say it."""
+
+COPY_DESCRIPTORS = 2
+"""Of a project that is copied on write: what was changed, and what code sees."""
 
 WENT_WELL = b"+"
 WENT_WRONG = b"-"
@@ -77,11 +80,19 @@ class ForkedJail:
         channel: the supervisor's end of the agent's socket; owned from now on.
         pidfd: of the session's PID 1; owned from now on.
         pid: the same process, on the host.
+        project_copy: owned from now on.
     """
 
-    __slots__ = ("_pid", "_pidfd", "_released", "_socket", "policy")
+    __slots__ = ("_pid", "_pidfd", "_released", "_socket", "policy", "project_copy")
 
-    def __init__(self, channel: socket.socket, pidfd: int, pid: int) -> None:
+    def __init__(
+        self,
+        channel: socket.socket,
+        pidfd: int,
+        pid: int,
+        project_copy: ProjectCopy | None = None,
+    ) -> None:
+        self.project_copy = project_copy
         self._socket = channel
         self._pidfd = pidfd
         self._pid = pid
@@ -129,6 +140,8 @@ class ForkedJail:
             self._released = True
             self._socket.close()
             os.close(self._pidfd)
+            if self.project_copy is not None:
+                self.project_copy.close()
 
 
 class Template:
@@ -141,6 +154,7 @@ class Template:
 
     def __init__(self, spec: TemplateSpec, jail: BwrapJail, pidfd: int) -> None:
         self.spec = spec
+        self._copies = spec.project is not None and spec.project.copied
         self.forks = 0
         self.used_s = trio.current_time()
         self._jail = jail
@@ -241,7 +255,7 @@ class Template:
                 try:
                     with theirs:
                         await self._ask(request, theirs.fileno())
-                    jail = await _adopt(channel)
+                    jail = await _adopt(channel, copies=self._copies)
                 finally:
                     self._waiting.discard(patience)
                 ours.pop_all()
@@ -325,12 +339,17 @@ def _why_not_taken(told: Mapping[str, Any]) -> str:
     return str(told["error"])
 
 
-async def _adopt(channel: socket.socket) -> ForkedJail:
-    """Take hold of a fork's PID 1, which announces itself."""
+async def _adopt(channel: socket.socket, *, copies: bool) -> ForkedJail:
+    """Take hold of a fork's PID 1, which announces itself, and of its copy of the project.
+
+    Args:
+        copies: whether it was asked to make one.
+    """
+    expected = 1 + COPY_DESCRIPTORS * copies
     while True:
         await trio.lowlevel.wait_readable(channel)
         try:
-            message, fds, flags, _ = socket.recv_fds(channel, 1, 1, socket.MSG_CMSG_CLOEXEC)
+            message, fds, flags, _ = socket.recv_fds(channel, 1, expected, socket.MSG_CMSG_CLOEXEC)
             if flags & socket.MSG_CTRUNC:
                 # Ours to answer for, not the template's.
                 raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
@@ -340,17 +359,26 @@ async def _adopt(channel: socket.socket) -> ForkedJail:
         except ConnectionError:
             message, fds = b"", []
             break
-    if message == WENT_WELL and len(fds) == 1:
+    if message == WENT_WELL and len(fds) == expected:
         try:
-            return ForkedJail(channel, fds[0], _pid_of(fds[0]))
+            copy = ProjectCopy(fds[1], fds[2]) if copies else None
+            return ForkedJail(channel, fds[0], _pid_of(fds[0]), copy)
         except OSError:
-            os.close(fds[0])
+            _close(fds)
             raise
-    for fd in fds:
-        os.close(fd)
+    _close(fds)
+    if message == WENT_WELL and fds:
+        raise TemplateError(
+            "its template does not copy projects on write: it is older than this supervisor"
+        )
     if message == WENT_WRONG:
         raise refusal(await _read_text(channel))
     raise TemplateGoneError("the template ended, or the fork did, before there was a session")
+
+
+def _close(fds: Sequence[int]) -> None:
+    for fd in fds:
+        os.close(fd)
 
 
 async def _until_it_speaks(channel: socket.socket) -> None:

@@ -1,0 +1,40 @@
+"""`nsm inspect`: what a session may see, change, reach and use, and what the kernel says."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from nsm.cli import terminal
+from nsm.cli.options import EXIT_OK, Parser
+from nsm.cli.rules import inspection
+from nsm.client import Client
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+def parser() -> Parser:
+    """The verb's options."""
+    parser = Parser(
+        "inspect",
+        "Show the rules of a session: what it sees, changes, reaches and uses, and what keeps it "
+        "to that.",
+        "Code in the session finds the same in /run/nsm/policy.json, host paths left out.\n"
+        "Exits 1 when the session is unknown.",
+    )
+    parser.add_argument("session", metavar="SESSION", help="an id, a name, or SCOPE/NAME")
+    parser.add_json("one object")
+    return parser
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Show."""
+    options = parser().parse_args(arguments)
+    with Client(autostart=False) as client:
+        found = client.inspect(options.session)
+    if options.json:
+        terminal.out_json(found.to_plain())
+    else:
+        terminal.out(inspection(found, os.path.expanduser("~")))
+    return EXIT_OK
