@@ -5,6 +5,7 @@ The client's variables and working directory come as arguments.
 
 from __future__ import annotations
 
+import errno
 import os
 import posixpath
 import stat
@@ -184,7 +185,7 @@ def _resolve(path: str, home: str) -> tuple[str, os.stat_result]:
         raise BadProjectError(f"{path!r} is not an absolute path.", hint="Give the whole path.")
     try:
         real = os.path.realpath(expanded, strict=True)
-        return real, os.stat(real)
+        return real, _looked_at(real)
     except FileNotFoundError:
         raise BadProjectError(
             f"The project directory {expanded} does not exist.", hint="Check its spelling."
@@ -193,6 +194,24 @@ def _resolve(path: str, home: str) -> tuple[str, os.stat_result]:
         # ValueError: a NUL character.
         why = error.strerror if isinstance(error, OSError) else str(error)
         raise BadProjectError(f"The project directory {expanded!r}: {why}.") from error
+
+
+def _looked_at(real: str) -> os.stat_result:
+    """What lies at a path without links.
+
+    The path and what it is are to be of one moment: else a link put on the way between the two
+    would have another directory pass for this one.
+
+    Raises:
+        OSError: it is not there, or a link has come between.
+    """
+    fd = os.open(real, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        if os.readlink(f"/proc/self/fd/{fd}") != real:
+            raise OSError(errno.ESTALE, "it was moved while it was looked at; try again")
+        return os.fstat(fd)
+    finally:
+        os.close(fd)
 
 
 class Projects:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -237,3 +238,27 @@ def test_what_the_jails_user_cannot_read_is_no_project(tmp_path: Path) -> None:
     assert "is closed to user 7, as whom jails run" in reason
     with pytest.raises(BadProjectError, match=r"PROJECT_DIR: .* is closed to user 7"):
         choose({"PROJECT_DIR": str(tmp_path)}, None)
+
+
+@pytest.mark.parametrize("step", ["the directory", "what leads there"])
+def test_what_is_exchanged_while_it_is_looked_at_is_refused(
+    home: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """Else the secret's identity would be noted down under the project's name."""
+    (home / ".ssh/app").mkdir()
+    moved, target = {
+        "the directory": (home / "code/app", home / ".ssh"),
+        "what leads there": (home / "code", home / ".ssh"),
+    }[step]
+    resolve = os.path.realpath
+
+    def resolve_and_lose(path: str, **options: Any) -> str:
+        real = resolve(path, **options)
+        if real == str(home / "code/app"):
+            moved.rename(moved.with_name("old"))
+            moved.symlink_to(target)
+        return real
+
+    monkeypatch.setattr(os.path, "realpath", resolve_and_lose)
+    with pytest.raises(BadProjectError, match=r"moved while it was looked at|is not a directory"):
+        check(home / "code/app", home)
