@@ -99,16 +99,18 @@ class NetBench:
 
     Attributes:
         gateway: of all its sessions.
+        client: who runs code.
     """
 
     def __init__(self, registry: Registry, names: Names) -> None:
         self.registry = registry
         self.gateway = registry.gateway
+        self.client = CLIENT
         self.names = names
 
     async def run(self, code: str, *, env: str = "python", session: str = "a") -> RunResult:
         """Run code to its end."""
-        request = RunRequest(client=CLIENT, env=env, code=code, session=session, timeout_s=30)
+        request = RunRequest(client=self.client, env=env, code=code, session=session, timeout_s=30)
         with trio.fail_after(60):
             return await self.registry.submit(request).wait()
 

@@ -114,6 +114,29 @@ def pool(**changes: Any) -> dict[str, Any]:
     }
 
 
+def network(**changes: Any) -> dict[str, Any]:
+    """The answer to `net`."""
+    decision = {
+        "age_s": 2.5,
+        "protocol": "connect",
+        "host": "other.example",
+        "port": 443,
+        "verdict": "not-allowed",
+        "detail": "other.example:443 is not allowed.",
+        "address": "",
+    }
+    return {
+        "session": {"id": "s-1", "name": "a"},
+        "mode": "allow",
+        "allow": ["example.org", "*.example.com:443"],
+        "port": 3128,
+        "problem": None,
+        "connections": 1,
+        "counters": {"not-allowed": 1, "sent_bytes": 0, "received_bytes": 0},
+        "decisions": [decision],
+    } | changes
+
+
 def inspection(**changes: Any) -> dict[str, Any]:
     """The answer to `inspect`; changes are of its policy."""
     policy: dict[str, Any] = {

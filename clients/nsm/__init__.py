@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from nsm.client import Client
     from nsm.wire.errors import NotRunningError, NsmError
     from nsm.wire.inspection import Inspection
+    from nsm.wire.network import NetworkDecision, NetworkReport
     from nsm.wire.pool import PoolReport
     from nsm.wire.results import EnvironmentRow, KillReport, RunResult, SessionRow, Status
     from nsm.wire.sessions import Check, Completions, FileInfo
@@ -55,6 +56,8 @@ __all__ = [
     "Inspection",
     "KillReport",
     "LogEnd",
+    "NetworkDecision",
+    "NetworkReport",
     "NotRunningError",
     "NsmError",
     "OutputPiece",
@@ -79,6 +82,8 @@ def __getattr__(name: str) -> object:
             module = "nsm.wire.results"
         case "Inspection":
             module = "nsm.wire.inspection"
+        case "NetworkDecision" | "NetworkReport":
+            module = "nsm.wire.network"
         case "PoolReport":
             module = "nsm.wire.pool"
         case "Check" | "Completions" | "FileInfo":

@@ -40,10 +40,11 @@ if TYPE_CHECKING:
     from typing import Any, Self
 
     from nsm.builds import AsyncBuilds
-    from nsm.operations import OnEntry, OnOutput
+    from nsm.operations import NetworkAction, OnEntry, OnOutput
     from nsm.transfers import Transfer
     from nsm.wire.inspection import Inspection
     from nsm.wire.messages import ClientMessage, ServerMessage
+    from nsm.wire.network import NetworkReport
     from nsm.wire.pool import PoolReport
     from nsm.wire.sessions import Check, Completions, FileInfo
     from nsm.wire.transcripts import EndedRow, LogEnd
@@ -160,6 +161,7 @@ class AsyncClient:
         project: str | os.PathLike[str] | None = None,
         mount_point: str | None = None,
         project_mode: str | None = None,
+        network: str | None = None,
         on_output: OnOutput | None = None,
     ) -> RunResult:
         """Run code and wait for what comes of it; see `nsm.Client.run`.
@@ -175,6 +177,7 @@ class AsyncClient:
             project=project,
             mount_point=mount_point,
             project_mode=project_mode,
+            network=network,
             stream=on_output is not None,
             inherit=self.server.inherit if self.server else (),
         )
@@ -332,6 +335,20 @@ class AsyncClient:
         from nsm.wire.inspection import Inspection  # noqa: PLC0415  # few programs ask
 
         return Inspection.from_wire(await self.call("inspect", {"target": target}))
+
+    async def network(
+        self, target: str, action: NetworkAction = "list", hosts: Iterable[str] = ()
+    ) -> NetworkReport:
+        """What a live session may reach, after a change if one is asked for.
+
+        Args:
+            action: ``allow`` and ``deny`` take hosts, as patterns (docs/network.md): ``deny`` takes
+                patterns away. ``off`` takes all away.
+        """
+        from nsm.wire.network import NetworkReport  # noqa: PLC0415  # few programs ask
+
+        arguments = {"target": target, "action": action, "hosts": list(hosts)}
+        return NetworkReport.from_wire(await self.call("net", arguments))
 
     async def pool(self) -> PoolReport:
         """The sessions that are kept ready, how many there should be, and why."""

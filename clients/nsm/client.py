@@ -31,10 +31,11 @@ if TYPE_CHECKING:
 
     from nsm.builds import Builds
     from nsm.interrupts import Interrupts
-    from nsm.operations import OnEntry, OnOutput
+    from nsm.operations import NetworkAction, OnEntry, OnOutput
     from nsm.transfers import Transfer
     from nsm.wire.inspection import Inspection
     from nsm.wire.messages import ServerMessage
+    from nsm.wire.network import NetworkReport
     from nsm.wire.pool import PoolReport
     from nsm.wire.sessions import Check, Completions, FileInfo
     from nsm.wire.transcripts import EndedRow, LogEnd
@@ -133,6 +134,7 @@ class Client:
         project: str | os.PathLike[str] | None = None,
         mount_point: str | None = None,
         project_mode: str | None = None,
+        network: str | None = None,
         on_output: OnOutput | None = None,
     ) -> RunResult:
         """Run code and wait for what comes of it.
@@ -158,6 +160,8 @@ class Client:
             execution_id: to ask for the result again; None to have one made.
             project: directory that the code sees at `mount_point` (``/project``).
             project_mode: ``readonly``, or ``overlay``: code may change a copy of its session's own.
+            network: what a new session may reach: ``off``, ``full``, or hosts separated by commas
+                (docs/network.md); None for what is configured.
             on_output: called with ``stdout`` or ``stderr`` and text while the code runs: a
                 preview of the result's own text. What it raises cancels the run.
 
@@ -174,6 +178,7 @@ class Client:
             project=project,
             mount_point=mount_point,
             project_mode=project_mode,
+            network=network,
             stream=on_output is not None,
             inherit=self.server.inherit,
         )
@@ -384,6 +389,20 @@ class Client:
         from nsm.wire.inspection import Inspection  # noqa: PLC0415  # few programs ask
 
         return Inspection.from_wire(self.call("inspect", {"target": target}))
+
+    def network(
+        self, target: str, action: NetworkAction = "list", hosts: Iterable[str] = ()
+    ) -> NetworkReport:
+        """What a live session may reach, after a change if one is asked for.
+
+        Args:
+            action: ``allow`` and ``deny`` take hosts, as patterns (docs/network.md): ``deny`` takes
+                patterns away. ``off`` takes all away.
+        """
+        from nsm.wire.network import NetworkReport  # noqa: PLC0415  # few programs ask
+
+        arguments = {"target": target, "action": action, "hosts": list(hosts)}
+        return NetworkReport.from_wire(self.call("net", arguments))
 
     def pool(self) -> PoolReport:
         """The sessions that are kept ready, how many there should be, and why."""

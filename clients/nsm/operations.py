@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from nsm.wire.messages import Event
     from nsm.wire.transcripts import Entry
 
+NetworkAction: TypeAlias = Literal["list", "allow", "deny", "off"]
 Stream: TypeAlias = Literal["stdout", "stderr"]
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ def run_arguments(
     project: str | os.PathLike[str] | None = None,
     mount_point: str | None = None,
     project_mode: str | None = None,
+    network: str | None = None,
     stream: bool = False,
     inherit: Iterable[str] = (),
 ) -> dict[str, Any]:
@@ -63,6 +65,10 @@ def run_arguments(
         arguments["stream"] = True
     optional = {"session": session, "timeout_s": timeout_s, "execution_id": execution_id}
     arguments |= {key: value for key, value in optional.items() if value is not None}
+    if network is not None:
+        from nsm.wire.network import network_argument  # noqa: PLC0415  # few programs say
+
+        arguments["network"] = network_argument(network)
     if env == PROJECT_SHELL and (variables := _variables(inherit)):
         arguments["variables"] = variables
     if project is not None:

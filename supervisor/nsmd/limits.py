@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from nsm.wire.errors import BadRequestError, CodeTooLargeError, WrongEnvironmentError
 from nsmd.descriptors import Shares
 from nsmd.settings import Settings
-from nsmd.values import MAX_CODE_BYTES, Environment, SessionLimits
+from nsmd.values import MAX_CODE_BYTES, Environment, NetworkRule, SessionLimits
 
 Variables = tuple[tuple[str, str], ...]
 
@@ -95,6 +95,25 @@ def session_room(settings: Settings, shares: Shares | None = None) -> SessionRoo
             )
     return SessionRoom(
         sessions=configured, remedy="raise `max_sessions` in [session] of config.toml"
+    )
+
+
+def check_network(wanted: NetworkRule | None, rule: NetworkRule) -> None:
+    """
+    Args:
+        wanted: what a call asks for; None for nothing in particular.
+        rule: what holds in the session that it means.
+
+    Raises:
+        BadRequestError: these are not the same.
+    """
+    if wanted is None or (wanted.mode, set(wanted.allow)) == (rule.mode, set(rule.allow)):
+        return
+    known = f": {', '.join(rule.allow) or 'nothing'}" if rule.mode == "allow" else ""
+    raise BadRequestError(
+        f"The session is there already, and its network is {rule.mode}{known}; the code was not "
+        "run.",
+        hint="Change it with `nsm net SESSION`, or use another session name.",
     )
 
 

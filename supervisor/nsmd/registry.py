@@ -11,6 +11,7 @@ import logging
 import os
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import trio
 
@@ -33,6 +34,7 @@ from nsmd.jail import Launcher
 from nsmd.limits import (
     check_code,
     check_keeps_state,
+    check_network,
     session_limits,
     session_room,
     time_limit,
@@ -245,6 +247,7 @@ class Registry:
         # What a live session runs in counts, whatever has become of that environment since.
         live = self._meant(request)
         if live is not None:
+            check_network(request.client.network, live.network.rule)
             environment = live.spec.environment
         else:
             environment = self.provision.find(request.client, request.env)
@@ -457,6 +460,8 @@ class Registry:
 
     def _new_session(self, client: Client, environment: Environment, name: str | None) -> Session:
         spec = self._spec(environment, client.project)
+        if client.network is not None:
+            spec = replace(spec, network=client.network)
         if self._places.has_room(len(self._directory)):
             session = self.pool.take(spec)
         else:

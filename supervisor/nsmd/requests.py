@@ -41,7 +41,7 @@ class Requests:
 
     def __init__(self, post: Callable[[Mapping[str, object]], None]) -> None:
         self._post = post
-        self._waiting: dict[str, _Question] = {}
+        self._waiting: dict[str, Question] = {}
         self._count = 0
         self._capabilities: frozenset[str] | None = None  # known once the agent is ready
         self._failure: NsmError | None = None
@@ -80,21 +80,25 @@ class Requests:
         if self._unsettled:
             self._settled = self._settled or trio.Event()
             await self._settled.wait()
-        self._check(capability)
-        question = self._waiting[frame["id"]] = _Question(kinds)
-        try:
-            self._post(frame)
-            with trio.move_on_after(timeout_s):
-                await question.answered.wait()
-        finally:
-            del self._waiting[frame["id"]]
-        answer = question.answer
-        if isinstance(answer, ErrorFrame):
-            raise InternalError(f"The session's agent refused: {answer.message}")
-        if answer is not None:
-            return answer
-        self._check(capability)
-        raise NoAnswerError
+        return await self.begin(capability, frame, kinds).wait(timeout_s)
+
+    def begin(
+        self, capability: str, frame: Mapping[str, Any], kinds: tuple[type[AnswerFrame], ...]
+    ) -> Question:
+        """Send a question now, before anything else is sent; the agent must be ready.
+
+        Args, Raises: as `ask`.
+        """
+        self.check(capability)
+        question = Question(self, capability, frame["id"], kinds)
+        self._waiting[frame["id"]] = question
+        self._post(frame)
+        return question
+
+    def forget(self, question: Question) -> None:
+        """Nobody waits for its answer any more."""
+        if self._waiting.get(question.id) is question:
+            del self._waiting[question.id]
 
     def tell(self, frame: Mapping[str, Any]) -> None:
         """Send what needs no answer, if the agent is still there."""
@@ -111,7 +115,11 @@ class Requests:
             self._settled.set()
             self._settled = None
 
-    def _check(self, capability: str) -> None:
+    def check(self, capability: str) -> None:
+        """
+        Raises:
+            NsmError: such a question has no answer.
+        """
         if self._failure is not None:
             # A copy: a traceback holds the frames of who asks, and this error is remembered.
             raise copy(self._failure)
@@ -153,12 +161,31 @@ class Requests:
             question.answered.set()
 
 
-class _Question:
-    """One that waits for its answer."""
+class Question:
+    """One that waits for its answer. From `Requests.begin`; `wait` has to be called."""
 
-    __slots__ = ("answer", "answered", "kinds")
+    __slots__ = ("_capability", "_requests", "answer", "answered", "id", "kinds")
 
-    def __init__(self, kinds: tuple[type, ...]) -> None:
+    def __init__(
+        self, requests: Requests, capability: str, id_: str, kinds: tuple[type, ...]
+    ) -> None:
+        self.id = id_
         self.kinds = kinds
         self.answer: AnswerFrame | ErrorFrame | None = None
         self.answered = trio.Event()
+        self._requests = requests
+        self._capability = capability
+
+    async def wait(self, timeout_s: float) -> AnswerFrame:
+        """The answer. Raises: as `Requests.ask`."""
+        try:
+            with trio.move_on_after(timeout_s):
+                await self.answered.wait()
+        finally:
+            self._requests.forget(self)
+        if isinstance(self.answer, ErrorFrame):
+            raise InternalError(f"The session's agent refused: {self.answer.message}")
+        if self.answer is not None:
+            return self.answer
+        self._requests.check(self._capability)
+        raise NoAnswerError

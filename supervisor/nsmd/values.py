@@ -265,6 +265,7 @@ class Client:
             configured ones.
         sources: of environments that are for clients with this entry only.
         inherited: variables of its own that its project's development shell is to have.
+        network: what its new sessions may reach, in place of what is configured; None for that.
     """
 
     name: str
@@ -274,6 +275,7 @@ class Client:
     idle_timeout_s: float | None = None
     max_lifetime_s: float | None = None
     inherited: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    network: NetworkRule | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -210,6 +210,55 @@ def test_inspect(capsys: pytest.CaptureFixture[str], supervisor: FakeSupervisor)
     assert json.loads(Said(capsys, "inspect", "a", "--json").out) == samples.inspection()
 
 
+def test_net(capsys: pytest.CaptureFixture[str], supervisor: FakeSupervisor) -> None:
+    supervisor.handlers["net"] = answer(**samples.network())
+    said = Said(capsys, "net", "a")
+    assert said.out.splitlines() == [
+        "allow:",
+        "  example.org",
+        "  *.example.com:443",
+        "",
+        "    2s ago  not-allowed  other.example:443",
+    ]
+    told = json.loads(Said(capsys, "net", "a", "allow", "b.org", "--json").out)
+    assert told["allow"] == samples.network()["allow"]
+    assert supervisor.requests[-1].args == {"target": "a", "action": "allow", "hosts": ["b.org"]}
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"mode": "off", "allow": [], "decisions": []}, "off: this session reaches nothing\n"),
+        ({"mode": "allow", "allow": [], "decisions": []}, "allow: nothing yet\n"),
+        (
+            {"mode": "full", "allow": [], "decisions": []},
+            "full: this session has the network of the host\n",
+        ),
+        (
+            {"mode": "off", "allow": [], "decisions": [], "problem": "no \x1b[1m"},
+            "off: this session reaches nothing\nno proxy: no \\x1b[1m\n",
+        ),
+    ],
+)
+def test_net_says_what_holds(
+    capsys: pytest.CaptureFixture[str],
+    supervisor: FakeSupervisor,
+    changes: dict[str, Any],
+    says: str,
+) -> None:
+    supervisor.handlers["net"] = answer(**samples.network(**changes))
+    assert Said(capsys, "net", "a").out == says
+
+
+@pytest.mark.parametrize("words", [("allow",), ("deny",), ("list", "x.org"), ("off", "x.org")])
+def test_net_takes_hosts_where_it_needs_them(
+    capsys: pytest.CaptureFixture[str], words: tuple[str, ...]
+) -> None:
+    said = Said(capsys, "net", "a", *words)
+    assert said.code == 2
+    assert "hosts" in said.err
+
+
 def test_interrupt(capsys: pytest.CaptureFixture[str], supervisor: FakeSupervisor) -> None:
     supervisor.handlers["interrupt"] = answer(interrupted=True, session="s-1")
     said = Said(capsys, "interrupt", "a")

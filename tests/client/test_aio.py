@@ -347,6 +347,7 @@ async def test_every_operation_over_a_real_socket(tmp_path: Path) -> None:
         status=answer(**samples.status()),
         pool=answer(**samples.pool()),
         inspect=answer(**samples.inspection()),
+        net=answer(**samples.network()),
         ping=answer(),
         shutdown=answer(),
     ) as supervisor:
@@ -363,6 +364,7 @@ async def test_every_operation_over_a_real_socket(tmp_path: Path) -> None:
             assert (await client.status()).pid == 4711
             assert (await client.pool()).kinds[0].ready == 2
             assert (await client.inspect("a")).session.id == "s-1"
+            assert (await client.network("a")).port == 3128
             await client.ping()
             await client.shutdown()
     assert supervisor.hellos[0].scope == "s"

@@ -151,6 +151,11 @@ def test_sessions_envs_status(supervisor: FakeSupervisor, client: nsm.Client) ->
     assert client.envs()[0].name == "python"
     assert client.status().pid == 4711
     assert client.pool().totals.misses == 5
+    supervisor.handlers["net"] = answer(**samples.network())
+    network = client.network("a", "deny", ["x.org"])
+    assert network.decisions[0].host == "other.example"
+    assert network.to_plain()["decisions"] == samples.network()["decisions"]
+    assert supervisor.requests[-1].args == {"target": "a", "action": "deny", "hosts": ["x.org"]}
     found = client.inspect("a")
     assert found.to_plain() == samples.inspection()
     assert supervisor.requests[-1].args == {"target": "a"}

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
+import trio
 
 from netbench import Names, open_netbench, open_world
+from nsm.wire.errors import BadRequestError
+from nsmd.hostrules import parse_rules
 from nsmd.values import NetworkRule
 from realjail import needs_bwrap
 
@@ -94,3 +99,112 @@ async def test_code_reaches_the_hosts_of_its_list_and_no_other(kind: str) -> Non
             )
             assert off.startswith("None ")
             assert not world.requests[4:]
+
+
+CHANGED = {
+    "python": (
+        "import os; kept = [1]",
+        "kept.append(2); print(kept, os.environ.get('HTTP_PROXY'))",
+        "[1, 2]",
+    ),
+    "bash": ("kept=1", 'kept+=2; echo "$kept" "$HTTP_PROXY"', "12"),
+    "node": (
+        "let kept = [1]",
+        "kept.push(2); console.log(kept.length, process.env.HTTP_PROXY)",
+        "2",
+    ),
+}
+
+
+@pytest.mark.parametrize("env", list(CHANGED))
+async def test_a_list_is_changed_while_a_session_runs(env: str) -> None:
+    before, after, kept = CHANGED[env]
+    async with open_world() as world, open_netbench({env: NetworkRule()}) as bench:
+        await bench.text(before, env=env)
+        network = bench.network()
+        with pytest.raises(BadRequestError, match="not in this session's list"):
+            network.deny(parse_rules(["x.org"]))
+        await network.allow(parse_rules([f"host.nsm.internal:{world.port}"]))
+        assert network.facts()["port"] == 3128
+        # What the session had is still there, and nothing was printed on the way.
+        assert await bench.text(after, env=env) == f"{kept} http://127.0.0.1:3128\n"
+        fetch = f"curl -sS http://host.nsm.internal:{world.port}/x 2>&1"
+        call = {
+            "bash": fetch,
+            "python": f"import subprocess; print(subprocess.getoutput({fetch!r}))",
+            "node": f"require('child_process').execSync({fetch!r}).toString()",
+        }[env]
+        result = await bench.run(call, env=env)
+        assert "world: GET /x" in result.outcome.stdout + str(result.outcome.displays)
+        network.turn_off()
+        assert network.facts()["mode"] == "off"
+        result = await bench.run(call, env=env)
+        told = result.outcome.stdout + str(result.outcome.displays)
+        assert "network is off" in told
+        assert [d.verdict for d in network.decisions_since()] == ["allowed", "off"]
+        # An interpreter that starts anew has them as well.
+        leave = {"python": "exit()", "bash": "exit", "node": "process.exit()"}
+        await bench.run(leave[env], env=env)
+        fresh = {
+            "python": "import os; print(os.environ['HTTP_PROXY'])",
+            "bash": 'echo "$HTTP_PROXY"',
+            "node": "console.log(process.env.HTTP_PROXY)",
+        }[env]
+        assert await bench.text(fresh, env=env) == "http://127.0.0.1:3128\n"
+
+
+async def test_a_port_that_code_has_taken_is_left_to_it() -> None:
+    take = "import socket; s = socket.create_server(('127.0.0.1', 3128))"
+    async with open_netbench({"python": NetworkRule()}) as bench:
+        await bench.text(take)
+        network = bench.network()
+        await network.allow(parse_rules(["example.org"]))
+        port = network.facts()["port"]
+        assert port not in (None, 3128)
+        said = await bench.text("import os; print(os.environ['https_proxy'])")
+        assert said == f"http://127.0.0.1:{port}\n"
+
+
+HOLD = """
+import socket
+held = socket.create_connection(("127.0.0.1", 3128))
+held.settimeout(20)
+held.sendall(b"CONNECT {host} HTTP/1.1\\r\\nHost: x\\r\\n\\r\\n")
+print(held.recv(1000).decode().splitlines()[0])
+"""
+
+
+async def hold(_: trio.SocketStream) -> None:
+    await trio.sleep_forever()
+
+
+async def test_a_connection_ends_once_it_is_allowed_no_more() -> None:
+    async with trio.open_nursery() as nursery:
+        listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
+        port = listeners[0].socket.getsockname()[1]
+        nursery.start_soon(trio.serve_listeners, hold, listeners)
+        name = f"host.nsm.internal:{port}"
+        rule = NetworkRule(mode="allow", allow=(name, "example.org"))
+        async with open_netbench({"python": rule}) as bench:
+            assert await bench.text(HOLD.format(host=name)) == (
+                "HTTP/1.1 200 Connection established\n"
+            )
+            network = bench.network()
+            network.deny(parse_rules(["example.org"]))
+            assert network.facts()["connections"] == 1
+            network.deny(parse_rules([name]))
+            assert await bench.text("print(held.recv(10))") == "b''\n"
+            assert network.facts()["connections"] == 0
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_session_s_network_is_chosen_at_its_start_and_not_by_later_calls() -> None:
+    rule = NetworkRule(mode="allow", allow=("example.org",))
+    async with open_netbench({"python": NetworkRule()}) as bench:
+        bench.client = dataclasses.replace(bench.client, network=rule)
+        await bench.text("1")
+        assert bench.network().rule == rule
+        await bench.text("2")
+        bench.client = dataclasses.replace(bench.client, network=NetworkRule())
+        with pytest.raises(BadRequestError, match=r"its network is allow: example\.org"):
+            await bench.text("3")

@@ -14,6 +14,7 @@ from nsm.cli.main import VERBS
 from nsm.wire import connection, errors, frames, sessions
 from nsm.wire.builds import BuildProgress, BuiltRow
 from nsm.wire.inspection import Inspection
+from nsm.wire.network import NetworkDecision, NetworkReport
 from nsm.wire.pool import PoolKind, PoolMemory, PoolTotals
 from nsm.wire.results import RunResult, SessionRow
 from nsm.wire.transcripts import (
@@ -84,6 +85,12 @@ def test_the_fields_of_a_session_in_detail() -> None:
     assert names([row[:1] for row in rows]) == list(Inspection._fields)
     (kernel,) = [row[1] for row in rows if row[0] == "`kernel`"]
     assert {f.name for f in dataclasses.fields(KernelFacts)} <= set(re.findall(r"\w+", kernel))
+
+
+def test_the_fields_of_a_session_s_network() -> None:
+    rows = table("network of a session", after="`nsm net --json` prints")
+    assert names(rows) == list(NetworkReport._fields)
+    assert set(NetworkDecision._fields) <= set(re.findall(r"\w+", rows[-1][1]))
 
 
 def test_the_fields_of_a_built_environment() -> None:

@@ -20,6 +20,7 @@ VERBS = {
     "attach": "join a session: run code in it, and see what others run",
     "kill": "end sessions",
     "interrupt": "stop what runs in a session, and keep the session",
+    "net": "show or change what a session may reach",
     "inspect": "show what a session may see, change, reach and use",
     "envs": "list what there is to run code in",
     "env": "build environments with Nix, and keep them",

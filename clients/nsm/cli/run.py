@@ -79,6 +79,12 @@ def parser() -> Parser:
         choices=["readonly", "overlay"],
         help="overlay: code may change the project, in a copy (default: as configured)",
     )
+    parser.add_argument(
+        "--network",
+        metavar="NETWORK",
+        help="what a new session may reach: off, full, or hosts separated by commas "
+        "(default: as configured)",
+    )
     parser.add_argument("--images", metavar="DIR", help="write displayed images to this directory")
     parser.add_json("the result, once the code has ended,")
     return parser
@@ -166,6 +172,7 @@ class _Execution:
             timeout_s=options.timeout,
             project=self._project,
             project_mode=options.project_mode,
+            network=options.network,
             stream=not options.json,
             inherit=self._client.server.inherit,
         )

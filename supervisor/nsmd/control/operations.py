@@ -11,7 +11,16 @@ import trio
 from nsm._version import __version__
 from nsm.wire.errors import BadRequestError, ForbiddenError, NsmError
 from nsmd.catalog import Listed
-from nsmd.control import arguments, building, filing, inspecting, joining, pooling, running
+from nsmd.control import (
+    arguments,
+    building,
+    filing,
+    inspecting,
+    joining,
+    networking,
+    pooling,
+    running,
+)
 from nsmd.control.call import Call, Operation, Right
 from nsmd.execution import Execution
 from nsmd.limits import check_inherited
@@ -50,7 +59,11 @@ def _submit(call: Call, on_output: OutputSink | None = None) -> Execution:
     )
     request = RunRequest(
         client=Client(
-            name=call.client, scope=call.scope, project=_project(call), inherited=inherited
+            name=call.client,
+            scope=call.scope,
+            project=_project(call),
+            inherited=inherited,
+            network=networking.wanted(call),
         ),
         env=arguments.text(args, "env"),
         code=arguments.text(args, "code"),
@@ -153,6 +166,7 @@ OPERATIONS: Mapping[str, Row] = {
     "status": Row("read", _status, own=True),
     "pool": Row("read", pooling.pool),
     "sessions": Row("read", _sessions, own=True),
+    "net": Row("manage", networking.net),
     "inspect": Row("read", inspecting.inspect, own=True),
     "envs": Row("read", _envs, own=True),
     "run": Row("run", running.streaming(_submit), running.not_streaming(_submit)),

@@ -18,7 +18,7 @@ from nsmd.proxy.listener import Listener, ListenerError
 from nsmd.proxy.reaching import Reach
 from nsmd.proxy.serving import serve
 from nsmd.proxyvariables import PROXY_PORT, variables_with_port
-from nsmd.requests import NoAnswerError, Requests
+from nsmd.requests import NoAnswerError, Question, Requests
 from nsmd.values import NetworkMode, NetworkRule
 
 log = logging.getLogger(__name__)
@@ -197,35 +197,9 @@ class SessionNetwork:
             )
 
     def _start(self) -> None:
-        if self._opening is None and self._link is not None:
-            self._opening = trio.Event()
-            self._scope = trio.CancelScope()
-            self._nursery.start_soon(self._run, self._link, name=repr(self))
-
-    async def _run(self, link: AgentLink) -> None:
-        """Own the listener from the request for it to the session's end."""
-        assert self._scope is not None and self._opening is not None  # noqa: PT018
-        listener: Listener | None = None
-        try:
-            with self._scope:
-                listener = await self._listen(link)
-                self._port, self._problem = listener.port, ""
-                self._opening.set()
-                await self._accept(listener)
-        except NsmError as error:
-            self._problem = error.message
-        except ListenerError as error:
-            self._problem = f"its socket {error}"
-        finally:
-            if listener is not None:
-                listener.close()
-            if self._problem:
-                log.warning("session %s: no proxy: %s", self._session_id, self._problem)
-            self._port = None
-            self._opening.set()
-            self._opening = None
-
-    async def _listen(self, link: AgentLink) -> Listener:
+        """Ask for a listener, at once: code that is sent after this finds it."""
+        if self._opening is not None or self._link is None:
+            return
         frame = {
             "type": "listen",
             "id": self._requests.new_id(),
@@ -233,7 +207,44 @@ class SessionNetwork:
             "variables": variables_with_port(),
         }
         try:
-            await self._requests.ask("listen", frame, (ListeningFrame,), LISTEN_TIMEOUT_S)
+            question = self._requests.begin("listen", frame, (ListeningFrame,))
+        except NsmError as error:
+            self._note_problem(error.message)
+            return
+        self._problem = ""
+        opening, scope = self._opening, self._scope = trio.Event(), trio.CancelScope()
+        self._nursery.start_soon(self._run, self._link, question, opening, scope, name=repr(self))
+
+    async def _run(
+        self, link: AgentLink, question: Question, opening: trio.Event, scope: trio.CancelScope
+    ) -> None:
+        """Own the listener from the request for it to the session's end."""
+        listener: Listener | None = None
+        try:
+            with scope:
+                listener = await self._listener(link, question)
+                self._port = listener.port
+                opening.set()
+                await self._accept(listener)
+        except NsmError as error:
+            if self._link is not None:
+                self._note_problem(error.message)
+        except ListenerError as error:
+            self._note_problem(f"its socket {error}")
+        finally:
+            if listener is not None:
+                listener.close()
+            self._port = self._opening = None
+            opening.set()
+
+    def _note_problem(self, problem: str) -> None:
+        self._problem = problem
+        log.warning("session %s has no proxy: %s", self._session_id, problem)
+
+    @staticmethod
+    async def _listener(link: AgentLink, question: Question) -> Listener:
+        try:
+            await question.wait(LISTEN_TIMEOUT_S)
         except NoAnswerError:
             raise ListenerError("was not made in time") from None
         descriptor = link.claim_descriptor()

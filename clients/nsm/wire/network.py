@@ -1,0 +1,100 @@
+"""The answer to `net`: what a session may reach. Checked as in `nsm.wire.results`."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple, Self
+
+from nsm.wire.results import Fields
+
+
+class NetworkDecision(NamedTuple):
+    """A host that code in the session asked for, and what became of it.
+
+    Attributes:
+        age_s: seconds since then.
+        protocol: ``connect``, ``http`` or ``socks5``.
+        host: as it was asked for; empty, and `port` 0, where it was none.
+        verdict: ``allowed``; ``off``, ``not-allowed``, ``port``, ``address`` or ``bad-request``,
+            which a rule refused; ``unresolved``, ``unreachable`` or ``busy``.
+        detail: why, for people.
+        address: that was connected to; empty where none was.
+    """
+
+    age_s: float
+    protocol: str
+    host: str
+    port: int
+    verdict: str
+    detail: str
+    address: str
+
+    @classmethod
+    def from_wire(cls, wire: Mapping[str, Any]) -> Self:
+        """Check one row of `decisions`."""
+        row = Fields(wire, "a decision of a session's network")
+        return cls(
+            age_s=row.number("age_s"),
+            protocol=row.text("protocol"),
+            host=row.text("host"),
+            port=row.integer("port"),
+            verdict=row.text("verdict"),
+            detail=row.text("detail"),
+            address=row.text("address"),
+        )
+
+
+class NetworkReport(NamedTuple):
+    """The network of one live session, as it is now.
+
+    Attributes:
+        session_id, session_name: the name is None for a one-shot.
+        mode: ``off``, ``allow`` or ``full``.
+        allow: patterns of hosts.
+        port: of the proxy on the session's own loopback; None where there is none.
+        problem: why there is none although there should be one; else None.
+        connections: that are open.
+        counters: decisions by verdict, `sent_bytes` and `received_bytes`.
+        decisions: the latest, at most 50, the newest last.
+    """
+
+    session_id: str
+    session_name: str | None
+    mode: str
+    allow: tuple[str, ...]
+    port: int | None
+    problem: str | None
+    connections: int
+    counters: dict[str, Any]
+    decisions: tuple[NetworkDecision, ...]
+
+    @classmethod
+    def from_wire(cls, wire: Mapping[str, Any]) -> Self:
+        """Check the answer to `net`."""
+        fields = Fields(wire, "a session's network")
+        session = Fields(fields.map("session"), "a session's network")
+        return cls(
+            session_id=session.text("id"),
+            session_name=session.optional("name", session.text),
+            mode=fields.text("mode"),
+            allow=fields.texts("allow"),
+            port=fields.optional("port", fields.integer),
+            problem=fields.optional("problem", fields.text),
+            connections=fields.integer("connections"),
+            counters=fields.map("counters"),
+            decisions=tuple(NetworkDecision.from_wire(row) for row in fields.maps("decisions")),
+        )
+
+    def to_plain(self) -> dict[str, Any]:
+        """The same as JSON has it."""
+        return {
+            **self._asdict(),
+            "allow": list(self.allow),
+            "decisions": [decision._asdict() for decision in self.decisions],
+        }
+
+
+def network_argument(text: str) -> dict[str, Any]:
+    """What `run` takes, from ``off``, ``full`` or hosts that are separated by commas."""
+    if text in ("off", "full"):
+        return {"mode": text}
+    hosts = [host.strip() for host in text.split(",")]
+    return {"mode": "allow", "allow": [host for host in hosts if host]}
