@@ -13,7 +13,7 @@ CODE := agent benchmarks clients supervisor tests tools
 unexport PYTHONPATH PYTHONHOME PYTHONSTARTUP PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run nix-demo test soak fuzz check lint types mypy pyright bench format pin clean
+.PHONY: help setup run nix-demo test test-vm soak fuzz check lint types mypy pyright bench format pin clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' Makefile
@@ -39,6 +39,9 @@ soak: setup ## run the tests that take minutes (SOAK_MINUTES=30 SOAK_EXECUTIONS=
 fuzz: setup ## fuzz what reads others' bytes, guided by coverage (ARGS='--seconds 600 from-agent')
 	@$(BIN)/python -m pip install --quiet --require-hashes --no-deps -r tests/fuzz/constraints.txt
 	@$(BIN)/python tests/fuzz/guided.py $(ARGS)
+
+test-vm: setup ## run the tests that need a machine of their own: Debian, systemd, cgroups (minutes)
+	@$(BIN)/python -m pytest -n 0 -m vm tests/vm $(ARGS)
 
 check: setup lint types test ## the gate: format, lint, types, tests
 

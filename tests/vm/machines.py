@@ -1,0 +1,98 @@
+"""A user of nsm in a test machine of their own."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import guestclone
+import guestmachine
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+    from guestimage import Image
+    from guestmachine import Done, Guest
+
+UNITS = "~/.config/systemd/user"
+TRIES = 6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Person:
+    """Somebody with a clone of nsm.
+
+    Attributes:
+        clone: its directory in the guest.
+    """
+
+    guest: Guest
+    name: str
+    clone: str
+
+    @property
+    def bin(self) -> str:
+        return f"{self.clone}/.venv/bin"
+
+    def shell(self, line: str, timeout_s: float = guestmachine.RUN_S) -> Done:
+        """A line for the shell in their home; no login, but with their service manager at hand."""
+        return self.guest.run(line, user=self.name, timeout_s=timeout_s)
+
+    def root(self, line: str) -> str:
+        """A line that root's shell has to succeed with."""
+        return self.guest.run(line, user="root").check()
+
+    def nsm(self, *arguments: str, stdin: str = "") -> Done:
+        """One of nsm's commands."""
+        return self.guest.run(f"{self.bin}/nsm", *arguments, user=self.name, stdin=stdin)
+
+    def reach(self) -> dict[str, Any]:
+        """The status of the supervisor that systemd has to start first.
+
+        A client gives it 10 s to answer, which is not always enough for an emulated processor.
+        """
+        for _ in range(TRIES):
+            done = self.nsm("status", "--json")
+            if not done.status:
+                break
+        status: dict[str, Any] = json.loads(done.check())
+        return status
+
+    def run(self, code: str, *, env: str = "python", session: str | None = None) -> dict[str, Any]:
+        """Code in a session, or in a fresh jail: the result of `nsm run --json`."""
+        where = ["-s", session] if session else []
+        done = self.nsm("run", "--json", "-e", env, *where, "-f", "-", stdin=code)
+        assert done.stdout, done
+        result: dict[str, Any] = json.loads(done.stdout)
+        return result
+
+    def rows(self) -> dict[str, dict[str, Any]]:
+        """The sessions by their names."""
+        return {row["name"]: row for row in json.loads(self.nsm("ps", "--json").check())}
+
+    def configure(self, text: str) -> None:
+        """Have this `config.toml`."""
+        command = "mkdir -p ~/.config/nsm && cat > ~/.config/nsm/config.toml"
+        self.guest.run(command, user=self.name, stdin=text).check()
+
+    def install_units(self) -> None:
+        """As the comment in the units says."""
+        program = shlex.quote(f"s#^ExecStart=.*#ExecStart={self.bin}/nsm-supervisor#")
+        lines = [
+            "set -e",
+            f"mkdir -p {UNITS}",
+            f"cp {self.clone}/systemd/nsm-supervisor.* {UNITS}/",
+            f"sed -i {program} {UNITS}/nsm-supervisor.service",
+            "systemctl --user enable --now nsm-supervisor.socket",
+        ]
+        self.shell("\n".join(lines)).check()
+
+
+@contextmanager
+def person(image: Image, name: str) -> Generator[Person]:
+    """A machine for one user of nsm; it is gone at the end of the block."""
+    with guestmachine.guest(image) as guest:
+        yield Person(guest=guest, name=name, clone=guestclone.install(guest, name))
