@@ -89,6 +89,7 @@ def write_artifact(
         "timeout_seconds": 30,
         "memory_mb": 512,
         "program": PROGRAMS[interpreter],
+        "takes": ["policy", "variables"],
     }
     agent = [PYTHON, "-I", str(library / "agent"), f"--{interpreter}", PROGRAMS[interpreter]]
     own = ["--as-pid-1", "--disable-userns", "--hostname", "nsm"]
@@ -174,6 +175,7 @@ def environment_of(artifact: Path) -> Environment:
             template_run=program("template-run"),
             schema=facts.get("schema", 0),
             stamp=str(artifact.stat().st_ino),
+            takes=frozenset(facts.get("takes", ())),
         ),
     )
 
@@ -270,6 +272,15 @@ if [ -n "${NSM_INFO_FD:-}" ]; then
 fi
 """
 
+_MORE = """\
+if [ -n "${NSM_POLICY_FD:-}" ]; then
+  RUNTIME_ARGS+=(--perms 0444 --file "$NSM_POLICY_FD" /run/nsm/policy.json)
+fi
+if [ -n "${NSM_VARIABLES_FD:-}" ]; then
+  LATE_ARGS+=(--args "$NSM_VARIABLES_FD")
+fi
+"""
+
 _NAMESPACES = (
     *("--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-net"),
     *("--unshare-cgroup-try", "--uid", "1000", "--gid", "1000", "--cap-drop", "ALL"),
@@ -307,9 +318,9 @@ def _wrapper(
         late += ["--setenv", variable, value]
     write_program(
         artifact / "bin" / name,
-        f"{_HEAD}{runtime}{places}{_INFO}{_PROJECT}"
+        f"{_HEAD}LATE_ARGS=()\n{runtime}{places}{_INFO}{_MORE}{_PROJECT}"
         f'exec {BWRAP} {shlex.join(fixed)} "${{RUNTIME_ARGS[@]}}" {shlex.join(late)} '
-        f'-- {shlex.join(command)} "$@"\n',
+        f'"${{LATE_ARGS[@]}}" -- {shlex.join(command)} "$@"\n',
     )
 
 

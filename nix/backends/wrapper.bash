@@ -75,7 +75,7 @@ fi
 
 # bwrap hands on whatever it inherits, so it gets nothing but what it uses and closes. Through one of
 # a directory, code would get around the read-only bind.
-for variable in NSM_INFO_FD NSM_PROJECT_FD; do
+for variable in NSM_INFO_FD NSM_PROJECT_FD NSM_POLICY_FD NSM_VARIABLES_FD; do
   [[ -z ${!variable:-} ]] || nsm_descriptor "$variable"
 done
 NSM_PROJECT=${PROJECT_DIR:-}${NSM_PROJECT_FD:-} # whether there is one
@@ -84,6 +84,7 @@ for path in /proc/self/fd/*; do
   descriptor=${path##*/}
   case $descriptor in
     0 | 1 | 2 | "${NSM_INFO_FD:-}" | "${NSM_PROJECT_FD:-}" | *[!0-9]*) continue ;;
+    "${NSM_POLICY_FD:-}" | "${NSM_VARIABLES_FD:-}") continue ;;
   esac
   [[ $path -ef $0 ]] || exec {descriptor}>&- # the shell reads this script from one
 done
@@ -91,6 +92,12 @@ cd /
 
 if [[ -n ${NSM_INFO_FD:-} ]]; then
   RUNTIME_ARGS+=(--info-fd "$NSM_INFO_FD")
+fi
+if [[ -n ${NSM_POLICY_FD:-} ]]; then
+  RUNTIME_ARGS+=(--perms 0444 --file "$NSM_POLICY_FD" /run/nsm/policy.json)
+fi
+if [[ -n ${NSM_VARIABLES_FD:-} ]]; then
+  RUNTIME_ARGS+=(--args "$NSM_VARIABLES_FD") # on its command line, everyone could read them
 fi
 if [[ -n $NSM_PROJECT ]]; then
   nsm_project

@@ -26,6 +26,11 @@ in
     present {
       schema = 1;
       template = 1;
+      # What ../backends/wrapper.bash takes beyond the first programs of this schema.
+      takes = [
+        "policy"
+        "variables"
+      ];
       inherit
         name
         interpreter_type

@@ -7,6 +7,7 @@ heap                 memory goes back to the system
 config               reads and explains `config.toml`
 flakes               references to what Nix builds
 policy               what one session may see, change, reach and use
+locales              the user's language and time zone, for jails
 limits               what is checked of a request first
 pending              calls of an environment that is being made wait
 poolpolicy           how many sessions should be kept ready: a pure function

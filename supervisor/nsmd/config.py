@@ -21,6 +21,12 @@ from nsmd.settings import PRESETS, EnvironmentSettings, Settings
 
 MAX_CONFIG_BYTES = 1024 * 1024
 
+HIDDEN = "(not shown)"
+"""In place of a value that may be a secret."""
+
+MAX_VARIABLES_BYTES = 96 * 1024
+"""Of one environment's `env`, names and values together: room for certificates."""
+
 
 class ConfigError(Exception):
     """The configuration file cannot be used; `problems` has one line per mistake."""
@@ -74,8 +80,14 @@ def parse(data: bytes, path: str) -> Settings:
 
 
 def dump(settings: Settings) -> dict[str, Any]:
-    """The effective settings as plain values, for `nsm config show`."""
-    return dataclasses.asdict(settings)
+    """The effective settings as plain values, for `nsm config show`.
+
+    Values of sessions' variables are left out: what is shown gets into reports and tickets.
+    """
+    plain = dataclasses.asdict(settings)
+    for environment in plain["environments"].values():
+        environment["env"] = dict.fromkeys(environment["env"], HIDDEN)
+    return plain
 
 
 def _cross_check(settings: Settings) -> Iterator[str]:
@@ -87,6 +99,7 @@ def _cross_check(settings: Settings) -> Iterator[str]:
                 "beginning with a letter or digit"
             )
         yield from _check_network(name, environment)
+        yield from _check_variables(name, environment.env)
         if environment.flake is not None:
             yield from _check_flake(name, environment, environment.flake)
             continue
@@ -142,6 +155,18 @@ def _check_network(name: str, environment: EnvironmentSettings) -> Iterator[str]
             yield f"environments.{name}.network.allow: {pattern!r:.80} {error}"
 
 
+def _check_variables(name: str, variables: Mapping[str, str]) -> Iterator[str]:
+    key = f"environments.{name}.env"
+    for variable, value in variables.items():
+        if reason := why_not_inherited(variable):
+            yield f"{key}: {reason}"
+        elif "\0" in value:
+            yield f"{key}.{variable}: has a NUL character, which no variable can"
+    size = sum(len(f"{variable}={value}".encode()) for variable, value in variables.items())
+    if size > MAX_VARIABLES_BYTES:
+        yield f"{key}: has {size} bytes, expected at most {MAX_VARIABLES_BYTES}; use files instead"
+
+
 def _check_modules(name: str, environment: EnvironmentSettings) -> Iterator[str]:
     for module in environment.preload:
         if not all(part.isidentifier() for part in module.split(".")):
@@ -154,6 +179,8 @@ def _describe(error: Mapping[str, Any]) -> str:
     key = ".".join(str(part) for part in location)
     context: Mapping[str, Any] = error.get("ctx", {})
     found = f"found {error['input']!r:.80}"
+    if location[:1] == ("environments",) and location[2:3] == ("env",):
+        found = f"found something of type {type(error['input']).__name__}"  # maybe a secret
     match error["type"]:
         case "unexpected_keyword_argument" | "extra_forbidden":
             return _unknown_key(location)

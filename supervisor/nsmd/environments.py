@@ -24,6 +24,7 @@ from nsmd.interpreters import (
     in_base_system,
     own_python,
 )
+from nsmd.locales import Variables
 from nsmd.packages import install_command
 from nsmd.settings import PRESETS, EnvironmentSettings, Preset, Settings
 from nsmd.values import Environment, ReadOnlyBind
@@ -84,6 +85,7 @@ def find_environments(
     *,
     home: str | None = None,
     unreadable: Unreadable = lambda _: None,
+    variables: Variables = (),
 ) -> tuple[Environment, ...]:
     """Make an environment of each preset and of each one that is configured, but for those that
     Nix builds.
@@ -93,6 +95,7 @@ def find_environments(
         search_path: value of PATH to find interpreters on.
         home: HOME of the user, of which nothing but an interpreter's prefix is shown.
         unreadable: what the jails' user cannot read is passed over.
+        variables: that all of them have, see `nsmd.locales`.
 
     Returns:
         Presets first. One that cannot be used is there too, with `problem`.
@@ -114,6 +117,7 @@ def find_environments(
         replace(
             _environment(name, entry, settings, keys[name][0], found[keys[name]], agent),
             source="config.toml" if name in configured else "preset",
+            variables=tuple({**dict(variables), **entry.env}.items()),
         )
         for name, entry in wanted.items()
     )

@@ -136,6 +136,7 @@ class _Starter:
         from nsmd.environments import find_environments  # noqa: PLC0415
         from nsmd.jail import BwrapLauncher  # noqa: PLC0415
         from nsmd.limits import session_limits  # noqa: PLC0415
+        from nsmd.locales import passed_on  # noqa: PLC0415
         from nsmd.nix.program import NixFinder  # noqa: PLC0415
         from nsmd.templates import open_launcher  # noqa: PLC0415
 
@@ -168,6 +169,7 @@ class _Starter:
                 settings,
                 search_path,
                 unreadable=launcher.user.why_unreadable,
+                variables=passed_on(os.environ),
             ),
             sources=sources,
             sandbox_directory=os.path.join(paths.config_dir(), "sandboxes"),

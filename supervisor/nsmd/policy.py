@@ -259,8 +259,8 @@ def policy_of(
             )
         )
     processes_by = enforcement.processes
-    if older and processes_by == "rlimit":
-        processes_by = "none"  # see `nsmd.jail.starting.with_limits`
+    if processes_by == "rlimit" and (older or not environment.keeps_state):
+        processes_by = "none"  # there is no agent of ours: `nsmd.jail.starting.with_limits`
     return Policy(
         kind=kind,
         complete=not older,

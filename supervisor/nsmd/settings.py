@@ -68,7 +68,8 @@ class EnvironmentSettings:
     defaults to the environment's own name, and `interpreter` is the absolute path of the program
     to use for it instead of the one found on PATH. `preload` names Python modules that its sessions
     find imported already. `network` is what its sessions may reach: nothing, through a proxy the
-    hosts of a list, or whatever the host does.
+    hosts of a list, or whatever the host does. `env` are variables that its sessions have, whose
+    values may be secrets.
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
@@ -81,6 +82,7 @@ class EnvironmentSettings:
     memory_mb: Megabytes | None = None
     preload: tuple[str, ...] = ()
     network: Literal["off", "full"] | NetworkSettings = "off"
+    env: dict[str, str] = field(default_factory=dict[str, str], repr=False)
 
     @property
     def network_rule(self) -> NetworkRule:

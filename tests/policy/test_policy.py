@@ -159,3 +159,10 @@ def test_of_an_older_artifact_nothing_is_claimed_but_what_it_is_asked_for() -> N
 def test_equal_specifications_have_equal_policies() -> None:
     assert policy_of(SPEC, LIMITS, "cold") == policy_of(replace(SPEC), LIMITS, "cold")
     hash(policy_of(SPEC, LIMITS, "cold"))
+
+
+def test_without_an_agent_nobody_counts_processes() -> None:
+    once = replace(ENVIRONMENT, artifact=Artifact(run="/a/bin/run", schema=1))
+    policy = policy_of(replace(SPEC, environment=once), LIMITS, "artifact")
+    assert policy.complete
+    assert policy.limits.processes_by == "none"

@@ -33,6 +33,7 @@ FLOORS = (
         "hostrules",
         "proxyvariables",
         "policy",
+        "locales",
     ),
     ("catalog",),
     ("interpreters", "environments", "project", "artifacts"),

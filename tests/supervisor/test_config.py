@@ -55,6 +55,12 @@ MISTAKES: list[tuple[str, str]] = [
     ("[environments.python]\ninterpreter = 'python3.12'", "expected an absolute path"),
     ("[environments.python]\nfoo = 1", "environments.python.foo: unknown key"),
     ("[project]\nmode = 'rw'", "project.mode: found 'rw', allowed: 'readonly'"),
+    ("[environments.python.env]\n'A B' = ''", "environments.python.env: 'A B' is not the name"),
+    ("[environments.python.env]\nPATH = '/x'", "env: PATH is for the jail to decide"),
+    ("[environments.python.env]\nLD_AUDIT = '/x'", "env: LD_AUDIT is for the jail to decide"),
+    ('[environments.python.env]\nA = "x\\u0000"', "environments.python.env.A: has a NUL character"),
+    (f"[environments.python.env]\nA = '{'x' * 98304}'", "env: has 98306 bytes, expected at most"),
+    ("[environments.python.env]\nA = 7", "environments.python.env.A: found something of type int"),
     ("[project]\npath = 'src'", "project.path: found 'src', expected an absolute path"),
     ("[pool]\nmin_spares = -1", "pool.min_spares: found -1, expected at least 0"),
     ("a = [", "is not valid TOML"),
@@ -118,6 +124,21 @@ def test_what_is_set_is_what_is_shown() -> None:
     assert settings.project.inherit_env.vars == ("TOKEN", "_x1")
     shown = config.render(settings)
     assert config.parse(shown.encode(), "shown") == settings
+
+
+@pytest.mark.parametrize("wrong", ["12345678", "['secret-value']", "{ secret-value = 1 }"])
+def test_values_of_variables_are_never_shown(wrong: str) -> None:
+    given = "[environments.python.env]\nTOKEN = 'secret-value'\n"
+    settings = config.parse(given.encode(), "c")
+    assert settings.environments["python"].env == {"TOKEN": "secret-value"}
+    for shown in (config.render(settings), str(config.dump(settings)), repr(settings)):
+        assert "secret-value" not in shown
+    assert f'TOKEN = "{config.HIDDEN}"' in config.render(settings)
+    with pytest.raises(config.ConfigError) as error:
+        config.parse(f"[environments.python.env]\nTOKEN = {wrong}\n".encode(), "c")
+    assert "12345678" not in str(error.value)
+    assert "secret-value" not in str(error.value)
+    assert "environments.python.env.TOKEN" in str(error.value)
 
 
 def test_an_environment_that_nix_builds() -> None:

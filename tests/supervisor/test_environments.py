@@ -302,6 +302,29 @@ def test_programs_see_nothing_of_our_environment(
     assert f"HOME={host.home}" in seen
 
 
+def test_variables_of_an_environment(host: Host) -> None:
+    host.python("opt/python")
+    settings = Settings(
+        environments={"python": EnvironmentSettings(env={"TOKEN": "secret", "LANG": "C"})}
+    )
+    found = {
+        each.name: each
+        for each in find_environments(
+            settings,
+            str(host.base / "opt/python/bin"),
+            home=str(host.home),
+            variables=(("LANG", "de_DE.UTF-8"), ("TZ", "Europe/Berlin")),
+        )
+    }
+    assert dict(found["python"].variables) == {
+        "LANG": "C",
+        "TZ": "Europe/Berlin",
+        "TOKEN": "secret",
+    }
+    assert dict(found["bash"].variables) == {"LANG": "de_DE.UTF-8", "TZ": "Europe/Berlin"}
+    assert "secret" not in repr(found)
+
+
 def test_settings_of_an_environment(host: Host) -> None:
     host.python("opt/python")
     settings = Settings(

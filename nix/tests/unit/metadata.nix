@@ -7,6 +7,10 @@ let
     timeout_seconds = 30;
     memory_mb = 512;
   };
+  takes = [
+    "policy"
+    "variables"
+  ];
 in
 {
   testArtifact = {
@@ -14,6 +18,7 @@ in
     expected = least // {
       schema = 1;
       template = 1;
+      inherit takes;
     };
   };
   testArtifactWhole = {
@@ -27,6 +32,7 @@ in
     expected = least // {
       schema = 1;
       template = 1;
+      inherit takes;
       description = "d";
       preload = [ "numpy" ];
     };

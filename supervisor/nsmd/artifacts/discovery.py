@@ -253,6 +253,7 @@ def _artifact(described: Metadata, programs: Programs, trail: Trail, *, required
         template_run=template_run,
         schema=described.schema,
         stamp=" ".join(_stamp(trail.status(path)) for path in files),
+        takes=described.takes,
     )
 
 

@@ -54,6 +54,7 @@ class Metadata:
         schema: version of the metadata and of what the programs take.
         interpreter, program, timeout_s, memory_mb, preload: as in `nsmd.values.Environment`.
         forks: its template speaks a protocol that is understood.
+        takes: as in `nsmd.values.Artifact`.
     """
 
     name: str
@@ -65,6 +66,7 @@ class Metadata:
     description: str = ""
     preload: tuple[str, ...] = ()
     forks: bool = False
+    takes: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,6 +202,7 @@ def _metadata(fields: _Fields, name: str, interpreter: Interpreter, defaults: De
         description=fields.description(),
         preload=preload,
         forks=not older and fields.get("template", None) == TEMPLATE_PROTOCOL,
+        takes=frozenset() if older else fields.takes(),
     )
 
 
@@ -295,6 +298,13 @@ class _Fields:
             if reason := why_not_inherited(name if isinstance(name, str) else repr(name)):
                 raise MetadataError(f"{key}: {reason}")
         return tuple(cast("list[str]", found))
+
+    def takes(self) -> frozenset[str]:
+        found = self.get("takes", [])
+        if not isinstance(found, list):
+            raise self.wrong("takes", "a list of texts")
+        # What is not known here, a newer nsm would hand over.
+        return frozenset(each for each in cast("list[object]", found) if isinstance(each, str))
 
     def description(self) -> str:
         found = self.get("description", "")

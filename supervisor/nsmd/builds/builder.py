@@ -107,4 +107,5 @@ class Builder:
             memory_mb=entry.memory_mb or environment.memory_mb,
             preload=entry.preload or environment.preload,
             network=entry.network_rule,
+            variables=tuple(entry.env.items()),
         )

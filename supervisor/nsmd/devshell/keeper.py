@@ -20,6 +20,7 @@ from nsmd.devshell import files
 from nsmd.devshell.evaluation import Nix, Place, Shell, evaluate, forget_unused, load
 from nsmd.devshell.files import FlakeState
 from nsmd.devshell.script import setup_steps
+from nsmd.locales import locale_part
 from nsmd.nix.progress import Progress
 from nsmd.values import Client, Environment, ProjectMount, ReadOnlyBind, SetupStep
 
@@ -206,7 +207,8 @@ class DevShells:
         return replace(
             environment,
             binds=(*base.binds, *known.binds),
-            variables=inherited,
+            # What is configured for Bash is for that one only.
+            variables=(*locale_part(base.variables), *inherited),
             setup=self._steps(known, shell, mount_point, base.program),
         )
 

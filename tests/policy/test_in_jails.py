@@ -1,0 +1,381 @@
+"""Each kind of jail: all of its policy holds in there, and what holds in there is in its policy.
+
+One supervisor starts one of each. Code reports what it finds (`look.py`), and that is compared with
+the file that the same code has read, with what `nsm inspect` says, and with the result itself.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from pathlib import Path
+from posixpath import dirname
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pytest
+
+from artifact_files import write_artifact, write_older
+from e2e_support import Supervisor, supervisor
+from nsmd.hostpaths import is_within
+from nsmd.policy import POLICY_PATH
+from realjail import needs_bwrap, open_directory
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Mapping
+
+pytestmark = [pytest.mark.jail, needs_bwrap]
+
+SECRET = "canary-of-the-supervisor-7f3a"
+TOKEN = "canary-of-an-environment-19c4"
+
+CONFIG = f"""
+[defaults]
+timeout_seconds = 31
+memory_mb = 640
+processes = 77
+descriptors = 333
+workspace_mb = 96
+tmp_mb = 9
+shm_mb = 5
+overlay_mb = 17
+[environments.python.env]
+TOKEN = "{TOKEN}"
+[environments.cold]
+preset = "python"
+[environments.cold.env]
+TOKEN = "{TOKEN}"
+LARGE = "{"x" * 40_000}"
+[environments.reaching]
+preset = "python"
+timeout_seconds = 12
+network = {{ allow = ["example.org", "*.example.com:443"] }}
+"""
+"""`cold`: its variables are more than a template takes, so its sessions have jails of their own."""
+
+LOOK = Path(__file__).with_name("look.py").read_text()
+
+SHELLS_OWN = {"OLDPWD", "SHLVL", "_"}
+
+
+class Kind(NamedTuple):
+    """A kind of jail, and what is expected of its policy beyond what code can see."""
+
+    env: str
+    kind: str
+    more_variables: frozenset[str] = frozenset()
+    project_mode: str = "readonly"
+    session: bool = True
+
+    def __str__(self) -> str:
+        return f"{self.kind}-{self.env}-{self.project_mode}"
+
+
+KINDS = [
+    Kind("python", "forked", frozenset({"TOKEN"})),
+    Kind("python", "forked", frozenset({"TOKEN"}), project_mode="overlay"),
+    Kind("reaching", "forked"),
+    Kind("cold", "cold", frozenset({"TOKEN", "LARGE"})),
+    Kind("science", "artifact-forked"),
+    Kind("science", "artifact-forked", project_mode="overlay"),
+    Kind("single", "artifact"),
+    Kind("once", "artifact", session=False),
+]
+
+
+class World(NamedTuple):
+    """A supervisor, and a project."""
+
+    it: Supervisor
+    project: Path
+
+
+@pytest.fixture(scope="module")
+def world() -> Generator[World]:
+    with (
+        tempfile.TemporaryDirectory(prefix="nsm-") as own,
+        open_directory() as store,
+        open_directory() as project,
+    ):
+        (project / "file").write_text("theirs")
+        sandboxes = Path(own, "config", "nsm", "sandboxes")
+        artifacts = [
+            write_artifact(store, "science"),
+            write_artifact(store, "single", template=False),
+            write_artifact(store, "once", template=False),
+            write_older(store, "older"),
+        ]
+        (store / "once" / "bin" / "session-run").unlink()
+        variables = {"SECRET": SECRET, "LC_ALL": "C.UTF-8", "TZ": "Etc/GMT+3", "LC_X": SECRET}
+        with supervisor(Path(own), config=CONFIG, variables=variables) as it:
+            sandboxes.mkdir()
+            for artifact in artifacts:
+                (sandboxes / artifact.name).symlink_to(artifact)
+            yield World(it, project)
+
+
+class Seen(NamedTuple):
+    """What one kind of jail shows.
+
+    Attributes:
+        policy: the file's.
+        found: what code says.
+        inspected: what `inspect` says; None where there is no session.
+    """
+
+    kind: Kind
+    policy: dict[str, Any]
+    found: dict[str, Any]
+    inspected: dict[str, Any] | None
+    timeout_s: float
+
+
+@pytest.fixture(scope="module", params=KINDS, ids=str)
+def seen(world: World, request: pytest.FixtureRequest) -> Seen:
+    kind: Kind = request.param
+    with world.it.client() as client:
+        client.envs()  # has the supervisor look for artifacts
+        result = client.run(
+            LOOK,
+            env=kind.env,
+            session=f"{kind.env}-{kind.project_mode}" if kind.session else None,
+            project=str(world.project),
+            project_mode=kind.project_mode,
+        )
+        assert (result.exit_code, result.stderr) == (0, "")
+        found: dict[str, Any] = json.loads(result.stdout)
+        inspected = client.inspect(result.session.id).to_plain() if kind.session else None
+    return Seen(kind, found["policy"], found, inspected, result.timeout_s)
+
+
+def test_what_people_are_shown_is_the_same(seen: Seen, world: World) -> None:
+    assert seen.policy["kind"] == seen.kind.kind
+    assert seen.policy["complete"] is True
+    if seen.inspected is None:
+        return
+    policy = seen.inspected["policy"]
+    sources = {mount["path"]: mount.pop("source", None) for mount in policy["mounts"]}
+    assert policy == seen.policy
+    assert sources["/project"] == str(world.project)
+    assert str(world.project) not in json.dumps(seen.policy)
+    assert seen.inspected["contradictions"] == []
+    kernel = seen.inspected["kernel"]
+    assert kernel["uid"] != 0
+    assert (int(kernel["capabilities"], 16), kernel["no_new_privs"]) == (0, True)
+    assert kernel["system_call_filter"] is True
+
+
+def test_nobody_changes_the_file(seen: Seen) -> None:
+    assert seen.found["still the same"] is True
+    refused = seen.found["tampering"]
+    assert "done" not in refused.values(), refused
+    # It is its own file: nothing but the read-only mount is in the way.
+    assert refused["chmod"] == "Read-only file system"
+
+
+def test_mounts(seen: Seen) -> None:
+    """Each that is promised is there, with its mode and room; each that is there is promised."""
+    mounts: dict[str, list[str]] = seen.found["mounts"]
+    promised = {mount["path"]: mount for mount in seen.policy["mounts"]}
+    for path, mount in promised.items():
+        _check_mount(path, mount, seen)
+    for path, (kind, mode) in mounts.items():
+        if path not in promised:
+            inside = max((p for p in promised if is_within(path, p)), key=len)
+            _check_below(path, kind, mode, promised[inside])
+    made = {path for path, mount in promised.items() if mount["kind"] == "file"}
+    assert set(seen.found["own files"]) <= made
+
+
+FILE_SYSTEMS = {"tmpfs": "tmpfs", "overlay": "overlay", "proc": "proc", "dev": "tmpfs"}
+
+
+def _check_mount(path: str, mount: Mapping[str, Any], seen: Seen) -> None:
+    kind, mode = mount["kind"], mount["mode"]
+    if kind == "file":
+        assert seen.found["files"][path] != "done", path
+        return
+    if kind == "binds" and path != "/":
+        shown = [each for each in seen.found["mounts"] if dirname(each) == path]
+        assert len(shown) == mount["entries"]
+        return
+    file_system, real_mode = seen.found["mounts"][path]
+    assert real_mode == ("ro" if mode == "ro" else "rw"), path
+    assert FILE_SYSTEMS.get(kind, file_system) == file_system, path
+    if kind not in ("proc", "dev") and path in seen.found["directories"]:
+        done = seen.found["directories"][path] == "done"
+        assert done == (mode != "ro"), (path, seen.found["directories"][path])
+    size_mb, inodes = seen.found["room"][path]
+    if "size_mb" in mount:
+        assert size_mb == mount["size_mb"], path
+        if "inodes" in mount:
+            assert inodes == mount["inodes"], path
+        else:
+            assert inodes > mount["size_mb"] * 1024, f"{path} has a bound that is not told"
+    else:
+        assert mode == "ro" or kind == "proc", f"{path} can be written to without bound"
+
+
+def _check_below(path: str, kind: str, mode: str, promised: Mapping[str, Any]) -> None:
+    match promised["kind"]:
+        case "dev":
+            assert kind in ("devtmpfs", "devpts", "tmpfs"), path
+            assert kind != "tmpfs" or mode == "ro" or path == "/dev/null", path
+        case "proc":
+            assert kind in ("proc", "devtmpfs", "tmpfs"), path
+            assert mode == "ro" or kind == "devtmpfs", path
+        case "bind" | "binds":
+            assert mode == "ro", path
+        case other:
+            pytest.fail(f"{path} ({kind}) is mounted in {promised['path']} ({other})")
+
+
+def test_variables(seen: Seen) -> None:
+    names = set(seen.found["variables"])
+    if not seen.kind.session:
+        names -= SHELLS_OWN  # of the shell that runs the code
+    assert names == set(seen.policy["variables"])
+    assert seen.kind.more_variables <= names
+    assert {"SECRET", "LC_X"}.isdisjoint(names)
+    local = {"LC_ALL", "TZ"}
+    # An artifact has no time zones or locales of the host.
+    assert names & local == (set() if seen.kind.kind.startswith("artifact") else local)
+
+
+def test_devices(seen: Seen) -> None:
+    assert seen.found["devices"] == seen.policy["devices"]
+
+
+def test_limits(seen: Seen) -> None:
+    limits, found = seen.policy["limits"], seen.found["limits"]
+    assert (limits["memory_mb"], limits["processes"], limits["descriptors"]) == (640, 77, 333) or (
+        seen.kind.kind.startswith("artifact")  # whose metadata has its own memory_mb
+        and (limits["memory_mb"], limits["processes"], limits["descriptors"]) == (512, 77, 333)
+    )
+    assert found["data"] == [limits["memory_mb"] << 20] * 2
+    assert found["descriptors"] == [limits["descriptors"]] * 2
+    assert max(found["core"]) <= 1  # of a byte, to be none for crash programs either
+    bounded = found["processes"] == [limits["processes"]] * 2
+    assert bounded or limits["processes_by"] != "rlimit"
+    assert seen.kind.session or limits["processes_by"] != "rlimit"
+    assert limits["timeout_s"] == seen.timeout_s
+
+
+def test_rights(seen: Seen) -> None:
+    rights, found = seen.policy["rights"], seen.found
+    assert found["user"] == [rights["uid"]] * 2 + [rights["gid"]] * 2
+    assert rights["capabilities"] == []
+    assert found["capabilities"] == [0] * 5
+    assert (found["no_new_privs"] == 1) is rights["no_new_privs"] is True
+    assert (found["filter"] == 2) is rights["system_call_filter"] is True
+    assert ("done" in found["namespaces"]) is rights["nested_namespaces"] is False
+
+
+def test_network(seen: Seen) -> None:
+    network = seen.policy["network"]
+    if seen.kind.env == "reaching":
+        assert network == {
+            "mode": "allow",
+            "allow": ["example.org", "*.example.com:443"],
+            "proxy": True,
+        }
+        assert "HTTPS_PROXY" in seen.found["variables"]
+    else:
+        assert network == {"mode": "off", "allow": [], "proxy": False}
+        assert "HTTPS_PROXY" not in seen.found["variables"]
+    assert seen.found["interfaces"] == ["lo"]
+
+
+@pytest.mark.parametrize("env", ["python", "single"])
+def test_output(world: World, env: str) -> None:
+    """As much of it is kept as the policy says."""
+    code = "import sys; print('x' * (70 << 20), end=''); sys.stderr.write('y' * (2 << 20))"
+    with world.it.client() as client:
+        client.envs()
+        result = client.run(code, env=env, session=f"output-{env}")
+        policy = client.inspect(result.session.id).policy
+        assert policy is not None
+        limits = policy["limits"]
+        left_out = result.truncated["stderr"].omitted_bytes
+        assert (2 << 20) - left_out == limits["output_bytes"]
+        file = result.truncated["stdout"].file
+        told = client.run(
+            f"import os; print(os.path.getsize({file!r}))", env=env, session=f"output-{env}"
+        )
+    assert int(told.stdout) == limits["output_file_bytes"]
+
+
+def test_an_older_artifact_has_no_policy_but_what_it_is_asked_for(world: World) -> None:
+    with world.it.client() as client:
+        client.envs()
+        code = f"import os; print(os.path.exists({POLICY_PATH!r}), os.path.exists('/project'))"
+        result = client.run(code, env="older", session="older", project=str(world.project))
+        policy = client.inspect("older").policy
+    assert result.stdout == "False True\n"
+    assert policy is not None
+    assert policy["complete"] is False
+    assert [mount["path"] for mount in policy["mounts"]] == ["/project"]
+
+
+def test_values_of_variables_are_nowhere_to_be_seen(world: World) -> None:
+    """Not in logs, lists, metrics or command lines; in sessions only where they belong."""
+    it = world.it
+    with it.client() as client:
+        client.envs()
+        for env in ("python", "cold"):
+            told = client.run("import os; print(os.environ['TOKEN'])", env=env, session=f"c-{env}")
+            assert told.stdout == f"{TOKEN}\n"
+        for env in ("reaching", "science", "single"):
+            code = "import os; print(os.environ.get('TOKEN'), os.environ.get('SECRET'))"
+            assert client.run(code, env=env, session=f"c-{env}").stdout == "None None\n"
+        for env in ("python", "reaching", "cold", "single"):
+            told = client.run(SEARCH, env=env, session=f"c-{env}")
+            assert set(told.stdout.split()) == ({TOKEN} if env in ("python", "cold") else set())
+    shown = [it.log.read_bytes().decode(errors="replace")]
+    for words in (
+        ["ps"],
+        ["ps", "--all", "--json"],
+        ["envs", "--json"],
+        ["envs", "python"],
+        ["pool", "--json"],
+        ["status", "--json"],
+        ["inspect", "c-python"],
+        ["inspect", "c-cold", "--json"],
+        ["config", "show"],
+        ["config", "show", "--json"],
+    ):
+        done = it.run("nsm", *words)
+        assert (done.returncode, done.stderr) == (0, ""), words
+        shown.append(done.stdout)
+    shown += [_read(f"/proc/{pid}/cmdline") for pid in it.descendants() | {it.pid}]
+    # bwrap and its kin, whose environment everyone of that user can read.
+    shown += [_read(f"/proc/{pid}/environ") for pid in it.descendants() if _is_starter(pid)]
+    for text in shown:
+        assert TOKEN not in text
+        assert SECRET not in text
+    assert "TOKEN" in it.run("nsm", "inspect", "c-python").stdout
+
+
+SEARCH = f"""
+import glob, subprocess
+data = subprocess.run(["cat", "/proc/self/environ"], capture_output=True).stdout
+for name in ("environ", "cmdline", "mountinfo", "status", "comm"):
+    for path in glob.glob("/proc/[0-9]*/" + name):
+        try: data += open(path, "rb").read()
+        except OSError: pass
+print(*[word for word in {[SECRET, TOKEN]!r} if word.encode() in data])
+"""
+
+
+def _is_starter(pid: int) -> bool:
+    try:
+        return os.path.basename(os.readlink(f"/proc/{pid}/exe")) in ("bwrap", "bash", "sh")
+    except OSError:
+        return False
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_bytes().decode(errors="replace")
+    except OSError:
+        return ""

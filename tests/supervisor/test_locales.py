@@ -1,0 +1,92 @@
+"""Which of the supervisor's own variables sessions have."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from nsmd.locales import locale_part, passed_on
+
+ZONES = ("Europe/Berlin", "UTC", "Etc/GMT+5")
+LOCALES = ("de_DE.utf8", "ca_ES.utf8@valencia")
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A host with some locales and time zones."""
+    base = tmp_path_factory.mktemp("host")
+    for zone in ZONES:
+        path = base / "usr/share/zoneinfo" / zone
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"TZif")
+    for name in LOCALES:
+        (base / "usr/lib/locale" / name).mkdir(parents=True)
+    (base / "usr/share/secret").write_text("x")
+    return str(base)
+
+
+def passed(root: str, name: str, value: str) -> bool:
+    found = passed_on({name: value, "SECRET": "canary"}, root=root, is_locale=lambda _: True)
+    assert found in ((), ((name, value),))
+    return bool(found)
+
+
+@pytest.mark.parametrize("value", ["de_DE.UTF-8", "de_DE.utf8", "ca_ES.UTF-8@valencia"])
+@pytest.mark.parametrize("name", ["LANG", "LC_ALL", "LC_TIME"])
+def test_a_locale_that_jails_have(root: str, name: str, value: str) -> None:
+    assert passed(root, name, value)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "",
+        "C",  # jails have C.UTF-8
+        "de_DE",
+        "de_DE.ISO-8859-1",
+        "fr_FR.UTF-8",  # not there
+        "../../share/secret.UTF-8",
+        "de_DE.UTF-8\nX=1",
+        "/etc.UTF-8",
+    ],
+)
+def test_a_locale_that_would_mean_something_else(root: str, value: str) -> None:
+    assert not passed(root, "LANG", value)
+
+
+def test_what_the_c_library_does_not_know_does_not_pass(root: str) -> None:
+    assert passed_on({"LANG": "de_DE.UTF-8"}, root=root, is_locale=lambda _: False) == ()
+    assert passed_on({"LANG": "xx_XX.UTF-8"}) == ()
+
+
+@pytest.mark.parametrize("value", [*ZONES, ":Europe/Berlin", "CET-1CEST,M3.5.0,M10.5.0/3", "UTC0"])
+def test_a_time_zone(root: str, value: str) -> None:
+    assert passed(root, "TZ", value)
+
+
+@pytest.mark.parametrize(
+    "value", ["", "Europe", "Europe/Nowhere", "../secret", "/etc/localtime", "../../etc/passwd"]
+)
+def test_no_time_zone(root: str, value: str) -> None:
+    assert not passed(root, "TZ", value)
+
+
+@pytest.mark.parametrize("name", ["LANGUAGE", "LC_", "LC_ANYTHING", "TZDIR", "LOCPATH", "PATH"])
+def test_other_variables_stay_outside(root: str, name: str) -> None:
+    for value in ("de_DE.UTF-8", "UTC"):
+        assert not passed(root, name, value)
+
+
+def test_on_this_host() -> None:
+    """With the real C library."""
+    has_it = any(Path("/usr/lib/locale", name).exists() for name in ("C.utf8", "locale-archive"))
+    expected = (("LC_ALL", "C.UTF-8"),) if has_it else ()
+    assert passed_on({"LC_ALL": "C.UTF-8"}) == expected
+
+
+def test_the_part_of_others() -> None:
+    assert locale_part([("A", "1"), ("LC_TIME", "x"), ("TZ", "y")]) == (
+        ("LC_TIME", "x"),
+        ("TZ", "y"),
+    )
