@@ -46,6 +46,19 @@ class _Source(ProgramCode):
         return self._source
 
 
+class _Unshown(BwrapLauncher):
+    """Starts templates whose forks show no policy."""
+
+    def __init__(self, bwrap_path: str) -> None:
+        super().__init__(bwrap_path, DEFAULT_JAIL_UID)
+        source = source_of(sandbox_template)
+        unshown = source.replace(
+            b"\ndef main(", b"\nshow_policy = lambda *_: None\n\n\ndef main(", 1
+        )
+        assert unshown != source, "the template's program has changed"
+        self._template_code = _Source(unshown)
+
+
 def measure(bench: Bench) -> Findings:
     """Forks, then calls."""
     bwrap = find_bwrap(SEARCH_PATH)
@@ -57,14 +70,10 @@ def measure(bench: Bench) -> Findings:
         return
     spec = JailSpec(environment=python, project=None, sizes=JailSizes())
     ours = BwrapLauncher(bwrap, DEFAULT_JAIL_UID)
-    theirs = BwrapLauncher(bwrap, DEFAULT_JAIL_UID)
+    theirs = _Unshown(bwrap)
     if ours.system_calls is None:
         yield LeftOut(what="the cost of the filter", why="there is none for this processor")
         return
-    source = source_of(sandbox_template)
-    unshown = source.replace(b"\ndef main(", b"\nshow_policy = lambda *_: None\n\n\ndef main(", 1)
-    assert unshown != source, "the template's program has changed"
-    theirs._template_code = _Source(unshown)  # noqa: SLF001
     forks, calls, opens = trio.run(partial(_pairs, ours, theirs, spec, bench.rounds))
     yield Comparison(
         name="a fork, until its agent is ready, with filter and policy",
