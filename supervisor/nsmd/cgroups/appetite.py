@@ -1,0 +1,122 @@
+"""How much memory a session's processes have, read from /proc, where no control group counts it.
+
+First what is quick and never too little: each process's resident and swapped pages, some 40 us a
+process. Forks have their parent's pages in common, so only where that is too much it is asked what
+is a process's own share (PSS), which takes up to 3 ms each.
+
+What is in nobody's address space is not seen: a memory file that is only written to, a detached
+System V segment, buffers of pipes and sockets. Only a control group counts those.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+SHARED_WORTH_LOOKING = 16 << 20
+"""Bytes of shared memory of a process from which on it is asked what that is."""
+
+_UNNAMED = (b"/dev/zero", b"/memfd:", b"/SYSV", b"/anon_hugepage")
+"""How shared memory is called in /proc/PID/smaps that is in none of the session's file systems,
+whose sizes bound theirs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Eater:
+    """A process and the bytes that it has."""
+
+    pid: int
+    memory_bytes: int
+
+
+def tree_of(root: int, proc: str = "/proc") -> list[int]:
+    """A process and all below it, on the host; empty if it is gone.
+
+    Args:
+        proc: where procfs is; other than `/proc` in tests only.
+    """
+    if not os.path.exists(f"{proc}/{root}"):
+        return []
+    seen = {root}
+    queue = [root]
+    for parent in queue:
+        for child in _children(f"{proc}/{parent}/task"):
+            if child not in seen:
+                seen.add(child)
+                queue.append(child)
+    return queue
+
+
+def roughly(pids: Iterable[int], proc: str = "/proc") -> list[Eater]:
+    """The most that each can have; those that are gone are left out."""
+    found: list[Eater] = []
+    for pid in pids:
+        table = _kilobytes(f"{proc}/{pid}/status", (b"RssAnon:", b"RssShmem:", b"VmSwap:"))
+        if table is not None:
+            found.append(Eater(pid=pid, memory_bytes=sum(table.values())))
+    return found
+
+
+def exactly(eaters: Sequence[Eater], proc: str = "/proc") -> list[Eater]:
+    """The share of each; of one that cannot be looked into, what `roughly` said.
+
+    A process may hide itself from the supervisor's user (prctl(2), PR_SET_DUMPABLE). That makes it
+    count for more, not for less.
+    """
+    return [_exact(eater, proc) for eater in eaters]
+
+
+def _exact(eater: Eater, proc: str) -> Eater:
+    folder = f"{proc}/{eater.pid}"
+    wanted = (b"Pss_Anon:", b"Pss_Shmem:", b"SwapPss:")
+    table = _kilobytes(f"{folder}/smaps_rollup", wanted)
+    if not table:  # hidden; or a kernel thread's, which has none
+        return eater
+    shared = table.pop(b"Pss_Shmem:", 0)
+    if shared > SHARED_WORTH_LOOKING:
+        shared = _unnamed_shared(f"{folder}/smaps", shared)
+    return Eater(pid=eater.pid, memory_bytes=sum(table.values()) + shared)
+
+
+def _unnamed_shared(path: str, otherwise: int) -> int:
+    """Bytes of shared memory that no size of a file system bounds."""
+    total = 0
+    counts = False
+    try:
+        with open(path, "rb") as file:
+            for line in file:
+                name = line.split(None, 1)[0]
+                if not name.endswith(b":"):  # the first line of a mapping
+                    mapped = line.split(None, 5)
+                    counts = len(mapped) == 6 and mapped[5].startswith(_UNNAMED)
+                elif counts and name == b"Pss:":
+                    total += int(line.split()[1]) << 10
+    except (OSError, ValueError, IndexError):
+        return otherwise
+    return total
+
+
+def _kilobytes(path: str, names: Sequence[bytes]) -> dict[bytes, int] | None:
+    """Lines ``NAME N kB`` of a file, in bytes; None if it cannot be read."""
+    found: dict[bytes, int] = {}
+    try:
+        with open(path, "rb") as file:
+            for line in file:
+                name, _, rest = line.partition(b"\t" if b"\t" in line else b" ")
+                if name in names:
+                    found[name] = int(rest.split()[0]) << 10
+    except (OSError, ValueError, IndexError):
+        return None
+    return found
+
+
+def _children(tasks: str) -> set[int]:
+    found: set[int] = set()
+    try:
+        for task in os.listdir(tasks):
+            with open(f"{tasks}/{task}/children", "rb") as file:
+                found.update(map(int, file.read().split()))
+    except OSError:
+        pass  # gone
+    return found

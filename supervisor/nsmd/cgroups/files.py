@@ -1,0 +1,61 @@
+"""The files of a control group: each takes or gives one short text (cgroups(7), cgroup-v2.rst)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+_READ_BYTES = 65536
+
+
+def read(directory: str, name: str) -> str:
+    """The text of a file.
+
+    Raises:
+        OSError: there is none, or it cannot be read.
+    """
+    fd = os.open(f"{directory}/{name}", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return os.read(fd, _READ_BYTES).decode(errors="replace")
+    finally:
+        os.close(fd)
+
+
+def write(directory: str, name: str, text: str) -> None:
+    """Have the kernel take a text.
+
+    Raises:
+        OSError: there is no such file, or the kernel does not take that.
+    """
+    fd = os.open(f"{directory}/{name}", os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.write(fd, text.encode())
+    finally:
+        os.close(fd)
+
+
+def words(directory: str, name: str) -> frozenset[str]:
+    """The words of a file; empty where it cannot be read."""
+    try:
+        return frozenset(read(directory, name).split())
+    except OSError:
+        return frozenset()
+
+
+def number(directory: str, name: str) -> int | None:
+    """The number in a file; None where there is none, `max` included."""
+    try:
+        text = read(directory, name).strip()
+    except OSError:
+        return None
+    return int(text) if text.isdigit() else None
+
+
+def counters(directory: str, name: str) -> Mapping[str, int]:
+    """A flat keyed file: ``KEY NUMBER`` in lines; empty where it cannot be read."""
+    try:
+        lines = read(directory, name).splitlines()
+    except OSError:
+        return {}
+    pairs = (line.split() for line in lines)
+    return {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].isdigit()}

@@ -1,0 +1,205 @@
+"""Keeps sessions to their limits by what this host has: control groups, or a watchdog."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
+from typing import Protocol
+
+import trio
+
+from nsmd.cgroups.confinement import Confinement
+from nsmd.cgroups.group import Group
+from nsmd.cgroups.limits import GroupLimits, limits_of
+from nsmd.cgroups.notices import Notices
+from nsmd.cgroups.place import NoGroupsError, find_place
+from nsmd.cgroups.scope import enter_scope
+from nsmd.cgroups.tree import GroupTree, make_own_directory
+from nsmd.cgroups.watchdog import Watchdog
+from nsmd.jail.interface import Jail
+from nsmd.values import Enforcement, JailSpec, SessionLimits
+
+log = logging.getLogger(__name__)
+
+RUN_ONLY = "each execution has a jail of its own, whose processes are limited one by one"
+
+
+class Keeper(Protocol):
+    """Who confines sessions."""
+
+    @property
+    def enforcement(self) -> Enforcement:
+        """What keeps sessions to their limits here, as far as one can know beforehand."""
+        ...
+
+    async def confine(self, session_id: str, jail: Jail, spec: JailSpec) -> Confinement:
+        """Confine a jail whose agent speaks and has run no code.
+
+        What cannot be had is in what the confinement says; there always is one.
+
+        Cancellation: leaves no group.
+        """
+        ...
+
+
+class SessionKeeper:
+    """See the module.
+
+    Args:
+        tree: where groups are made; None where there can be none.
+        why: that is so, for people.
+        fix: what to do about it, for people.
+        limits: of all sessions.
+    """
+
+    def __init__(
+        self, tree: GroupTree | None, *, why: str = "", fix: str = "", limits: SessionLimits
+    ) -> None:
+        self.tree = tree
+        self.fix = fix
+        self.watchdog = Watchdog()
+        self.notices = Notices() if tree is not None else None
+        self._limits = limits
+        self.enforcement = _enforcement(
+            tree.controllers if tree is not None else frozenset(),
+            why or ("" if tree is None else _lacking(tree.controllers)),
+        )
+
+    def __repr__(self) -> str:
+        return f"<SessionKeeper {self.tree or 'without groups'}>"
+
+    async def confine(self, session_id: str, jail: Jail, spec: JailSpec) -> Confinement:
+        """See `Keeper`."""
+        limits = limits_of(spec, self._limits)
+        if jail.pid <= 0:  # `nsmd.jail.runonly`
+            return Confinement(
+                jail,
+                program_bytes=limits.program_bytes,
+                processes=limits.processes,
+                enforcement=Enforcement(memory="rlimit", processes="none", cpu="none", why=RUN_ONLY),
+            )
+        if self.tree is None:
+            return self._without_group(jail, limits, self.enforcement)
+        try:
+            group = await self._group(self.tree, session_id, jail.pid, limits)
+        except OSError as error:
+            why = f"the session's control group: {os.strerror(error.errno or 0)}"
+            log.warning("session %s has no control group: %s", session_id, error)
+            return self._without_group(jail, limits, _enforcement(frozenset(), why))
+        enforcement = self.enforcement
+        if group.lacking:
+            log.warning("session %s: %s", session_id, group.lacking)
+            enforcement = _enforcement(group.holds, group.lacking)
+        confinement = Confinement(
+            jail,
+            program_bytes=limits.program_bytes,
+            processes=limits.processes,
+            enforcement=enforcement,
+            group=group,
+            watch=self.watchdog.watch,
+        )
+        if self.notices is not None:
+            self.notices.add(confinement, group.directory)
+        return confinement
+
+    @staticmethod
+    async def _group(tree: GroupTree, name: str, pid: int, limits: GroupLimits) -> Group:
+        """A group with the jail in it.
+
+        Moving a process waits for one that is being moved elsewhere on the machine, and for a grace
+        period of the kernel: milliseconds, in which others have their answers.
+        """
+
+        def make() -> Group:
+            group = Group(tree, name, limits)
+            try:
+                group.adopt(pid)
+            except BaseException:
+                group.remove()
+                raise
+            return group
+
+        # Not abandoned when cancelled: nobody would remove the group.
+        return await trio.to_thread.run_sync(make)
+
+    def _without_group(
+        self, jail: Jail, limits: GroupLimits, enforcement: Enforcement
+    ) -> Confinement:
+        return Confinement(
+            jail,
+            program_bytes=limits.program_bytes,
+            processes=limits.processes,
+            enforcement=enforcement,
+            watch=self.watchdog.watch,
+        )
+
+
+def _enforcement(controllers: frozenset[str], why: str) -> Enforcement:
+    return Enforcement(
+        memory="cgroup" if "memory" in controllers else "watchdog",
+        processes="cgroup" if "pids" in controllers else "rlimit",
+        cpu="cgroup" if "cpu" in controllers else "none",
+        why=why,
+    )
+
+
+def _lacking(controllers: frozenset[str]) -> str:
+    missing = [name for name in ("memory", "pids", "cpu") if name not in controllers]
+    return f"not delegated: {', '.join(missing)}" if missing else ""
+
+
+async def find_keeper(
+    limits: SessionLimits, environment: Mapping[str, str], *, root: str = "/"
+) -> SessionKeeper:
+    """What this host allows; takes 50 ms or so where systemd is asked.
+
+    Before anything is started: what is started is in the group where this process is.
+
+    Args:
+        environment: of this process.
+        root: where `/proc` and `/run` are; other than `/` in tests only.
+    """
+    try:
+        return SessionKeeper(await _find_tree(environment, root), limits=limits)
+    except NoGroupsError as error:
+        log.info("sessions have no control groups: %s", error.why)
+        return SessionKeeper(None, why=error.why, fix=error.fix, limits=limits)
+
+
+async def _find_tree(environment: Mapping[str, str], root: str) -> GroupTree:
+    """
+    Raises:
+        NoGroupsError: there is none.
+    """
+    place = find_place(root)
+    if place.ours:
+        return GroupTree(place.directory)
+    if place.managed:
+        await enter_scope(place, environment)
+        return GroupTree(find_place(root).directory)
+    if os.geteuid() == 0:
+        return GroupTree(make_own_directory(place))
+    raise NoGroupsError(
+        "nothing here gives an ordinary user control groups of its own",
+        "Run it below a service manager that delegates some, such as `systemd --user`.",
+    )
+
+
+@asynccontextmanager
+async def open_keeper(
+    limits: SessionLimits, environment: Mapping[str, str]
+) -> AsyncGenerator[SessionKeeper]:
+    """What confines all sessions of a supervisor; leaving stops its tasks, not what it confines.
+
+    Args:
+        environment: of this process.
+    """
+    keeper = await find_keeper(limits, environment)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(keeper.watchdog.run)
+        if keeper.notices is not None:
+            nursery.start_soon(keeper.notices.run)
+        yield keeper
+        nursery.cancel_scope.cancel()

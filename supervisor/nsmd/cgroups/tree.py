@@ -1,0 +1,158 @@
+"""The part of the tree that is the supervisor's own: itself in one group, each session in another.
+
+    DIRECTORY              what was delegated
+      supervisor           the supervisor, templates, and what it starts beside jails
+      sessions
+        ID                 one session
+
+Controllers limit in a group whose parent hands them down, and who hands some down may have no
+processes itself (cgroup-v2.rst, "No Internal Process Constraint"): hence the group for the
+supervisor.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from contextlib import suppress
+
+from nsmd.cgroups import files
+from nsmd.cgroups.place import CONTROLLERS, NoGroupsError, Place
+
+log = logging.getLogger(__name__)
+
+OWN_WEIGHT = 1000
+"""Of the supervisor beside all sessions together, which have 100: it has little to do, and whoever
+waits for a session waits for it."""
+
+_PREFIX = "nsm-"
+
+
+class GroupTree:
+    """See the module.
+
+    Args:
+        directory: ours to divide.
+
+    Attributes:
+        controllers: that limit sessions.
+        sessions: directory of their groups.
+
+    Raises:
+        NoGroupsError: it cannot be divided, or nothing would limit memory or processes.
+    """
+
+    def __init__(self, directory: str) -> None:
+        self.directory = directory
+        self.sessions = f"{directory}/sessions"
+        available = files.words(directory, "cgroup.controllers")
+        wanted = [name for name in CONTROLLERS if name in available]
+        if not {"memory", "pids"} & set(wanted):
+            raise NoGroupsError(
+                f"{directory} was delegated without the controllers of memory and processes",
+                "Have `DelegateControllers=` or `Delegate=` name `memory pids cpu`.",
+            )
+        own = f"{directory}/supervisor"
+        try:
+            _make(own)
+            files.write(own, "cgroup.procs", str(os.getpid()))
+            _make(self.sessions)
+            for name in wanted:
+                files.write(directory, "cgroup.subtree_control", f"+{name}")
+                files.write(self.sessions, "cgroup.subtree_control", f"+{name}")
+        except OSError as error:
+            self._undo(own)
+            raise NoGroupsError(f"{directory} cannot be divided: {error.strerror}") from error
+        # What holds is what is read, not what was written.
+        self.controllers = files.words(self.sessions, "cgroup.subtree_control") & set(wanted)
+        with suppress(OSError):
+            files.write(own, "cpu.weight", str(OWN_WEIGHT))
+        self._leftovers: set[str] = set()
+        self._sweep()
+
+    def __repr__(self) -> str:
+        return f"<GroupTree {self.directory}>"
+
+    def make(self, name: str) -> str:
+        """A group for a session; returns its directory.
+
+        Raises:
+            OSError: there can be none.
+        """
+        directory = f"{self.sessions}/{name}"
+        os.mkdir(directory)
+        return directory
+
+    def remove(self, directory: str) -> None:
+        """Remove a group whose processes have ended; one that is still busy goes with a later one.
+
+        A process that nobody has reaped does not hold it (cgroup-v2.rst), one that is just ending
+        may.
+        """
+        self._leftovers.add(directory)
+        for each in tuple(self._leftovers):
+            try:
+                os.rmdir(each)
+            except FileNotFoundError:
+                self._leftovers.discard(each)
+            except OSError as error:
+                log.debug("group %s stays for now: %s", each, error)
+            else:
+                self._leftovers.discard(each)
+
+    def _sweep(self) -> None:
+        """Remove what a supervisor left that was killed."""
+        with suppress(OSError):
+            for name in os.listdir(self.sessions):
+                if os.path.isdir(f"{self.sessions}/{name}"):
+                    self.remove(f"{self.sessions}/{name}")
+
+    def _undo(self, own: str) -> None:
+        """Leave everything as it was, as far as that is possible."""
+        for name in CONTROLLERS:
+            with suppress(OSError):
+                files.write(self.directory, "cgroup.subtree_control", f"-{name}")
+        with suppress(OSError):
+            files.write(self.directory, "cgroup.procs", str(os.getpid()))
+        for each in (self.sessions, own):
+            with suppress(OSError):
+                os.rmdir(each)
+
+
+def make_own_directory(place: Place) -> str:
+    """A part of the tree for root, where nobody manages it.
+
+    Raises:
+        NoGroupsError: there can be none.
+    """
+    top = place.mount_point
+    _sweep_old(top)
+    directory = f"{top}/{_PREFIX}{os.getpid()}"
+    try:
+        for name in CONTROLLERS:
+            if name in files.words(top, "cgroup.controllers"):
+                files.write(top, "cgroup.subtree_control", f"+{name}")
+        _make(directory)
+    except OSError as error:
+        raise NoGroupsError(
+            f"root's own part of {top} cannot be made: {error.strerror}",
+            "In a container, give it a writable cgroup tree whose root has no processes, or run "
+            "the supervisor as its only one.",
+        ) from error
+    return directory
+
+
+def _sweep_old(top: str) -> None:
+    """Remove what supervisors left that are gone."""
+    with suppress(OSError):
+        for name in os.listdir(top):
+            number = name.removeprefix(_PREFIX)
+            if name == number or not number.isdigit() or os.path.exists(f"/proc/{number}"):
+                continue
+            for folder, _, _ in os.walk(f"{top}/{name}", topdown=False):
+                os.rmdir(folder)
+
+
+def _make(directory: str) -> None:
+    with suppress(FileExistsError):
+        os.mkdir(directory)
