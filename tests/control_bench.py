@@ -121,6 +121,7 @@ class Bench:
         self, rights: frozenset[Right], uid: int, scope: str | None = None
     ) -> ControlServer:
         services = Services(
+            limits={"memory": "watchdog", "processes": "rlimit", "cpu": "none", "why": "a test"},
             registry=self.registry,
             workshop=self.workshop,
             socket_path="/run/nsm/control.sock",

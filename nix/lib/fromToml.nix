@@ -40,6 +40,7 @@ let
 
   known = [
     "backend"
+    "cpu_weight" # the supervisor's business: nothing is built differently
     "description"
     "flake"
     "interpreter"

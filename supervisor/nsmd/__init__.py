@@ -21,6 +21,7 @@ project              which directory may be mounted
 nix/                 Nix, found, run, watched and stopped
 kernelfacts          what the kernel says about a process
 jail/                how one jail is launched and ended
+cgroups/             limits of a session as a whole, and which of them was reached
 templates/           sessions as forks of a running Python
 devshell/            a project's own development shell as an environment
 agentframes          what comes out of a jail, checked

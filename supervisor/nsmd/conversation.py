@@ -15,6 +15,7 @@ import trio
 from nsm.wire.errors import NsmError, StartFailedError
 from nsmd.agentframes import AgentFrame, AgentProtocolError
 from nsmd.agentlink import AgentLink, AgentLinkError
+from nsmd.cgroups import Confinement, Keeper
 from nsmd.jail import Jail, Launcher, exhausted
 from nsmd.policy import Policy
 from nsmd.values import JailSpec, SessionLimits
@@ -67,14 +68,17 @@ class Conversation:
         limits: what the agent is told.
         starts: entered for as long as the jail is launched, not while that is prepared.
         nursery: for what an agent does not read at once.
+        keeper: confines the jail before code runs in it; None for no limits of sessions as a whole.
 
     Attributes:
         pid: of the jail's PID 1 on the host; 0 before there is one.
         policy: of the jail as it was launched; None before.
+        confinement: its limits; None before, and without keeper.
     """
 
     __slots__ = (
         "_jail",
+        "_keeper",
         "_launcher",
         "_limits",
         "_listener",
@@ -83,6 +87,7 @@ class Conversation:
         "_session_id",
         "_spec",
         "_starts",
+        "confinement",
         "pid",
         "policy",
     )
@@ -97,8 +102,11 @@ class Conversation:
         limits: SessionLimits,
         starts: StartLimiter,
         nursery: trio.Nursery,
+        keeper: Keeper | None = None,
     ) -> None:
         self.pid = 0
+        self.confinement: Confinement | None = None
+        self._keeper = keeper
         self.policy: Policy | None = None
         self._session_id = session_id
         self._spec = spec
@@ -127,6 +135,10 @@ class Conversation:
                 return
             self._jail, self.pid, self.policy = jail, jail.pid, jail.policy
             try:
+                if self._keeper is not None:
+                    self.confinement = await self._keeper.confine(
+                        self._session_id, jail, self._spec
+                    )
                 await self._converse(jail)
             finally:
                 await self._see_off(jail)
@@ -181,7 +193,8 @@ class Conversation:
             elif grace.cancelled_caught:
                 self._listener.agent_lost(f"its agent {error}")
             else:
-                self._listener.agent_lost(f"its jail died{_quote(jail.stderr_text())}")
+                why = self.confinement.why_it_died() if self.confinement is not None else ""
+                self._listener.agent_lost(f"its jail died{why or _quote(jail.stderr_text())}")
         finally:
             self._listener.agent_gone()
             link.close()
@@ -201,6 +214,8 @@ class Conversation:
             await jail.wait()
         if patience.cancelled_caught:
             log.error("jail of session %s (pid %d) is still there", self._session_id, self.pid)
+        if self.confinement is not None:
+            self.confinement.close()
         jail.release()
         self._jail = None
 

@@ -18,10 +18,11 @@ from typing import Any
 
 import trio
 
-from nsmd.artifacts.keeper import open_keeper
+from nsmd.artifacts.keeper import open_keeper as open_artifacts
 from nsmd.artifacts.sources import Discovery
 from nsmd.builds.workshop import open_workshop
 from nsmd.catalog import Catalog
+from nsmd.cgroups import SessionKeeper, open_keeper
 from nsmd.control.call import Services
 from nsmd.control.server import Access, ControlServer
 from nsmd.descriptors import Shares
@@ -29,6 +30,7 @@ from nsmd.devshell.keeper import DevShells
 from nsmd.hostmemory import HostMemory
 from nsmd.hostpaths import trusted_owners
 from nsmd.jail import Launcher
+from nsmd.limits import session_limits
 from nsmd.mcp.attachment import serve_attachment
 from nsmd.mcp.load import EndpointLoader
 from nsmd.nix.program import NixFinder
@@ -37,7 +39,7 @@ from nsmd.provision import Provision
 from nsmd.registry import Registry
 from nsmd.settings import Settings
 from nsmd.templates import TemplateLauncher
-from nsmd.values import Environment, Sources
+from nsmd.values import Enforcement, Environment, Sources
 
 log = logging.getLogger(__name__)
 
@@ -54,7 +56,9 @@ class Setup:
         socket_path: where.
         home: the user's home directory.
         private: directories of our own that no jail ever shows.
-        open_launcher: while its block lasts, what it gives starts jails.
+        variables: of this process, which lead to the service manager.
+        open_launcher: while its block lasts, what it gives starts jails; told what keeps their
+            sessions to their limits.
         unreadable: why the jails' user cannot be shown a directory; None if it can.
         no_way: why that user cannot go to a file by its own path; None if it can.
         jail: facts about jails here, for `nsm status`.
@@ -73,7 +77,8 @@ class Setup:
     socket_path: str
     home: str
     private: Sequence[str]
-    open_launcher: Callable[[], AbstractAsyncContextManager[Launcher]]
+    variables: Mapping[str, str]
+    open_launcher: Callable[[Enforcement], AbstractAsyncContextManager[Launcher]]
     unreadable: Unreadable
     no_way: Unreadable
     jail: Mapping[str, Any]
@@ -89,18 +94,24 @@ class Setup:
 
 async def serve(setup: Setup) -> None:
     """Run the supervisor until SIGTERM, SIGINT or a `shutdown` operation."""
+    # First of all: what is started stays in the group where the supervisor was then.
+    async with open_keeper(session_limits(setup.settings), setup.variables) as keeper:
+        await _serve(setup, keeper)
+
+
+async def _serve(setup: Setup, keeper: SessionKeeper) -> None:
     started_s = trio.current_time()
     ending = trio.Event()
     environments = await trio.to_thread.run_sync(setup.find_environments)
     async with (
-        setup.open_launcher() as launcher,
+        setup.open_launcher(keeper.enforcement) as launcher,
         trio.open_nursery() as sessions,
         _open_shells(setup, environments) as shells,
     ):
         catalog = Catalog(environments, shells)
         async with (
             trio.open_nursery() as upkeep,
-            open_keeper() as keeper,
+            open_artifacts() as artifacts,
             open_workshop(
                 setup.nix,
                 catalog,
@@ -112,7 +123,7 @@ async def serve(setup: Setup) -> None:
             ) as workshop,
         ):
             discovery = Discovery(
-                keeper,
+                artifacts,
                 catalog,
                 setup.settings.defaults,
                 owners=trusted_owners(),
@@ -131,6 +142,7 @@ async def serve(setup: Setup) -> None:
                 upkeep=upkeep,
                 shares=setup.shares,
                 memory=HostMemory(),
+                keeper=keeper,
             )
             await workshop.begin(setup.sources.flakes, registry.artifacts_in_use)
             endpoint = EndpointLoader()
@@ -142,6 +154,7 @@ async def serve(setup: Setup) -> None:
                     socket_path=setup.socket_path,
                     pid=os.getpid(),
                     jail=setup.jail,
+                    limits=keeper.facts(),
                     cold_starts=launcher.reasons if isinstance(launcher, TemplateLauncher) else {},
                     started_s=started_s,
                     shutdown=ending.set,

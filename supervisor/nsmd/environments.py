@@ -242,6 +242,7 @@ def _environment(
         description=entry.description or kind.title,
         timeout_s=entry.timeout_seconds or defaults.timeout_seconds,
         memory_mb=entry.memory_mb or defaults.memory_mb,
+        cpu_weight=entry.cpu_weight or defaults.cpu_weight,
         preload=entry.preload,
         network=entry.network_rule,
     )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from nsm.wire.errors import NsmError
-from nsmd.values import Outcome, Output, OutputSink, RunRequest, RunResult
+from nsmd.values import LimitEvent, Outcome, Output, OutputSink, RunRequest, RunResult
 
 if TYPE_CHECKING:
     from nsmd.session import Session
@@ -42,7 +42,11 @@ class Origin:
 
 
 class Execution:
-    """Handle of one execution. Its session owns it; any number of tasks may wait for it."""
+    """Handle of one execution. Its session owns it; any number of tasks may wait for it.
+
+    Attributes:
+        limit_events: limits that were reached meanwhile, set before it is finished.
+    """
 
     def __init__(
         self,
@@ -57,6 +61,7 @@ class Execution:
         self.request = request
         self.origin = origin
         self.session = session
+        self.limit_events: tuple[LimitEvent, ...] = ()
         self._on_output = on_output
         self._on_finished = on_finished
         self._submitted_s = trio.current_time()
@@ -182,6 +187,7 @@ class Execution:
             waited_s=waited,
             timeout_s=self.origin.timeout_s,
             clamped_from_s=self.origin.clamped_from_s,
+            limit_events=self.limit_events,
         )
 
 

@@ -15,14 +15,21 @@ from nsmd.values import SessionInfo
 _COLUMNS = tuple(field.name for field in dataclasses.fields(SessionInfo))
 
 
-def live_row(session: Session, usage: procstats.Usage | None, now: float) -> SessionInfo:
+def live_row(
+    session: Session,
+    usage: procstats.Usage | None,
+    now: float,
+    memory_bytes: int | None = None,
+) -> SessionInfo:
     """The row of a session that belongs to somebody.
 
     Args:
+        memory_bytes: of its control group, where it has one.
         now: trio's clock, seconds.
     """
     assert session.tenancy is not None
     mount = session.spec.project
+    confinement = session.confinement
     return SessionInfo(
         id=session.id,
         name=session.name,
@@ -34,9 +41,10 @@ def live_row(session: Session, usage: procstats.Usage | None, now: float) -> Ses
         age_s=now - session.created_s,
         idle_s=0.0 if session.state.value == "running" else now - session.active_s,
         executions=session.executions,
-        memory_bytes=usage.memory_bytes if usage else None,
+        memory_bytes=memory_bytes or (usage.memory_bytes if usage else None),
         cpu_s=usage.cpu_s if usage else None,
         pid=session.pid,
+        limited_by=confinement.enforcement.memory if confinement is not None else None,
     )
 
 

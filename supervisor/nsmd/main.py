@@ -154,6 +154,7 @@ class _Starter:
             socket_path=socket_path,
             home=paths.home(),
             private=(paths.runtime_dir(), paths.state_dir(), paths.config_dir()),
+            variables=os.environ,
             open_launcher=partial(
                 open_launcher,
                 launcher,

@@ -18,7 +18,6 @@ from nsmd.hostpaths import is_within
 from nsmd.proxyvariables import proxy_variables
 from nsmd.values import (
     NO_NETWORK,
-    Enforcement,
     Enforcer,
     Environment,
     JailSizes,
@@ -83,11 +82,6 @@ class MountRule:
     inodes: int | None = None
     entries: int | None = None
     source: str | None = field(default=None, compare=False)
-
-
-EACH_PROCESS = Enforcement(memory="rlimit", processes="rlimit", cpu="none")
-"""Where nothing keeps a session as a whole: memory is limited for each process alone (setrlimit(2),
-RLIMIT_DATA), their number in the session's own user namespace (RLIMIT_NPROC)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -225,8 +219,6 @@ def policy_of(
     *,
     shown: Sequence[MountRule] = (),
     filtered: bool = True,
-    enforcement: Enforcement = EACH_PROCESS,
-    cpu_weight: int | None = None,
 ) -> Policy:
     """The rules of sessions with that specification.
 
@@ -236,8 +228,6 @@ def policy_of(
         kind: of the jail.
         shown: what every jail of that kind shows beyond its own file systems.
         filtered: whether system calls are filtered.
-        enforcement: what keeps the limits here.
-        cpu_weight: as in `LimitRules`.
     """
     environment = spec.environment
     older = environment.artifact is not None and environment.artifact.schema == 0
@@ -258,6 +248,7 @@ def policy_of(
                 source=project.path,
             )
         )
+    enforcement = limits.enforcement
     processes_by = enforcement.processes
     if processes_by == "rlimit" and (older or not environment.keeps_state):
         processes_by = "none"  # there is no agent of ours: `nsmd.jail.starting.with_limits`
@@ -273,7 +264,7 @@ def policy_of(
             processes=limits.processes,
             processes_by=processes_by,
             descriptors=limits.descriptors,
-            cpu_weight=cpu_weight,
+            cpu_weight=environment.cpu_weight if enforcement.cpu == "cgroup" else None,
             cpu_by=enforcement.cpu,
             timeout_s=environment.timeout_s,
         ),

@@ -25,6 +25,7 @@ from nsm.wire.errors import (
 from nsm.wire.transcripts import EndedRow
 from nsmd import names, procstats
 from nsmd.catalog import ALIASES
+from nsmd.cgroups import Keeper, memory_of
 from nsmd.comers import Comers
 from nsmd.descriptors import Shares
 from nsmd.directory import Directory
@@ -94,6 +95,7 @@ class Registry:
         memory: what there is of it for spares; None sets no limit.
         shares: of the supervisor's descriptors; None sets no limit.
         gateway: the way out of sessions that have one.
+        keeper: keeps sessions to their limits as a whole; None for nobody.
     """
 
     def __init__(
@@ -111,10 +113,12 @@ class Registry:
         memory: Memory | None = None,
         shares: Shares | None = None,
         gateway: Gateway | None = None,
+        keeper: Keeper | None = None,
     ) -> None:
         self._settings = settings
         self.provision = provision
         self._launcher = launcher
+        self._keeper = keeper
         self._nursery = sessions
         self._projects = Projects(
             settings.project, home=home, private=private, unreadable=unreadable
@@ -393,7 +397,9 @@ class Registry:
         sessions = sorted(self.live_sessions(), key=lambda s: s.created_s)
         now = trio.current_time()
         usage = await self._measure([s.pid for s in sessions if s.pid])
-        return [live_row(s, usage.get(s.pid), now) for s in sessions if s.live]
+        grouped = {s.id: s.confinement.group for s in sessions if s.confinement is not None}
+        memory = await memory_of({id_: group for id_, group in grouped.items() if group})
+        return [live_row(s, usage.get(s.pid), now, memory.get(s.id)) for s in sessions if s.live]
 
     def close(self) -> None:
         """Take no new work and end every session."""
@@ -502,6 +508,7 @@ class Registry:
             timers=self._timers,
             gateway=self.gateway,
             nursery=self._nursery,
+            keeper=self._keeper,
         )
         self._directory.add(session)
         self._nursery.start_soon(session.run, name=repr(session))

@@ -36,6 +36,7 @@ from nsmd.agentframes import (
     StatusFrame,
 )
 from nsmd.agentlink import AgentLink, AgentLinkError
+from nsmd.cgroups import Confinement, Keeper
 from nsmd.conversation import Conversation, StartLimiter
 from nsmd.execution import Execution, interrupted_early, out_of_time
 from nsmd.jail import Launcher
@@ -112,6 +113,7 @@ class Session:
         timers: Timers,
         gateway: Gateway,
         nursery: trio.Nursery,
+        keeper: Keeper | None = None,
     ) -> None:
         self.id = session_id
         self.spec = spec
@@ -148,6 +150,7 @@ class Session:
             limits=limits,
             starts=start_limiter,
             nursery=nursery,
+            keeper=keeper,
         )
 
     def __repr__(self) -> str:
@@ -162,6 +165,11 @@ class Session:
     def policy(self) -> Policy | None:
         """Its rules as it began; None before it has a jail."""
         return self._conversation.policy
+
+    @property
+    def confinement(self) -> Confinement | None:
+        """Its limits as they are kept; None before it has a jail."""
+        return self._conversation.confinement
 
     @property
     def name(self) -> str | None:
@@ -357,6 +365,9 @@ class Session:
         self._overdue.disarm()
         self.active_s = trio.current_time()
         if execution is not None:
+            if (confinement := self._conversation.confinement) is not None:
+                outcome = answer if isinstance(answer, Outcome) else None
+                execution.limit_events = confinement.ended(outcome)
             execution.finish(answer)  # first: somebody waits
             self.transcript.finish(answer)
             if execution.origin.one_shot:
@@ -404,6 +415,8 @@ class Session:
             streamed=self._streamed,
         )
         execution.note_sent()
+        if (confinement := self._conversation.confinement) is not None:
+            confinement.begun()
         frame: dict[str, object] = {
             "type": "execute",
             "id": self._agent_id,

@@ -22,6 +22,8 @@ MAX_SECONDS = 366 * 86400
 MAX_MEGABYTES = 1024 * 1024
 Seconds = Annotated[float, Gt(0), Le(MAX_SECONDS)]
 Megabytes = Annotated[int, Ge(1), Le(MAX_MEGABYTES)]
+CpuWeight = Annotated[int, Ge(1), Le(10_000)]
+"""As of cgroups (cgroup-v2.rst, cpu.weight)."""
 
 DEFAULT_JAIL_UID = 65530
 """Host user and group of jails under a supervisor started by root.
@@ -44,6 +46,7 @@ class Defaults:
     tmp_mb: Megabytes = 256
     shm_mb: Megabytes = 64
     overlay_mb: Megabytes = 512
+    cpu_weight: CpuWeight = 100
     processes: Annotated[int, Ge(8), Le(32768)] = 256
     descriptors: Annotated[int, Ge(64), Le(65536)] = 1024
     interrupt_grace_seconds: Seconds = 2.0
@@ -80,6 +83,7 @@ class EnvironmentSettings:
     description: str | None = None
     timeout_seconds: Seconds | None = None
     memory_mb: Megabytes | None = None
+    cpu_weight: CpuWeight | None = None
     preload: tuple[str, ...] = ()
     network: Literal["off", "full"] | NetworkSettings = "off"
     env: dict[str, str] = field(default_factory=dict[str, str], repr=False)

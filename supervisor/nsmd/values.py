@@ -99,6 +99,7 @@ class Environment:
         path: value of PATH in the jail.
         timeout_s: default and upper limit of one execution, seconds.
         memory_mb: memory limit of a session, MiB.
+        cpu_weight: share of processor time beside other sessions, as of cgroups (100 is usual).
         preload: Python modules that its sessions find imported already.
         problem: why it cannot be used, for people; None when usable.
         source: where it comes from, e.g. ``preset`` or a configuration file's path.
@@ -119,6 +120,7 @@ class Environment:
     path: str = "/usr/bin:/bin"
     timeout_s: float = 30.0
     memory_mb: int = 512
+    cpu_weight: int = 100
     preload: tuple[str, ...] = ()
     problem: str | None = None
     source: str = "preset"
@@ -279,6 +281,28 @@ class Client:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Enforcement:
+    """What keeps one session to its limits: what was read back, not what was asked for.
+
+    Attributes:
+        memory: of all its processes together; `watchdog` looks while code runs.
+        processes: how many there may be.
+        cpu: its share beside other sessions.
+        why: why that is not a control group, for people; empty where it is.
+    """
+
+    memory: Enforcer
+    processes: Enforcer
+    cpu: Enforcer
+    why: str = ""
+
+
+EACH_PROCESS = Enforcement(memory="rlimit", processes="rlimit", cpu="none")
+"""Where nothing keeps a session as a whole: memory is limited for each process alone (setrlimit(2),
+RLIMIT_DATA), their number in the session's own user namespace (RLIMIT_NPROC)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SessionLimits:
     """Limits that hold for every session of this supervisor.
 
@@ -286,12 +310,14 @@ class SessionLimits:
         grace_s: seconds between an interrupt and the kill.
         max_queued: executions that may wait in one session.
         processes, descriptors: per session and per process.
+        enforcement: what keeps sessions to theirs on this host.
     """
 
     grace_s: float = 2.0
     max_queued: int = 64
     processes: int = 256
     descriptors: int = 1024
+    enforcement: Enforcement = EACH_PROCESS
 
     def of_interpreters(self, environment: Environment) -> dict[str, int]:
         """What the agent keeps its interpreters to (`docs/agent-protocol.md`, `limits`)."""
@@ -364,23 +390,6 @@ class RunRequest:
     timeout_s: float | None = None
     execution_id: str | None = None
     reply_bytes: int | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Enforcement:
-    """What keeps one session to its limits: what was read back, not what was asked for.
-
-    Attributes:
-        memory: of all its processes together; `watchdog` looks while code runs.
-        processes: how many there may be.
-        cpu: its share beside other sessions.
-        why: why that is not a control group, for people; empty where it is.
-    """
-
-    memory: Enforcer
-    processes: Enforcer
-    cpu: Enforcer
-    why: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -469,7 +478,8 @@ OutputSink = Callable[[Output], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionInfo:
-    """One row of `nsm ps`. Ages in seconds; memory in bytes; CPU in seconds; pid on the host."""
+    """One row of `nsm ps`. Ages in seconds; memory in bytes; CPU in seconds; pid on the host; what
+    keeps its memory to the limit."""
 
     id: str
     name: str | None
@@ -484,3 +494,4 @@ class SessionInfo:
     memory_bytes: int | None
     cpu_s: float | None
     pid: int
+    limited_by: Enforcer | None = None

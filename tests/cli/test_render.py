@@ -96,9 +96,9 @@ def test_the_table_of_sessions_is_aligned() -> None:
         "/home/u",
     )
     expected = """\
-ID        NAME  ENV     CLIENT       PROJECT     STATE      AGE  IDLE  RUNS    MEMORY    CPU
-5d6056b4  a     python  nsm          ~/code/nsm  idle     3m12s    2s     3  12.0 MiB  0.25s
-0a        -     bash    claude-code  -           running     5s    0s  1204         -      -"""
+ID        NAME  ENV     CLIENT       PROJECT     STATE      AGE  IDLE  RUNS    MEMORY    CPU  LIMITS
+5d6056b4  a     python  nsm          ~/code/nsm  idle     3m12s    2s     3  12.0 MiB  0.25s  cgroup
+0a        -     bash    claude-code  -           running     5s    0s  1204         -      -  -"""
     assert table == expected
     assert render.sessions([], "/home/u") == "No sessions."
 

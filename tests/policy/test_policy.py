@@ -113,7 +113,8 @@ def test_the_innermost_mount() -> None:
 
 def test_limits_and_what_keeps_them() -> None:
     kept = Enforcement(memory="cgroup", processes="cgroup", cpu="cgroup")
-    policy = policy_of(SPEC, LIMITS, "cold", enforcement=kept, cpu_weight=50)
+    spec = replace(SPEC, environment=replace(SPEC.environment, cpu_weight=50))
+    policy = policy_of(spec, replace(LIMITS, enforcement=kept), "cold")
     assert policy.as_json()["limits"] == {
         "memory_mb": 300,
         "memory_by": "cgroup",

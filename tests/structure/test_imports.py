@@ -38,6 +38,7 @@ FLOORS = (
     ("catalog",),
     ("interpreters", "environments", "project", "artifacts"),
     ("procstats", "kernelfacts", "hostmemory", "jail", "nix"),
+    ("cgroups",),
     ("templates", "devshell"),
     ("agentframes",),
     ("agentlink", "requests"),

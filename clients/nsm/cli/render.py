@@ -113,7 +113,7 @@ def sessions(rows: Sequence[SessionRow], home: str) -> str:
     if not rows:
         return "No sessions."
     return table(
-        "ID NAME ENV CLIENT PROJECT STATE AGE IDLE RUNS MEMORY CPU".split(),
+        "ID NAME ENV CLIENT PROJECT STATE AGE IDLE RUNS MEMORY CPU LIMITS".split(),
         (
             (
                 row.id,
@@ -127,6 +127,7 @@ def sessions(rows: Sequence[SessionRow], home: str) -> str:
                 str(row.executions),
                 memory(row.memory_bytes),
                 processor_time(row.cpu_s),
+                row.limited_by or "-",
             )
             for row in rows
         ),
@@ -283,6 +284,11 @@ def status(answer: Status) -> str:
     ]
     if jail.note:
         lines.append(("", jail.note))
+    if (limits := answer.limits) is not None:
+        kept = f"memory by {limits.memory}, processes by {limits.processes}, cpu by {limits.cpu}"
+        lines.append(("limits", kept))
+        if limits.why:
+            lines.append(("", limits.why))
     return "\n".join(f"{name:<12}{visible(text)}" for name, text in lines)
 
 

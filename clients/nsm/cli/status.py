@@ -27,7 +27,8 @@ def main(arguments: list[str]) -> int:
     with client:
         status = client.status()
     if options.json:
-        terminal.out_json(status._asdict() | {"jail": status.jail._asdict()})
+        limits = None if status.limits is None else status.limits._asdict()
+        terminal.out_json(status._asdict() | {"jail": status.jail._asdict(), "limits": limits})
     else:
         terminal.out(render.status(status))
     return EXIT_OK

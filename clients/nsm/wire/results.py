@@ -112,6 +112,8 @@ class SessionRow(NamedTuple):
         project: host directory that it sees, or None.
         age_s, idle_s, cpu_s: seconds; `memory_bytes`: about what it shares with nothing else.
         pid: the jail's first process, as the host numbers it.
+        limited_by: what keeps its memory to the limit: ``cgroup``, ``watchdog`` or ``rlimit``; None
+            before it has a jail.
     """
 
     id: str
@@ -127,6 +129,7 @@ class SessionRow(NamedTuple):
     memory_bytes: int | None
     cpu_s: float | None
     pid: int
+    limited_by: str | None = None
 
     @classmethod
     def from_wire(cls, wire: Mapping[str, Any]) -> Self:
@@ -146,6 +149,7 @@ class SessionRow(NamedTuple):
             memory_bytes=row.optional("memory_bytes", row.integer),
             cpu_s=row.optional("cpu_s", row.number),
             pid=row.integer("pid"),
+            limited_by=row.optional("limited_by", row.text),
         )
 
 
@@ -257,8 +261,23 @@ class JailStatus(NamedTuple):
     note: str
 
 
+class LimitsStatus(NamedTuple):
+    """What keeps sessions to their limits: ``cgroup``, ``watchdog``, ``rlimit`` or ``none``.
+
+    Attributes:
+        memory, processes, cpu: of a session as a whole.
+        why: that is not a control group, for people; empty where it is.
+    """
+
+    memory: str
+    processes: str
+    cpu: str
+    why: str
+
+
 class Status(NamedTuple):
-    """The supervisor itself. `sessions` and `clients` are counts."""
+    """The supervisor itself. `sessions` and `clients` are counts; `limits` is None where an older
+    supervisor does not tell."""
 
     version: str
     pid: int
@@ -267,6 +286,7 @@ class Status(NamedTuple):
     clients: int
     socket: str
     jail: JailStatus
+    limits: LimitsStatus | None = None
 
     @classmethod
     def from_wire(cls, wire: Mapping[str, Any]) -> Self:
@@ -285,7 +305,20 @@ class Status(NamedTuple):
                 uid=jail.optional("uid", jail.integer),
                 note=jail.optional("note", jail.text) or "",
             ),
+            limits=_limits(status.optional("limits", status.map)),
         )
+
+
+def _limits(wire: Mapping[str, Any] | None) -> LimitsStatus | None:
+    if wire is None:
+        return None
+    limits = Fields(wire, "the status of limits")
+    return LimitsStatus(
+        memory=limits.text("memory"),
+        processes=limits.text("processes"),
+        cpu=limits.text("cpu"),
+        why=limits.text("why"),
+    )
 
 
 def rows(wire: Mapping[str, Any], key: str) -> tuple[dict[str, Any], ...]:

@@ -226,6 +226,7 @@ def _environment(described: Metadata, artifact: Artifact, source: str) -> Enviro
         program=described.program,
         timeout_s=described.timeout_s,
         memory_mb=described.memory_mb,
+        cpu_weight=described.cpu_weight,
         preload=described.preload,
         source=source,
         artifact=artifact,

@@ -52,7 +52,8 @@ class Metadata:
 
     Attributes:
         schema: version of the metadata and of what the programs take.
-        interpreter, program, timeout_s, memory_mb, preload: as in `nsmd.values.Environment`.
+        interpreter, program, timeout_s, memory_mb, cpu_weight, preload: as in
+            `nsmd.values.Environment`.
         forks: its template speaks a protocol that is understood.
         takes: as in `nsmd.values.Artifact`.
     """
@@ -61,6 +62,7 @@ class Metadata:
     interpreter: Interpreter
     timeout_s: float
     memory_mb: int
+    cpu_weight: int = 100
     schema: int = 0
     program: str = ""
     description: str = ""
@@ -197,6 +199,7 @@ def _metadata(fields: _Fields, name: str, interpreter: Interpreter, defaults: De
         interpreter=interpreter,
         timeout_s=timeout_s,
         memory_mb=fields.megabytes("memory_mb", defaults.memory_mb),
+        cpu_weight=defaults.cpu_weight,
         schema=schema,
         program="" if older else fields.path("program"),
         description=fields.description(),

@@ -105,6 +105,7 @@ class Builder:
             description=entry.description or environment.description,
             timeout_s=entry.timeout_seconds or environment.timeout_s,
             memory_mb=entry.memory_mb or environment.memory_mb,
+            cpu_weight=entry.cpu_weight or environment.cpu_weight,
             preload=entry.preload or environment.preload,
             network=entry.network_rule,
             variables=tuple(entry.env.items()),

@@ -149,6 +149,16 @@ class Confinement:
                 )
             )
 
+    def why_it_died(self) -> str:
+        """What there is to say of a jail that has ended by itself: nothing, or its limit."""
+        self.count()
+        reached = [event for event in self._events if event.kind == "memory"]
+        if not reached:
+            return ""
+        event = reached[-1]
+        peak = "" if event.peak_bytes is None else f", peak {event.peak_bytes >> 20} MiB"
+        return f": its memory limit of {event.limit >> 20} MiB was reached{peak}"
+
     def heard(self) -> None:
         """The kernel says that something was counted."""
         if self.runs:

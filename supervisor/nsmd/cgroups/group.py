@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+
+import trio
 
 from nsmd.cgroups import files
 from nsmd.cgroups.limits import OPTIONAL, GroupLimits
@@ -90,10 +94,8 @@ class Group:
             if not new:
                 return
             for each in new:
-                try:
+                with suppress(ProcessLookupError):  # it has ended
                     files.write(self.directory, "cgroup.procs", str(each))
-                except ProcessLookupError:
-                    pass  # it has ended
             moved |= new
         raise OSError(0, "its processes do not hold still")
 
@@ -129,6 +131,18 @@ class Group:
     def remove(self) -> None:
         """Remove it, now that its processes have ended."""
         self._tree.remove(self.directory)
+
+
+async def memory_of(groups: Mapping[str, Group]) -> Mapping[str, int]:
+    """The memory that each of several has, by the same names; those that are gone are left out."""
+    if not groups:
+        return {}
+
+    def read() -> Mapping[str, int]:
+        found = {name: group.memory_bytes() for name, group in groups.items()}
+        return {name: size for name, size in found.items() if size is not None}
+
+    return await trio.to_thread.run_sync(read)
 
 
 def _below(pid: int) -> set[int]:

@@ -70,6 +70,16 @@ class SessionKeeper:
     def __repr__(self) -> str:
         return f"<SessionKeeper {self.tree or 'without groups'}>"
 
+    def facts(self) -> dict[str, str]:
+        """For `nsm status`."""
+        enforcement = self.enforcement
+        return {
+            "memory": enforcement.memory,
+            "processes": enforcement.processes,
+            "cpu": enforcement.cpu,
+            "why": enforcement.why,
+        }
+
     async def confine(self, session_id: str, jail: Jail, spec: JailSpec) -> Confinement:
         """See `Keeper`."""
         limits = limits_of(spec, self._limits)
@@ -78,7 +88,9 @@ class SessionKeeper:
                 jail,
                 program_bytes=limits.program_bytes,
                 processes=limits.processes,
-                enforcement=Enforcement(memory="rlimit", processes="none", cpu="none", why=RUN_ONLY),
+                enforcement=Enforcement(
+                    memory="rlimit", processes="none", cpu="none", why=RUN_ONLY
+                ),
             )
         if self.tree is None:
             return self._without_group(jail, limits, self.enforcement)

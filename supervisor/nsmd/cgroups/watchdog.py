@@ -18,7 +18,7 @@ PERIOD_S = 0.5
 process may have (RLIMIT_DATA)."""
 
 SHARE = 0.1
-"""Of the time that looking may take: where there are thousands of processes, it looks less often."""
+"""Of the time that looking may take: at thousands of processes, it looks less often."""
 
 
 class Watchdog:

@@ -26,6 +26,7 @@ class Services:
 
     Attributes:
         jail: facts for people: how jails are made here.
+        limits: the same: what keeps sessions to theirs.
         cold_starts: why sessions of an environment are no forks, by the environment's name.
         shutdown: asks the daemon to end.
         clients: how many connections there are.
@@ -43,6 +44,7 @@ class Services:
     shutdown: Callable[[], None]
     clients: Callable[[], int]
     max_file_bytes: int
+    limits: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -49,6 +49,7 @@ async def _status(call: Call) -> dict[str, Any]:
         "clients": services.clients(),
         "socket": services.socket_path,
         "jail": dict(services.jail),
+        "limits": dict(services.limits),
     }
 
 

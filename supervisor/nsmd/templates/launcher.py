@@ -6,7 +6,7 @@ import logging
 import platform
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 import trio
@@ -26,7 +26,7 @@ from nsmd.templates.template import (
     TemplateGoneError,
     start_template,
 )
-from nsmd.values import Environment, JailSpec, TemplateSpec
+from nsmd.values import Enforcement, Environment, JailSpec, TemplateSpec
 
 log = logging.getLogger(__name__)
 
@@ -256,15 +256,17 @@ async def open_templates(
 
 @asynccontextmanager
 async def open_launcher(
-    bwrap: BwrapLauncher, home: str, *, templates: bool
+    bwrap: BwrapLauncher, home: str, enforcement: Enforcement, *, templates: bool
 ) -> AsyncGenerator[Launcher]:
     """What starts all sessions of a supervisor.
 
     Args:
         bwrap: starts those of the host's own interpreters.
         home: directory for older artifacts, see `nsmd.jail.artifact`.
+        enforcement: what keeps sessions to their limits, which each is told.
         templates: whether sessions are forked where they can be.
     """
+    bwrap.limits = replace(bwrap.limits, enforcement=enforcement)
     async with (
         open_router(bwrap, home) as cold,
         open_templates(cold, enabled=templates) as launcher,

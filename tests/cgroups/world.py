@@ -1,0 +1,98 @@
+"""A registry over real jails in the test's own process, and the keeper that confines them."""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import trio
+
+from nsmd.catalog import Catalog
+from nsmd.provision import Provision
+from nsmd.registry import Registry
+from nsmd.settings import Defaults, PoolSettings, Settings
+from nsmd.templates import open_templates
+from nsmd.values import Client, RunRequest, RunResult, SessionLimits
+from realjail import environments, new_launcher
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+    from nsmd.cgroups import Confinement, SessionKeeper
+    from nsmd.session import Session
+
+MEMORY_MB = 64
+PROCESSES = 40
+DEFAULTS = Defaults(memory_mb=MEMORY_MB, processes=PROCESSES, workspace_mb=8, tmp_mb=4, shm_mb=4)
+ALL_FILES_MB = DEFAULTS.workspace_mb + DEFAULTS.tmp_mb + DEFAULTS.shm_mb
+
+
+class World:
+    """Runs code in sessions by name."""
+
+    def __init__(self, registry: Registry, keeper: SessionKeeper) -> None:
+        self.registry = registry
+        self.keeper = keeper
+
+    async def run(
+        self, session: str, code: str, *, env: str = "python", timeout_s: float = 20.0
+    ) -> RunResult:
+        """Run code to its end."""
+        request = RunRequest(
+            client=Client(name="test", scope="test"),
+            env=env,
+            code=code,
+            session=session,
+            timeout_s=timeout_s,
+        )
+        return await self.registry.submit(request).wait()
+
+    def session(self, name: str) -> Session:
+        return self.registry.find(f"test/{name}")
+
+    def confinement(self, name: str) -> Confinement:
+        found = self.session(name).confinement
+        assert found is not None
+        return found
+
+
+@asynccontextmanager
+async def open_world(
+    keeper: SessionKeeper, *, forked: bool = True, weights: dict[str, int] | None = None
+) -> AsyncGenerator[World]:
+    """Small sessions of Python (and of environments named in `weights`), gone with the block."""
+    settings = Settings(
+        defaults=DEFAULTS,
+        pool=PoolSettings(max_spares=0),
+    )
+    python = replace(environments()["python"], memory_mb=MEMORY_MB)
+    found = [python] + [
+        replace(python, name=name, cpu_weight=weight) for name, weight in (weights or {}).items()
+    ]
+    async with (
+        trio.open_nursery() as tasks,
+        open_templates(new_launcher(limits_for(keeper)), enabled=forked) as launcher,
+    ):
+        tasks.start_soon(keeper.watchdog.run)
+        if keeper.notices is not None:
+            tasks.start_soon(keeper.notices.run)
+        async with trio.open_nursery() as sessions:
+            async with trio.open_nursery() as upkeep:
+                registry = Registry(
+                    settings,
+                    Provision(Catalog(found)),
+                    launcher,
+                    home="/nonexistent",
+                    sessions=sessions,
+                    upkeep=upkeep,
+                    keeper=keeper,
+                )
+                yield World(registry, keeper)
+                upkeep.cancel_scope.cancel()
+            registry.close()
+        tasks.cancel_scope.cancel()
+
+
+def limits_for(keeper: SessionKeeper) -> SessionLimits:
+    return SessionLimits(processes=PROCESSES, enforcement=keeper.enforcement)
