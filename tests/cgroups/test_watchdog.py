@@ -6,7 +6,7 @@ import pytest
 import trio
 
 from cgroups.world import MEMORY_MB, PROCESSES, open_world
-from fakes import FakeJail
+from fakes import FakeJail, spec
 from nsmd.cgroups import Confinement, SessionKeeper
 from nsmd.cgroups.confinement import Look
 from nsmd.cgroups.limits import AGENT_MB
@@ -25,7 +25,7 @@ time.sleep(30)
 """
 
 CHILDREN = """
-import os, signal
+import os, signal, time
 def child():
     pid = os.fork()
     if pid == 0:
@@ -36,17 +36,14 @@ def child():
         signal.pause()
     return pid
 pids = [child() for _ in range(3)]
-pid, status = os.wait()
-print(os.waitstatus_to_exitcode(status))
+time.sleep(1.2)
 for pid in pids:
-    try:
-        os.kill(pid, signal.SIGTERM)
-    except ProcessLookupError:
-        pass
+    os.kill(pid, signal.SIGTERM)
+print(sorted(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids)[0])
 """
 
 MANY_FORKS = """
-import os, signal
+import os, signal, time
 block = bytearray(b"x") * (40 << 20)
 pids = []
 for _ in range(12):
@@ -54,7 +51,6 @@ for _ in range(12):
     if pid == 0:
         signal.pause()
     pids.append(pid)
-import time
 time.sleep(1.2)
 for pid in pids:
     os.kill(pid, signal.SIGTERM)
@@ -63,13 +59,19 @@ print([os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids] == [-15
 
 LEFT_BEHIND = """
 import os, mmap, signal
-if os.fork() == 0:
+left = os.fork()
+if left == 0:
     os.setsid()
     held = mmap.mmap(-1, 160 << 20)
     for at in range(0, len(held), 4096):
         held[at] = 1
-    open("/workspace/eaten", "w").close()
     signal.pause()
+"""
+
+
+HOW_IT_ENDED = """
+import os
+print(os.waitstatus_to_exitcode(os.waitpid(left, 0)[1]))
 """
 
 
@@ -113,13 +115,11 @@ async def test_what_is_too_much_is_ended_and_told() -> None:
 
 @pytest.mark.jail
 @needs_bwrap
-async def test_what_is_left_behind_is_ended_and_concerns_no_later_execution() -> None:
+async def test_what_is_left_behind_is_ended_too() -> None:
     async with open_world(keeper()) as world:
         await world.run("a", LEFT_BEHIND)
-        wait = "import os, time\nwhile True:\n    pids = [p for p in os.listdir('/proc') if p.isdigit()]\n"
-        wait += "    if len(pids) <= 2: break\n    time.sleep(0.05)\n"
-        result = await world.run("a", wait)
-        assert result.outcome.exit_code == 0
+        result = await world.run("a", HOW_IT_ENDED)
+        assert result.outcome.stdout == "-9\n"
 
 
 class Counting(Confinement):
@@ -135,7 +135,7 @@ class Counting(Confinement):
 
 def counting(watchdog: Watchdog) -> Counting:
     return Counting(
-        FakeJail(1),
+        FakeJail(1, spec()),
         program_bytes=1,
         processes=1,
         enforcement=EACH_PROCESS,

@@ -49,11 +49,11 @@ def tree_of(root: int, proc: str = "/proc") -> list[int]:
 
 
 def roughly(pids: Iterable[int], proc: str = "/proc") -> list[Eater]:
-    """The most that each can have; those that are gone are left out."""
+    """The most that each can have; those that are gone are left out, reaped or not."""
     found: list[Eater] = []
     for pid in pids:
         table = _kilobytes(f"{proc}/{pid}/status", (b"RssAnon:", b"RssShmem:", b"VmSwap:"))
-        if table is not None:
+        if table:
             found.append(Eater(pid=pid, memory_bytes=sum(table.values())))
     return found
 
