@@ -21,6 +21,7 @@ def session_row(**changes: Any) -> dict[str, Any]:
         "memory_bytes": 12 * 1024 * 1024,
         "cpu_s": 0.25,
         "pid": 4242,
+        "limited_by": "cgroup",
     }
     return row | changes
 
@@ -80,6 +81,12 @@ def status(**changes: Any) -> dict[str, Any]:
         "clients": 1,
         "socket": "/run/user/1000/nsm/control.sock",
         "jail": {"kind": "bubblewrap", "uid": 1000, "note": ""},
+        "limits": {
+            "memory": "watchdog",
+            "processes": "rlimit",
+            "cpu": "none",
+            "why": "cgroup v2 is not mounted",
+        },
     }
     return answer | changes
 

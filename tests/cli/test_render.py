@@ -98,7 +98,7 @@ def test_the_table_of_sessions_is_aligned() -> None:
     expected = """\
 ID        NAME  ENV     CLIENT       PROJECT     STATE      AGE  IDLE  RUNS    MEMORY    CPU  LIMITS
 5d6056b4  a     python  nsm          ~/code/nsm  idle     3m12s    2s     3  12.0 MiB  0.25s  cgroup
-0a        -     bash    claude-code  -           running     5s    0s  1204         -      -  -"""
+0a        -     bash    claude-code  -           running     5s    0s  1204         -      -  cgroup"""
     assert table == expected
     assert render.sessions([], "/home/u") == "No sessions."
 
@@ -229,10 +229,11 @@ def test_status() -> None:
         "clients     1",
         "jails       bubblewrap as user 7",
         "            since root is\\nno jailer",
+        "limits      memory by watchdog, processes by rlimit, cpu by none",
+        "            cgroup v2 is not mounted",
     ]
-    assert render.status(Status.from_wire(samples.status(jail={"kind": "x"}))).endswith(
-        "jails       x"
-    )
+    older = samples.status(jail={"kind": "x"}, limits=None)
+    assert render.status(Status.from_wire(older)).endswith("jails       x")
 
 
 def test_killed() -> None:

@@ -40,10 +40,10 @@ ALL: list[tuple[Take, dict[str, Any], set[str]]] = [
     (
         SessionRow.from_wire,
         samples.session_row(),
-        {"name", "project", "memory_bytes", "cpu_s"},
+        {"name", "project", "memory_bytes", "cpu_s", "limited_by"},
     ),
     (EnvironmentRow.from_wire, samples.environment_row(), {"problem", "cold_start", "only_for"}),
-    (Status.from_wire, samples.status(), set()),
+    (Status.from_wire, samples.status(), {"limits"}),
     (KillReport.from_wire, KILL_REPORT, set()),
 ]
 
