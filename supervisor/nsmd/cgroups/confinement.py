@@ -226,18 +226,25 @@ class Confinement:
         if killed and not self.runs:
             log.info("%d processes that %r had left behind were killed", killed, self)
         elif killed:
-            went = "a process was killed" if killed == 1 else f"{killed} processes were killed"
-            self._events.append(
-                LimitEvent(
-                    kind="memory",
-                    limit=self.program_bytes,
-                    enforced_by="watchdog",
-                    what=went,
-                    peak_bytes=look.memory_bytes,
-                    times=killed,
-                )
-            )
+            self._note_killed(killed, look.memory_bytes)
         return self.runs or look.processes > AT_REST
+
+    def _note_killed(self, killed: int, has_bytes: int) -> None:
+        """Put what several looks have ended into one event."""
+        earlier = [event for event in self._events if event.enforced_by == "watchdog"]
+        killed += sum(event.times for event in earlier)
+        peaks = [event.peak_bytes or 0 for event in earlier]
+        self._events = [event for event in self._events if event not in earlier]
+        self._events.append(
+            LimitEvent(
+                kind="memory",
+                limit=self.program_bytes,
+                enforced_by="watchdog",
+                what="a process was killed" if killed == 1 else f"{killed} processes were killed",
+                peak_bytes=max([has_bytes, *peaks]),
+                times=killed,
+            )
+        )
 
     def _kill(self, pid: int) -> bool:
         """Whether a process of this session was killed.
