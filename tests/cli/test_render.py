@@ -91,6 +91,7 @@ def test_the_table_of_sessions_is_aligned() -> None:
                 "executions": 1204,
                 "memory_bytes": None,
                 "cpu_s": None,
+                "limited_by": None,
             },
         ),
         "/home/u",
@@ -98,8 +99,9 @@ def test_the_table_of_sessions_is_aligned() -> None:
     expected = """\
 ID        NAME  ENV     CLIENT       PROJECT     STATE      AGE  IDLE  RUNS    MEMORY    CPU  LIMITS
 5d6056b4  a     python  nsm          ~/code/nsm  idle     3m12s    2s     3  12.0 MiB  0.25s  cgroup
-0a        -     bash    claude-code  -           running     5s    0s  1204         -      -  cgroup"""
-    assert table == expected
+0a        -     bash    claude-code  -           running     5s    0s  1204         -      -  -
+"""
+    assert f"{table}\n" == expected
     assert render.sessions([], "/home/u") == "No sessions."
 
 
