@@ -773,8 +773,12 @@ def apply_limits(limits: Mapping[str, int], pid: int = 0) -> None:
     # 0 would keep the kernel from writing core files, but not from running the host's program for
     # crashes (core(5)); 1 does both. The host's user may be allowed more than his share of the
     # processors, as users of audio programs are: code is not.
-    none = {resource.RLIMIT_CORE: 1, resource.RLIMIT_RTPRIO: 0, resource.RLIMIT_NICE: 0}
-    for kind, value in {**wanted, **none}.items():
+    for all_have in (
+        {resource.RLIMIT_CORE: 1, resource.RLIMIT_RTPRIO: 0, resource.RLIMIT_NICE: 0},
+        {resource.RLIMIT_MEMLOCK: 64 * 1024, resource.RLIMIT_SIGPENDING: 1024},
+    ):
+        wanted.update(all_have)
+    for kind, value in wanted.items():
         hard = resource.prlimit(pid, kind)[1]
         limit = value if hard == resource.RLIM_INFINITY else min(value, hard)
         resource.prlimit(pid, kind, (limit, limit))

@@ -138,7 +138,7 @@ var verdict = (broken) => console.log(broken ? 'BROKEN: ' + broken : 'HELD');
 """
 
 _BASH = """\
-SECRET={secret} TCP_PORT={port} PROJECT={project} SOCKET={socket}
+SECRET={secret} TCP_PORT={port} PROJECT={project} SOCKET={socket} ABSTRACT={abstract}
 verdict() {{ if [ -n "$1" ]; then echo "BROKEN: $1"; else echo HELD; fi; }}
 not_here() {{ echo "NOT HERE: $1"; }}
 """
@@ -164,6 +164,7 @@ def program_of(probe: Probe, stage: Stage, store: str = "") -> str:
                 port=stage.tcp_port,
                 project=stage.project.path,
                 socket=stage.socket_path,
+                abstract=stage.abstract_name,
             )
     if probe.interpreter == "python":
         # In a namespace that is gone afterwards, and with it the files and sockets in it.

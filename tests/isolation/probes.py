@@ -5,7 +5,17 @@ from __future__ import annotations
 import platform
 from collections.abc import Sequence
 
-from isolation import probes_calls, probes_files, probes_privileges, probes_processes
+from isolation import (
+    probes_calls,
+    probes_files,
+    probes_kernel,
+    probes_namespaces,
+    probes_network,
+    probes_pretended,
+    probes_privileges,
+    probes_processes,
+    probes_resources,
+)
 from isolation.probe import GROUPS, Group, Kind, Probe
 from nsmd.jail.seccomp import filter_program
 
@@ -13,7 +23,12 @@ ALL = (
     *probes_files.PROBES,
     *probes_processes.PROBES,
     *probes_privileges.PROBES,
+    *probes_network.PROBES,
+    *probes_namespaces.PROBES,
     *probes_calls.PROBES,
+    *probes_kernel.PROBES,
+    *probes_pretended.PROBES,
+    *probes_resources.PROBES,
 )
 
 PROBES = tuple(

@@ -3,41 +3,24 @@
 from __future__ import annotations
 
 from isolation.probe import Probe
-from isolation.stage import Stage
 from isolation.weaken import (
     KEEPS_PRIVILEGES,
     MORE_NAMESPACES,
     NO_FILTER,
-    ONE_NETWORK,
-    POWERFUL,
+    NO_NETWORK_NAMESPACE,
     ROOT_OF_ITS_NAMESPACES,
-    Arguments,
+    STRONG,
+    STRONG_FORK,
     Weakness,
-    both,
+    as_root_of_its_namespace,
     with_more,
     with_mount,
     without,
 )
 
-
-def _as_root_of_its_namespace(words: Arguments, _: Stage) -> Arguments:
-    return ["0" if word == "1000" else word for word in words]
-
-
-_POWERFUL = both(
-    without("--disable-userns", "--cap-drop", "--seccomp"),
-    # With another user bwrap makes a second user namespace, which owns none of the others.
-    _as_root_of_its_namespace,
-    lambda words, _: [*words[:-2], "--cap-add", "ALL", *words[-2:]],
-)
-"""Every capability over the jail's own namespaces, and over nothing of the host's."""
-
-_STRONG = Weakness(arguments=_POWERFUL)
-_STRONG_FORK = Weakness(template=POWERFUL)
 _HOST_DIRECTORY = Weakness(
     arguments=with_more(lambda stage: ["--ro-bind", stage.directory, stage.directory])
 )
-_NO_NETWORK_NAMESPACE = Weakness(arguments=without("--unshare-net"), template=ONE_NETWORK)
 
 PROBES = (
     Probe(
@@ -94,8 +77,8 @@ entered = [kind for kind in kinds if child(
     lambda: libc.setns(os.open(f"/proc/self/ns/{kind}", os.O_RDONLY), 0))]
 verdict(made + entered)
 """,
-        weakness=_STRONG,
-        fork_weakness=_STRONG_FORK,
+        weakness=STRONG,
+        fork_weakness=STRONG_FORK,
     ),
     Probe(
         name="mounts",
@@ -125,8 +108,9 @@ def works(way):
     return os.waitpid(pid, 0)[1] == 0
 verdict([name for name, way in ways.items() if works(way)])
 """,
-        weakness=_STRONG,
-        fork_weakness=_STRONG_FORK,
+        spoils=True,
+        weakness=STRONG,
+        fork_weakness=STRONG_FORK,
     ),
     Probe(
         name="own-namespaces",
@@ -136,7 +120,7 @@ verdict([name for name, way in ways.items() if works(way)])
 verdict([name for name, link in STAGE["namespaces"].items()
          if os.readlink(f"/proc/self/ns/{name}") == link])
 """,
-        weakness=_NO_NETWORK_NAMESPACE,
+        weakness=NO_NETWORK_NAMESPACE,
     ),
     Probe(
         name="host-name",
@@ -164,7 +148,7 @@ with open("/proc/self/status") as file:
     sets = [line.split() for line in file if line.startswith("Cap")]
 verdict([name for name, bits in sets if int(bits, 16)])
 """,
-        weakness=_STRONG,
+        weakness=STRONG,
         fork_weakness=Weakness(template=KEEPS_PRIVILEGES),
     ),
     Probe(
@@ -206,7 +190,7 @@ ways = {"setuid": lambda: os.setuid(0), "setgid": lambda: os.setgid(0),
 broken = [name for name, way in ways.items() if child(way)]
 verdict(broken + [f"uid {id}" for id in (os.getuid(), os.getgid()) if id == 0])
 """,
-        weakness=Weakness(arguments=_as_root_of_its_namespace),
+        weakness=Weakness(arguments=as_root_of_its_namespace),
         fork_weakness=Weakness(template=ROOT_OF_ITS_NAMESPACES),
     ),
     Probe(
@@ -245,7 +229,7 @@ def connect(family, address):
 places = [("127.0.0.1", STAGE["tcp_port"]), ("localhost", STAGE["tcp_port"])]
 verdict([place for place in places if attempt(connect, socket.AF_INET, place)])
 """,
-        weakness=_NO_NETWORK_NAMESPACE,
+        weakness=NO_NETWORK_NAMESPACE,
     ),
     Probe(
         name="host-loopback-from-bash",
@@ -257,7 +241,7 @@ port=$(printf '%d' "$TCP_PORT"); found=
 if (exec 9<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null; then found="connected to $port"; fi
 verdict "$found"
 """,
-        weakness=_NO_NETWORK_NAMESPACE,
+        weakness=NO_NETWORK_NAMESPACE,
     ),
     Probe(
         name="abstract-sockets",
@@ -271,7 +255,7 @@ def connect():
         return True
 verdict(attempt(connect) and "connected")
 """,
-        weakness=_NO_NETWORK_NAMESPACE,
+        weakness=NO_NETWORK_NAMESPACE,
     ),
     Probe(
         name="path-sockets",
@@ -298,7 +282,7 @@ with open("/proc/net/tcp") as file:
     listeners = file.read().splitlines()[1:]
 verdict([name for name in names if name != "lo"] + listeners)
 """,
-        weakness=_NO_NETWORK_NAMESPACE,
+        weakness=NO_NETWORK_NAMESPACE,
     ),
     Probe(
         name="raw-sockets",
@@ -309,7 +293,7 @@ kinds = {"packet": (socket.AF_PACKET, socket.SOCK_RAW), "raw": (socket.AF_INET, 
 verdict([name for name, (family, kind) in kinds.items()
          if attempt(socket.socket, family, kind, 1)])
 """,
-        weakness=_STRONG,
-        fork_weakness=_STRONG_FORK,
+        weakness=STRONG,
+        fork_weakness=STRONG_FORK,
     ),
 )

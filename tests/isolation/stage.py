@@ -28,7 +28,7 @@ class Stage:
         directory: a host directory that no jail is to show; `secret` lies in it.
         status: a file that looks like the status of a process that may gain privileges.
         project: shown at /project; the jails' user may write to it, on the host.
-        socket_path, abstract_name, tcp_port: of listeners on the host.
+        socket_path, abstract_name, tcp_port, udp_port: of listeners on the host.
         host_pid: a process whose arguments hold the canary.
         key: description of a key that the jails' user has in the kernel; empty where it has none.
     """
@@ -40,6 +40,7 @@ class Stage:
     socket_path: str
     abstract_name: str
     tcp_port: int
+    udp_port: int
     host_pid: int
     key: str
 
@@ -114,6 +115,9 @@ def open_stage() -> Generator[Stage, None, None]:
         project.chmod(0o777)
         (project / "data").chmod(0o666)
         tcp = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+        udp = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+        udp.bind(("127.0.0.1", 0))
+        (outside / "resolv.conf").write_text("nameserver 192.0.2.53\n")
         path_socket = stack.enter_context(socket.socket(socket.AF_UNIX))
         path_socket.bind(str(outside / "socket"))
         path_socket.listen()
@@ -137,6 +141,7 @@ def open_stage() -> Generator[Stage, None, None]:
             socket_path=str(outside / "socket"),
             abstract_name=abstract_name,
             tcp_port=tcp.getsockname()[1],
+            udp_port=udp.getsockname()[1],
             host_pid=process.pid,
             key=stack.enter_context(_open_key(outside.name)),
         )

@@ -8,6 +8,7 @@ user, so that a probe that succeeds there reaches nothing but what the stage put
 from __future__ import annotations
 
 import dataclasses
+import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -29,6 +30,7 @@ class Weakness:
         agent: makes of the agent's program one without it.
         template: runs in the template's program before its `main`, with its names in `space`.
         inherits: a host path of which bwrap inherits a descriptor.
+        system_calls: makes of the filter of system calls one without it.
     """
 
     arguments: Callable[[Arguments, Stage], Arguments] = lambda words, _: words
@@ -37,6 +39,7 @@ class Weakness:
     agent: Callable[[bytes], bytes] | None = None
     template: str = ""
     inherits: Callable[[Stage], str] | None = None
+    system_calls: Callable[[bytes], bytes] | None = None
 
 
 NO_FILTER = """
@@ -130,6 +133,42 @@ def both(
     return change
 
 
+def pretending(*numbers: int) -> Callable[[bytes], bytes]:
+    """A filter by which system calls succeed that do nothing.
+
+    For what no kernel lets an unprivileged process do, and what no test should do: to set the
+    clock, to load a module.
+    """
+    load, jump_if_equal, ret, errno_of = 0x20, 0x15, 0x06, 0x00050000
+    last = len(numbers) - 1
+    lines = [
+        struct.pack("<HBBI", load, 0, 0, 0),
+        # On to the verdict, or past it after the last one.
+        *(
+            struct.pack("<HBBI", jump_if_equal, last - place, int(place == last), number)
+            for place, number in enumerate(numbers)
+        ),
+        struct.pack("<HBBI", ret, 0, 0, errno_of),
+    ]
+    return lambda program: b"".join([*lines, program])
+
+
+def as_root_of_its_namespace(words: Arguments, _: Stage) -> Arguments:
+    """User 0 of a user namespace that owns all the others."""
+    return ["0" if word == "1000" else word for word in words]
+
+
+_POWERFUL = both(
+    without("--disable-userns", "--cap-drop", "--seccomp"),
+    # With another user bwrap makes a second user namespace, which owns none of the others.
+    as_root_of_its_namespace,
+    lambda words, _: [*words[:-2], "--cap-add", "ALL", *words[-2:]],
+)
+
+STRONG = Weakness(arguments=_POWERFUL)
+STRONG_FORK = Weakness(template=POWERFUL)
+"""Every capability over the jail's own namespaces, and over nothing of the host's."""
+NO_NETWORK_NAMESPACE = Weakness(arguments=without("--unshare-net"), template=ONE_NETWORK)
 UNFILTERED = Weakness(arguments=without("--seccomp"))
 UNFILTERED_FORK = Weakness(template=NO_FILTER)
 """Weaknesses that several modules of probes share."""

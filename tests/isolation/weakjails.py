@@ -52,6 +52,9 @@ class WeakLauncher(BwrapLauncher):
         super().__init__(BWRAP, DEFAULT_JAIL_UID, agent_source=agent)
         if weakness.template:
             self._template_code = _Patched(weakness.template)
+        if weakness.system_calls is not None:
+            assert self.system_calls is not None
+            self.system_calls = weakness.system_calls(self.system_calls)
         self._weakness = weakness
         self._stage = stage
 
