@@ -38,6 +38,7 @@ def a_result(
     waited_s: float = 0.0,
     timeout_s: float = 30.0,
     clamped_from_s: float | None = None,
+    notes: tuple[str, ...] = (),
 ) -> RunResult:
     """A result with every field that a test does not care about."""
     return RunResult(
@@ -51,6 +52,7 @@ def a_result(
         waited_s=waited_s,
         timeout_s=timeout_s,
         clamped_from_s=clamped_from_s,
+        notes=notes,
     )
 
 

@@ -45,6 +45,7 @@ def run_result(**changes: Any) -> dict[str, Any]:
         "waited_s": 0.0,
         "timeout_s": 30.0,
         "clamped_from_s": None,
+        "notes": [],
     }
     return result | changes
 

@@ -8,6 +8,7 @@ config               reads and explains `config.toml`
 flakes               references to what Nix builds
 policy               what one session may see, change, reach and use
 locales              the user's language and time zone, for jails
+denials/             which rule of it stopped code, in one line
 limits               what is checked of a request first
 pending              calls of an environment that is being made wait
 poolpolicy           how many sessions should be kept ready: a pure function

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from nsm.wire.errors import NsmError
+from nsmd.denials import Circumstances, explain, looks_suspicious
 from nsmd.values import LimitEvent, Outcome, Output, OutputSink, RunRequest, RunResult
 
 if TYPE_CHECKING:
@@ -66,6 +67,7 @@ class Execution:
         self._on_finished = on_finished
         self._submitted_s = trio.current_time()
         self._sent_s: float | None = None
+        self._decided = 0  # about its session's network when it was sent
         self._queued_behind = False
         self._tell: Callable[[RunResult | NsmError], None] | None = None
         self._finished: trio.Event | None = None  # made for who waits
@@ -151,6 +153,7 @@ class Execution:
     def note_sent(self) -> None:
         """It goes to the agent now."""
         self._sent_s = trio.current_time()
+        self._decided = self.session.network.made
 
     def emit(self, output: Output) -> None:
         """Hand a piece of output to whoever asked for it."""
@@ -188,7 +191,22 @@ class Execution:
             timeout_s=self.origin.timeout_s,
             clamped_from_s=self.origin.clamped_from_s,
             limit_events=self.limit_events,
+            notes=self._notes(outcome),
         )
+
+    def _notes(self, outcome: Outcome) -> tuple[str, ...]:
+        policy, network = self.session.policy, self.session.network
+        decided = network.made != self._decided
+        if policy is None or not (decided or self.limit_events or looks_suspicious(outcome)):
+            return ()
+        circumstances = Circumstances(
+            code=self.request.code,
+            project=self.session.spec.project,
+            network=network.rule,
+            refused=[f"{d.host}:{d.port}" for d in network.refused_since(self._decided) if d.host],
+            keeps_state=not self.origin.one_shot,
+        )
+        return explain(policy, outcome, self.limit_events, circumstances)
 
 
 def out_of_time(reason: str) -> Outcome:

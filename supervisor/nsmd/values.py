@@ -449,6 +449,7 @@ class RunResult:
         timeout_s: the limit that held, seconds.
         clamped_from_s: the limit that was asked for when it was larger; else None.
         limit_events: limits of the session that were reached meanwhile.
+        notes: which rules of the jail stopped the code, for models and people; mostly none.
     """
 
     outcome: Outcome
@@ -462,6 +463,7 @@ class RunResult:
     timeout_s: float
     clamped_from_s: float | None
     limit_events: tuple[LimitEvent, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

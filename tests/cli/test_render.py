@@ -283,6 +283,7 @@ TRUNCATED = {"stdout": {"omitted_bytes": 123456, "file": "/workspace/.nsm/1.out"
             "121 KiB of stdout left out; with a session (-s NAME) all of it is kept in a file",
         ),
         ({"left_out": {"stderr": 5}}, "5 bytes of stderr left out"),
+        ({"notes": ["policy: network is off"]}, "policy: network is off"),
         ({"interpreter_restarted": True, "restart_reason": "\x1b[2J"}, "restarted (\\x1b[2J)"),
     ],
 )

@@ -73,6 +73,20 @@ GOLDEN: list[tuple[str, RunResult, str, bool]] = [
         False,
     ),
     (
+        "stopped by a rule of the jail",
+        a_result(
+            Outcome(stdout="", stderr="err\n", exit_code=1), notes=("policy: network is off",)
+        ),
+        "--- stderr ---\nerr\n[exit code 1]\n[policy: network is off]",
+        True,
+    ),
+    (
+        "stopped by a rule, whereupon it went on",
+        a_result(Outcome(stdout="ok\n", stderr="", exit_code=0), notes=("policy: a\x1b\n]b",)),
+        "ok\n[policy: a ]b]",
+        False,
+    ),
+    (
         "an interpreter that ends with its one-shot is no news",
         ran(exit_code=3, interpreter_restarted=True, restart_reason="bash exited."),
         "[exit code 3]",

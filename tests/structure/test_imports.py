@@ -34,6 +34,7 @@ FLOORS = (
         "proxyvariables",
         "policy",
         "locales",
+        "denials",
     ),
     ("catalog",),
     ("interpreters", "environments", "project", "artifacts"),

@@ -36,7 +36,7 @@ KILL_REPORT: dict[str, Any] = {
 Take: TypeAlias = "Callable[[Mapping[str, Any]], Any]"
 
 ALL: list[tuple[Take, dict[str, Any], set[str]]] = [
-    (RunResult.from_wire, samples.run_result(), {"clamped_from_s"}),
+    (RunResult.from_wire, samples.run_result(), {"clamped_from_s", "notes"}),
     (
         SessionRow.from_wire,
         samples.session_row(),
@@ -56,6 +56,7 @@ def test_a_run_result() -> None:
             displays=[{"text/plain": "1"}],
             timeout_s=5,
             clamped_from_s=60.0,
+            notes=["policy: network is off"],
         )
     )
     assert result.stdout == "hi"
@@ -63,6 +64,7 @@ def test_a_run_result() -> None:
     assert result.displays == ({"text/plain": "1"},)
     assert result.session.name == "a"
     assert (result.timeout_s, result.clamped_from_s) == (5, 60.0)
+    assert result.notes == ("policy: network is off",)
 
 
 def test_a_session_row_has_the_fields_of_the_wire_in_their_order() -> None:

@@ -331,6 +331,7 @@ def run_notes(result: RunResult, *, fresh_name: bool, left_out: dict[str, int]) 
     if result.interpreter_restarted and session.name is not None:
         reason = f" ({result.restart_reason})" if result.restart_reason else ""
         notes.append(f"the interpreter was restarted{reason}; its variables were lost")
+    notes += result.notes
     return [visible_lines(text) for text in notes]
 
 

@@ -54,6 +54,7 @@ class RunResult(NamedTuple):
         waited_s: time spent waiting for other executions of the session.
         timeout_s: the limit that held.
         clamped_from_s: the limit that was asked for, where it was more than allowed; else None.
+        notes: which rules of the jail stopped the code and what is allowed; mostly none.
     """
 
     execution_id: str
@@ -72,6 +73,7 @@ class RunResult(NamedTuple):
     waited_s: float
     timeout_s: float
     clamped_from_s: float | None
+    notes: tuple[str, ...]
 
     @classmethod
     def from_wire(cls, wire: Mapping[str, Any]) -> Self:
@@ -100,6 +102,7 @@ class RunResult(NamedTuple):
             waited_s=run.number("waited_s"),
             timeout_s=run.number("timeout_s"),
             clamped_from_s=run.optional("clamped_from_s", run.number),
+            notes=run.optional("notes", run.texts) or (),
         )
 
 

@@ -162,4 +162,5 @@ def result_to_wire(result: RunResult) -> dict[str, Any]:
         "waited_s": result.waited_s,
         "timeout_s": result.timeout_s,
         "clamped_from_s": result.clamped_from_s,
+        "notes": list(result.notes),
     }

@@ -31,6 +31,9 @@ the model nothing else where that is present."""
 _MAX_ERROR_CHARS = 8000
 """Of an error's text, which may quote what bubblewrap or a build said."""
 
+MAX_NOTE_CHARS = 600
+"""Of what is said about a rule of the jail; such notes are made short."""
+
 _STDERR_HEADING = "--- stderr ---\n"
 
 _MAX_ESCAPED_BYTES = 6
@@ -72,6 +75,7 @@ def render_result(
     body, omitted = _body(outcome, shown.text, max_chars)
     notes = _session_notes(result, name_chosen) + _image_notes(result, shown.omitted_images)
     notes += _outcome_notes(result, omitted)
+    notes += [one_line(note, MAX_NOTE_CHARS) for note in result.notes]
     if not body and not outcome.exit_code:
         body = "(no output)\n"
     if body and notes and not body.endswith("\n"):

@@ -1,0 +1,84 @@
+"""What a text gives away about the rule that stopped a program."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from ipaddress import ip_address
+from typing import Literal
+
+Kind = Literal[
+    "read-only",
+    "unreachable",
+    "socket",
+    "memory",
+    "array",
+    "threads",
+    "processes",
+    "descriptors",
+    "full",
+    "hidden",
+    "privilege",
+]
+"""What a program could not do: change a file; reach a host; make a socket of that kind; get
+memory, of which an array of a program is a part; start a thread, or a process; open a file;
+write more; see a file of the host; be root, mount or make namespaces."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """
+    Attributes:
+        subject: the path or host, as far as the text has one.
+    """
+
+    kind: Kind
+    subject: str = ""
+
+
+_LOCAL_NAMES = ("localhost", "nsm", "ip6-localhost", "localhost.localdomain")
+_LOCAL_ENDS = (".localhost", ".invalid")
+"""RFC 6761: the first is always this machine, the second never anything."""
+
+
+def is_elsewhere(host: str) -> bool:
+    """Whether a host name or address is one that only a network leads to."""
+    host = host.strip("[]").rstrip(".").lower()
+    if not host or host in _LOCAL_NAMES or host.endswith(_LOCAL_ENDS):
+        return False
+    try:
+        address = ip_address(host)
+    except ValueError:
+        return True
+    return not (address.is_loopback or address.is_unspecified)
+
+
+_ADDRESS = r"\d{1,3}(?:\.\d{1,3}){3}|\[?[0-9a-f]{0,4}:[0-9a-f:]*:[0-9a-f.:]*\]?"
+_NAME = r"(?:[a-z0-9_-]+\.)+[a-z][a-z0-9-]*"
+_HOSTS = re.compile(
+    rf"(?<![\w.:/@-])(?:\w+://|git@)?({_ADDRESS}|localhost|{_NAME})(?![\w-])", re.IGNORECASE
+)
+_NO_HOSTS = re.compile(
+    r"^(?:socket\.|urllib|requests\.|http\.|[\w.]*\.(?:py|js|c|so|error|Error)$)"
+)
+
+
+def hosts_in(text: str) -> list[str]:
+    """What looks like host names and addresses in a line."""
+    return [host for host in _HOSTS.findall(text) if not _NO_HOSTS.match(host)]
+
+
+_QUOTES = "'\"\u2018\u2019\u201c\u201d`"
+"""The straight ones and those of GNU's programs."""
+
+_QUOTED = re.compile(rf"[{_QUOTES}]([^{_QUOTES}]+)[{_QUOTES}]")
+_BARE_PATH = re.compile(rf"(?<![\w/.])(/[^\s:,;()\[\]{_QUOTES}]+)")
+
+
+def path_in(text: str) -> str:
+    """The last absolute path that a message names; else what it quotes last; else nothing."""
+    quoted: list[str] = _QUOTED.findall(text)
+    absolute: list[str] = [path for path in quoted if path.startswith("/")] or _BARE_PATH.findall(
+        text
+    )
+    return (absolute or quoted or [""])[-1]

@@ -1,0 +1,235 @@
+"""What programs say when they fail, a line at a time: `PROGRAM: WHAT: WHY`, and Node's errors.
+
+The words of strerror(3) count only at the end of a line and after what could not be done, since
+that is how programs say them; the same words within a sentence are somebody's prose.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from nsmd.denials.evidence import Evidence, Kind, hosts_in, is_elsewhere, path_in
+
+MAX_LINE_CHARS = 1000
+"""Of a line that is looked at. Messages are shorter, and it bounds the time that patterns take."""
+
+WORDS: tuple[tuple[Kind, tuple[str, ...]], ...] = (
+    ("read-only", ("read-only file system",)),
+    ("full", ("no space left on device", "disk quota exceeded")),
+    (
+        "unreachable",
+        (
+            "network is unreachable",
+            "name or service not known",
+            "temporary failure in name resolution",
+            "no address associated with hostname",
+            "no such host",
+        ),
+    ),
+    ("memory", ("cannot allocate memory", "memory exhausted")),
+    ("descriptors", ("too many open files",)),
+)
+"""At the end of a line, in any spelling of case."""
+
+_KIND_OF = {words: kind for kind, all_words in WORDS for words in all_words}
+
+_END = re.compile(
+    r"(?:^|[:=,>\]\)] ?|\[|\()(?P<words>"
+    + "|".join(re.escape(words) for words in _KIND_OF)
+    # Each of these begins with another character: there is one way to read a line only.
+    + r")(?:[.!,;'\")\]>}]|: /[^\s:]*| \([^()]*\)| \[[^\[\]]*\])*$",
+    re.IGNORECASE,
+)
+
+
+TRIGGERS = (
+    "nly file system",
+    "o space left",
+    "uota exceeded",
+    "unreachable",
+    "UNREACH",
+    "service not known",
+    "name resolution",
+    "ddress associated",
+    "such host",
+    "resolv",
+    "UnknownHost",
+    "translate host",
+    "ENOTFOUND",
+    "EAI_AGAIN",
+    "ECONNREFUSED",
+    "onnect to",
+    "no servers could",
+    "lookup address",
+    "ENOSPC",
+    "EMFILE",
+    "ENOMEM",
+    "EAGAIN",
+    "emporarily unavailable",
+    "annot fork",
+    "new thread",
+    "ut of memory",
+    "OOM",
+    "llocat",
+    "emory exhausted",
+    "bad_alloc",
+    "oo many open",
+    "ot permitted",
+    "namespace",
+    "superuser",
+    "ermission denied",
+    "sudo:",
+    "are you root",
+    "o such file",
+)
+"""A line without any of them says nothing that is looked for: most lines are passed over so."""
+
+
+class _Phrase(NamedTuple):
+    """A message that says something else than strerror(3) does."""
+
+    kind: Kind
+    pattern: re.Pattern[str]
+
+
+def _phrase(kind: Kind, pattern: str) -> _Phrase:
+    return _Phrase(kind, re.compile(pattern))
+
+
+_FORK = r"[:(] ?(?:v?fork(?:\(\))?|[Cc]an(?:not|'t) fork)\b"
+
+PHRASES = (
+    _phrase("unreachable", r"[Cc]ould(?: not|n't) resolve host(?:name)?:? (?P<host>[^\s,;']+)"),
+    _phrase("unreachable", r"Could not resolve '(?P<host>[\w-]+(?:\.[\w-]+)+)'"),
+    _phrase("unreachable", r"unable to resolve host address .(?P<host>[\w.-]+)"),
+    _phrase("unreachable", r"Temporary failure resolving '(?P<host>[^']+)'"),
+    _phrase("unreachable", r"Failed to resolve '(?P<host>[^']+)'"),
+    _phrase("unreachable", r"could not translate host name \"(?P<host>[^\"]+)\" to address"),
+    _phrase("unreachable", r"UnknownHostException: (?P<host>\S+)"),
+    _phrase("unreachable", r"getaddrinfo (?:ENOTFOUND|EAI_AGAIN) (?P<host>\S+)"),
+    _phrase("unreachable", r"(?:connect|send) ENETUNREACH (?P<host>\S+?)(?::\d+)?(?:\s|$)"),
+    _phrase("unreachable", r"query\w+ ECONNREFUSED (?P<host>\S+)"),
+    _phrase("unreachable", r"^curl: \(7\) Failed to connect to (?P<host>\S+) port \d+"),
+    _phrase("unreachable", r"^fatal: .*: Failed to connect to (?P<host>\S+) port \d+"),
+    _phrase("unreachable", r"^fatal: unable to connect to (?P<host>[^\s:]+):$"),
+    _phrase("unreachable", r"; (?:no servers could be reached)$"),
+    _phrase("unreachable", r"failed to lookup address information: (?:Name or|Temporary)"),
+    _phrase("unreachable", r"\[Errno -[235]\] (?:Name or service not known|Temporary failure in)"),
+    _phrase("unreachable", r"\[Errno 101\] Network is unreachable"),
+    _phrase("unreachable", r"^\s*Network is unreachable \(os error 101\)$"),
+    _phrase("read-only", r"^\s*Read-only file system \(os error 30\)$"),
+    _phrase("full", r"^\s*No space left on device \(os error 28\)$"),
+    _phrase("read-only", r"\bEROFS: read-only file system, \w+ '"),
+    _phrase("read-only", r"\[Errno 30\] Read-only file system: '"),
+    _phrase("full", r"\bENOSPC: no space left on device, (?!watch)\w+"),
+    _phrase("full", r"\[Errno 28\] No space left on device"),
+    _phrase("descriptors", r"\bEMFILE: too many open files, \w+|\bspawn \S+ EMFILE$"),
+    _phrase("descriptors", r"\[Errno 24\] Too many open files"),
+    _phrase("processes", r"\bspawn \S+ EAGAIN$|\bspawnSync \S+ EAGAIN$"),
+    _phrase("processes", _FORK + r".*: Resource temporarily unavailable$"),
+    _phrase("processes", r"^\S*: (?:\d+: )?Cannot fork$"),
+    _phrase("threads", r"^Uncaught Error: EAGAIN$"),
+    _phrase("threads", r"pthread_create\b.*(?:Resource temporarily unavailable|\bEAGAIN\b)"),
+    _phrase("threads", r"can't start new thread$"),
+    _phrase(
+        "memory",
+        r"^(?:FATAL ERROR|# Fatal javascript OOM)\b(?!.*heap limit).*(?:out of memory|OOM)",
+    ),
+    _phrase("memory", r"^# Fatal javascript OOM in (?!.*heap limit)"),
+    _phrase("memory", r"^  what\(\):  std::bad_alloc$"),
+    _phrase("memory", r"^Out of memory!$|^\S+: out of memory(?: allocating \d+ bytes.*)?$"),
+    _phrase("memory", r"^fatal error: runtime: (?:cannot allocate|out of) memory"),
+    _phrase("memory", r"^memory allocation of \d+ bytes failed$"),
+    _phrase("memory", r": x(?:re|m)alloc: cannot allocate \d+ bytes"),
+    _phrase(
+        "memory", r"^virtual memory exhausted: |^java\.lang\.OutOfMemoryError: unable to create"
+    ),
+    _phrase("memory", r"ENOMEM: not enough memory, \w+|\bspawn \S+ ENOMEM$"),
+    _phrase("array", r"^Uncaught RangeError: Array buffer allocation failed$"),
+    _phrase("privilege", r"^unshare: unshare failed: Operation not permitted$"),
+    _phrase(
+        "privilege", r"^bwrap: (?:No permissions to create new namespace|Creating new namespace)"
+    ),
+    _phrase(
+        "privilege",
+        r"^u?mount: .*(?:must be superuser to|Operation not permitted|permission denied)",
+    ),
+    _phrase(
+        "privilege",
+        r"^sudo: (?:effective uid is not 0|The \"no new privileges\" flag|.*must be owned)",
+    ),
+    _phrase("privilege", r"^E: .*are you root\?$|^\S+: cannot clone: Operation not permitted$"),
+)
+"""Searched in a line. A `host` that is no other machine's makes it no evidence."""
+
+_WRITING = re.compile(
+    r"^\S+: (?:\S+: )?(?:cannot (?:touch|remove|create|move|overwrite|rename|open output file)"
+    r"|cannot open '.*' for writing|failed to (?:open|create|remove|make)|setting times of"
+    r"|changing permissions of|cannot change permissions of|couldn't open (?:temporary )?file).*:"
+    r" Permission denied$"
+)
+"""Of a file of somebody else's the kernel says this before it looks at the mount."""
+
+_MISSING = re.compile(r"\bno such file or directory\b", re.IGNORECASE)
+
+_THROWN = re.compile(
+    r"^(?:Uncaught )?(?:\w+ \[cause\]: |\s*\[cause\]: )?\w*Error\b.*\bE[A-Z]{3,}\b"
+)
+_OWN_FRAME = re.compile(r"^\s+at (?:async )?(?:\S+ \()?<exec-\d+>")
+
+
+def evidence_in(lines: Sequence[str]) -> Iterator[Evidence]:
+    """What the lines of a text give away."""
+    for place, line in enumerate(lines):
+        if len(line) > MAX_LINE_CHARS or not any(words in line for words in TRIGGERS):
+            continue
+        if not _thrown_by_hand(line, lines[place + 1 : place + 2]):
+            yield from of_line(line.rstrip())
+
+
+def _thrown_by_hand(line: str, following: Sequence[str]) -> bool:
+    """Whether this is Node's report of an error that the code itself made.
+
+    Node's own come from its own modules, and so does the innermost frame of theirs.
+    """
+    return bool(following and _OWN_FRAME.match(following[0]) and _THROWN.match(line))
+
+
+def of_line(line: str) -> Iterator[Evidence]:
+    """What one line gives away."""
+    for kind, pattern in PHRASES:
+        found = pattern.search(line)
+        if found is not None:
+            yield from _checked(kind, line, found.groupdict().get("host"))
+            return
+    end = _END.search(line)
+    if end is not None and end.start() > 0:
+        yield from _checked(_KIND_OF[end["words"].lower()], line[: end.start() + 1], None)
+    elif _WRITING.match(line):
+        yield Evidence(kind="read-only", subject=path_in(line))
+    elif (missing := _MISSING.search(line)) is not None:
+        path = path_in(line[: missing.start()]) or path_in(line[missing.end() :])
+        if path.startswith("/"):
+            yield Evidence(kind="hidden", subject=path)
+
+
+def _checked(kind: Kind, line: str, host: str | None) -> Iterator[Evidence]:
+    if kind == "unreachable":
+        hosts = [host] if host is not None else hosts_in(line)
+        if all(is_elsewhere(each) for each in hosts):
+            yield Evidence(kind=kind, subject=hosts[0] if hosts else "")
+    elif kind == "full":
+        if "inotify" not in line and "/dev/full" not in line:
+            yield Evidence(kind=kind, subject=_what_of(line))
+    elif kind == "read-only":
+        yield Evidence(kind=kind, subject=_what_of(line))
+    else:
+        yield Evidence(kind=kind)
+
+
+def _what_of(line: str) -> str:
+    """The path in a message. The program's own, which begins some, is not meant."""
+    _, _, message = line.partition(": ")
+    return path_in(message or line)

@@ -1,0 +1,126 @@
+"""Which of an execution's texts count, and what they give away."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from nsmd.denials import lines, tracebacks
+from nsmd.denials.evidence import Evidence, Kind
+from nsmd.values import Outcome
+
+HEAD_CHARS = 4_000
+TAIL_CHARS = 20_000
+"""Of a text, what is looked at: what went wrong stands at its end, sometimes at its beginning."""
+
+CODE_CHARS = 100_000
+"""Of the code, likewise."""
+
+SUSPICIOUS = (
+    "ead-only file system",
+    "etwork is unreachable",
+    "ENETUNREACH",
+    "ame or service not known",
+    "ailure in name resolution",
+    "resolve host",
+    "ENOTFOUND",
+    "o space left on device",
+    "llocate memory",
+    "oo many open files",
+    "emporarily unavailable",
+    "MemoryError",
+)
+"""What a successful and silent program printed is looked at more closely if it has one of them."""
+
+_ERRORS_TO_STDOUT = re.compile(
+    r"2>&1|&>|\|&|\bexcept\b|\bcatch\b|stderr|\bSTDOUT\b|capture_output|getoutput|spawnSync|\bpopen\b"
+)
+"""Code that has errors printed like output. Of other code, output is what it says: a file that it
+shows, the lines that it found."""
+
+_WORDS: dict[Kind, tuple[str, ...]] = {
+    **dict(lines.WORDS),
+    "unreachable": (*dict(lines.WORDS)["unreachable"], "could not resolve host", "getaddrinfo e"),
+    "memory": (*dict(lines.WORDS)["memory"], "out of memory", "bad_alloc"),
+    "threads": ("can't start new thread", "resource temporarily unavailable"),
+    "processes": ("resource temporarily unavailable", "cannot fork"),
+    "privilege": ("operation not permitted", "must be superuser"),
+}
+"""Code that contains them may have printed them itself."""
+
+_OWN_LIMITS = re.compile(
+    r"\bulimit\b|\bp?r?setrlimit\b|\bprlimit\b|RLIMIT_|resourceLimits|--max-|-Xmx"
+)
+_LIMITED: frozenset[Kind] = frozenset(("memory", "array", "threads", "processes", "descriptors"))
+
+
+def evidence_of(outcome: Outcome, code: str) -> list[Evidence]:
+    """What the texts of an outcome give away, each once.
+
+    Args:
+        code: what was run.
+    """
+    code = code[:CODE_CHARS]
+    lowered = code.lower()
+    found: dict[Evidence, None] = {}
+    for text in _texts(outcome, code):
+        errors, others = tracebacks.cut_out(text)
+        for error in errors:
+            found.update(dict.fromkeys(tracebacks.evidence_of(error, code)))
+        found.update(dict.fromkeys(lines.evidence_in(others)))
+    return [one for one in found if _counts(one, outcome, code, lowered)]
+
+
+def looks_suspicious(outcome: Outcome) -> bool:
+    """Whether it is worth the while to look closer: not where all went well, silently."""
+    if outcome.exit_code or outcome.stderr or outcome.interpreter_restarted:
+        return True
+    if any(_plain(display) for display in outcome.displays):
+        return True
+    return _is_suspicious(_bounded(outcome.stdout))
+
+
+def _is_suspicious(text: str) -> bool:
+    return any(words in text for words in SUSPICIOUS)
+
+
+def _plain(display: Mapping[str, Any]) -> str:
+    """A displayed value's text, if there is something to it."""
+    text = display.get("text/plain")
+    if not isinstance(text, str):
+        return ""
+    text = _bounded(text)
+    return text if _is_suspicious(text) else ""
+
+
+def _texts(outcome: Outcome, code: str) -> Iterator[list[str]]:
+    """The texts that count, in lines."""
+    yield _bounded(outcome.stderr).splitlines()
+    if _ERRORS_TO_STDOUT.search(code):
+        # What a value of Python or Node contains is shown with its line ends escaped.
+        yield _bounded(outcome.stdout).replace("\\n", "\n").splitlines()
+        for display in outcome.displays:
+            yield _plain(display).replace("\\n", "\n").splitlines()
+    elif outcome.exit_code:
+        yield list(tracebacks.of_pytest(_bounded(outcome.stdout).splitlines()))
+
+
+def _bounded(text: str) -> str:
+    if len(text) <= HEAD_CHARS + TAIL_CHARS:
+        return text
+    return text[:HEAD_CHARS] + "\n" + text[-TAIL_CHARS:]
+
+
+def _counts(one: Evidence, outcome: Outcome, code: str, lowered: str) -> bool:
+    if any(words in lowered for words in _WORDS.get(one.kind, ())):
+        return False
+    match one.kind:
+        case "hidden":
+            return outcome.exit_code != 0  # programs that go on without a file say so, too
+        case "full":
+            return "/dev/full" not in code
+        case kind if kind in _LIMITED:
+            return not _OWN_LIMITS.search(code)
+        case _:
+            return True

@@ -1,0 +1,158 @@
+"""What Python says when it fails: tracebacks, each with the error and the line that raised it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from nsmd.denials import lines
+from nsmd.denials.evidence import Evidence, hosts_in, is_elsewhere
+
+_HEADER = "Traceback (most recent call last):"
+_FRAME = re.compile(r'^\s+File "(?P<file>[^"]*)", line \d+(?:, in (?P<function>.*))?$')
+_ERROR = re.compile(r"^(?P<name>[A-Za-z_][\w.]*)(?:: (?P<message>.*))?$")
+_ERRNO = re.compile(r"\[Errno (-?\d+)\] ([^:>)'\"]*)")
+_PATHS = re.compile(r"""(['"])((?:(?!\1).)+)\1""")
+_RAISES = re.compile(r"(?:^|[;:]\s*)raise\b")
+_LIBRARY = re.compile(r"/(?:lib|lib64)/python[\d.]+/|/(?:site|dist)-packages/|^<frozen ")
+_MOCKS = re.compile(r"/mock(?:\.py$|/)")
+_FORKS = re.compile(r"\bfork\w*\(|_fork_exec|posix_spawn|forkpty|spawnv_passfds")
+_WRITES = re.compile(
+    r"open\(.*['\"][rbt]?[wax]|['\"]r?b?\+|write_(?:text|bytes)|mkdir|makedirs|unlink|remove|rmdir"
+    r"|rename|replace|chmod|touch|truncate|symlink|link_to|utime"
+)
+_SOCKETS = re.compile(r"socket\.__init__\(|\bsocket\(|socketpair\(")
+
+_ABSOLUTE = re.compile(r"""['"](/[^'"\n]+)['"]""")
+_DATABASE_ERRORS = ("attempt to write a readonly database", "unable to open database file")
+
+_NAMES_NOT_FOUND = ("-2", "-3", "-5")
+"""EAI_NONAME, EAI_AGAIN, EAI_NODATA (getaddrinfo(3))."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traceback:
+    """One error. `file` and `source` are of the frame that raised it; empty where unknown."""
+
+    name: str
+    message: str
+    file: str
+    function: str
+    source: str
+
+    @property
+    def raised_by_hand(self) -> bool:
+        """Whether code raised it, rather than Python or its libraries."""
+        if _MOCKS.search(self.file):
+            return True
+        return not _LIBRARY.search(self.file) and _RAISES.search(self.source) is not None
+
+
+def cut_out(text: Sequence[str]) -> tuple[list[Traceback], list[str]]:
+    """The tracebacks in a text, and the other lines."""
+    found: list[Traceback] = []
+    others: list[str] = []
+    rest = iter(text)
+    for line in rest:
+        if line.strip() != _HEADER:
+            others.append(line)
+            continue
+        traceback = _one(rest, others)
+        if traceback is not None:
+            found.append(traceback)
+    return found, others
+
+
+def _one(rest: Iterator[str], others: list[str]) -> Traceback | None:
+    file = function = source = ""
+    for line in rest:
+        frame = _FRAME.match(line)
+        if frame is not None:
+            file, function, source = frame["file"], frame["function"] or "", ""
+            continue
+        if line.startswith(" "):
+            source = source or line.strip()
+            continue
+        error = _ERROR.match(line)
+        if error is None:
+            others.append(line)
+            return None
+        return Traceback(
+            name=error["name"].rpartition(".")[2],
+            message=error["message"] or "",
+            file=file,
+            function=function,
+            source=source,
+        )
+    return None
+
+
+def of_pytest(text: Sequence[str]) -> Iterator[str]:
+    """The errors of failed tests as pytest shows them, as tracebacks.
+
+    It writes them to standard output: the line that failed after ``>``, the error after ``E``.
+    """
+    source = ""
+    for line in text:
+        if line.startswith(">"):
+            source = line[1:].strip()
+        elif line.startswith("E   ") and source:
+            yield from (_HEADER, '  File "", line 1', f"    {source}", line[1:].strip())
+            source = ""
+
+
+def evidence_of(error: Traceback, code: str) -> Iterator[Evidence]:
+    """What an error gives away.
+
+    Args:
+        code: what was run; what it raises itself is no evidence.
+    """
+    if error.raised_by_hand or re.search(rf"\braise\s+(?:\w+\.)*{re.escape(error.name)}\b", code):
+        return
+    if error.name.endswith("MemoryError"):
+        yield Evidence(kind="memory")
+    elif error.message.startswith("can't start new thread"):
+        yield Evidence(kind="threads")
+    elif error.message in _DATABASE_ERRORS and "mode=ro" not in code:
+        # SQLite does not say which file: one that the code names is likely to be it.
+        for path in _ABSOLUTE.findall(code)[-1:]:
+            yield Evidence(kind="read-only", subject=path)
+    numbers: list[tuple[str, str]] = _ERRNO.findall(error.message)
+    for number, words in numbers:
+        yield from _of_errno(number, words.strip(), error)
+    if not numbers:
+        # Libraries that wrap errors keep the words.
+        wrapped = lines.of_line(f"{error.name}: {error.message}"[: lines.MAX_LINE_CHARS])
+        yield from (one for one in wrapped if one.kind == "unreachable")
+
+
+def _of_errno(number: str, words: str, error: Traceback) -> Iterator[Evidence]:
+    paths = [path for _, path in _PATHS.findall(error.message)]
+    path = paths[-1] if paths else ""
+    match number:
+        case "30":
+            for each in paths or [""]:
+                yield Evidence(kind="read-only", subject=each)
+        case "13" if path.startswith("/") and _WRITES.search(error.source):
+            yield Evidence(kind="read-only", subject=path)
+        case "28" if "inotify" not in error.source:
+            yield Evidence(kind="full", subject=path)
+        case "2" if path.startswith("/"):
+            yield Evidence(kind="hidden", subject=path)
+        case "24":
+            yield Evidence(kind="descriptors")
+        case "11" if _FORKS.search(error.source):
+            yield Evidence(kind="processes")
+        case "12":
+            yield Evidence(kind="memory")
+        case "1" | "97" if _SOCKETS.search(error.source):
+            yield Evidence(kind="socket")
+        case "101":
+            yield Evidence(kind="unreachable")
+        case _ if number in _NAMES_NOT_FOUND and "name" in words.lower():
+            hosts = hosts_in(error.message)
+            if all(is_elsewhere(host) for host in hosts):
+                yield Evidence(kind="unreachable", subject=hosts[0] if hosts else "")
+        case _:
+            pass

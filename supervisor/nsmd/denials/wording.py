@@ -1,0 +1,179 @@
+"""What the policy says to what the texts gave away: clauses for people and models.
+
+Nothing in them is the code's own words but names of hosts that were refused, on one line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from nsmd.denials.evidence import Evidence, Kind
+from nsmd.hostpaths import is_within
+from nsmd.policy import MountRule, Policy
+from nsmd.values import LimitEvent, NetworkRule, ProjectMount
+
+HOST_DIRECTORIES = ("boot", "home", "media", "mnt", "opt", "root", "run", "srv", "sys", "var")
+"""At the top of every host (hier(7)), and not of a jail."""
+
+HOST_FILES = frozenset(
+    "crontab fstab gshadow hostname machine-id os-release shadow ssh sudoers systemd".split()
+)
+"""In /etc of every host, and not of a jail, which has other files there."""
+
+_MOST_NAMED = 4
+"""Of places and hosts; a line is read by a model with every result."""
+
+_MAX_NAME_CHARS = 100
+_MIB = 1 << 20
+
+
+def plain(text: str, limit: int = _MAX_NAME_CHARS) -> str:
+    """A text from outside on one line."""
+    text = " ".join("".join(c if c.isprintable() else " " for c in text[: 4 * limit]).split())
+    return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def names(all_names: Sequence[str]) -> str:
+    """Some of them, and that there are more."""
+    shown = [plain(name) for name in all_names[:_MOST_NAMED]]
+    if len(all_names) > _MOST_NAMED:
+        shown.append(f"{len(all_names) - _MOST_NAMED} more")
+    return ", ".join(shown)
+
+
+def clauses(
+    policy: Policy,
+    found: Sequence[Evidence],
+    *,
+    project: ProjectMount | None,
+    network: NetworkRule,
+    refused: Sequence[str],
+    events: Sequence[LimitEvent],
+) -> list[str]:
+    """Which rules of the policy the evidence shows, and what is allowed instead."""
+    subjects: dict[Kind, list[str]] = {}
+    for one in found:
+        subjects.setdefault(one.kind, []).append(one.subject)
+    said = [_network(network, refused, unreachable="unreachable" in subjects)]
+    if "socket" in subjects:
+        said.append("no raw sockets and rare families; TCP, UDP and Unix sockets work")
+    writable = names(_writable(policy))
+    read_only = _read_only(policy, project, subjects.get("read-only", ()), writable)
+    said.append(read_only)
+    said += _full(policy, subjects.get("full", ()))
+    said += [_hidden(policy, project, subject) for subject in subjects.get("hidden", ())]
+    said += list(_limits(policy, subjects, events))
+    if "privilege" in subjects:
+        said.append("no root rights, no mounts and no further namespaces")
+    if read_only and writable and writable not in read_only:
+        said.append(f"writable: {writable}")
+    return list(dict.fromkeys(clause for clause in said if clause))
+
+
+def killed(policy: Policy, event: LimitEvent, lost: str) -> str:
+    """What is said of a limit that ended something.
+
+    Args:
+        lost: with it; empty where nothing was.
+    """
+    peak = ""
+    if event.peak_bytes is not None:
+        peak = f" (peak {-(-event.peak_bytes // _MIB)} MB)"
+    said = f"killed: memory limit {policy.limits.memory_mb} MB reached{peak}"
+    what = lost or plain(event.what)
+    return f"{said}; {what}" if what else said
+
+
+def _network(network: NetworkRule, refused: Sequence[str], *, unreachable: bool) -> str:
+    match network.mode:
+        case "off" if unreachable or refused:
+            return "network is off; only this session's own localhost can be reached"
+        case "allow" if refused:
+            return f"network is limited to {_allowed(network)}; refused: {names(refused)}"
+        case "allow" if unreachable:
+            return (
+                f"network is limited to {_allowed(network)}, through the proxy that HTTPS_PROXY "
+                "names"
+            )
+        case _:
+            return ""
+
+
+def _allowed(network: NetworkRule) -> str:
+    return names(network.allow) or "an empty list of hosts"
+
+
+def _read_only(
+    policy: Policy, project: ProjectMount | None, subjects: Sequence[str], writable: str
+) -> str:
+    mounts = [policy.mount_at(subject) for subject in subjects if subject.startswith("/")]
+    unknown = len(mounts) < len(subjects) or None in mounts
+    places = {mount.path: None for mount in mounts if mount is not None and mount.mode == "ro"}
+    named = [place for place in places if place != "/"]
+    if not named:
+        return f"all is read-only but {writable or 'nothing'}" if places or unknown else ""
+    text = f"{names(named)} {'is' if len(named) == 1 else 'are'} read-only"
+    if project is not None and project.mount_point in named:
+        text += ", unless the user sets its mode to overlay"
+    return text
+
+
+def _writable(policy: Policy) -> list[str]:
+    places = [path for path in policy.writable if not is_within(path, "/dev")]
+    return sorted(places, key=lambda path: (path != "/workspace", path != "/tmp", path))  # noqa: S108 - in the jail
+
+
+def _full(policy: Policy, subjects: Sequence[str]) -> list[str]:
+    mounts = [policy.mount_at(subject) for subject in subjects if subject.startswith("/")]
+    named = [
+        f"{mount.path} is full{_bound(mount)}"
+        for mount in mounts
+        if mount is not None and (mount.mode == "cow" or mount.size_mb is not None)
+    ]
+    if named or not subjects or (mounts and len(mounts) == len(subjects)):
+        return named
+    sized = [mount for mount in policy.mounts if mount.mode != "ro" and mount.size_mb is not None]
+    sizes = ", ".join(f"{mount.path} {mount.size_mb} MB" for mount in sized)
+    return [f"a writable place is full ({sizes})"] if sizes else []
+
+
+def _bound(mount: MountRule) -> str:
+    bounds = [f"{mount.size_mb} MB"] if mount.size_mb is not None else []
+    if mount.inodes is not None:
+        bounds.append(f"{mount.inodes} files")
+    return f" (at most {', '.join(bounds)})" if bounds else ""
+
+
+def _hidden(policy: Policy, project: ProjectMount | None, subject: str) -> str:
+    if project is not None and is_within(subject, project.path):
+        if is_within(subject, project.mount_point):
+            return ""  # there, and it has no such file
+        return f"the project {plain(project.path, 200)} is at {project.mount_point} here"
+    mount = policy.mount_at(subject)
+    if mount is None or mount.path != "/":
+        return ""
+    top, *below = subject.split("/")[1:]
+    if top == "etc" and below and below[0] in HOST_FILES:
+        top = f"etc/{below[0]}"
+    elif top not in HOST_DIRECTORIES:
+        return ""
+    shown = "/usr and the project" if project is not None else "/usr"
+    return f"the host's /{top} is not shown here; of the host, {shown} can be read"
+
+
+def _limits(
+    policy: Policy, subjects: dict[Kind, list[str]], events: Sequence[LimitEvent]
+) -> Iterator[str]:
+    limits = policy.limits
+    told = {event.kind for event in events}
+    each = " for each process" if limits.memory_by == "rlimit" else ""
+    memory = f"memory is limited to {limits.memory_mb} MB{each}"
+    processes = f"at most {limits.processes} processes and threads at a time"
+    if "processes" in told or "processes" in subjects:
+        yield processes
+    elif "threads" in subjects:
+        yield f"{processes}, and {limits.memory_mb} MB of memory, stacks of threads included"
+    if "memory" not in told and ("memory" in subjects or "array" in subjects):
+        yield memory
+    if "descriptors" in subjects:
+        yield f"at most {limits.descriptors} open files for each process"

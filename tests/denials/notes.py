@@ -1,0 +1,106 @@
+"""The policy of the tests' sessions, and what results are to say of its rules, word for word."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from nsmd.denials import Circumstances, explain
+from nsmd.policy import MountRule, Policy, policy_of
+from nsmd.values import (
+    Environment,
+    JailSizes,
+    JailSpec,
+    LimitEvent,
+    NetworkRule,
+    Outcome,
+    ProjectMode,
+    ProjectMount,
+    SessionLimits,
+)
+
+SIZES = JailSizes(workspace_mb=24, tmp_mb=12, shm_mb=6)
+LIMITS = SessionLimits(processes=48, descriptors=256)
+MEMORY_MB = 160
+
+WRITABLE = "writable: /workspace, /tmp"
+OFF = "policy: network is off; only this session's own localhost can be reached"
+PROJECT = f"policy: /project is read-only, unless the user sets its mode to overlay; {WRITABLE}"
+USR = f"policy: /usr is read-only; {WRITABLE}"
+SOMEWHERE = "policy: all is read-only but /workspace, /tmp"
+SOCKETS = "policy: no raw sockets and rare families; TCP, UDP and Unix sockets work"
+MEMORY = f"policy: memory is limited to {MEMORY_MB} MB for each process"
+PROCESSES = "policy: at most 48 processes and threads at a time"
+THREADS = f"{PROCESSES}, and {MEMORY_MB} MB of memory, stacks of threads included"
+DESCRIPTORS = "policy: at most 256 open files for each process"
+FULL = "policy: a writable place is full (/dev/shm 6 MB, /tmp 12 MB, /workspace 24 MB)"
+TMP_FULL = "policy: /tmp is full (at most 12 MB)"
+RIGHTS = "policy: no root rights, no mounts and no further namespaces"
+KILLED = f"killed: memory limit {MEMORY_MB} MB reached"
+HOST_PROJECT = "/home/ann/src/words"
+MOVED = f"policy: the project {HOST_PROJECT} is at /project here"
+
+
+def hidden(place: str) -> str:
+    return (
+        f"policy: the host's {place} is not shown here; of the host, /usr and the project can be "
+        "read"
+    )
+
+
+NOTES = {
+    "network": OFF,
+    "project": PROJECT,
+    "usr": USR,
+    "read-only": SOMEWHERE,
+    "sockets": SOCKETS,
+    "memory": MEMORY,
+    "processes": PROCESSES,
+    "threads": THREADS,
+    "descriptors": DESCRIPTORS,
+    "full": FULL,
+    "tmp-full": TMP_FULL,
+    "rights": RIGHTS,
+    "killed": f"{KILLED}; variables were lost",
+    "moved": MOVED,
+}
+
+
+def note(key: str) -> str:
+    """The note that a table has under that key."""
+    kind, _, place = key.partition(" ")
+    return hidden(place) if kind == "hidden" else NOTES[key]
+
+
+def project(mode: ProjectMode = "readonly") -> ProjectMount:
+    return ProjectMount(path=HOST_PROJECT, mount_point="/project", device=1, inode=2, mode=mode)
+
+
+def policy(network: NetworkRule | None = None, mode: ProjectMode = "readonly") -> Policy:
+    spec = JailSpec(
+        environment=Environment(name="python", interpreter="python", memory_mb=MEMORY_MB),
+        project=project(mode),
+        sizes=SIZES,
+        network=network or NetworkRule(),
+    )
+    return policy_of(spec, LIMITS, "cold", shown=(MountRule(path="/usr", kind="bind"),))
+
+
+def notes_of(
+    stderr: str = "",
+    *,
+    stdout: str = "",
+    code: str = "",
+    exit_code: int = 1,
+    events: tuple[LimitEvent, ...] = (),
+    network: NetworkRule | None = None,
+    refused: tuple[str, ...] = (),
+    mode: ProjectMode = "readonly",
+    keeps_state: bool = True,
+    **more: Any,
+) -> tuple[str, ...]:
+    """What a result with these texts says."""
+    outcome = Outcome(stdout=stdout, stderr=stderr, exit_code=exit_code, **more)
+    circumstances = Circumstances(
+        code=code, project=project(mode), refused=refused, keeps_state=keeps_state
+    )
+    return explain(policy(network, mode), outcome, events, circumstances)
