@@ -162,6 +162,12 @@ MAX_SETUP_STEPS = 16
 REHEARSAL_S = 10.0
 """An interpreter that has not run code that does nothing by then is killed."""
 
+# linux/landlock.h, and the numbers of its system calls, which are the same on every architecture.
+LANDLOCK_CREATE_RULESET, LANDLOCK_RESTRICT_SELF = 444, 446
+LANDLOCK_SCOPE_ABSTRACT_UNIX_SOCKET = 1
+LANDLOCK_SCOPES = 6
+"""Version of the kernel's interface that has scopes."""
+
 GRACE_S = 2.0
 """From the interrupt to the kill when the request does not say."""
 
@@ -1727,6 +1733,25 @@ def ignores_interrupts(pid: int) -> bool:
 
 
 @functools.cache
+def shut_abstract_sockets() -> None:
+    """Keeps this process and all that it starts from abstract Unix sockets of others, which belong
+    to a network namespace (unix(7)); where the kernel cannot do that, they stay open.
+
+    Raises:
+        OSError: the kernel can, and does not.
+    """
+    call = c_library().syscall
+    if call(LANDLOCK_CREATE_RULESET, None, 0, 1) < LANDLOCK_SCOPES:
+        return
+    # struct landlock_ruleset_attr: nothing of files and ports, and one scope.
+    fields = (0, 0, LANDLOCK_SCOPE_ABSTRACT_UNIX_SOCKET)
+    attributes = b"".join(field.to_bytes(8, sys.byteorder) for field in fields)
+    ruleset = call(LANDLOCK_CREATE_RULESET, attributes, len(attributes), 0)
+    if ruleset < 0 or call(LANDLOCK_RESTRICT_SELF, ruleset, 0) < 0:
+        raise OSError("abstract sockets of the host cannot be shut off")
+    os.close(ruleset)
+
+
 def listen_on_loopback(port: int) -> socket.socket:
     """A listening socket of the session's own loopback, on that port or, if it is taken, another.
 
@@ -5397,6 +5422,7 @@ def serve(
     programs: Mapping[str, str] | None = None,
     workspace: str = "",
     limits: Limits | None = None,
+    host_network: bool = False,
 ) -> NoReturn:
     """Becomes an agent on this channel; also callable in a fork of a process that did nothing.
 
@@ -5409,8 +5435,11 @@ def serve(
         programs: interpreter name → path, for those that are not the default.
         workspace: default `/workspace`, or the working directory where there is none.
         limits: for interpreters from their start; default none until `hello` brings some.
+        host_network: the network is the host's, and what else is in it is to be out of reach.
     """
     prctl(PR_SET_DUMPABLE, 0)
+    if host_network:
+        shut_abstract_sockets()
     given = programs or {}
     defaults = {"python": sys.executable, "bash": which("bash"), "node": which("node")}
     found = {name: given.get(name) or path for name, path in defaults.items()}
@@ -5433,7 +5462,7 @@ def main(arguments: Sequence[str]) -> NoReturn:
         page = SharedPage(page_fd)
         os.close(page_fd)
         python_worker(control_fd, page)
-    names = ("prestart", "python", "bash", "node", "workspace", "limits")
+    names = ("prestart", "python", "bash", "node", "workspace", "limits", "network")
     options: dict[str, str] = dict.fromkeys(names, "")
     for option, value in zip(arguments[::2], [*arguments[1::2], ""]):
         if option[2:] not in options or not option.startswith("--") or not value:
@@ -5448,9 +5477,16 @@ def main(arguments: Sequence[str]) -> NoReturn:
         limits = Limits(_as_object(_from_json(options.pop("limits") or "{}")))
     except ValueError as error:
         sys.exit(f"sandbox_agent: --limits: {error}")
+    host_network = options.pop("network") == "host"
     read_fd, write_fd = claim_channel()
     serve(
-        read_fd, write_fd, prestart=prestart, programs=options, workspace=workspace, limits=limits
+        read_fd,
+        write_fd,
+        prestart=prestart,
+        programs=options,
+        workspace=workspace,
+        limits=limits,
+        host_network=host_network,
     )
 
 

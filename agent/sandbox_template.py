@@ -432,6 +432,7 @@ class Session:
             programs=self._request["programs"],
             workspace="/workspace",
             limits=limits,
+            host_network=self._template.host_network,
         )
 
     def _keep_only(self, fd: int) -> None:
@@ -458,7 +459,8 @@ class Session:
         if "policy" in self._request and self._template.shows_policies:
             show_policy(self._request["policy"], next(iter(sizes)))
         socket.sethostname(self._request["hostname"])
-        start_loopback()
+        if not self._template.host_network:
+            start_loopback()
         os.chdir("/workspace")
         os.environ["PWD"] = os.getcwd()  # as in a jail of its own
         self._send_descriptors(copy)
@@ -511,10 +513,19 @@ class Template:
         pid: of the template, in its own namespace.
         uid, gid: its user, in its own namespace.
         shows_policies: whether its jail has a place for its sessions'.
+        host_network: its sessions have the network that it has, which is the host's.
     """
 
-    def __init__(self, control: socket.socket, agent: Any, system_calls: Filter) -> None:
+    def __init__(
+        self,
+        control: socket.socket,
+        agent: Any,
+        system_calls: Filter,
+        *,
+        host_network: bool = False,
+    ) -> None:
         self.agent = agent
+        self.host_network = host_network
         self.system_calls = system_calls
         with open("/proc/sys/kernel/cap_last_cap", encoding="ascii") as file:
             self.last_capability = int(file.read())
@@ -585,11 +596,10 @@ class Template:
                 fds += struct.unpack(f"{count}i", data[: count * FD_BYTES])
         return size, fds
 
-    @staticmethod
-    def _fork(fd: int) -> bool:
+    def _fork(self, fd: int) -> bool:
         """Whether this is the fork."""
         try:
-            return clone(NAMESPACES) == 0
+            return clone(NAMESPACES & ~CLONE_NEWNET if self.host_network else NAMESPACES) == 0
         except OSError as error:
             with contextlib.suppress(OSError):  # whoever asked may not wait any more
                 os.write(fd, WENT_WRONG + f"clone: {error.strerror}".encode())
@@ -691,14 +701,16 @@ def forget_lookups() -> None:
 
 
 def main(arguments: Sequence[str]) -> NoReturn:
-    """`template.py AGENT FILTER [MODULE ...]`: paths of the agent and the filter, and what to
-    preload."""
+    """`template.py [--host-network] AGENT FILTER [MODULE ...]`: paths of the agent and the filter,
+    and what to preload."""
     control = claim_control()
     try:
-        agent_path, filter_path, *wanted = arguments
+        host_network = arguments[0] == "--host-network"
+        agent_path, filter_path, *wanted = arguments[1:] if host_network else arguments
         with open(filter_path, "rb") as file:
             system_calls = Filter(file.read())
-        template = Template(control, load_agent(agent_path), system_calls)
+        agent = load_agent(agent_path)
+        template = Template(control, agent, system_calls, host_network=host_network)
         preload(wanted)
         request, fd = template.serve()
     except Exception as error:

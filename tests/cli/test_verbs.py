@@ -236,7 +236,7 @@ def test_net(capsys: pytest.CaptureFixture[str], supervisor: FakeSupervisor) -> 
         ),
         (
             {"mode": "off", "allow": [], "decisions": [], "problem": "no \x1b[1m"},
-            "off: this session reaches nothing\nno proxy: no \\x1b[1m\n",
+            "off: this session reaches nothing\nbut no \\x1b[1m\n",
         ),
     ],
 )

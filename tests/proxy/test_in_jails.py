@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import socket
+from pathlib import Path
 
 import pytest
 import trio
 
+import sandbox_agent
 from netbench import Names, open_netbench, open_world
 from nsm.wire.errors import BadRequestError
 from nsmd.hostrules import parse_rules
+from nsmd.jail.hostnetwork import SCOPES_SOCKETS, landlock_version, network_files
 from nsmd.values import NetworkRule
-from realjail import needs_bwrap
+from realjail import needs_bwrap, new_launcher
 
 pytestmark = needs_bwrap
 
@@ -208,3 +213,76 @@ async def test_a_session_s_network_is_chosen_at_its_start_and_not_by_later_calls
         bench.client = dataclasses.replace(bench.client, network=NetworkRule())
         with pytest.raises(BadRequestError, match=r"its network is allow: example\.org"):
             await bench.text("3")
+
+
+OF_HOST = """
+import os, socket
+def reached(address):
+    kind = socket.AF_UNIX if isinstance(address, bytes) else socket.AF_INET
+    try:
+        with socket.socket(kind) as s:
+            s.settimeout(5)
+            s.connect(address)
+            return "reached"
+    except OSError as error:
+        return error.strerror
+"""
+
+
+@pytest.mark.parametrize("kind", ["forked", "cold"])
+async def test_the_host_s_network_is_the_host_s_and_nothing_else_of_it(kind: str) -> None:
+    abstract = f"\0nsm-test-{os.urandom(8).hex()}".encode()
+    rules = {"python": NetworkRule(mode="full"), "python-off": NetworkRule()}
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(abstract)
+        listener.listen(5)
+        async with open_world() as world, open_netbench(rules, forked=kind == "forked") as bench:
+            said = await bench.text(
+                f"{OF_HOST}"
+                "print(sorted(name for _, name in socket.if_nameindex()))\n"
+                f"print(reached(('127.0.0.1', {world.port})))\n"
+                f"print(reached({abstract!r}))\n"
+                "print(repr(open('/etc/resolv.conf').read()))\n"
+                "print(os.readlink('/proc/self/ns/net'))\n"
+                "own = socket.socket(socket.AF_UNIX); own.bind(b'\\0own'); own.listen()\n"
+                "print(reached(b'\\0own'))\n"
+                "print('HTTP_PROXY' in os.environ)\n"
+            )
+            interfaces, loopback, sockets, resolver, namespace, own, proxy = said.splitlines()
+            assert interfaces == str(sorted(name for _, name in socket.if_nameindex()))
+            assert loopback == "reached"
+            assert resolver == repr(network_files()[2][1])
+            assert namespace == os.readlink("/proc/self/ns/net")
+            assert own == "reached"
+            assert proxy == "False"
+            if landlock_version() >= SCOPES_SOCKETS:
+                assert sockets == "Operation not permitted"
+                assert bench.network().facts()["problem"] is None
+            else:
+                assert "abstract" in bench.network().facts()["problem"]
+            with pytest.raises(BadRequestError, match="the host's network"):
+                await bench.network().allow(parse_rules(["x.org"]))
+            with pytest.raises(BadRequestError, match="the host's network"):
+                bench.network().turn_off()
+            # One template is not another's.
+            off = await bench.text(
+                f"{OF_HOST}print(reached(('127.0.0.1', {world.port})))",
+                env="python-off",
+                session="b",
+            )
+            assert off == "Connection refused\n"
+
+
+async def test_without_landlock_s_scope_abstract_sockets_of_the_host_are_open() -> None:
+    """What keeps them shut is that one measure."""
+    source = Path(sandbox_agent.__file__).read_bytes()
+    weakened = source.replace(b"        shut_abstract_sockets()\n", b"        pass\n", 1)
+    assert weakened != source
+    abstract = f"\0nsm-test-{os.urandom(8).hex()}".encode()
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(abstract)
+        listener.listen(5)
+        rules = {"python": NetworkRule(mode="full")}
+        launcher = new_launcher().with_agent(weakened)
+        async with open_netbench(rules, launcher=launcher) as bench:
+            assert await bench.text(f"{OF_HOST}print(reached({abstract!r}))") == "reached\n"

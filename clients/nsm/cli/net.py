@@ -64,7 +64,7 @@ def shown(report: NetworkReport) -> str:
     """The text of `nsm net`."""
     lines = [_rule(report)]
     if report.problem:
-        lines.append(f"no proxy: {render.visible(report.problem)}")
+        lines.append(f"but {render.visible(report.problem)}")
     lines += [f"  {render.visible(pattern)}" for pattern in report.allow]
     if report.decisions:
         lines += ["", *(_decision(decision) for decision in report.decisions)]

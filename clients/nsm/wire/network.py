@@ -50,7 +50,7 @@ class NetworkReport(NamedTuple):
         mode: ``off``, ``allow`` or ``full``.
         allow: patterns of hosts.
         port: of the proxy on the session's own loopback; None where there is none.
-        problem: why there is none although there should be one; else None.
+        problem: what does not hold although it should, for people; else None.
         connections: that are open.
         counters: decisions by verdict, `sent_bytes` and `received_bytes`.
         decisions: the latest, at most 50, the newest last.

@@ -70,6 +70,7 @@ class JailContent:
         info_fd: descriptor on which bwrap tells the process id of the jail's PID 1.
         filter_fd: of the filter of system calls for the command; None for none.
         variables: of the command, beyond those that every jail has, or in their place.
+        host_network: it has the host's network, not one of its own.
     """
 
     host: HostSystem
@@ -79,12 +80,13 @@ class JailContent:
     info_fd: int
     filter_fd: int | None = None
     variables: Sequence[tuple[str, str]] = ()
+    host_network: bool = False
 
 
 def session_arguments(content: JailContent, sizes: JailSizes) -> list[str]:
     """Everything that bwrap reads from `--args`, all but the command, for a session's own jail."""
     return [
-        *_namespaces(content.info_fd),
+        *_namespaces(content),
         # Without it, code makes a user namespace in which it undoes read-only binds.
         *("--disable-userns", "--hostname", HOSTNAME),
         "--as-pid-1",
@@ -105,7 +107,7 @@ def template_arguments(content: JailContent) -> list[str]:
     here; nothing in it is writable. bwrap stays PID 1, so that forks outlive the template.
     """
     return [
-        *_namespaces(content.info_fd),
+        *_namespaces(content),
         *_base_system(content.host),
         *("--proc", "/proc", "--dev", "/dev"),
         *(
@@ -118,11 +120,14 @@ def template_arguments(content: JailContent) -> list[str]:
     ]
 
 
-def agent_command(environment: Environment, limits: Mapping[str, int]) -> list[str]:
+def agent_command(
+    environment: Environment, limits: Mapping[str, int], *, host_network: bool = False
+) -> list[str]:
     """The command that the jail runs as PID 1 (`docs/agent-protocol.md`, Start).
 
     Args:
         limits: as in `hello`.
+        host_network: the jail has the host's network.
     """
     return [
         *(environment.agent_python, "-I", AGENT_PATH),
@@ -131,21 +136,25 @@ def agent_command(environment: Environment, limits: Mapping[str, int]) -> list[s
         *("--workspace", WORKSPACE),
         # Now, since the filter keeps the agent from limiting an interpreter that runs.
         *("--limits", json.dumps(limits)),
+        *(("--network", "host") if host_network else ()),
     ]
 
 
 def template_command(spec: TemplateSpec) -> list[str]:
     """The command that a template's jail runs (`docs/agent-protocol.md`, Templates)."""
-    return [spec.agent_python, "-I", TEMPLATE_PATH, AGENT_PATH, FILTER_PATH, *spec.preload]
+    words = ("--host-network",) if spec.host_network else ()
+    paths = (AGENT_PATH, FILTER_PATH)
+    return [spec.agent_python, "-I", TEMPLATE_PATH, *words, *paths, *spec.preload]
 
 
-def _namespaces(info_fd: int) -> Iterator[str]:
+def _namespaces(content: JailContent) -> Iterator[str]:
     # Not --unshare-all: it implies the -try forms, which go on without user namespace.
     yield from ("--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts")
-    yield from ("--unshare-net", "--unshare-cgroup-try")
+    yield from () if content.host_network else ("--unshare-net",)
+    yield "--unshare-cgroup-try"
     yield from ("--uid", str(JAIL_UID), "--gid", str(JAIL_UID))
     yield from ("--cap-drop", "ALL")
-    yield from ("--new-session", "--info-fd", str(info_fd))
+    yield from ("--new-session", "--info-fd", str(content.info_fd))
 
 
 def _filter(fd: int | None) -> Iterator[str]:

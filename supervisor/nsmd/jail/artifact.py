@@ -140,6 +140,12 @@ class ArtifactLauncher:
         environment, artifact = spec.environment, _artifact_of(spec.environment)
         policy = self.policy(spec, forked=False)
         _check_mount_point(spec.project)
+        if spec.network.mode == "full":
+            raise StartFailedError(
+                f"Environment '{environment.name}' was built by Nix, and its jails have no network "
+                "but their own: they cannot have the host's.",
+                hint="Allow it the hosts that it needs: network = { allow = [...] }, or nsm net.",
+            )
         if spec.project is not None and spec.project.copied:
             raise NoCopyError(
                 spec.project.path,

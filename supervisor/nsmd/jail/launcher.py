@@ -31,6 +31,7 @@ from nsmd.jail.binds import needed_binds
 from nsmd.jail.bubblewrap import Bubblewrap, find_bwrap, missing_bwrap, probe_bwrap
 from nsmd.jail.failure import explain, read_host_facts
 from nsmd.jail.host import HostSystem, scan_host
+from nsmd.jail.hostnetwork import network_files
 from nsmd.jail.mounts import PrivateMounts, enter_private_mounts
 from nsmd.jail.process import BwrapJail
 from nsmd.jail.programcode import ProgramCode, source_of
@@ -71,6 +72,7 @@ class Plan:
         programs: files that come from us: content by path.
         speaker: what is to speak first, for people.
         system_calls: the filter that bwrap installs for the command, in classic BPF.
+        host_network: as in `TemplateSpec`.
     """
 
     command: list[str]
@@ -83,6 +85,7 @@ class Plan:
     programs: Mapping[str, bytes]
     speaker: str = "agent"
     system_calls: bytes | None = None
+    host_network: bool = False
 
 
 class BwrapLauncher:
@@ -162,9 +165,10 @@ class BwrapLauncher:
         environment, policy = spec.environment, self.policy(spec, forked=False)
         if spec.project is not None and spec.project.copied:
             raise NoCopyError(spec.project.path, "there are no copies")
+        limits, full = self.limits.of_interpreters(environment), spec.network.mode == "full"
         jail = await self._launch(
             Plan(
-                command=agent_command(environment, self.limits.of_interpreters(environment)),
+                command=agent_command(environment, limits, host_network=full),
                 arguments=partial(session_arguments, sizes=spec.sizes),
                 channel=socket.SOCK_STREAM,
                 binds=environment.binds,
@@ -176,6 +180,7 @@ class BwrapLauncher:
                     POLICY_PATH: policy.as_text().encode(),
                 },
                 system_calls=self.system_calls,
+                host_network=full,
             )
         )
         jail.policy = policy
@@ -185,6 +190,8 @@ class BwrapLauncher:
         """See `ColdLauncher`."""
         host = self._scanned_host()
         made = (*(path for path, _ in SYNTHETIC_FILES), POLICY_PATH, AGENT_PATH)
+        if spec.network.mode == "full":
+            made = (*made, "/etc/resolv.conf")
         if forked:
             made = (*made, TEMPLATE_PATH, FILTER_PATH)
         base = ("/usr", *host.directories, *host.etc)
@@ -226,6 +233,7 @@ class BwrapLauncher:
                     POLICY_PATH: b"",  # each fork mounts its own over it
                 },
                 speaker=f"template{imports}",
+                host_network=spec.host_network,
             )
         )
 
@@ -253,7 +261,7 @@ class BwrapLauncher:
         with ExitStack() as ours, ExitStack() as theirs:
             ends = open_ends(plan.channel, ours, theirs)
             mounts = self._mounts(plan, program, theirs)
-            files = _files(plan.programs, theirs)
+            files = _files(plan, theirs)
             filter_fd = None
             if plan.system_calls is not None:
                 filter_fd = memory_file(plan.system_calls, theirs)
@@ -267,6 +275,7 @@ class BwrapLauncher:
                     info_fd=ends.info_end,
                     filter_fd=filter_fd,
                     variables=plan.variables,
+                    host_network=plan.host_network,
                 ),
             )
             # Not on the command line: everyone on the host and in the jail could read it there.
@@ -346,8 +355,9 @@ class BwrapLauncher:
         return explain(text, read_host_facts(), self.bwrap_path or "bwrap")
 
 
-def _files(programs: Mapping[str, bytes], owned: ExitStack) -> list[FileData]:
-    contents = {**programs, **{path: text.encode() for path, text in SYNTHETIC_FILES}}
+def _files(plan: Plan, owned: ExitStack) -> list[FileData]:
+    made = dict((*SYNTHETIC_FILES, *(network_files() if plan.host_network else ())))
+    contents = {**plan.programs, **{path: text.encode() for path, text in made.items()}}
     return [
         FileData(descriptor=memory_file(content, owned), target=path)
         for path, content in contents.items()

@@ -12,6 +12,7 @@ from nsm.wire.errors import BadRequestError, NsmError
 from nsmd.agentframes import ListeningFrame
 from nsmd.agentlink import AgentLink
 from nsmd.hostrules import AllowList, Host, HostRule
+from nsmd.jail.hostnetwork import open_sockets
 from nsmd.proxy.decisions import Counters, Decision, DecisionLog, Protocol, Verdict
 from nsmd.proxy.gateway import MAX_SESSION_CONNECTIONS, Gateway
 from nsmd.proxy.listener import Listener, ListenerError
@@ -95,6 +96,8 @@ class SessionNetwork:
         self._link = link
         if self.mode == "allow":
             self._start()
+        elif self.mode == "full":
+            self._problem = open_sockets() or ""
 
     def closed(self) -> None:
         """Its agent is gone."""
@@ -192,7 +195,7 @@ class SessionNetwork:
                 await self._opening.wait()
         if self._port is None:
             raise BadRequestError(
-                f"This session cannot have a proxy: {self._problem or 'it has ended'}.",
+                f"This session cannot have more: {self._problem or 'it has ended'}.",
                 hint="Start another session.",
             )
 
@@ -238,7 +241,7 @@ class SessionNetwork:
             opening.set()
 
     def _note_problem(self, problem: str) -> None:
-        self._problem = problem
+        self._problem = f"there is no proxy: {problem}"
         log.warning("session %s has no proxy: %s", self._session_id, problem)
 
     @staticmethod

@@ -30,6 +30,7 @@ def template_of(spec: JailSpec) -> TemplateSpec:
         preload=environment.preload,
         project=spec.project,
         artifact=environment.artifact,
+        host_network=spec.network.mode == "full",
     )
 
 
@@ -42,6 +43,8 @@ def why_unforkable(spec: JailSpec) -> str | None:
     if artifact is not None and artifact.template_run is None:
         kind = "an older artifact" if artifact.schema == 0 else "an artifact"
         return f"it is {kind} without templates"
+    if artifact is not None and spec.network.mode == "full":
+        return "an artifact makes jails without the host's network"
     targets = [bind.target for bind in spec.environment.binds]
     if spec.project is not None:
         mount_point = spec.project.mount_point

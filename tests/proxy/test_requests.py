@@ -1,0 +1,248 @@
+"""What clients of both kinds of proxy say, in any pieces: taken apart, or refused."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from ipaddress import IPv4Address, IPv6Address
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nsmd.hostrules import Host, show_host
+from nsmd.proxy.decisions import VERDICTS
+from nsmd.proxy.refusal import RefusedError, http_response, socks_code
+from nsmd.proxy.socks import SocksProxy
+from nsmd.proxy.webproxy import MAX_HEAD_BYTES, WebProxy, WebRequest
+
+
+def web(data: bytes) -> tuple[WebProxy, WebRequest]:
+    proxy = WebProxy()
+    proxy.receive_data(data)
+    request = proxy.next_request()
+    assert request is not None
+    return proxy, request
+
+
+@pytest.mark.parametrize(
+    ("line", "host", "port", "tunnel"),
+    [
+        ("CONNECT example.org:443", "example.org", 443, True),
+        ("CONNECT EXAMPLE.org.:8443", "example.org", 8443, True),
+        ("CONNECT [2001:db8::1]:443", IPv6Address("2001:db8::1"), 443, True),
+        ("CONNECT 1.2.3.4:22", IPv4Address("1.2.3.4"), 22, True),
+        ("GET http://example.org/a?b", "example.org", 80, False),
+        ("GET HTTP://example.org", "example.org", 80, False),
+        ("GET http://example.org:8080?x", "example.org", 8080, False),
+        ("PUT http://[::1]:8080/", IPv6Address("::1"), 8080, False),
+    ],
+)
+def test_a_request_names_a_host(line: str, host: Host, port: int, tunnel: bool) -> None:
+    _, request = web(f"{line} HTTP/1.1\r\nHost: elsewhere.test\r\n\r\n".encode())
+    assert (request.host, request.port, request.tunnel) == (host, port, tunnel)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"GET / HTTP/1.1",
+        b"GET https://example.org/ HTTP/1.1",
+        b"GET ftp://example.org/ HTTP/1.1",
+        b"GET http:/example.org/ HTTP/1.1",
+        b"GET http:///x HTTP/1.1",
+        b"GET http://user@example.org/ HTTP/1.1",
+        b"GET http://example.org@evil.test/ HTTP/1.1",
+        b"GET http://evil.test\\@example.org/ HTTP/1.1",
+        b"GET http://evil.test%00.example.org/ HTTP/1.1",
+        b"GET http://evil.test\x00.example.org/ HTTP/1.1",
+        b"GET http://example.org:/ HTTP/1.1",
+        b"GET http://127.1/ HTTP/1.1",
+        b"GET http://\xd0\xb5xample.org/ HTTP/1.1",
+        b"CONNECT example.org HTTP/1.1",
+        b"CONNECT http://example.org:443 HTTP/1.1",
+        b"CONNECT example.org:443/ HTTP/1.1",
+        b"CONNECT ::1:443 HTTP/1.1",
+        b"CONNECT [fe80::1%25eth0]:443 HTTP/1.1",
+        b"CONNECT example.org:99999 HTTP/1.1",
+        b"CONNECT evil.test\x00.example.org:443 HTTP/1.1",
+        b"nothing of the kind",
+    ],
+)
+def test_a_request_that_may_be_read_in_two_ways_is_refused(line: bytes) -> None:
+    with pytest.raises(RefusedError) as refused:
+        web(line + b"\r\nHost: example.org\r\n\r\n")
+    assert refused.value.verdict == "bad-request"
+    assert http_response(refused.value).startswith(b"HTTP/1.1 400 ")
+
+
+def test_the_server_is_told_what_the_url_says_and_nothing_of_the_connection() -> None:
+    proxy, _ = web(
+        b"POST http://example.org:8080/p?q#f HTTP/1.1\r\nHost: other.test\r\n"
+        b"Proxy-Authorization: Basic c2VjcmV0\r\nProxy-Connection: keep-alive\r\n"
+        b"Connection: X-One, Content-Length\r\nX-One: 1\r\nX-Two: 2\r\nUpgrade: websocket\r\n"
+        b"Content-Length: 4\r\n\r\nbodyGET http://next.test/ HTTP/1.1\r\n"
+    )
+    assert proxy.head() == (
+        b"POST /p?q HTTP/1.1\r\nHost: example.org:8080\r\nX-Two: 2\r\nContent-Length: 4\r\n"
+        b"Connection: close\r\n\r\n"
+    )
+    assert proxy.next_body() == b"body"
+    # What follows is another request, for whichever host: it goes nowhere.
+    assert proxy.done
+    assert proxy.next_body() == b""
+
+
+def test_a_body_in_chunks_stays_one_and_ends_where_it_ends() -> None:
+    proxy, _ = web(
+        b"POST http://example.org/ HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+    )
+    assert b"Transfer-Encoding: chunked\r\n" in proxy.head()
+    assert proxy.next_body() is None
+    proxy.receive_data(b"3\r\nabc\r\n")
+    assert proxy.next_body() == b"3\r\nabc\r\n"
+    proxy.receive_data(b"0\r\n\r\nGET / HTTP/1.1\r\n\r\n")
+    assert proxy.next_body() == b"0\r\n\r\n"
+    assert proxy.done
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        b"Content-Length: 3\r\nContent-Length: 4\r\n",
+        b"Content-Length: 3\r\nTransfer-Encoding: gzip\r\n",
+        b"Content-Length: -1\r\n",
+        b"X: a\r\n\x00Y: b\r\n",
+        b"X : a\r\n",
+    ],
+)
+def test_what_would_hide_a_request_behind_another_is_refused(headers: bytes) -> None:
+    with pytest.raises(RefusedError):
+        web(b"POST http://example.org/ HTTP/1.1\r\nHost: x\r\n" + headers + b"\r\n")
+
+
+def test_a_body_that_breaks_off_is_not_completed() -> None:
+    proxy, _ = web(b"POST http://example.org/ HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\nhalf")
+    proxy.head()
+    assert proxy.next_body() == b"half"
+    proxy.receive_data(b"")
+    with pytest.raises(RefusedError):
+        proxy.next_body()
+
+
+def test_a_head_without_end_is_given_up() -> None:
+    proxy = WebProxy()
+    proxy.receive_data(b"GET http://example.org/ HTTP/1.1\r\nX: " + b"a" * (MAX_HEAD_BYTES - 100))
+    assert proxy.next_request() is None
+    proxy.receive_data(b"a" * 100)
+    with pytest.raises(RefusedError):
+        proxy.next_request()
+
+
+def socks_request(kind: int, address: bytes, port: int, command: int = 1) -> bytes:
+    return bytes((5, command, 0, kind)) + address + port.to_bytes(2, "big")
+
+
+def name(text: bytes) -> bytes:
+    return bytes((len(text),)) + text
+
+
+@pytest.mark.parametrize(
+    ("kind", "address", "host"),
+    [
+        (3, name(b"example.org"), "example.org"),
+        (3, name(b"1.2.3.4"), IPv4Address("1.2.3.4")),
+        (1, bytes((1, 2, 3, 4)), IPv4Address("1.2.3.4")),
+        (4, IPv6Address("::1").packed, IPv6Address("::1")),
+    ],
+)
+@pytest.mark.parametrize("size", [1, 2, 600])
+def test_socks_in_any_pieces(kind: int, address: bytes, host: Host, size: int) -> None:
+    proxy, data = SocksProxy(), b"\x05\x02\x02\x00" + socks_request(kind, address, 443) + b"early"
+    found, said, place = None, b"", 0
+    while found is None:
+        proxy.receive_data(data[place : place + size])
+        place += size
+        found = proxy.next_request()
+        said += proxy.answers()
+    assert (found.host, found.port, said) == (host, 443, b"\x05\x00")
+    answer, early = proxy.begin_tunnel()
+    assert answer == b"\x05\x00\x00\x01" + bytes(6)
+    assert early == b"early"[: max(0, place - len(data) + 5)]
+
+
+@pytest.mark.parametrize(
+    ("data", "code"),
+    [
+        (b"\x04\x01\x00\x50\x01\x02\x03\x04\x00", None),
+        (b"\x05\x01\x02", None),
+        (b"\x05\x01\x00" + socks_request(3, name(b"evil.test\x00.example.org"), 443), 1),
+        (b"\x05\x01\x00" + socks_request(3, name(b"\xff.example.org"), 443), 1),
+        (b"\x05\x01\x00" + socks_request(3, name(b""), 443), 1),
+        (b"\x05\x01\x00" + socks_request(3, name(b"example.org"), 0), 1),
+        (b"\x05\x01\x00" + socks_request(3, name(b"example.org"), 443, 2), 7),
+        (b"\x05\x01\x00" + socks_request(3, name(b"example.org"), 53, 3), 7),
+        (b"\x05\x01\x00" + socks_request(9, name(b"example.org"), 443), 8),
+    ],
+)
+def test_what_socks_refuses(data: bytes, code: int | None) -> None:
+    proxy = SocksProxy()
+    proxy.receive_data(data)
+    with pytest.raises(RefusedError) as refused:
+        proxy.next_request()
+    answer = proxy.answers() + proxy.refusal(refused.value)
+    expected = b"\x05\xff" if code is None else b"\x05\x00\x05" + bytes((code,))
+    assert answer.startswith(expected)
+
+
+def test_every_verdict_has_its_words_in_every_protocol() -> None:
+    for verdict in VERDICTS:
+        if verdict != "allowed":
+            refused = RefusedError(verdict, "why")
+            assert http_response(refused).endswith(b"\r\n\r\nwhy\n")
+            assert 0 < socks_code(refused) < 9
+
+
+@given(st.lists(st.binary(max_size=40), max_size=8))
+def test_garbage_gives_a_refusal_or_a_plain_host(pieces: list[bytes]) -> None:
+    for proxy in (WebProxy(), SocksProxy()):
+        with suppress(RefusedError):
+            for piece in pieces:
+                proxy.receive_data(piece)
+                request = proxy.next_request()
+                if request is not None:
+                    assert show_host(request.host, request.port).isprintable()
+                    break
+
+
+@given(
+    st.sampled_from(["GET", "POST", "CONNECT", "PUT"]),
+    st.text(alphabet="htp:/.@%[]#?ax10\\ \x00", max_size=30),
+    st.text(alphabet="Conte-Lgh:Trasf chunked0123,\r\n\x00", max_size=60),
+    st.binary(max_size=40),
+    st.integers(1, 30),
+)
+def test_nothing_of_a_request_gets_into_the_head_that_the_server_sees(
+    method: str, target: str, headers: str, body: bytes, size: int
+) -> None:
+    text = f"{method} http://a.test/{target} HTTP/1.1\r\nHost: b\r\n{headers}\r\n\r\n"
+    data = text.encode() + body
+    proxy, request = WebProxy(), None
+    try:
+        for place in range(0, len(data), size):
+            proxy.receive_data(data[place : place + size])
+            request = request or proxy.next_request()
+            if request is not None:
+                break
+        if request is None or request.tunnel:
+            return
+        head = proxy.head()
+    except RefusedError:
+        return
+    assert head.count(b"\r\n\r\n") == 1
+    assert head.endswith(b"\r\n\r\n")
+    lines = head.split(b"\r\n")
+    assert lines[0].split(b" ")[0] == method.encode()
+    assert len(lines[0].split(b" ")) == 3
+    hosts = [line for line in lines if line.lower().startswith(b"host:")]
+    assert hosts == [b"Host: a.test"]
+    assert b"\x00" not in head
