@@ -8,6 +8,7 @@ import platform
 import re
 import socket
 import subprocess
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ import pytest
 
 from nsmd.jail.arguments import SYNTHETIC_FILES
 from nsmd.jail.seccomp import filter_program
+from nsmd.jail.starting import memory_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -269,6 +271,24 @@ def test_a_descriptor_alone_is_no_project_for_older_bwrap(bash: Path, project: P
         assert done.stderr.startswith("nsm: PROJECT_DIR is '': expected an absolute path.")
 
 
+def test_the_policy_and_variables_by_descriptors(bash: Path) -> None:
+    """Neither is on a command line, and no descriptor is left."""
+    words = ("--setenv", "TOKEN", "s3cret", "--setenv", "LANG", "xx", "--setenv", "EMPTY", "")
+    code = (
+        "cat /run/nsm/policy.json; stat -c %a /run/nsm/policy.json; ls /proc/self/fd; env; "
+        "cat /proc/*/cmdline"
+    )
+    with ExitStack() as owned:
+        policy = memory_file(b"{}\n", owned)
+        variables = memory_file(b"".join(word.encode() + b"\0" for word in words), owned)
+        given = {"NSM_POLICY_FD": str(policy), "NSM_VARIABLES_FD": str(variables)}
+        done = run(bash, code, given, pass_fds=[policy, variables])
+    lines = answer(done).splitlines()
+    assert lines[:6] == ["{}", "444", "0", "1", "2", "3"]
+    assert {"TOKEN=s3cret", "LANG=xx", "EMPTY="} <= set(lines)
+    assert [line for line in lines if "s3cret" in line] == ["TOKEN=s3cret"]
+
+
 def test_pid_1_is_told(bash: Path) -> None:
     told, information = os.pipe()
     try:
@@ -309,6 +329,8 @@ def test_pid_1_is_told(bash: Path) -> None:
         ({"NSM_INFO_FD": "99"}, "NSM_INFO_FD is 99: there is no such descriptor."),
         ({"NSM_INFO_FD": "255"}, "NSM_INFO_FD is 255: there is no such descriptor."),
         ({"NSM_INFO_FD": "0"}, "NSM_INFO_FD is 0: expected a descriptor of its own, from 3 on."),
+        ({"NSM_POLICY_FD": "99"}, "NSM_POLICY_FD is 99: there is no such descriptor."),
+        ({"NSM_VARIABLES_FD": "1"}, "NSM_VARIABLES_FD is 1: expected a descriptor of its own"),
         ({"NSM_PROJECT_FD": "02"}, "NSM_PROJECT_FD is 2: expected a descriptor of its own"),
         ({"NSM_PROJECT_FD": "/tmp"}, "NSM_PROJECT_FD is '/tmp': expected digits."),
     ],

@@ -10,19 +10,25 @@ import json
 import os
 import tempfile
 from pathlib import Path
-from posixpath import dirname
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
 from artifact_files import write_artifact, write_older
 from e2e_support import Supervisor, supervisor
-from nsmd.hostpaths import is_within
 from nsmd.policy import POLICY_PATH
+from policy.checks import (
+    LOOK,
+    check_devices,
+    check_file,
+    check_limits,
+    check_mounts,
+    check_rights,
+)
 from realjail import needs_bwrap, open_directory
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Mapping
+    from collections.abc import Generator
 
 pytestmark = [pytest.mark.jail, needs_bwrap]
 
@@ -52,8 +58,6 @@ timeout_seconds = 12
 network = {{ allow = ["example.org", "*.example.com:443"] }}
 """
 """`cold`: its variables are more than a template takes, so its sessions have jails of their own."""
-
-LOOK = Path(__file__).with_name("look.py").read_text()
 
 SHELLS_OWN = {"OLDPWD", "SHLVL", "_"}
 
@@ -166,68 +170,23 @@ def test_what_people_are_shown_is_the_same(seen: Seen, world: World) -> None:
 
 
 def test_nobody_changes_the_file(seen: Seen) -> None:
-    assert seen.found["still the same"] is True
-    refused = seen.found["tampering"]
-    assert "done" not in refused.values(), refused
-    # It is its own file: nothing but the read-only mount is in the way.
-    assert refused["chmod"] == "Read-only file system"
+    check_file(seen.found)
 
 
-def test_mounts(seen: Seen) -> None:
-    """Each that is promised is there, with its mode and room; each that is there is promised."""
-    mounts: dict[str, list[str]] = seen.found["mounts"]
-    promised = {mount["path"]: mount for mount in seen.policy["mounts"]}
-    for path, mount in promised.items():
-        _check_mount(path, mount, seen)
-    for path, (kind, mode) in mounts.items():
-        if path not in promised:
-            inside = max((p for p in promised if is_within(path, p)), key=len)
-            _check_below(path, kind, mode, promised[inside])
-    made = {path for path, mount in promised.items() if mount["kind"] == "file"}
-    assert set(seen.found["own files"]) <= made
+def test_mounts_devices_and_rights(seen: Seen) -> None:
+    check_mounts(seen.policy, seen.found)
+    check_devices(seen.policy, seen.found)
+    check_rights(seen.policy, seen.found)
 
 
-FILE_SYSTEMS = {"tmpfs": "tmpfs", "overlay": "overlay", "proc": "proc", "dev": "tmpfs"}
-
-
-def _check_mount(path: str, mount: Mapping[str, Any], seen: Seen) -> None:
-    kind, mode = mount["kind"], mount["mode"]
-    if kind == "file":
-        assert seen.found["files"][path] != "done", path
-        return
-    if kind == "binds" and path != "/":
-        shown = [each for each in seen.found["mounts"] if dirname(each) == path]
-        assert len(shown) == mount["entries"]
-        return
-    file_system, real_mode = seen.found["mounts"][path]
-    assert real_mode == ("ro" if mode == "ro" else "rw"), path
-    assert FILE_SYSTEMS.get(kind, file_system) == file_system, path
-    if kind not in ("proc", "dev") and path in seen.found["directories"]:
-        done = seen.found["directories"][path] == "done"
-        assert done == (mode != "ro"), (path, seen.found["directories"][path])
-    size_mb, inodes = seen.found["room"][path]
-    if "size_mb" in mount:
-        assert size_mb == mount["size_mb"], path
-        if "inodes" in mount:
-            assert inodes == mount["inodes"], path
-        else:
-            assert inodes > mount["size_mb"] * 1024, f"{path} has a bound that is not told"
-    else:
-        assert mode == "ro" or kind == "proc", f"{path} can be written to without bound"
-
-
-def _check_below(path: str, kind: str, mode: str, promised: Mapping[str, Any]) -> None:
-    match promised["kind"]:
-        case "dev":
-            assert kind in ("devtmpfs", "devpts", "tmpfs"), path
-            assert kind != "tmpfs" or mode == "ro" or path == "/dev/null", path
-        case "proc":
-            assert kind in ("proc", "devtmpfs", "tmpfs"), path
-            assert mode == "ro" or kind == "devtmpfs", path
-        case "bind" | "binds":
-            assert mode == "ro", path
-        case other:
-            pytest.fail(f"{path} ({kind}) is mounted in {promised['path']} ({other})")
+def test_limits(seen: Seen) -> None:
+    check_limits(seen.policy, seen.found)
+    limits = seen.policy["limits"]
+    # An artifact's metadata has its own.
+    memory_mb = 512 if seen.kind.kind.startswith("artifact") else 640
+    assert (limits["memory_mb"], limits["processes"], limits["descriptors"]) == (memory_mb, 77, 333)
+    assert limits["timeout_s"] == seen.timeout_s
+    assert (limits["processes_by"] == "none") is not seen.kind.session
 
 
 def test_variables(seen: Seen) -> None:
@@ -240,35 +199,6 @@ def test_variables(seen: Seen) -> None:
     local = {"LC_ALL", "TZ"}
     # An artifact has no time zones or locales of the host.
     assert names & local == (set() if seen.kind.kind.startswith("artifact") else local)
-
-
-def test_devices(seen: Seen) -> None:
-    assert seen.found["devices"] == seen.policy["devices"]
-
-
-def test_limits(seen: Seen) -> None:
-    limits, found = seen.policy["limits"], seen.found["limits"]
-    assert (limits["memory_mb"], limits["processes"], limits["descriptors"]) == (640, 77, 333) or (
-        seen.kind.kind.startswith("artifact")  # whose metadata has its own memory_mb
-        and (limits["memory_mb"], limits["processes"], limits["descriptors"]) == (512, 77, 333)
-    )
-    assert found["data"] == [limits["memory_mb"] << 20] * 2
-    assert found["descriptors"] == [limits["descriptors"]] * 2
-    assert max(found["core"]) <= 1  # of a byte, to be none for crash programs either
-    bounded = found["processes"] == [limits["processes"]] * 2
-    assert bounded or limits["processes_by"] != "rlimit"
-    assert seen.kind.session or limits["processes_by"] != "rlimit"
-    assert limits["timeout_s"] == seen.timeout_s
-
-
-def test_rights(seen: Seen) -> None:
-    rights, found = seen.policy["rights"], seen.found
-    assert found["user"] == [rights["uid"]] * 2 + [rights["gid"]] * 2
-    assert rights["capabilities"] == []
-    assert found["capabilities"] == [0] * 5
-    assert (found["no_new_privs"] == 1) is rights["no_new_privs"] is True
-    assert (found["filter"] == 2) is rights["system_call_filter"] is True
-    assert ("done" in found["namespaces"]) is rights["nested_namespaces"] is False
 
 
 def test_network(seen: Seen) -> None:

@@ -78,6 +78,10 @@ in
     expected = {
       schema = 1;
       template = 1;
+      takes = [
+        "policy"
+        "variables"
+      ];
       name = "py";
       interpreter_type = "python";
       timeout_seconds = 7;
@@ -89,6 +93,10 @@ in
     expected = {
       schema = 1;
       template = 1;
+      takes = [
+        "policy"
+        "variables"
+      ];
       name = "tool";
       interpreter_type = "bash";
       timeout_seconds = 11;

@@ -18,6 +18,10 @@ in
     expected = {
       schema = 1;
       template = 1;
+      takes = [
+        "policy"
+        "variables"
+      ];
       name = "x";
       interpreter_type = "python";
       timeout_seconds = 30;
