@@ -44,6 +44,7 @@ registry             names, scopes, limits, reasons; the one way to run code
 control/             the control socket: operations for command line and API
 mcp/                 the endpoint that models see
 servicemanager       the socket that systemd passes, and what it is told
+checks, limitchecks  rows of the doctor's table
 doctor               what nsm needs here, and how to get it
 daemon, main         puts the parts together; command line
 """

@@ -14,22 +14,22 @@ import socket
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 import trio
 
 from nsm import paths
 from nsm.wire.errors import NixUnavailableError, NsmError, StartFailedError
+from nsmd.checks import Check
 from nsmd.environments import find_environments
 from nsmd.jail import BwrapLauncher
 from nsmd.jail.bubblewrap import missing_bwrap, probe_bwrap
 from nsmd.jail.failure import SEE_DOCTOR
+from nsmd.limitchecks import check_limits, look_at_limits
 from nsmd.nix.program import RECOMMENDED_VERSION, Nix, find_nix, why_no_store
 from nsmd.settings import Settings
 from nsmd.templates import TemplateLauncher, open_templates
 from nsmd.values import Environment, JailSizes, JailSpec
-
-Status = Literal["ok", "warn", "fail"]
 
 TRIAL_TIMEOUT_S = 20.0
 """For one jail in which an interpreter tells its version: 100 ms, or a slow disk."""
@@ -59,23 +59,6 @@ print(json.dumps({
 }))
 """
 """Takes the agent's place in a trial jail."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Check:
-    """One thing that was looked at.
-
-    Attributes:
-        name: of the thing, for people and programs.
-        status: `fail` means that nsm cannot work, `warn` that part of it does not.
-        detail: what was found.
-        fix: what to do; empty when there is nothing to do.
-    """
-
-    name: str
-    status: Status
-    detail: str
-    fix: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,6 +110,7 @@ def examine(settings: Settings, search_path: str) -> list[Check]:
         *check_filter(trials, platform.machine(), has_table=launcher.system_calls is not None),
         *check_forking(launcher, settings, trials),
         *check_user(launcher),
+        *check_limits(trio.run(look_at_limits, settings, os.environ), platform.release()),
         *(check_environment(environment, trials) for environment in environments),
         check_nix(find_nix(search_path, os.environ, paths.home())),
         check_directory("runtime directory", paths.ensure_runtime_dir),

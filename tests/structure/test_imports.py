@@ -17,7 +17,7 @@ SOURCES = {
 }
 
 FLOORS = (
-    ("values", "settings", "timer", "descriptors", "heap", "pace"),
+    ("values", "settings", "timer", "descriptors", "heap", "checks", "pace"),
     (
         "config",
         "names",
@@ -52,7 +52,7 @@ FLOORS = (
     ("comers",),
     ("registry",),
     ("control", "mcp"),
-    ("doctor", "listening", "servicemanager"),
+    ("limitchecks", "doctor", "listening", "servicemanager"),
     ("daemon",),
     ("main",),
     ("__main__",),

@@ -14,8 +14,8 @@ import pytest
 from fake_nix import FakeNix
 from nsm.paths import PathError
 from nsm.wire.errors import StartFailedError
+from nsmd.checks import Check
 from nsmd.doctor import (
-    Check,
     Trial,
     check_bubblewrap,
     check_directory,

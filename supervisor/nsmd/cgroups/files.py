@@ -34,6 +34,24 @@ def write(directory: str, name: str, text: str) -> None:
         os.close(fd)
 
 
+def make(directory: str) -> None:
+    """Make a group; the kernel puts its files into it.
+
+    Raises:
+        OSError: there can be none.
+    """
+    os.mkdir(directory)
+
+
+def remove(directory: str) -> None:
+    """Remove a group, which must have no processes and no groups below.
+
+    Raises:
+        OSError: it has.
+    """
+    os.rmdir(directory)
+
+
 def words(directory: str, name: str) -> frozenset[str]:
     """The words of a file; empty where it cannot be read."""
     try:

@@ -80,6 +80,11 @@ class SessionKeeper:
             "why": enforcement.why,
         }
 
+    @staticmethod
+    def holding(controllers: frozenset[str], why: str) -> Enforcement:
+        """What keeps a session of which only these controllers' limits hold."""
+        return _enforcement(controllers, why)
+
     async def confine(self, session_id: str, jail: Jail, spec: JailSpec) -> Confinement:
         """See `Keeper`."""
         limits = limits_of(spec, self._limits)

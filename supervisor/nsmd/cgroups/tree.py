@@ -80,7 +80,7 @@ class GroupTree:
             OSError: there can be none.
         """
         directory = f"{self.sessions}/{name}"
-        os.mkdir(directory)
+        files.make(directory)
         return directory
 
     def remove(self, directory: str) -> None:
@@ -92,7 +92,7 @@ class GroupTree:
         self._leftovers.add(directory)
         for each in tuple(self._leftovers):
             try:
-                os.rmdir(each)
+                files.remove(each)
             except FileNotFoundError:
                 self._leftovers.discard(each)
             except OSError as error:
@@ -116,7 +116,7 @@ class GroupTree:
             files.write(self.directory, "cgroup.procs", str(os.getpid()))
         for each in (self.sessions, own):
             with suppress(OSError):
-                os.rmdir(each)
+                files.remove(each)
 
 
 def make_own_directory(place: Place) -> str:
@@ -150,9 +150,9 @@ def _sweep_old(top: str) -> None:
             if name == number or not number.isdigit() or os.path.exists(f"/proc/{number}"):
                 continue
             for folder, _, _ in os.walk(f"{top}/{name}", topdown=False):
-                os.rmdir(folder)
+                files.remove(folder)
 
 
 def _make(directory: str) -> None:
     with suppress(FileExistsError):
-        os.mkdir(directory)
+        files.make(directory)

@@ -1,0 +1,347 @@
+"""What is written into control groups and read back, on a made-up tree."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from fakes import PYTHON, FakeJail, spec
+from nsmd.cgroups import SessionKeeper, files
+from nsmd.cgroups.confinement import Confinement
+from nsmd.cgroups.group import Group
+from nsmd.cgroups.limits import AGENT_MB, limits_of
+from nsmd.cgroups.place import NoGroupsError, find_place
+from nsmd.cgroups.tree import GroupTree
+from nsmd.values import Outcome, SessionLimits
+
+LIMITS = SessionLimits(processes=100)
+ALL_MB = PYTHON.memory_mb + AGENT_MB + 512 + 256 + 64
+
+BY_CONTROLLER = {
+    "memory": {
+        "memory.max": "max\n",
+        "memory.swap.max": "max\n",
+        "memory.oom.group": "0\n",
+        "memory.events": "low 0\nhigh 0\nmax 0\noom 0\noom_kill 0\n",
+        "memory.peak": "1048576\n",
+        "memory.current": "4096\n",
+        "memory.stat": "anon 1\nfile 1024\n",
+    },
+    "pids": {"pids.max": "max\n", "pids.events": "max 0\n"},
+    "cpu": {"cpu.weight": "100\n"},
+}
+
+
+class FakeTree:
+    """A directory whose subdirectories get the files that the kernel would put there.
+
+    Attributes:
+        refused: files that do not take what is written, and what the kernel says.
+    """
+
+    def __init__(self, top: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.top = top
+        self.refused: dict[str, OSError | str] = {}
+        self.without: set[str] = set()
+        self._write = files.write
+        (top / "cgroup.controllers").write_text("cpuset cpu io memory pids\n")
+        (top / "cgroup.subtree_control").write_text("")
+        (top / "cgroup.procs").write_text(f"{os.getpid()}\n")
+        monkeypatch.setattr(files, "make", self.make)
+        monkeypatch.setattr(files, "remove", self.remove)
+        monkeypatch.setattr(files, "write", self.write)
+
+    def _fill(self, directory: Path, controllers: str) -> None:
+        (directory / "cgroup.controllers").write_text(controllers + "\n")
+        (directory / "cgroup.subtree_control").write_text("")
+        (directory / "cgroup.procs").write_text("")
+        for controller in set(controllers.split()) & BY_CONTROLLER.keys():
+            for name, text in BY_CONTROLLER[controller].items():
+                if name not in self.without:
+                    (directory / name).write_text(text)
+
+    def make(self, directory: str) -> None:
+        parent = Path(directory).parent
+        Path(directory).mkdir()
+        self._fill(Path(directory), (parent / "cgroup.subtree_control").read_text())
+
+    def remove(self, directory: str) -> None:
+        below = any(each.is_dir() for each in Path(directory).iterdir())
+        if below or (Path(directory) / "cgroup.procs").read_text().strip():
+            raise OSError(16, os.strerror(16))
+        shutil.rmtree(directory)
+
+    def write(self, directory: str, name: str, text: str) -> None:
+        path = Path(directory) / name
+        match self.refused.get(name):
+            case OSError() as error:
+                raise error
+            case str(instead):
+                text = instead
+            case _:
+                pass
+        if name == "cgroup.subtree_control":
+            known = set(path.read_text().split())
+            known = known | {text[1:]} if text[0] == "+" else known - {text[1:]}
+            text = " ".join(sorted(known))
+        elif name == "cgroup.procs":
+            for each in self.top.rglob("cgroup.procs"):
+                each.write_text("".join(f"{p}\n" for p in each.read_text().split() if p != text))
+            text = path.read_text() + text + "\n"
+        if not path.exists():
+            raise FileNotFoundError(2, os.strerror(2))
+        path.write_text("")
+        self._write(directory, name, text)
+
+
+@pytest.fixture
+def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeTree:
+    return FakeTree(tmp_path, monkeypatch)
+
+
+def group_in(fake: FakeTree, name: str = "s1") -> Group:
+    return Group(GroupTree(str(fake.top)), name, limits_of(spec(), LIMITS))
+
+
+def test_the_supervisor_moves_out_of_the_way(fake: FakeTree) -> None:
+    tree = GroupTree(str(fake.top))
+    assert (fake.top / "supervisor/cgroup.procs").read_text().split() == [str(os.getpid())]
+    assert tree.controllers == {"memory", "pids", "cpu"}
+    for directory in (fake.top, fake.top / "sessions"):
+        assert (directory / "cgroup.subtree_control").read_text().split() == [
+            "cpu",
+            "memory",
+            "pids",
+        ]
+
+
+def test_each_limit_is_written_and_read_back(fake: FakeTree) -> None:
+    group = group_in(fake)
+    assert group.lacking == ""
+    assert repr(group)
+    assert group.holds == {"memory", "pids", "cpu"}
+    found = {each.name: each.read_text() for each in Path(group.directory).iterdir()}
+    assert found["memory.max"] == str(ALL_MB << 20)
+    assert found["memory.swap.max"] == found["memory.oom.group"] == "0"
+    assert found["pids.max"] == "99"
+    assert found["cpu.weight"] == "100"
+    assert group.memory_bytes() == 4096
+    assert group.program_bytes() == 3072
+    assert group.peak_bytes() == 1 << 20
+
+
+@pytest.mark.parametrize(
+    ("name", "answer", "lost", "why"),
+    [
+        ("memory.max", "max", "memory", f"memory.max: {ALL_MB << 20} was written, max was read"),
+        ("memory.max", str((ALL_MB << 20) - 4096), None, ""),  # whole pages
+        ("pids.max", OSError(1, "Operation not permitted"), "pids", "pids.max: Operation not"),
+        ("cpu.weight", "1", "cpu", "cpu.weight: 100 was written, 1 was read"),
+    ],
+)
+def test_what_does_not_hold_is_said(
+    fake: FakeTree, name: str, answer: OSError | str, lost: str | None, why: str
+) -> None:
+    fake.refused[name] = answer
+    group = group_in(fake)
+    assert group.lacking.startswith(why)
+    assert group.holds == {"memory", "pids", "cpu"} - {lost}
+    enforcement = SessionKeeper.holding(group.holds, group.lacking)
+    kept = {"memory": "watchdog", "pids": "rlimit", "cpu": "none"}
+    assert enforcement.memory == (kept["memory"] if lost == "memory" else "cgroup")
+    assert enforcement.processes == (kept["pids"] if lost == "pids" else "cgroup")
+    assert enforcement.cpu == (kept["cpu"] if lost == "cpu" else "cgroup")
+
+
+def test_a_kernel_without_swap_lacks_nothing(fake: FakeTree) -> None:
+    fake.without = {"memory.swap.max"}
+    assert group_in(fake).lacking == ""
+
+
+def test_a_file_that_is_not_there(fake: FakeTree) -> None:
+    fake.without = {"pids.max"}
+    assert group_in(fake).lacking == "pids.max: the kernel has no such file"
+
+
+def test_controllers_that_are_not_there(fake: FakeTree) -> None:
+    (fake.top / "cgroup.controllers").write_text("pids io\n")
+    tree = GroupTree(str(fake.top))
+    assert tree.controllers == {"pids"}
+    keeper = SessionKeeper(tree, limits=LIMITS)
+    assert keeper.facts() == {
+        "memory": "watchdog",
+        "processes": "cgroup",
+        "cpu": "none",
+        "why": "not delegated: memory, cpu",
+    }
+    assert keeper.notices is not None
+    (fake.top / "cgroup.controllers").write_text("cpu io\n")
+    with pytest.raises(NoGroupsError, match="without the controllers of memory and processes"):
+        GroupTree(str(fake.top))
+
+
+def test_what_cannot_be_divided_is_left_as_it_was(fake: FakeTree) -> None:
+    fake.refused["cgroup.subtree_control"] = OSError(16, "Device or resource busy")
+    with pytest.raises(NoGroupsError, match="cannot be divided: Device or resource busy"):
+        GroupTree(str(fake.top))
+    assert not [each for each in fake.top.iterdir() if each.is_dir()]
+    assert (fake.top / "cgroup.procs").read_text().split() == [str(os.getpid())]
+
+
+def test_a_group_that_is_still_busy_goes_later(fake: FakeTree) -> None:
+    tree = GroupTree(str(fake.top))
+    first, second = (Group(tree, name, limits_of(spec(), LIMITS)) for name in ("a", "b"))
+    (Path(first.directory) / "cgroup.procs").write_text("17\n")
+    first.remove()
+    assert Path(first.directory).exists()
+    (Path(first.directory) / "cgroup.procs").write_text("")
+    second.remove()
+    assert not Path(first.directory).exists()
+    assert not Path(second.directory).exists()
+    # One that a killed supervisor left goes at the next start.
+    tree.make("old")
+    GroupTree(str(fake.top))
+    assert not (fake.top / "sessions/old").exists()
+
+
+FINE = Outcome(stdout="", stderr="", exit_code=0)
+FAILED = Outcome(stdout="", stderr="", exit_code=1)
+KILLED = Outcome(
+    stdout="",
+    stderr="",
+    exit_code=137,
+    interpreter_restarted=True,
+    restart_reason="python was killed by SIGKILL; its state is gone",
+)
+
+
+def confined(group: Group, jail: FakeJail) -> Confinement:
+    return Confinement(
+        jail,
+        program_bytes=group.limits.program_bytes,
+        processes=99,
+        enforcement=SessionKeeper.holding(group.holds, ""),
+        group=group,
+    )
+
+
+@pytest.fixture
+def jail() -> FakeJail:
+    made = FakeJail(1, spec())
+    made.agent_end.close()
+    made.release()
+    return made
+
+
+def count(group: Group, *, kills: int = 0, refused: int = 0) -> None:
+    folder = Path(group.directory)
+    (folder / "memory.events").write_text(f"oom 3\noom_kill {kills}\n")
+    (folder / "pids.events").write_text(f"max {refused}\n")
+
+
+def test_counters_are_of_the_execution_that_was_under_way(fake: FakeTree, jail: FakeJail) -> None:
+    group = group_in(fake)
+    it = confined(group, jail)
+    it.begun()
+    count(group, kills=1)
+    (event,) = it.ended(KILLED)
+    assert (event.kind, event.enforced_by, event.limit) == ("memory", "cgroup", ALL_MB << 20)
+    assert (event.what, event.peak_bytes) == ("the interpreter was killed", 1 << 20)
+    # Counted once, and of no concern to what fails next.
+    it.begun()
+    assert it.ended(FAILED) == ()
+    # What went well is asked about where the kernel has sent a notice.
+    it.begun()
+    count(group, kills=1, refused=4)
+    it.heard()
+    (event,) = it.ended(FINE)
+    assert (event.kind, event.times, event.limit) == ("processes", 4, 99)
+    # What happens between two executions is nobody's.
+    count(group, kills=3, refused=4)
+    it.heard()
+    it.begun()
+    assert it.ended(FAILED) == ()
+    it.begun()
+    count(group, kills=5, refused=4)
+    (event,) = it.ended(FAILED)
+    assert event.what == "2 processes were killed"
+
+
+def test_an_execution_that_went_well_costs_no_look(
+    fake: FakeTree, jail: FakeJail, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    it = confined(group_in(fake), jail)
+
+    def never(*_: object) -> str:
+        raise AssertionError
+
+    monkeypatch.setattr(files, "read", never)
+    it.begun()
+    assert it.ended(FINE) == ()
+
+
+def test_a_session_that_died_of_it_says_so(fake: FakeTree, jail: FakeJail) -> None:
+    group = group_in(fake)
+    it = confined(group, jail)
+    it.begun()
+    assert it.why_it_died() == ""
+    count(group, kills=1)
+    assert it.why_it_died() == f": its memory limit of {ALL_MB} MiB was reached, peak 1 MiB"
+
+
+MOUNTS = "25 1 0:22 / /proc rw - proc proc rw\n"
+
+
+def host(tmp_path: Path, *, mounts: str, group: str, controllers: str = "cpu memory pids") -> Path:
+    """A root directory with what is read of /proc and /run, and a tree of groups beside."""
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/self/mountinfo").write_text(MOUNTS + mounts)
+    (tmp_path / "proc/self/cgroup").write_text(f"4:memory:/x\n{group}\n")
+    (tmp_path / "groups/own").mkdir(parents=True)
+    (tmp_path / "groups/cgroup.controllers").write_text(controllers)
+    (tmp_path / "groups/own/cgroup.procs").write_text(f"{os.getpid()}\n")
+    (tmp_path / "groups/own/cgroup.subtree_control").write_text("")
+    return tmp_path
+
+
+def mounted(tmp_path: Path, root: str = "/") -> str:
+    return f"30 25 0:26 {root} {tmp_path}/groups rw,nosuid shared:4 - cgroup2 cgroup2 rw\n"
+
+
+def test_where_this_process_is(tmp_path: Path) -> None:
+    place = find_place(str(host(tmp_path, mounts=mounted(tmp_path), group="0::/own")))
+    assert place.directory == f"{tmp_path}/groups/own"
+    assert place.alone
+    assert place.ours  # nobody manages this host
+    (tmp_path / "run/systemd/system").mkdir(parents=True)
+    assert not find_place(str(tmp_path)).ours  # systemd does, and has not delegated it
+    (tmp_path / "groups/own/cgroup.procs").write_text(f"{os.getpid()}\n1\n")
+    assert not find_place(str(tmp_path)).alone
+
+
+def test_the_tree_of_a_container_begins_below_the_hosts(tmp_path: Path) -> None:
+    mounts = mounted(tmp_path, "/docker/1")
+    place = find_place(str(host(tmp_path, mounts=mounts, group="0::/docker/1/own")))
+    assert place.directory == f"{tmp_path}/groups/own"
+
+
+@pytest.mark.parametrize(
+    ("mounts", "group", "controllers", "why"),
+    [
+        ("", "0::/own", "memory pids", "cgroup v2 is not mounted"),
+        ("MOUNT", "0::/own", "hugetlb", "the controllers of memory and processes are not in"),
+        ("MOUNT", "0::/../other", "memory pids", "own group is not in the tree"),
+        ("MOUNT", "1:name=systemd:/", "memory pids", "own group is not in the tree"),
+    ],
+)
+def test_why_there_are_none(
+    tmp_path: Path, mounts: str, group: str, controllers: str, why: str
+) -> None:
+    mounts = mounts and mounted(tmp_path, "/" if "other" not in group else "/docker/1")
+    root = host(tmp_path, mounts=mounts, group=group, controllers=controllers)
+    with pytest.raises(NoGroupsError, match=why) as error:
+        find_place(str(root))
+    assert error.value.fix
