@@ -41,11 +41,21 @@ def live_row(
         age_s=now - session.created_s,
         idle_s=0.0 if session.state.value == "running" else now - session.active_s,
         executions=session.executions,
-        memory_bytes=memory_bytes or (usage.memory_bytes if usage else None),
+        memory_bytes=_larger(memory_bytes, usage.memory_bytes if usage else None),
         cpu_s=usage.cpu_s if usage else None,
         pid=session.pid,
         limited_by=confinement.enforcement.memory if confinement is not None else None,
     )
+
+
+def _larger(group: int | None, processes: int | None) -> int | None:
+    """What to show of two figures, neither of which has all.
+
+    A group is charged for files in memory and for what the kernel has for its processes, but not
+    for what these had when they were moved into it.
+    """
+    known = [figure for figure in (group, processes) if figure is not None]
+    return max(known, default=None)
 
 
 def as_row(info: SessionInfo) -> dict[str, object]:

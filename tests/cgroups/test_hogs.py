@@ -1,9 +1,9 @@
-"""Sessions that want everything at once, beside one that works: a real supervisor, as users have it.
+"""Sessions that want everything at once, beside one that works, under a real supervisor.
 
-Whatever the attackers do, the machine starts programs, the supervisor answers, the working session's
-results are right, and afterwards each attacker's session is one that works, too. How much slower the
-working session's calls are is measured; that they are not more than three times slower is asked for
-where `cpu.weight` holds.
+Whatever the attackers do, the machine starts programs, the supervisor answers, the working
+session's results are right, and afterwards each attacker's session is one that works, too. How much
+slower the working session's calls are is measured; that they are not more than three times slower
+is asked for where `cpu.weight` holds.
 """
 
 from __future__ import annotations

@@ -154,7 +154,7 @@ async def test_what_is_written_is_read_back(keeper: SessionKeeper, forked: bool)
         assert len(pids) == 3
         rows = {row.name: row for row in await world.registry.describe()}
         assert rows["a"].limited_by == "cgroup"
-        assert (rows["a"].memory_bytes or 0) > 1 << 20
+        assert (rows["a"].memory_bytes or 0) >= (group.memory_bytes() or 0) > 0
     assert not Path(group.directory).exists()
     assert not Path(heavy.directory).exists()
 
@@ -239,10 +239,10 @@ print(time.process_time())
 
 
 @pytest.mark.usefixtures("tree")
-def test_a_supervisor_makes_sessions_groups_and_says_so(tmp_path: Path) -> None:
+def test_a_supervisor_makes_sessions_groups_and_says_so(short_dir: Path) -> None:
     config = "[defaults]\ncpu_weight = 250\n"
     with (
-        supervisor(tmp_path, config=config, variables=bus()) as running,
+        supervisor(short_dir, config=config, variables=bus()) as running,
         running.client() as client,
     ):
         limits = client.status().limits
@@ -262,13 +262,13 @@ UNIT = f"nsm-test-{os.getpid()}.service"
 
 
 @pytest.mark.usefixtures("tree")
-def test_a_service_starts_again_after_its_supervisor_was_killed(tmp_path: Path) -> None:
+def test_a_service_starts_again_after_its_supervisor_was_killed(short_dir: Path) -> None:
     """Sessions with groups below the unit's own: systemd cannot put a process into a group that
     hands controllers down (status 219/CGROUP), unless what is below has gone."""
     if shutil.which("systemd-run") is None:
         skip("systemd-run is missing")
-    tmp_path.chmod(0o700)
-    variables = variables_for(tmp_path) | bus()
+    short_dir.chmod(0o700)
+    variables = variables_for(short_dir) | bus()
     command = [
         *("systemd-run", manager_flag(), f"--unit={UNIT}", "--quiet"),
         *("-p", "Delegate=yes", "-p", "KillMode=mixed", "-p", "Restart=on-failure"),

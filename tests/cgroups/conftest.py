@@ -1,0 +1,19 @@
+"""A directory for supervisors of this folder's tests."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+
+@pytest.fixture
+def short_dir() -> Generator[Path]:
+    """A private directory with a short path: pytest's are too long for a socket's."""
+    with tempfile.TemporaryDirectory(prefix="nsm-") as path:
+        yield Path(path)
