@@ -16,7 +16,7 @@ from nsm.wire.errors import NsmError, StartFailedError
 from nsmd.agentframes import AgentFrame, AgentProtocolError
 from nsmd.agentlink import AgentLink, AgentLinkError
 from nsmd.cgroups import Confinement, Keeper
-from nsmd.jail import Jail, Launcher, exhausted
+from nsmd.jail import Jail, Launcher, ProjectCopy, exhausted
 from nsmd.policy import Policy
 from nsmd.values import JailSpec, SessionLimits
 
@@ -120,6 +120,11 @@ class Conversation:
 
     def __repr__(self) -> str:
         return f"<Conversation of session {self._session_id} pid={self.pid}>"
+
+    @property
+    def project_copy(self) -> ProjectCopy | None:
+        """See `Jail`; None where there is no jail."""
+        return None if self._jail is None else self._jail.project_copy
 
     def end(self) -> None:
         """Kill the jail, and launch none. Idempotent."""

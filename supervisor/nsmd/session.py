@@ -39,7 +39,7 @@ from nsmd.agentlink import AgentLink, AgentLinkError
 from nsmd.cgroups import Confinement, Keeper
 from nsmd.conversation import Conversation, StartLimiter
 from nsmd.execution import Execution, interrupted_early, out_of_time
-from nsmd.jail import Launcher
+from nsmd.jail import Launcher, ProjectCopy
 from nsmd.lifecycle import Effect, Event, State, advance
 from nsmd.policy import Policy
 from nsmd.proxy import Gateway, SessionNetwork
@@ -170,6 +170,11 @@ class Session:
     def confinement(self) -> Confinement | None:
         """Its limits as they are kept; None before it has a jail."""
         return self._conversation.confinement
+
+    @property
+    def project_copy(self) -> ProjectCopy | None:
+        """What it has changed in a project that is copied on write; None for any other."""
+        return self._conversation.project_copy
 
     @property
     def name(self) -> str | None:

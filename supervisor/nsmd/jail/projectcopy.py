@@ -43,13 +43,17 @@ class ProjectCopy:
     Args:
         changed: directory of what was changed (overlayfs's upper layer); owned from now on.
         shown: the project as code sees it; owned from now on. None where only the jail has it.
+
+    Attributes:
+        applied: what has been brought to the host from it, by path: `st_ctime_ns` there.
     """
 
-    __slots__ = ("changed", "shown")
+    __slots__ = ("applied", "changed", "shown")
 
     def __init__(self, changed: int, shown: int | None) -> None:
         self.changed = changed
         self.shown = shown
+        self.applied: dict[str, int] = {}
 
     def __repr__(self) -> str:
         return f"<ProjectCopy {self.changed}>"

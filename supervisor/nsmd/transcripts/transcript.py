@@ -98,6 +98,11 @@ class Transcript:
     def __repr__(self) -> str:
         return f"<Transcript {self.subject.id} {len(self._records)} of {self.executions}>"
 
+    @property
+    def opened_ns(self) -> int:
+        """When it was begun, Unix time."""
+        return int(self._started_at * 1e9)
+
     # The session's side.
 
     def begin(self, execution_id: str, client: str, code: str, *, streamed: bool) -> None:
