@@ -36,6 +36,7 @@ pool                 sessions kept ready
 places               room for so many sessions, and those that wait for some
 directory            sessions by id and name
 listing              rows of lists of sessions
+changes/             what a session has made of a copied project
 files                files to and from a session
 builds/              environments that nsm has Nix build
 provision            everything that environments come from, behind one door

@@ -47,7 +47,7 @@ FLOORS = (
     ("lifecycle", "transcripts"),
     ("conversation",),
     ("execution", "session"),  # two halves of one thing: a handle and its owner
-    ("history", "pool", "listing", "files", "directory", "builds"),
+    ("history", "pool", "listing", "files", "directory", "builds", "changes"),
     ("places", "provision"),
     ("comers",),
     ("registry",),

@@ -364,6 +364,13 @@ class Fields:
             return value
         raise self._mistyped(key, "text")
 
+    def data(self, key: str) -> bytes:
+        """Bytes."""
+        value = self._wire.get(key)
+        if not isinstance(value, bytes):
+            raise self._mistyped(key, "bytes")
+        return value
+
     def integer(self, key: str) -> int:
         value = self._wire.get(key)
         if type(value) is int:  # a bool is no number here

@@ -10,7 +10,7 @@ import errno
 import hashlib
 import os
 from collections.abc import Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 from nsmd.changes.below import (
@@ -30,6 +30,8 @@ from nsmd.changes.below import (
 )
 from nsmd.changes.change import PERMISSIONS, Change, State, copy_state, digest_of, host_state
 from nsmd.changes.comparison import Sides, change_at
+
+_WRITE_OF_OTHERS = 0o022
 
 _NO_EXCHANGE = frozenset({errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP})
 
@@ -175,7 +177,7 @@ class _Application:
         if after is None:
             return
         if after.type == "directory":
-            os.mkdir(name, _mode(after, before), dir_fd=parent)
+            _make_directory(parent, name, _mode(after, before))
             return
         temporary = fresh_name()
         try:
@@ -199,7 +201,7 @@ class _Application:
             directory = "/".join(components[:depth])
             if look(self._sides.project, directory) is None:
                 with parent_of(self._sides.project, directory) as (parent, name):
-                    os.mkdir(name, dir_fd=parent)
+                    _make_directory(parent, name, 0o755)
 
     def _change_directory(self, parent: int, name: str, before: State, after: State) -> None:
         fd = open_below(parent, name, DIRECTORY)
@@ -273,13 +275,13 @@ class _Application:
 def _mode(after: State, before: State | None) -> int:
     """Permissions on the host: others may write only where they could."""
     kept = before.mode if before is not None and before.type == after.type else 0
-    return after.mode & PERMISSIONS & ~(_umask() & ~kept)
+    return after.mode & PERMISSIONS & ~(_WRITE_OF_OTHERS & ~kept)
 
 
-def _umask() -> int:
-    """Of this process, which to ask by umask(2) would change."""
-    with suppress(OSError, ValueError), open("/proc/self/status", encoding="ascii") as file:
-        for line in file:
-            if line.startswith("Umask:"):
-                return int(line.split()[1], 8) | 0o022
-    return 0o022
+def _make_directory(parent: int, name: str, mode: int) -> None:
+    os.mkdir(name, 0o700, dir_fd=parent)
+    fd = open_below(parent, name, DIRECTORY)
+    try:
+        os.fchmod(fd, mode)  # whatever the umask is
+    finally:
+        os.close(fd)

@@ -10,12 +10,11 @@ import errno
 import hashlib
 import os
 import stat
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from nsmd.changes.below import DIRECTORY, PIECE_BYTES, look, open_below, open_file, read_link
 from nsmd.changes.change import (
-    PERMISSIONS,
     Change,
     State,
     copy_state,
@@ -255,9 +254,7 @@ class _Walk:
                 return []
             raise
 
-    def _unreadable(
-        self, path: str, error: OSError, before: State | None = None
-    ) -> Change:
+    def _unreadable(self, path: str, error: OSError, before: State | None = None) -> Change:
         after = State(type="special", mode=0, size=0, token="unreadable")  # noqa: S106
         return Change(
             path=path or ".",

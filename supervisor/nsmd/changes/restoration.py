@@ -113,9 +113,7 @@ class _Restoration(_Step):
         finally:
             os.close(fd)
 
-    def _put(
-        self, parent: int, name: str, source: int | None, target: str, before: State
-    ) -> None:
+    def _put(self, parent: int, name: str, source: int | None, target: str, before: State) -> None:
         temporary = fresh_name()
         try:
             try:

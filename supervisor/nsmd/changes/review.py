@@ -1,4 +1,4 @@
-"""The changes of a live session: shown, applied, discarded. Files are read and written in threads."""
+"""The changes of a live session, shown, applied and discarded; files are touched in threads."""
 
 from __future__ import annotations
 

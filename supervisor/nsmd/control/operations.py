@@ -14,6 +14,7 @@ from nsmd.catalog import Listed
 from nsmd.control import (
     arguments,
     building,
+    changing,
     filing,
     inspecting,
     joining,
@@ -190,6 +191,10 @@ OPERATIONS: Mapping[str, Row] = {
     "file_read": Row("manage", filing.file_read),
     "file_write": Row("manage", filing.file_write),
     "file_close": Row("manage", filing.file_close),
+    "changes": Row("manage", changing.changes),
+    "change": Row("manage", changing.change),
+    "apply": Row("manage", changing.apply),
+    "discard": Row("manage", changing.discard),
 }
 
 

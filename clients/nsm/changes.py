@@ -1,0 +1,116 @@
+"""What sessions have changed in projects that are copied on write, for programs. Blocks.
+
+Example::
+
+    import nsm
+    from nsm.changes import Changes
+
+    with nsm.Client() as client:
+        changes = Changes(client)
+        rows, _ = changes.rows("work", ["src"])
+        report = changes.apply("work", rows)
+        print(report.done, [refused.path for refused in report.refused])
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from nsm.wire import results
+from nsm.wire.changes import ChangeEnd, ChangeReport, ChangeRow, Contents
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Sequence
+    from typing import Any
+
+    from nsm.client import Client
+    from nsm.wire.messages import Event
+
+BATCH = 200
+"""Changes in one request, so that none takes long and each fits a message."""
+
+
+class Changes:
+    """What a client can do about the changes of sessions."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    def rows(self, target: str, paths: Iterable[str] = ()) -> tuple[list[ChangeRow], ChangeEnd]:
+        """All changes, by path, and where they are.
+
+        Args:
+            target: the session: an id, a name, or ``SCOPE/NAME``.
+            paths: only these and what is in them, relative to the project; none for all.
+
+        Raises:
+            BadRequestError: the session has no copy of its project.
+            BadProjectError: the project is not there any more.
+        """
+        rows: list[ChangeRow] = []
+
+        def on_event(event: Event) -> None:
+            fields = results.Fields(event.data, "an event")
+            rows.extend(ChangeRow.from_wire(row) for row in fields.maps("changes"))
+
+        arguments = {"target": target, "paths": [os.fsencode(path) for path in paths]}
+        wire = self._client.call("changes", arguments, on_event=on_event)
+        return rows, ChangeEnd.from_wire(wire)
+
+    def contents(self, target: str, path: str) -> Contents:
+        """What one path holds on both sides."""
+        arguments = {"target": target, "path": os.fsencode(path)}
+        return Contents.from_wire(self._client.call("change", arguments))
+
+    def apply(
+        self,
+        target: str,
+        rows: Sequence[ChangeRow],
+        *,
+        force: bool = False,
+        risky: Collection[str] = (),
+    ) -> ChangeReport:
+        """Bring changes to the host, as they are in `rows`: what has changed since is refused.
+
+        Args:
+            force: also where the host's file was changed since the session began.
+            risky: paths of rows that have a `risk`, and are to be applied all the same.
+        """
+        done, refused = 0, []
+        ordered = in_order(rows)
+        for first in range(0, len(ordered), BATCH):
+            wanted = [_wanted(row, risky) for row in ordered[first : first + BATCH]]
+            wire = self._client.call("apply", {"target": target, "changes": wanted, "force": force})
+            report = ChangeReport.from_wire(wire, "applied")
+            done += report.done
+            refused += report.refused
+        return ChangeReport(done, refused)
+
+    def discard(self, target: str, paths: Iterable[str] = ()) -> ChangeReport:
+        """Have files of the session be the host's again.
+
+        Args:
+            paths: as for `rows`.
+        """
+        arguments = {"target": target, "paths": [os.fsencode(path) for path in paths]}
+        return ChangeReport.from_wire(self._client.call("discard", arguments), "discarded")
+
+
+def in_order(rows: Sequence[ChangeRow]) -> list[ChangeRow]:
+    """What is deleted first, the deepest first of all; then parents before what is in them."""
+
+    def place(row: ChangeRow) -> list[str]:
+        return row.path.split("/")
+
+    deleted = sorted((row for row in rows if row.after is None), key=place, reverse=True)
+    return [*deleted, *sorted((row for row in rows if row.after is not None), key=place)]
+
+
+def _wanted(row: ChangeRow, risky: Collection[str]) -> dict[str, Any]:
+    return {
+        "path": os.fsencode(row.path),
+        "before": None if row.before is None else row.before.token,
+        "after": None if row.after is None else row.after.token,
+        "risky": row.path in risky,
+    }
