@@ -14,11 +14,10 @@ Example::
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
 from nsm.wire import results
-from nsm.wire.changes import ChangeEnd, ChangeReport, ChangeRow, Contents
+from nsm.wire.changes import ChangeEnd, ChangeReport, ChangeRow, Contents, Refused, bytes_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
@@ -54,13 +53,13 @@ class Changes:
             fields = results.Fields(event.data, "an event")
             rows.extend(ChangeRow.from_wire(row) for row in fields.maps("changes"))
 
-        arguments = {"target": target, "paths": [os.fsencode(path) for path in paths]}
+        arguments = {"target": target, "paths": [bytes_of(path) for path in paths]}
         wire = self._client.call("changes", arguments, on_event=on_event)
         return rows, ChangeEnd.from_wire(wire)
 
     def contents(self, target: str, path: str) -> Contents:
         """What one path holds on both sides."""
-        arguments = {"target": target, "path": os.fsencode(path)}
+        arguments = {"target": target, "path": bytes_of(path)}
         return Contents.from_wire(self._client.call("change", arguments))
 
     def apply(
@@ -77,7 +76,7 @@ class Changes:
             force: also where the host's file was changed since the session began.
             risky: paths of rows that have a `risk`, and are to be applied all the same.
         """
-        done, refused = 0, []
+        done, refused = 0, list[Refused]()
         ordered = in_order(rows)
         for first in range(0, len(ordered), BATCH):
             wanted = [_wanted(row, risky) for row in ordered[first : first + BATCH]]
@@ -93,7 +92,7 @@ class Changes:
         Args:
             paths: as for `rows`.
         """
-        arguments = {"target": target, "paths": [os.fsencode(path) for path in paths]}
+        arguments = {"target": target, "paths": [bytes_of(path) for path in paths]}
         return ChangeReport.from_wire(self._client.call("discard", arguments), "discarded")
 
 
@@ -109,7 +108,7 @@ def in_order(rows: Sequence[ChangeRow]) -> list[ChangeRow]:
 
 def _wanted(row: ChangeRow, risky: Collection[str]) -> dict[str, Any]:
     return {
-        "path": os.fsencode(row.path),
+        "path": bytes_of(row.path),
         "before": None if row.before is None else row.before.token,
         "after": None if row.after is None else row.after.token,
         "risky": row.path in risky,

@@ -13,6 +13,7 @@ import sandbox_agent
 from nsm.cli.main import VERBS
 from nsm.wire import connection, errors, frames, sessions
 from nsm.wire.builds import BuildProgress, BuiltRow
+from nsm.wire.changes import ChangeRow, FileState
 from nsm.wire.inspection import Inspection
 from nsm.wire.network import NetworkDecision, NetworkReport
 from nsm.wire.pool import PoolKind, PoolMemory, PoolTotals
@@ -98,6 +99,13 @@ def test_the_fields_of_a_built_environment() -> None:
     assert names([row[:1] for row in rows]) == list(BuiltRow._fields)
     (progress,) = [row[1] for row in rows if row[0] == "`progress`"]
     assert set(BuildProgress._fields) <= set(re.findall(r"\w+", progress))
+
+
+def test_the_fields_of_a_change() -> None:
+    rows = table("change", after="nsm diff --json")
+    assert names([row[:1] for row in rows]) == list(ChangeRow._fields)
+    (states,) = [row[1] for row in rows if row[0] == "`before`, `after`"]
+    assert set(FileState._fields) <= set(re.findall(r"\w+", states))
 
 
 def test_the_events_of_logs() -> None:

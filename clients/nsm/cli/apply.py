@@ -23,7 +23,7 @@ from nsm.client import Client
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    from nsm.wire.changes import ChangeRow
+    from nsm.wire.changes import ChangeRow, Refused
 
 _EPILOG = """\
 Only what was shown is written: a file that the session or somebody on the host has changed since
@@ -133,9 +133,9 @@ def _ask(
                 return None
 
 
-def _plain(done: int, refused: Sequence[object], left: Sequence[ChangeRow]) -> dict[str, object]:
+def _plain(done: int, refused: Sequence[Refused], left: Sequence[ChangeRow]) -> dict[str, object]:
     return {
         "applied": done,
-        "refused": [each._asdict() for each in refused if hasattr(each, "_asdict")],
+        "refused": [each._asdict() for each in refused],
         "left_out": [row.to_plain() for row in left],
     }

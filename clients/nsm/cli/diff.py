@@ -49,7 +49,7 @@ def main(arguments: list[str]) -> int:
         if options.json:
             terminal.out_json([row.to_plain() for row in rows])
         elif options.stat:
-            lines, added, removed = [], 0, 0
+            lines, added, removed = list[str](), 0, 0
             for row in rows:
                 line, more, fewer = stat_line(changes, options.session, row)
                 lines.append(line)

@@ -3,11 +3,20 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from typing import Any, NamedTuple, Self
 
 from nsm.wire.results import Fields
+
+
+def path_of(given: bytes) -> str:
+    """A path as text, whatever it is called: names of files are bytes."""
+    return given.decode("utf-8", "surrogateescape")
+
+
+def bytes_of(path: str) -> bytes:
+    """What `path_of` was given."""
+    return path.encode("utf-8", "surrogateescape")
 
 
 class FileState(NamedTuple):
@@ -41,7 +50,7 @@ class ChangeRow(NamedTuple):
     """What a session made of one path.
 
     Attributes:
-        path: below the project; `os.fsencode` has its bytes.
+        path: below the project; `bytes_of` gives what it is called.
         kind: ``added``, ``changed`` or ``deleted``.
         before: on the host now; None where nothing is.
         after: in the session; None where nothing is.
@@ -64,7 +73,7 @@ class ChangeRow(NamedTuple):
         row = Fields(wire, "a change")
         before, after = row.optional("before", row.map), row.optional("after", row.map)
         return cls(
-            path=os.fsdecode(row.data("path")),
+            path=path_of(row.data("path")),
             kind=row.text("kind"),
             before=None if before is None else FileState.from_wire(before),
             after=None if after is None else FileState.from_wire(after),
@@ -159,5 +168,5 @@ class ChangeReport(NamedTuple):
         refused = [Fields(row, "a refusal") for row in fields.maps("refused")]
         return cls(
             fields.integer(key),
-            [Refused(os.fsdecode(row.data("path")), row.text("why")) for row in refused],
+            [Refused(path_of(row.data("path")), row.text("why")) for row in refused],
         )

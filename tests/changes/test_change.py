@@ -1,0 +1,80 @@
+"""What is said of a change: which ones nobody should apply unseen."""
+
+from __future__ import annotations
+
+import pytest
+
+from nsmd.changes.change import State, risk_of
+
+FILE = State(type="file", mode=0o644, size=1, token="")
+LINK = State(type="symlink", mode=0, size=1, token="")
+DIRECTORY = State(type="directory", mode=0o755, size=0, token="")
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        ".git/hooks/pre-commit",
+        ".git/config",
+        ".git/config.worktree",
+        ".git/info/attributes",
+        ".git/objects/info/alternates",
+        ".git/modules/lib/config",
+        ".git/worktrees/w/gitdir",
+        ".GIT/config",
+        "vendor/lib/.git/hooks/post-checkout",
+        ".git",  # a file that says where the repository is
+    ],
+)
+def test_what_git_obeys_is_named(path: str) -> None:
+    assert "git" in risk_of(path, FILE)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *(".envrc", "sub/.envrc", ".npmrc", ".mcp.json", ".pre-commit-config.yaml"),
+        *(".vscode/tasks.json", "x/.vscode/settings.json", ".idea/workspace.xml"),
+        *(".claude/settings.json", ".cursor/mcp.json", ".husky/pre-push"),
+        *(".github/workflows/ci.yml", ".cargo/config.toml", ".Envrc"),
+    ],
+)
+def test_what_tools_obey_is_named(path: str) -> None:
+    assert "without being told" in risk_of(path, FILE)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *(".git/objects/ab/cdef", ".git/refs/heads/main", ".git/index", ".git/HEAD"),
+        *(".git/logs/HEAD", ".git/COMMIT_EDITMSG", ".git/packed-refs"),
+        *("src/main.py", "hooks/pre-commit", "config", ".gitignore", "a.git/config"),
+        *("envrc", ".github/CODEOWNERS", "vscode/tasks.json", "x.vscode/tasks.json"),
+    ],
+)
+def test_nothing_is_said_of_ordinary_files(path: str) -> None:
+    assert risk_of(path, FILE) == ""
+
+
+def test_nothing_is_said_of_directories_and_deletions() -> None:
+    assert risk_of(".git/hooks", DIRECTORY) == ""
+    assert risk_of(".git/hooks/pre-commit", None) == ""
+
+
+@pytest.mark.parametrize(
+    ("path", "target", "outside"),
+    [
+        ("link", "/etc/passwd", True),
+        ("link", "../secret", True),
+        ("a/b/link", "../../../secret", True),
+        ("a/b/link", "../../file", False),
+        ("a/link", "../..", True),
+        ("link", "..", True),
+        ("link", "..file", False),
+        ("a/link", "sibling", False),
+    ],
+)
+def test_links_that_lead_out_of_the_project_are_named(
+    path: str, target: str, *, outside: bool
+) -> None:
+    assert ("out of the project" in risk_of(path, LINK, target)) == outside
