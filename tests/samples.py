@@ -188,6 +188,26 @@ def inspection(**changes: Any) -> dict[str, Any]:
     return {
         "session": session_row(),
         "policy": policy | changes,
+        "network": {
+            "mode": "off",
+            "allow": [],
+            "port": None,
+            "problem": None,
+            "connections": 0,
+            "counters": {},
+        },
+        "confinement": {
+            "memory": "cgroup",
+            "processes": "rlimit",
+            "cpu": "none",
+            "why": "",
+            "group": "/sys/fs/cgroup/nsm/s-1",
+            "memory_limit_bytes": 544 << 20,
+            "group_limit_bytes": 1376 << 20,
+            "memory_bytes": 40 << 20,
+            "peak_bytes": 70 << 20,
+            "process_limit": 256,
+        },
         "kernel": {
             "uid": 65530,
             "capabilities": "0" * 16,

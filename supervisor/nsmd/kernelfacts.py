@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from nsmd.policy import Policy
+from nsmd.values import Enforcement
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,3 +68,20 @@ def contradictions(policy: Policy, facts: KernelFacts) -> Iterator[str]:
         yield "System calls are not filtered, and should be."
     if facts.uid == 0:
         yield "The jail runs as the host's root, and should not."
+
+
+def weaker(policy: Policy, kept: Enforcement) -> Iterator[str]:
+    """Limits that something else keeps than the policy has it; sentences for people.
+
+    Args:
+        kept: what was read back.
+    """
+    limits = policy.limits
+    for what, promised, real in (
+        ("memory", limits.memory_by, kept.memory),
+        ("processes", limits.processes_by, kept.processes),
+        ("processor time", limits.cpu_by, kept.cpu),
+    ):
+        if promised != real:
+            why = f": {kept.why}" if kept.why else ""
+            yield f"The limit on {what} is kept by {real}, and should be by {promised}{why}."

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from posixpath import dirname
 from typing import Any, Literal
 
@@ -18,6 +18,7 @@ from nsmd.hostpaths import is_within
 from nsmd.proxyvariables import proxy_variables
 from nsmd.values import (
     NO_NETWORK,
+    Enforcement,
     Enforcer,
     Environment,
     JailSizes,
@@ -50,6 +51,8 @@ INODES_PER_MB = 128
 
 MOST_SIBLINGS = 8
 """Directories that are shown beside each other; more are one line, which says how many."""
+
+_WITHOUT_AGENT = Enforcement(memory="rlimit", processes="none", cpu="none")
 
 JailKind = Literal["cold", "forked", "artifact", "artifact-forked"]
 """How a session's jail is made: of its own by bwrap, or within its template's; of the host's
@@ -249,9 +252,10 @@ def policy_of(
             )
         )
     enforcement = limits.enforcement
-    processes_by = enforcement.processes
-    if processes_by == "rlimit" and (older or not environment.keeps_state):
-        processes_by = "none"  # there is no agent of ours: `nsmd.jail.starting.with_limits`
+    if not environment.keeps_state:  # jails that come and go, without agent: `nsmd.jail.runonly`
+        enforcement = _WITHOUT_AGENT
+    elif older and enforcement.processes == "rlimit":  # `nsmd.jail.starting.with_limits`
+        enforcement = replace(enforcement, processes="none")
     return Policy(
         kind=kind,
         complete=not older,
@@ -262,7 +266,7 @@ def policy_of(
             memory_mb=environment.memory_mb,
             memory_by=enforcement.memory,
             processes=limits.processes,
-            processes_by=processes_by,
+            processes_by=enforcement.processes,
             descriptors=limits.descriptors,
             cpu_weight=environment.cpu_weight if enforcement.cpu == "cgroup" else None,
             cpu_by=enforcement.cpu,

@@ -27,6 +27,7 @@ def test_each_rule_has_its_line() -> None:
     assert "user 65530, control group /nsm/s-1" in line(text, "jail")
     assert line(text, "network") == "off: nothing but its own loopback"
     assert line(text, "memory").startswith("512 MiB, kept by its control group; has ")
+    assert line(text, "memory").endswith(", had 70.0 MiB")
     assert line(text, "processes").startswith("256, kept by the kernel's count")
     assert line(text, "rights").startswith("user 1000, capabilities: none, no new privileges")
     assert line(text, "variables") == "HOME TOKEN"
@@ -47,7 +48,15 @@ def test_each_rule_has_its_line() -> None:
     ],
 )
 def test_networks(network: dict[str, Any], words: str) -> None:
-    assert words in line(shown(samples.inspection(network=network)), "network")
+    wire = samples.inspection(network=network) | {"network": None}
+    assert words in line(shown(wire), "network")
+
+
+def test_what_was_allowed_since_is_what_counts() -> None:
+    now = {"mode": "allow", "allow": ["a.example"], "problem": None}
+    assert "to: a.example" in line(shown(samples.inspection() | {"network": now}), "network")
+    broken = {**now, "problem": "its agent cannot listen"}
+    assert "its agent cannot" in line(shown(samples.inspection() | {"network": broken}), "network")
 
 
 def test_a_contradiction_is_a_warning() -> None:

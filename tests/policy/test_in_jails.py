@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
+import samples
 from artifact_files import write_artifact, write_older
 from e2e_support import Supervisor, supervisor
 from nsmd.policy import POLICY_PATH
@@ -52,6 +54,9 @@ preset = "python"
 [environments.cold.env]
 TOKEN = "{TOKEN}"
 LARGE = "{"x" * 40_000}"
+[environments.open]
+preset = "python"
+network = "full"
 [environments.reaching]
 preset = "python"
 timeout_seconds = 12
@@ -79,6 +84,7 @@ KINDS = [
     Kind("python", "forked", frozenset({"TOKEN"})),
     Kind("python", "forked", frozenset({"TOKEN"}), project_mode="overlay"),
     Kind("reaching", "forked"),
+    Kind("open", "forked"),
     Kind("cold", "cold", frozenset({"TOKEN", "LARGE"})),
     Kind("science", "artifact-forked"),
     Kind("science", "artifact-forked", project_mode="overlay"),
@@ -163,6 +169,12 @@ def test_what_people_are_shown_is_the_same(seen: Seen, world: World) -> None:
     assert sources["/project"] == str(world.project)
     assert str(world.project) not in json.dumps(seen.policy)
     assert seen.inspected["contradictions"] == []
+    assert seen.inspected["network"]["mode"] == policy["network"]["mode"]
+    confinement, limits = seen.inspected["confinement"], policy["limits"]
+    assert [confinement[each] for each in ("memory", "processes", "cpu")] == [
+        limits[each] for each in ("memory_by", "processes_by", "cpu_by")
+    ]
+    assert set(confinement) == set(samples.inspection()["confinement"])
     kernel = seen.inspected["kernel"]
     assert kernel["uid"] != 0
     assert (int(kernel["capabilities"], 16), kernel["no_new_privs"]) == (0, True)
@@ -210,10 +222,14 @@ def test_network(seen: Seen) -> None:
             "proxy": True,
         }
         assert "HTTPS_PROXY" in seen.found["variables"]
+        assert seen.found["interfaces"] == ["lo"]
+    elif seen.kind.env == "open":
+        assert network == {"mode": "full", "allow": [], "proxy": False}
+        assert seen.found["interfaces"] == sorted(name for _, name in socket.if_nameindex())
     else:
         assert network == {"mode": "off", "allow": [], "proxy": False}
         assert "HTTPS_PROXY" not in seen.found["variables"]
-    assert seen.found["interfaces"] == ["lo"]
+        assert seen.found["interfaces"] == ["lo"]
 
 
 @pytest.mark.parametrize("env", ["python", "single"])

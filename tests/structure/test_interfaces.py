@@ -9,6 +9,7 @@ from typing import Any, get_type_hints
 
 import pytest
 
+import samples
 import sandbox_agent
 from nsm.cli.main import VERBS
 from nsm.wire import connection, errors, frames, sessions
@@ -84,6 +85,8 @@ def test_the_fields_of_the_pool() -> None:
 def test_the_fields_of_a_session_in_detail() -> None:
     rows = table("of a session in detail", after="`nsm inspect --json` prints")
     assert names([row[:1] for row in rows]) == list(Inspection._fields)
+    (confinement,) = [row[1] for row in rows if row[0] == "`confinement`"]
+    assert set(samples.inspection()["confinement"]) <= set(re.findall(r"\w+", confinement))
     (kernel,) = [row[1] for row in rows if row[0] == "`kernel`"]
     assert {f.name for f in dataclasses.fields(KernelFacts)} <= set(re.findall(r"\w+", kernel))
 

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from fakes import spec
-from nsmd.kernelfacts import KernelFacts, contradictions, kernel_facts
+from nsmd.kernelfacts import KernelFacts, contradictions, kernel_facts, weaker
 from nsmd.policy import policy_of
-from nsmd.values import SessionLimits
+from nsmd.values import Enforcement, SessionLimits
 
 KEPT = KernelFacts(
     uid=1001, capabilities="0" * 16, no_new_privs=True, system_call_filter=True, cgroup=""
@@ -83,3 +83,14 @@ def test_what_does_not_hold_is_said(facts: KernelFacts, words: str) -> None:
     (said,) = contradictions(POLICY, facts)
     assert words in said
     assert list(contradictions(replace(POLICY, complete=False), facts)) == []
+
+
+def test_a_limit_that_something_else_keeps_is_said() -> None:
+    kept = SessionLimits().enforcement
+    assert list(weaker(POLICY, kept)) == []
+    (said,) = weaker(POLICY, replace(kept, processes="none", why="no group"))
+    assert said == ("The limit on processes is kept by none, and should be by rlimit: no group.")
+    grouped = SessionLimits(
+        enforcement=Enforcement(memory="cgroup", processes="cgroup", cpu="cgroup")
+    )
+    assert len(list(weaker(policy_of(spec(), grouped, "cold"), kept))) == 3

@@ -48,8 +48,8 @@ def inspection(found: Inspection, home: str) -> str:
     policy = found.policy
     lines += [
         ("jail", _jail(policy, found)),
-        ("network", _network(_map(policy, "network"))),
-        *_limits(_map(policy, "limits"), row.memory_bytes),
+        ("network", _network(found.network or _map(policy, "network"))),
+        *_limits(_map(policy, "limits"), row.memory_bytes, found.confinement or {}),
         ("rights", _rights(_map(policy, "rights"))),
         ("variables", " ".join(_texts(policy, "variables")) or "-"),
         ("devices", " ".join(_texts(policy, "devices")) or "-"),
@@ -74,6 +74,8 @@ def _jail(policy: Mapping[str, Any], found: Inspection) -> str:
 
 def _network(network: Mapping[str, Any]) -> str:
     mode = network.get("mode", "-")
+    if problem := network.get("problem"):
+        return f"nothing: {problem}"
     if mode == "off":
         return "off: nothing but its own loopback"
     if mode == "allow":
@@ -81,10 +83,15 @@ def _network(network: Mapping[str, Any]) -> str:
     return "full: whatever the host reaches" if mode == "full" else str(mode)
 
 
-def _limits(limits: Mapping[str, Any], memory_bytes: int | None) -> list[tuple[str, str]]:
+def _limits(
+    limits: Mapping[str, Any], memory_bytes: int | None, confinement: Mapping[str, Any]
+) -> list[tuple[str, str]]:
     weight = limits.get("cpu_weight")
     processes_by = _by(limits, "processes_by", _OF_USERS)
     has = "" if memory_bytes is None else f"; has {render.memory(memory_bytes)}"
+    peak = confinement.get("peak_bytes")
+    if isinstance(peak, int) and peak:
+        has += f", had {render.memory(peak)}"
     return [
         ("memory", f"{limits.get('memory_mb', '-')} MiB, kept {_by(limits, 'memory_by')}{has}"),
         (
