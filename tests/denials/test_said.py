@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from denials.notes import note, notes_of
+from nsmd.denials.lines import PHRASES
 
 HERE = Path(__file__).parent
 
@@ -37,3 +38,11 @@ def test_what_a_rule_stopped_is_explained(row: dict[str, Any]) -> None:
 @pytest.mark.parametrize("row", table("ordinary.toml"))
 def test_what_no_rule_stopped_is_not(row: dict[str, Any]) -> None:
     assert heard(row) == ()
+
+
+def test_every_phrase_was_said_by_some_program() -> None:
+    said = [row.values[0] for row in table("denied.toml")]
+    lines = [line for row in said for line in row.get("stderr", "").splitlines()]
+    lines += [line for row in said for line in row.get("stdout", "").splitlines()]
+    unheard = [p.pattern.pattern for p in PHRASES if not any(map(p.pattern.search, lines))]
+    assert not unheard

@@ -5,9 +5,11 @@ from __future__ import annotations
 import dataclasses
 import json
 
+import pytest
+
 from fake_runner import ENVIRONMENTS, a_project
 from nsmd.mcp import describe
-from nsmd.values import Environment
+from nsmd.values import Environment, NetworkRule
 
 MAX_TOKENS = 450
 CHARS_PER_TOKEN = 4
@@ -19,7 +21,7 @@ def tokens(environments: tuple[Environment, ...]) -> float:
         "name": describe.TOOL_NAME,
         "description": describe.describe(environments, a_project(), ""),
         "inputSchema": describe.schema(),
-        "annotations": describe.hints(),
+        "annotations": describe.hints(environments),
     }
     return (len(json.dumps(tool)) + len(describe.INSTRUCTIONS)) / CHARS_PER_TOKEN
 
@@ -74,8 +76,74 @@ def test_schema_lists_what_is_checked_by_hand() -> None:
     assert schema["additionalProperties"] is False
 
 
-def test_hints_are_true_while_network_is_off_and_project_read_only() -> None:
-    hints = describe.hints()
-    assert hints["openWorldHint"] is False
-    assert hints["destructiveHint"] is False
+def with_networks(*networks: NetworkRule) -> tuple[Environment, ...]:
+    return tuple(
+        dataclasses.replace(environment, network=network)
+        for environment, network in zip(ENVIRONMENTS, networks, strict=True)
+    )
+
+
+OFF = NetworkRule()
+SOME = NetworkRule(mode="allow", allow=("example.org", "*.example.com:443"))
+NONE = NetworkRule(mode="allow")
+FULL = NetworkRule(mode="full")
+
+
+@pytest.mark.parametrize(
+    ("networks", "destructive", "open_world"),
+    [
+        ((OFF, OFF, OFF), False, False),
+        ((OFF, SOME, OFF), False, True),
+        ((NONE, OFF, OFF), False, False),
+        ((OFF, OFF, FULL), True, True),
+    ],
+)
+def test_hints_are_true(
+    networks: tuple[NetworkRule, ...], destructive: bool, open_world: bool
+) -> None:
+    hints = describe.hints(with_networks(*networks))
+    assert hints["destructiveHint"] is destructive
+    assert hints["openWorldHint"] is open_world
     assert hints["readOnlyHint"] is False
+
+
+def test_hints_are_of_what_is_usable() -> None:
+    broken = dataclasses.replace(with_networks(FULL, OFF, OFF)[0], problem="gone")
+    assert describe.hints((broken, *ENVIRONMENTS[1:]))["openWorldHint"] is False
+
+
+def test_each_environment_says_what_it_reaches() -> None:
+    text = describe.describe(with_networks(SOME, OFF, FULL), a_project(), "")
+    assert "- python: Python 3.11.2; network: example.org, *.example.com:443\n" in text
+    assert "- bash: GNU bash 5.2.15\n" in text
+    assert "- node: Node.js 20.11.1; network: everything\n" in text
+    assert "Otherwise network is off." in text
+
+
+def test_where_all_reach_something_nothing_is_off() -> None:
+    assert "is off" not in describe.describe(with_networks(SOME, SOME, FULL), a_project(), "")
+
+
+def test_an_empty_list_is_no_network() -> None:
+    text = describe.describe(with_networks(NONE, OFF, OFF), a_project(), "")
+    assert "network:" not in text
+    assert " Network is off." in text
+
+
+def test_long_lists_of_hosts_are_cut() -> None:
+    hosts = tuple(f"host{number}.example.org\n" for number in range(9))
+    rule = NetworkRule(mode="allow", allow=hosts)
+    text = describe.describe(with_networks(rule, OFF, OFF), a_project(), "")
+    (line,) = [line for line in text.splitlines() if line.startswith("- python")]
+    assert line.endswith("host3.example.org, host4.example.org, 4 more")
+
+
+def test_a_copied_project_is_said_to_be_one() -> None:
+    copied = dataclasses.replace(a_project("/home/user/src/x"), mode="overlay")
+    text = describe.describe(ENVIRONMENTS, copied, "")
+    assert "/home/user/src/x is at /project; changes stay in a copy of the session's own." in text
+    assert "read-only" not in text
+
+
+def test_the_budget_holds_with_networks() -> None:
+    assert tokens(with_networks(SOME, SOME, SOME)) < MAX_TOKENS

@@ -182,8 +182,12 @@ _OWN_FRAME = re.compile(r"^\s+at (?:async )?(?:\S+ \()?<exec-\d+>")
 
 def evidence_in(lines: Sequence[str]) -> Iterator[Evidence]:
     """What the lines of a text give away."""
+    text = "\n".join(lines)
+    triggers = [words for words in TRIGGERS if words in text]
+    if not triggers:
+        return
     for place, line in enumerate(lines):
-        if len(line) > MAX_LINE_CHARS or not any(words in line for words in TRIGGERS):
+        if len(line) > MAX_LINE_CHARS or not any(words in line for words in triggers):
             continue
         if not _thrown_by_hand(line, lines[place + 1 : place + 2]):
             yield from of_line(line.rstrip())

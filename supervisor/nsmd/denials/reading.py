@@ -12,7 +12,10 @@ from nsmd.values import Outcome
 
 HEAD_CHARS = 4_000
 TAIL_CHARS = 20_000
-"""Of a text, what is looked at: what went wrong stands at its end, sometimes at its beginning."""
+HEAD_LINES = 100
+TAIL_LINES = 400
+"""Of a text, what is looked at: what went wrong stands at its end, sometimes at its beginning. It
+takes a millisecond at most, in which the supervisor does nothing else."""
 
 CODE_CHARS = 100_000
 """Of the code, likewise."""
@@ -96,14 +99,22 @@ def _plain(display: Mapping[str, Any]) -> str:
 
 def _texts(outcome: Outcome, code: str) -> Iterator[list[str]]:
     """The texts that count, in lines."""
-    yield _bounded(outcome.stderr).splitlines()
+    yield _lines(outcome.stderr)
     if _ERRORS_TO_STDOUT.search(code):
         # What a value of Python or Node contains is shown with its line ends escaped.
-        yield _bounded(outcome.stdout).replace("\\n", "\n").splitlines()
+        yield _lines(outcome.stdout, escaped=True)
         for display in outcome.displays:
-            yield _plain(display).replace("\\n", "\n").splitlines()
+            yield _lines(_plain(display), escaped=True)
     elif outcome.exit_code:
-        yield list(tracebacks.of_pytest(_bounded(outcome.stdout).splitlines()))
+        yield list(tracebacks.of_pytest(_lines(outcome.stdout)))
+
+
+def _lines(text: str, *, escaped: bool = False) -> list[str]:
+    text = _bounded(text)
+    found = (text.replace("\\n", "\n") if escaped else text).splitlines()
+    if len(found) > HEAD_LINES + TAIL_LINES:
+        return found[:HEAD_LINES] + found[-TAIL_LINES:]
+    return found
 
 
 def _bounded(text: str) -> str:

@@ -79,7 +79,11 @@ def killed(policy: Policy, event: LimitEvent, lost: str) -> str:
     peak = ""
     if event.peak_bytes is not None:
         peak = f" (peak {-(-event.peak_bytes // _MIB)} MB)"
-    said = f"killed: memory limit {policy.limits.memory_mb} MB reached{peak}"
+    limit = f"{policy.limits.memory_mb} MB"
+    if event.enforced_by == "cgroup":
+        # The kernel counts files in memory, too, for which there is room on top.
+        limit = f"{event.limit // _MIB} MB (files in memory included)"
+    said = f"killed: memory limit {limit} reached{peak}"
     what = lost or plain(event.what)
     return f"{said}; {what}" if what else said
 

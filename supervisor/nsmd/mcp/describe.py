@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from nsmd.mcp.text import one_line
-from nsmd.values import Environment, ProjectMount
+from nsmd.values import Environment, NetworkRule, ProjectMount
 
 TOOL_NAME = "run"
 TITLE = "Run code in a jail"
@@ -20,6 +20,10 @@ _NO_SESSIONS = "(no sessions)"
 
 _MAX_LINE_CHARS = 100
 """Of one environment's description, and of a reason: whoever wrote it may not have been brief."""
+
+_MOST_HOSTS = 5
+_MAX_HOST_CHARS = 60
+"""Patterns of hosts that are named, and characters of each. A refusal names more."""
 
 
 def describe(environments: Sequence[Environment], project: ProjectMount | None, reason: str) -> str:
@@ -35,9 +39,9 @@ def describe(environments: Sequence[Environment], project: ProjectMount | None, 
     lines += [_entry(e.name, _text_of(e)) for e in usable]
     if not usable:
         lines = ["Runs code in a jail, but no environment is usable now (`nsm doctor`):"]
-        lines += [_entry(e.name, e.problem or "") for e in environments]
+        lines += [_entry(e.name, one_line(e.problem or "", _MAX_LINE_CHARS)) for e in environments]
     lines.append(_project_line(project, reason))
-    lines.append("Writable: /workspace (start directory), /tmp. Network is off.")
+    lines.append(f"Writable: /workspace (start directory), /tmp.{_network_sentence(usable)}")
     lines.append(
         "Without `session`, a fresh jail that is thrown away. With one, variables and files "
         'last until a later call; "new" opens one under a fresh name.'
@@ -69,29 +73,61 @@ def schema() -> dict[str, Any]:
     }
 
 
-def hints() -> dict[str, bool | str]:
-    """Hints for the client's approval dialogue: true while the network is off and the project
-    read-only."""
+def hints(environments: Sequence[Environment]) -> dict[str, bool | str]:
+    """Hints for the client's approval dialogue, of what is usable.
+
+    The project on the host is never changed: it is read-only, or a session has a copy. With a
+    network code can change what is elsewhere, but only the whole network has what trusts everybody
+    who reaches it, such as services on the host's loopback.
+    """
+    networks = [e.network for e in environments if e.problem is None]
     return {
         "title": TITLE,
         "readOnlyHint": False,
-        "destructiveHint": False,
+        "destructiveHint": any(network.mode == "full" for network in networks),
         "idempotentHint": False,
-        "openWorldHint": False,
+        "openWorldHint": any(_network_of(network) for network in networks),
     }
 
 
 def _text_of(environment: Environment) -> str:
-    text = environment.description or environment.interpreter
-    return text if environment.keeps_state else f"{_NO_SESSIONS} {text}"
+    text = one_line(environment.description or environment.interpreter, _MAX_LINE_CHARS)
+    if not environment.keeps_state:
+        text = f"{_NO_SESSIONS} {text}"
+    network = _network_of(environment.network)
+    return f"{text}; network: {network}" if network else text
+
+
+def _network_of(network: NetworkRule) -> str:
+    """What is reached; empty for nothing."""
+    match network.mode:
+        case "off":
+            return ""
+        case "full":
+            return "everything"
+        case "allow":
+            shown = [one_line(pattern, _MAX_HOST_CHARS) for pattern in network.allow[:_MOST_HOSTS]]
+            if len(network.allow) > _MOST_HOSTS:
+                shown.append(f"{len(network.allow) - _MOST_HOSTS} more")
+            return ", ".join(shown)
+
+
+def _network_sentence(usable: Sequence[Environment]) -> str:
+    reaching = [e for e in usable if _network_of(e.network)]
+    if not reaching:
+        return " Network is off."
+    return " Otherwise network is off." if len(reaching) < len(usable) else ""
 
 
 def _entry(name: str, text: str) -> str:
-    return f"- {name}: {one_line(text, _MAX_LINE_CHARS)}"
+    return f"- {name}: {text}"
 
 
 def _project_line(project: ProjectMount | None, reason: str) -> str:
     if project is None:
         why = one_line(reason, _MAX_LINE_CHARS).rstrip(".")
         return f"No project is mounted: {why or 'none was found'}."
-    return f"Project {one_line(project.path, 200)} is at {project.mount_point}, read-only."
+    where = f"Project {one_line(project.path, 200)} is at {project.mount_point}"
+    if project.mode == "overlay":
+        return f"{where}; changes stay in a copy of the session's own."
+    return f"{where}, read-only."

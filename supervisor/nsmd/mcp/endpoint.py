@@ -203,7 +203,7 @@ class Endpoint:
             name=describe.TOOL_NAME,
             description=description,
             input_schema=describe.schema(),
-            annotations=ToolAnnotations.model_validate(describe.hints()),
+            annotations=ToolAnnotations.model_validate(describe.hints(environments)),
             _meta={MAX_RESULT_META_KEY: self._max_result_chars + _NOTES_CHARS},
         )
         return ListToolsResult(tools=[tool])
