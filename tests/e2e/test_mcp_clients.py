@@ -83,6 +83,13 @@ async def test_the_main_job_in_both_eras(emptied: Supervisor, project: Path, era
         assert "exit code 3" in text_of(failed)
         denied = await call("echo x > /project/new", "bash")
         assert denied.is_error
+        assert text_of(denied).endswith(
+            "/project/new: Read-only file system\n[exit code 1]\n[policy: /project is read-only, "
+            "unless the user sets its mode to overlay; writable: /workspace, /tmp]"
+        )
+        elsewhere = await call("exec 3<>/dev/tcp/192.0.2.1/80", "bash")
+        assert "[policy: network is off; " in text_of(elsewhere)
+        assert "[policy" not in text_of(await call("exec 3<>/dev/tcp/127.0.0.1/9", "bash"))
         assert "no output" in text_of(await call("let x = 1", "node"))
         assert "Did you mean 'python'" in text_of(await call("1", "pyhton"))
         wrong = await call("echo", "bash", session="s")

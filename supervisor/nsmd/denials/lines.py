@@ -190,7 +190,7 @@ def evidence_in(lines: Sequence[str]) -> Iterator[Evidence]:
         if len(line) > MAX_LINE_CHARS or not any(words in line for words in triggers):
             continue
         if not _thrown_by_hand(line, lines[place + 1 : place + 2]):
-            yield from of_line(line.rstrip())
+            yield from _of_line(line.rstrip())
 
 
 def _thrown_by_hand(line: str, following: Sequence[str]) -> bool:
@@ -201,8 +201,7 @@ def _thrown_by_hand(line: str, following: Sequence[str]) -> bool:
     return bool(following and _OWN_FRAME.match(following[0]) and _THROWN.match(line))
 
 
-def of_line(line: str) -> Iterator[Evidence]:
-    """What one line gives away."""
+def _of_line(line: str) -> Iterator[Evidence]:
     for kind, pattern in PHRASES:
         found = pattern.search(line)
         if found is not None:

@@ -123,7 +123,7 @@ def evidence_of(error: Traceback, code: str) -> Iterator[Evidence]:
         yield from _of_errno(number, words.strip(), error)
     if not numbers:
         # Libraries that wrap errors keep the words.
-        wrapped = lines.of_line(f"{error.name}: {error.message}"[: lines.MAX_LINE_CHARS])
+        wrapped = lines.evidence_in([f"{error.name}: {error.message}"])
         yield from (one for one in wrapped if one.kind == "unreachable")
 
 
