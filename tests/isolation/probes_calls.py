@@ -35,7 +35,7 @@ PROBES = (
     Probe(
         name="system-calls",
         group="kernel",
-        source="attacks.md, groups: keyrings, bpf, perf, userfaultfd, io_uring, open_by_handle_at",
+        source="decisions/0009: every call of the list of refusals",
         code=f"""
 calls = json.loads({json.dumps(_REFUSED)!r})
 def refusal(number):
@@ -54,56 +54,10 @@ verdict([name for name, number, error in calls if refusal(number) != error])
         filtered=True,
     ),
     Probe(
-        name="arguments-of-system-calls",
-        group="kernel",
-        source="CVE-2019-10063 (upper half of an ioctl); template-fork.md T4 (vsock), T10 (leases)",
-        code=f"""
-import fcntl, signal
-PRLIMIT64, CORE, TIOCSETD, N_TTY = {NUMBERS.get("prlimit64")}, 4, 0x5423, 0
-UNAME26, VSOCK, NETLINK, KOBJECT_UEVENT, MPTCP = 0x20000, 40, 16, 15, 262
-def checked(result):
-    if result < 0:
-        raise OSError(ctypes.get_errno(), "refused")
-    return True
-def line_discipline(upper):
-    _, terminal = os.openpty()
-    kind = ctypes.c_int(N_TTY)
-    return checked(libc.ioctl(terminal, ctypes.c_ulong(TIOCSETD | upper << 32), ctypes.byref(kind)))
-def lease():
-    with open("/workspace/leased", "w"):
-        pass
-    return fcntl.fcntl(os.open("/workspace/leased", os.O_RDONLY), 1024, fcntl.F_RDLCK) == 0
-def limit_of_another():
-    pid = os.fork()
-    if pid == 0:
-        signal.pause()
-    try:
-        limits = struct.pack("QQ", 0, 0)
-        return checked(libc.syscall(PRLIMIT64, pid, CORE, limits, None))
-    finally:
-        os.kill(pid, signal.SIGKILL)
-        os.wait()
-ways = {{
-    "personality": lambda: checked(libc.personality(UNAME26)),
-    "line discipline": lambda: line_discipline(0),
-    "line discipline, upper half": lambda: line_discipline(1),
-    "lease": lease,
-    "limit of another process": limit_of_another,
-    "vsock": lambda: socket.socket(VSOCK, socket.SOCK_STREAM),
-    "netlink": lambda: socket.socket(NETLINK, socket.SOCK_RAW, KOBJECT_UEVENT),
-    "multipath": lambda: socket.socket(socket.AF_INET, socket.SOCK_STREAM, MPTCP),
-}}
-verdict([name for name, way in ways.items() if attempt(way)])
-""",
-        weakness=UNFILTERED,
-        fork_weakness=UNFILTERED_FORK,
-        filtered=True,
-    ),
-    Probe(
         name="limits-of-the-agent",
         group="agent",
         finding=8,
-        source="template-fork.md, 4: prlimit of the same user ends an agent, dumpable or not",
+        source="prlimit(2): whoever has the same user may set them, dumpable or not",
         code="""
 import resource
 class Limits(ctypes.Structure):
@@ -119,7 +73,7 @@ verdict(done and "set a limit of PID 1")
     Probe(
         name="host-keys",
         group="kernel",
-        source="attacks.md, groups: keyrings; /proc/keys names them whatever the namespace",
+        source="keyrings(7): /proc/keys names them whatever the namespace",
         needs="key",
         code=f"""
 REQUEST_KEY = {NUMBERS.get("request_key")}

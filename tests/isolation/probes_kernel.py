@@ -35,7 +35,7 @@ def _filtered(name: str, source: str, code: str) -> Probe:
 PROBES = (
     _filtered(
         "key-for-another-session",
-        "attacks.md, groups: keyrings; keyrings(7): a user's keyring belongs to all his processes",
+        "keyrings(7): a user's keyring belongs to all his processes",
         """
 USER_KEYRING, UNLINK = -4, 9
 def left():
@@ -47,7 +47,7 @@ verdict(attempt(left) and "left a key")
     ),
     _filtered(
         "keyring-of-whoever-started-it",
-        "attacks.md, groups: keyrings; session-keyring(7): it is inherited from the login",
+        "session-keyring(7): it is inherited from the login",
         """
 GET_KEYRING_ID, SESSION_KEYRING = 0, -3
 verdict(reached(errno.EPERM, "keyctl", GET_KEYRING_ID, SESSION_KEYRING, 0) and "asked for it")
@@ -55,7 +55,7 @@ verdict(reached(errno.EPERM, "keyctl", GET_KEYRING_ID, SESSION_KEYRING, 0) and "
     ),
     _filtered(
         "bpf",
-        "attacks.md, groups: bpf; bpf(2): verifier and maps have a long row of holes",
+        "bpf(2): verifier and maps have a long row of holes",
         """
 MAP_CREATE, TOO_LONG = 0, 1 << 20
 # The kernel looks at the size before it looks at who asks.
@@ -64,7 +64,7 @@ verdict(reached(errno.EPERM, "bpf", MAP_CREATE, bytes(128), TOO_LONG) and "reach
     ),
     _filtered(
         "performance-counters",
-        "attacks.md, groups: perf; CVE-2013-2094, and a side channel on the machine",
+        "CVE-2013-2094, and a side channel on the machine",
         """
 SOFTWARE, TASK_CLOCK, NO_KERNEL = 1, 1, 0b1100000
 attributes = struct.pack("IIQQQQQ", SOFTWARE, 64, TASK_CLOCK, 0, 0, 0, NO_KERNEL) + bytes(16)
@@ -74,7 +74,7 @@ verdict(fd is not None and closed(fd) and "counts")
     ),
     _filtered(
         "page-faults-in-user-space",
-        "attacks.md, groups: userfaultfd; it stops the kernel in the middle of a copy",
+        "userfaultfd(2): stops the kernel in the middle of a copy",
         """
 USER_MODE_ONLY = 1
 fd = attempt(call, "userfaultfd", USER_MODE_ONLY)
@@ -83,7 +83,7 @@ verdict(fd is not None and closed(fd) and "handles page faults")
     ),
     _filtered(
         "io-uring",
-        "attacks.md, groups: io_uring; its operations are seen by no filter",
+        "io_uring(7): its operations are seen by no filter",
         """
 fd = attempt(call, "io_uring_setup", 1, ctypes.create_string_buffer(120))
 verdict(fd is not None and closed(fd) and "has a ring")
@@ -91,7 +91,7 @@ verdict(fd is not None and closed(fd) and "has a ring")
     ),
     _filtered(
         "numbers-of-files",
-        "attacks.md, groups: open_by_handle_at; CVE-2014-3519, Docker's shocker",
+        "CVE-2014-3519, Docker's shocker",
         """
 handle = ctypes.create_string_buffer(struct.pack("II", 128, 0), 8 + 128)
 mount = ctypes.c_int()
@@ -177,7 +177,7 @@ verdict(taken is not None and closed(taken) and "taken")
     ),
     _filtered(
         "segments",
-        "modify_ldt(2): CVE-2015-5157, CVE-2017-17053; 16-bit code has its own ways",
+        "modify_ldt(2): CVE-2017-17053; 16-bit code has its own ways",
         """
 READ = 0
 if "modify_ldt" in SYS:
@@ -334,7 +334,7 @@ os.close(leader), os.close(terminal)
     ),
     _filtered(
         "leases",
-        "template-fork.md T10: whoever opens the file on the host waits for 45 s",
+        "fcntl(2), F_SETLEASE: whoever opens the file on the host waits for 45 s",
         """
 import fcntl
 fd = os.open("/tmp/leased", os.O_RDONLY | os.O_CREAT, 0o600)
@@ -345,7 +345,7 @@ verdict(got and "holds one")
     ),
     _filtered(
         "limits-of-another",
-        "template-fork.md, 4: prlimit(2) of a process of the same user",
+        "prlimit(2) of a process of the same user",
         """
 pid = os.fork()
 if pid == 0:

@@ -68,7 +68,7 @@ verdict([name for name, request in kinds if attempt(opened, name, request)])
     ),
     _strong(
         "other-file-systems",
-        "issue 6: mounting; a sysfs shows the machine's devices, a cgroup2 its groups",
+        "mount(2): a sysfs shows the machine's devices, a cgroup2 its groups",
         """
 os.makedirs("/tmp/mounted", exist_ok=True)
 def mounted(kind):
@@ -230,7 +230,7 @@ verdict(child(changed) and "set")
     Probe(
         name="state-of-the-filter",
         group="privileges",
-        source="attacks.md, groups: capabilities, no_new_privs, seccomp state",
+        source="seccomp(2): it is inherited and cannot be taken off",
         language="bash",
         code="""
 # Of the shell, of a program that it starts, and of one in the background.
@@ -248,7 +248,7 @@ verdict "$found"
     Probe(
         name="state-of-the-agent-s-filter",
         group="privileges",
-        source="attacks.md, groups: capabilities, no_new_privs, seccomp state",
+        source="seccomp(2): it is inherited and cannot be taken off",
         place="agent",
         code="""
 with open("/proc/1/status") as file:

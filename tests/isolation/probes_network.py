@@ -64,7 +64,7 @@ def opened(protocol):
 PROBES = (
     _shared(
         "host-datagrams",
-        "attacks.md, groups: network (loopback, DNS): a resolver on the host's loopback",
+        "ip(7): a resolver on the host's loopback",
         """
 def answered():
     "Nobody there is an error of the second send."
@@ -78,7 +78,7 @@ verdict(attempt(answered) and "somebody is there")
     ),
     _shared(
         "way-out",
-        "attacks.md, groups: network (metadata addresses, DNS)",
+        "a cloud's metadata service, a name server, any address: 169.254.169.254 and others",
         """
 def route(family, address, port):
     "Nothing is sent: the kernel looks for a route, and says from which address."
@@ -104,7 +104,7 @@ done </proc/net/unix; verdict "$found"
     Probe(
         name="resolver-of-the-host",
         group="network",
-        source="attacks.md, Yardsticks: DNS as a way out",
+        source="names as a way out, as CVE-2025-55284",
         code="""
 # No name is asked for that the made-up hosts file does not know: where to ask would be enough.
 found = [line.strip() for line in (attempt(open, "/etc/resolv.conf") or ()) if "nameserver" in line]
@@ -142,7 +142,7 @@ verdict(found)
     ),
     _filtered(
         "host-by-vsock",
-        "template-fork.md T4: vsock(7) knows no network namespace and reaches the hypervisor",
+        "vsock(7): knows no network namespace and reaches the hypervisor",
         """
 def opened():
     socket.socket(40, socket.SOCK_STREAM).close()
@@ -152,7 +152,7 @@ verdict(attempt(opened) and "VSOCK")
     ),
     _filtered(
         "odd-families",
-        "issue 6: rare socket families; CVE-2020-25656 (RDS, TIPC, CAN ...)",
+        "address_families(7): CVE-2019-11815 (RDS), CVE-2021-43267 (TIPC)",
         """
 UNIX, INET, INET6, NETLINK, VSOCK = 1, 2, 10, 16, 40
 def reached(family, kind):
@@ -184,7 +184,7 @@ verdict([name for name, words in kinds.items() if reached(*words)])
     ),
     _strong(
         "addresses-by-netlink",
-        "rtnetlink(7): issue 6 lets route netlink be used, in the session's own namespace",
+        "rtnetlink(7), which is let through: getifaddrs(3) takes it",
         """
 NEWADDR, REQUEST_ACK = 20, 5
 def added():

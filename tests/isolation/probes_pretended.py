@@ -68,7 +68,7 @@ verdict(done({"syslog": (SIZE, None, 0)}))
     ),
     _pretended(
         "set-clocks",
-        "attacks.md, groups: clocks",
+        "capabilities(7): CAP_SYS_TIME",
         """
 now = struct.pack("qq", 0, 0)
 verdict(done({"clock_settime": (0, now), "settimeofday": (now, None)}))
@@ -76,7 +76,7 @@ verdict(done({"clock_settime": (0, now), "settimeofday": (now, None)}))
     ),
     _pretended(
         "kernel-modules",
-        "issue 6: module loading",
+        "capabilities(7): CAP_SYS_MODULE",
         """
 verdict(done({
     "init_module": (b"", 0, b""), "finit_module": (0, b"", 0), "delete_module": (b"probe", 0)}))
@@ -84,7 +84,7 @@ verdict(done({
     ),
     _pretended(
         "another-kernel",
-        "issue 6: kexec",
+        "kexec_load(2)",
         """
 verdict(done({"kexec_load": (0, 0, None, 0), "kexec_file_load": (-1, -1, 0, None, 4)}))
 """,

@@ -27,7 +27,7 @@ PROBES = (
         name="nested-user-namespaces",
         group="namespaces",
         finding=3,
-        source="attacks.md finding 3: a nested user namespace undoes read-only binds",
+        source="finding 3 (security.md): a nested user namespace undoes read-only binds",
         code="""
 NEWUSER, NEWNS = 0x10000000, 0x20000
 def child(flags):
@@ -64,7 +64,7 @@ verdict(made or (program is not None and program.returncode == 0 and "unshare(1)
         name="more-namespaces",
         group="namespaces",
         finding=3,
-        source="attacks.md finding 3: mount, PID, network and other namespaces need no more",
+        source="finding 3 (security.md): mount, PID, network and other namespaces need no more",
         code="""
 kinds = {"mnt": 0x20000, "pid": 0x20000000, "net": 0x40000000, "ipc": 0x8000000, "uts": 0x4000000}
 def child(action):
@@ -84,7 +84,7 @@ verdict(made + entered)
         name="mounts",
         group="namespaces",
         finding=3,
-        source="attacks.md, groups: namespaces and mounts, each system call old and new",
+        source="mount(2), pivot_root(2), chroot(2)",
         code="""
 REMOUNT, BIND, DETACH = 32, 4096, 2
 OPEN_TREE, MOVE_MOUNT, FSOPEN, MOUNT_SETATTR = 428, 429, 430, 442
@@ -115,7 +115,7 @@ verdict([name for name, way in ways.items() if works(way)])
     Probe(
         name="own-namespaces",
         group="namespaces",
-        source="issue 2: own user, PID, IPC, UTS, cgroup and mount namespaces, no network",
+        source="namespaces(7)",
         code="""
 verdict([name for name, link in STAGE["namespaces"].items()
          if os.readlink(f"/proc/self/ns/{name}") == link])
@@ -125,7 +125,7 @@ verdict([name for name, link in STAGE["namespaces"].items()
     Probe(
         name="host-name",
         group="namespaces",
-        source="issue 2: own UTS namespace",
+        source="uts_namespaces(7)",
         code="""
 verdict(os.uname().nodename != "nsm" and os.uname().nodename)
 """,
@@ -141,7 +141,7 @@ space["socket"].sethostname = lambda name: None
     Probe(
         name="capabilities",
         group="privileges",
-        source="issue 2: no capabilities",
+        source="capabilities(7)",
         place="agent",
         code="""
 with open("/proc/self/status") as file:
@@ -154,7 +154,7 @@ verdict([name for name, bits in sets if int(bits, 16)])
     Probe(
         name="no-new-privileges",
         group="privileges",
-        source="attacks.md, groups: capabilities, no_new_privs, seccomp state",
+        source="prctl(2), PR_SET_NO_NEW_PRIVS",
         place="agent",
         code="""
 with open("/proc/1/status") as file:
@@ -174,7 +174,7 @@ verdict(values["NoNewPrivs"] != "1" and "NoNewPrivs is " + values["NoNewPrivs"])
         name="become-root",
         group="privileges",
         finding=2,
-        source="attacks.md finding 2: root is no jailer",
+        source="finding 2 (security.md): root is no jailer",
         code="""
 def child(action):
     pid = os.fork()
@@ -197,7 +197,7 @@ verdict(broken + [f"uid {id}" for id in (os.getuid(), os.getgid()) if id == 0])
         name="kernel-settings",
         group="kernel",
         finding=2,
-        source="attacks.md finding 2: as host root, a jail writes /proc/sys/kernel/core_pattern",
+        source="finding 2 (security.md): as host root, a jail writes /proc/sys/kernel/core_pattern",
         code="""
 names = ["sys/kernel/core_pattern", "sys/kernel/hostname", "sys/kernel/modprobe", "sysrq-trigger"]
 names += ["sys/vm/overcommit_memory", "sys/user/max_user_namespaces"]
@@ -219,7 +219,7 @@ verdict([n for n in names if attempt(os.open, f"/proc/{n}", os.O_WRONLY) is not 
     Probe(
         name="host-loopback",
         group="network",
-        source="attacks.md, groups: network (loopback)",
+        source="ip(7): services of the host that listen on its loopback",
         code="""
 def connect(family, address):
     with socket.socket(family) as one:
@@ -234,7 +234,7 @@ verdict([place for place in places if attempt(connect, socket.AF_INET, place)])
     Probe(
         name="host-loopback-from-bash",
         group="network",
-        source="attacks.md, groups: network (loopback)",
+        source="ip(7): services of the host that listen on its loopback",
         language="bash",
         code="""
 port=$(printf '%d' "$TCP_PORT"); found=
@@ -247,7 +247,7 @@ verdict "$found"
         name="abstract-sockets",
         group="network",
         finding=5,
-        source="attacks.md finding 5: only the network namespace stops abstract sockets",
+        source="finding 5 (security.md): only the network namespace stops abstract sockets",
         code="""
 def connect():
     with socket.socket(socket.AF_UNIX) as one:
@@ -261,7 +261,7 @@ verdict(attempt(connect) and "connected")
         name="path-sockets",
         group="network",
         finding=5,
-        source="attacks.md finding 5: a socket under any visible bind can be connected",
+        source="finding 5 (security.md): a socket under any visible bind can be connected",
         code="""
 def connect():
     with socket.socket(socket.AF_UNIX) as one:
@@ -274,7 +274,7 @@ verdict(attempt(connect) and "connected")
     Probe(
         name="interfaces",
         group="network",
-        source="issue 2: no network",
+        source="proc(5), /proc/net",
         code="""
 with open("/proc/net/dev") as file:
     names = [line.split(":")[0].strip() for line in file][2:]
@@ -287,7 +287,7 @@ verdict([name for name in names if name != "lo"] + listeners)
     Probe(
         name="raw-sockets",
         group="network",
-        source="attacks.md, groups: network (raw and odd families)",
+        source="packet(7), raw(7)",
         code="""
 kinds = {"packet": (socket.AF_PACKET, socket.SOCK_RAW), "raw": (socket.AF_INET, socket.SOCK_RAW)}
 verdict([name for name, (family, kind) in kinds.items()

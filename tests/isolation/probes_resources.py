@@ -42,7 +42,7 @@ def _device_directory(stage: Stage) -> list[str]:
 PROBES = (
     _limited(
         "private-memory",
-        "attacks.md, groups: memory; issue 6: RLIMIT_DATA, never AS",
+        "getrlimit(2), RLIMIT_DATA",
         """
 # Promised and not touched: what is not limited gets it at once.
 READ_WRITE, PRIVATE_ANONYMOUS, NORESERVE, SIZE = 3, 0x22, 0x4000, 64 << 30
@@ -57,7 +57,7 @@ else:
     ),
     _limited(
         "processes",
-        "attacks.md, groups: processes; finding 7: NPROC is counted in the user namespace",
+        "finding 7 (security.md): NPROC is counted in the user namespace",
         """
 import threading
 # Threads count as processes, and are made in less time.
@@ -79,7 +79,7 @@ verdict(len(held) == 500 and "500 of them")
     ),
     _limited(
         "open-files",
-        "issue 6: descriptors; each pins memory of the kernel that nothing else counts",
+        "getrlimit(2), RLIMIT_NOFILE: each pins memory of the kernel that nothing else counts",
         """
 import resource
 hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
