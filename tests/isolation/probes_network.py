@@ -104,7 +104,7 @@ done </proc/net/unix; verdict "$found"
     Probe(
         name="resolver-of-the-host",
         group="network",
-        source="names as a way out, as CVE-2025-55284",
+        source="resolver(5): names as a way out, whatever else is closed",
         code="""
 # No name is asked for that the made-up hosts file does not know: where to ask would be enough.
 found = [line.strip() for line in (attempt(open, "/etc/resolv.conf") or ()) if "nameserver" in line]

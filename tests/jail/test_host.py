@@ -33,3 +33,13 @@ def test_a_link_to_certificates_that_leads_nowhere_is_left_out(tmp_path: Path) -
     (tmp_path / "etc/ssl").mkdir(parents=True)
     (tmp_path / "etc/ssl/certs").symlink_to("/nowhere/at/all")
     assert scan_host(str(tmp_path)).etc == ()
+
+
+def test_settings_of_java(tmp_path: Path) -> None:
+    for name in ("java-17-openjdk", "java", "javascript", "java-17-openjdk.bak", "ssl/certs"):
+        (tmp_path / "etc" / name).mkdir(parents=True)
+    assert scan_host(str(tmp_path)).etc == (
+        "/etc/ssl/certs",
+        "/etc/java",
+        "/etc/java-17-openjdk",
+    )

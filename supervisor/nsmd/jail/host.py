@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
 from dataclasses import dataclass
 
@@ -26,6 +27,10 @@ _ETC = (
 """Below /etc, what programs in /usr need: links between alternatives, the loader's cache,
 where fonts are, and certificates. Never a whole /etc/ssl or /etc/pki: they hold private keys
 beside."""
+
+_ETC_OF_JAVA = re.compile(r"java(-[0-9.]+-[a-z]+)?")
+"""Debian, Fedora and their like have a Java's settings there, and links to them in /usr; no Java
+starts without."""
 
 _HIDDEN = ("/proc/keys",)
 """It names the keys that a user has in the kernel. The template (`sandbox_template`) does the same
@@ -67,6 +72,17 @@ def scan_host(root: str = "/") -> HostSystem:
             links.append((os.readlink(path), f"/{name}"))
         elif stat.S_ISDIR(mode):
             directories.append(f"/{name}")
-    etc = tuple(f"/etc/{name}" for name in _ETC if os.path.exists(os.path.join(root, "etc", name)))
+    below = os.path.join(root, "etc")
+    java = (name for name in sorted(_names(below)) if _ETC_OF_JAVA.fullmatch(name))
+    etc = tuple(
+        f"/etc/{name}" for name in (*_ETC, *java) if os.path.exists(os.path.join(below, name))
+    )
     hidden = tuple(path for path in _HIDDEN if os.path.exists(os.path.join(root, path[1:])))
     return HostSystem(links=tuple(links), directories=tuple(directories), etc=etc, hidden=hidden)
+
+
+def _names(directory: str) -> list[str]:
+    try:
+        return os.listdir(directory)
+    except FileNotFoundError:
+        return []
