@@ -1,0 +1,339 @@
+"""A session's network against agents that lie, and against clients that do what they like."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager, suppress
+from functools import partial
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+
+from netbench import Names, open_world
+from nsm.wire.errors import BadRequestError
+from nsmd.agentframes import AgentProtocolError, ListeningFrame
+from nsmd.agentlink import AgentLink, AgentLinkError
+from nsmd.hostrules import parse_rules
+from nsmd.proxy import Gateway, SessionNetwork, listener, serving
+from nsmd.proxy.gateway import MAX_SESSION_CONNECTIONS
+from nsmd.proxy.listener import Listener, ListenerError
+from nsmd.requests import Requests
+from nsmd.values import NetworkRule
+from sandbox_agent import FrameReader, encode_frame, listen_on_loopback
+
+
+class Bench:
+    """A network whose agent is the test: its end of the channel, and no jail.
+
+    Attributes:
+        agent: the agent's end.
+        failure: what ended the conversation.
+    """
+
+    def __init__(self, network: SessionNetwork, link: AgentLink, agent: socket.socket) -> None:
+        self.network = network
+        self.link = link
+        self.agent = agent
+        self.failure: Exception | None = None
+        self._reader = FrameReader()
+
+    async def asked(self) -> dict[str, Any]:
+        """The next frame for the agent."""
+        while (frame := self._reader.next_message()) is None:
+            await trio.lowlevel.wait_readable(self.agent)
+            self._reader.receive_data(self.agent.recv(65536))
+        return dict(frame)
+
+    def answer(self, frame: dict[str, Any], *descriptors: int) -> None:
+        """Say something, with descriptors."""
+        socket.send_fds(self.agent, [encode_frame(frame)], list(descriptors))
+
+    async def listen(self) -> int:
+        """Answer a `listen` as our agents do; returns the port."""
+        request = await self.asked()
+        assert request["type"] == "listen"
+        made = listen_on_loopback(0)
+        port = int(made.getsockname()[1])
+        self.answer({"type": "listening", "id": request["id"], "port": port}, made.fileno())
+        made.close()
+        return port
+
+
+@asynccontextmanager
+async def open_bench(rule: NetworkRule, gateway: Gateway | None = None) -> AsyncGenerator[Bench]:
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    theirs.setblocking(False)
+    with ours, theirs:
+        async with trio.open_nursery() as nursery:
+            link = AgentLink(ours, nursery)
+            requests = Requests(link.post)
+            network = SessionNetwork(
+                "s", rule, gateway=gateway or Gateway(Names()), requests=requests, nursery=nursery
+            )
+            bench = Bench(network, link, theirs)
+
+            async def converse() -> None:
+                try:
+                    while True:
+                        frame = await link.receive()
+                        if isinstance(frame, ListeningFrame):
+                            requests.take(frame)
+                except (AgentProtocolError, AgentLinkError) as error:
+                    bench.failure = error
+                    network.closed()
+
+            requests.open(frozenset({"listen"}))
+            network.opened(link)
+            nursery.start_soon(converse)
+            yield bench
+            network.closed()
+            nursery.cancel_scope.cancel()
+        link.close()
+
+
+def open_descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def udp() -> socket.socket:
+    made = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    made.bind(("127.0.0.1", 0))
+    return made
+
+
+def not_listening() -> socket.socket:
+    made = socket.socket()
+    made.bind(("127.0.0.1", 0))
+    return made
+
+
+def unix() -> socket.socket:
+    made = socket.socket(socket.AF_UNIX)
+    made.bind(b"")
+    made.listen()
+    return made
+
+
+LIES: dict[str, tuple[Callable[[], Any], str]] = {
+    "a file": (partial(open, "/dev/null", "rb"), "is no socket"),
+    "a datagram socket": (udp, "no TCP socket that listens"),
+    "a socket that does not listen": (not_listening, "no TCP socket that listens"),
+    "a Unix socket": (unix, "no TCP socket that listens"),
+    "another address": (partial(socket.create_server, ("0.0.0.0", 0)), "on the loopback"),
+    "the other family": (
+        partial(socket.create_server, ("::1", 0), family=socket.AF_INET6),
+        "no TCP socket that listens",
+    ),
+}
+
+
+@pytest.mark.parametrize("lie", list(LIES))
+async def test_what_is_no_listener_is_closed_and_nothing_else_happens(lie: str) -> None:
+    make, says = LIES[lie]
+    before = open_descriptors()
+    async with open_bench(NetworkRule()) as bench:
+        told: list[str] = []
+
+        async def allow() -> None:
+            try:
+                await bench.network.allow(parse_rules(["x.org"]))
+            except BadRequestError as error:
+                told.append(error.message)
+
+        with make() as made:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(allow)
+                request = await bench.asked()
+                answer = {"type": "listening", "id": request["id"], "port": 3128}
+                bench.answer(answer, made.fileno())
+        assert says in told[0]
+        assert bench.failure is None
+        # It may be asked again, and do better.
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(bench.network.allow, parse_rules(["x.org"]))
+            port = await bench.listen()
+        assert bench.network.facts()["port"] == port
+    assert open_descriptors() == before
+
+
+async def test_an_answer_without_a_descriptor() -> None:
+    async with open_bench(NetworkRule(mode="allow", allow=("x.org",))) as bench:
+        request = await bench.asked()
+        bench.answer({"type": "listening", "id": request["id"], "port": 3128})
+        await trio.testing.wait_all_tasks_blocked()
+        assert "did not come along" in bench.network.facts()["problem"]
+
+
+async def test_descriptors_that_nobody_waits_for_are_dropped_and_a_second_one_is_a_lie() -> None:
+    async with open_bench(NetworkRule()) as bench:
+        before = open_descriptors()
+        bench.answer({"type": "pong"}, *[bench.agent.fileno()] * 5)
+        await trio.testing.wait_all_tasks_blocked()
+        assert open_descriptors() == before
+    before = open_descriptors()
+    async with open_bench(NetworkRule(mode="allow")) as bench:
+        await bench.asked()
+        bench.answer({"type": "pong"}, bench.agent.fileno(), bench.agent.fileno())
+        await trio.testing.wait_all_tasks_blocked()
+        assert bench.failure is None  # the kernel drops what there is no room for
+        bench.answer({"type": "pong"}, bench.agent.fileno())
+        await trio.testing.wait_all_tasks_blocked()
+        assert isinstance(bench.failure, AgentProtocolError)
+    assert open_descriptors() == before
+
+
+async def test_a_listener_that_is_made_to_block_holds_up_nobody(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(listener, "ACCEPT_TIMEOUT_S", 0.2)
+    made = listen_on_loopback(0)
+    made.setblocking(True)  # as whoever passed it can at any time
+    limiter = trio.CapacityLimiter(4)
+    failures: list[ListenerError] = []
+    taken: list[trio.SocketStream] = []
+
+    async def accept() -> None:
+        one = Listener(os.dup(made.fileno()))
+        try:
+            taken.append(await one.accept(limiter))
+        except ListenerError as error:
+            failures.append(error)
+        finally:
+            one.close()
+
+    with made, trio.fail_after(10):
+        async with trio.open_nursery() as nursery:
+            # Both see a connection, and one gets it.
+            nursery.start_soon(accept)
+            nursery.start_soon(accept)
+            await trio.testing.wait_all_tasks_blocked()
+            client = await trio.open_tcp_stream("127.0.0.1", made.getsockname()[1])
+    await client.aclose()
+    for stream in taken:
+        await stream.aclose()
+    assert len(taken) + len(failures) == 2
+    assert failures
+
+
+async def say(port: int, data: bytes) -> trio.SocketStream:
+    stream = await trio.open_tcp_stream("127.0.0.1", port)
+    await stream.send_all(data)
+    return stream
+
+
+async def read_all(stream: trio.SocketStream) -> bytes:
+    data = b""
+    with suppress(trio.BrokenResourceError):
+        while piece := await stream.receive_some(65536):
+            data += piece
+    await stream.aclose()
+    return data
+
+
+ALLOWED = NetworkRule(mode="allow", allow=("host.nsm.internal:*",))
+
+
+async def test_a_client_that_says_nothing_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(serving, "REQUEST_TIMEOUT_S", 0.1)
+    async with open_bench(ALLOWED) as bench:
+        port = await bench.listen()
+        with trio.fail_after(10):
+            for words in (b"", b"CONNECT exam", b"\x05\x01"):
+                assert await read_all(await say(port, words)) == b""
+        assert bench.network.made == 0
+
+
+async def test_one_session_has_so_many_connections_and_further_ones_wait() -> None:
+    async with open_bench(ALLOWED) as bench:
+        port = await bench.listen()
+        with trio.fail_after(20):
+            held = [await say(port, b"") for _ in range(MAX_SESSION_CONNECTIONS)]
+            last = await say(port, b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+            await trio.testing.wait_all_tasks_blocked()
+            assert bench.network.made == 0
+            await held.pop().aclose()
+            assert (await read_all(last)).startswith(b"HTTP/1.1 400 ")
+            for stream in held:
+                await stream.aclose()
+
+
+async def test_all_sessions_together_have_so_many_connections() -> None:
+    async with open_world() as world, open_bench(ALLOWED, Gateway(max_connections=1)) as bench:
+        port = await bench.listen()
+        request = f"GET http://host.nsm.internal:{world.port}/ HTTP/1.1\r\nHost: x\r\n\r\n".encode()
+        with trio.fail_after(20):
+            held = await say(port, b"")
+            await trio.testing.wait_all_tasks_blocked()
+            assert (await read_all(await say(port, request))).startswith(b"HTTP/1.1 503 ")
+            await held.aclose()
+            await trio.testing.wait_all_tasks_blocked()
+            assert (await read_all(await say(port, request))).startswith(b"HTTP/1.1 200 ")
+        assert [d.verdict for d in bench.network.decisions_since()] == ["busy", "allowed"]
+
+
+async def test_each_direction_of_a_tunnel_ends_for_itself() -> None:
+    async def count(stream: trio.SocketStream) -> None:
+        async with stream:
+            size = 0
+            while data := await stream.receive_some(65536):
+                size += len(data)
+            await stream.send_all(b"%d" % size)
+
+    async with open_bench(ALLOWED) as bench, trio.open_nursery() as nursery:
+        listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
+        target = listeners[0].socket.getsockname()[1]
+        nursery.start_soon(trio.serve_listeners, count, listeners)
+        port = await bench.listen()
+        with trio.fail_after(20):
+            stream = await say(
+                port, f"CONNECT host.nsm.internal:{target} HTTP/1.0\r\n\r\nearly".encode()
+            )
+            assert (await stream.receive_some(1000)).startswith(b"HTTP/1.1 200 ")
+            await stream.send_all(bytes(1_000_000))
+            await stream.send_eof()
+            assert await read_all(stream) == b"1000005"
+        counters = bench.network.facts()["counters"]
+        assert (counters["sent_bytes"], counters["received_bytes"]) == (1_000_005, 7)
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_second_request_on_a_connection_goes_nowhere() -> None:
+    async with open_world() as world, open_bench(ALLOWED) as bench:
+        port = await bench.listen()
+        one = f"GET http://host.nsm.internal:{world.port}/1 HTTP/1.1\r\nHost: x\r\n\r\n"
+        two = "GET http://other.test/2 HTTP/1.1\r\nHost: x\r\n\r\n"
+        with trio.fail_after(20):
+            answer = await read_all(await say(port, (one + two).encode()))
+        assert answer.count(b"HTTP/1.1") == 1
+        assert [request.splitlines()[0] for request in world.requests] == ["GET /1"]
+        assert len(bench.network.decisions_since()) == 1
+
+
+async def test_decisions_are_bounded_and_so_is_their_log(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    async with open_bench(NetworkRule(mode="allow")) as bench:
+        for number in range(1000):
+            bench.network.decided("connect", f"h{number}.test", 443, "not-allowed", "why")
+        assert len(bench.network.decisions_since()) == 256
+        assert [d.host for d in bench.network.refused_since(998)] == ["h998.test", "h999.test"]
+        assert bench.network.facts()["counters"]["not-allowed"] == 1000
+    assert len(caplog.records) == 100
+
+
+async def test_nothing_is_open_once_the_session_has_ended() -> None:
+    before = open_descriptors()
+    async with open_bench(ALLOWED) as bench:
+        port = await bench.listen()
+        stream = await say(port, b"")
+        await trio.testing.wait_all_tasks_blocked()
+        bench.agent.close()
+        with trio.fail_after(10):
+            assert await read_all(stream) == b""
+    assert open_descriptors() == before

@@ -1,0 +1,166 @@
+"""From a host to an address: what is the world's, what is looked up, where a connection goes."""
+
+from __future__ import annotations
+
+import errno
+import socket
+from collections.abc import Sequence
+from ipaddress import ip_address
+
+import pytest
+import trio
+from hypothesis import given
+from hypothesis import strategies as st
+
+from netbench import Names
+from nsmd.hostrules import HOST_NAME, Address, AllowList, parse_host
+from nsmd.proxy.addresses import embedded, is_own, why_not_public
+from nsmd.proxy.reaching import Reach, connect
+from nsmd.proxy.refusal import RefusedError
+
+SPECIAL = """
+    0.0.0.0 0.1.2.3 10.0.0.1 100.64.0.1 100.100.100.200 127.0.0.1 127.255.255.254 168.63.129.16
+    169.254.169.254 172.16.0.1 172.31.255.255 192.0.0.192 192.0.2.1 192.168.1.1 198.18.0.1
+    198.51.100.1 203.0.113.1 224.0.0.1 239.255.255.250 240.0.0.1 255.255.255.255
+    :: ::1 ::2 fc00::1 fd00:ec2::254 fe80::1 fec0::1 ff02::1 2001::1 2001:db8::1 2002:a00:1::
+    2002:101:101:: 3fff::1 4000::1 100::1 64:ff9b:1::a00:1
+    ::ffff:127.0.0.1 ::ffff:10.0.0.1 ::ffff:169.254.169.254 64:ff9b::10.0.0.1 64:ff9b::7f00:1
+""".split()
+PUBLIC = """
+    1.1.1.1 8.8.8.8 9.255.255.255 100.63.255.255 100.128.0.0 126.255.255.255 128.0.0.0
+    172.15.255.255 172.32.0.0 192.0.1.0 192.167.255.255 192.169.0.0 198.17.255.255 198.20.0.0
+    223.255.255.255 2606:4700::1111 2a00::1 3ffe:ffff::1 ::ffff:1.1.1.1 64:ff9b::1.1.1.1
+""".split()
+
+
+@pytest.mark.parametrize("text", SPECIAL)
+def test_what_is_somebody_s_own(text: str) -> None:
+    assert why_not_public(ip_address(text))
+
+
+@pytest.mark.parametrize("text", PUBLIC)
+def test_what_is_the_world_s(text: str) -> None:
+    assert why_not_public(ip_address(text)) is None
+
+
+@given(st.ip_addresses(v=4))
+def test_an_address_is_the_same_in_all_its_clothes(address: Address) -> None:
+    for clothes in (f"::ffff:{address}", f"64:ff9b::{address}"):
+        assert embedded(ip_address(clothes)) == address
+        assert why_not_public(ip_address(clothes)) == why_not_public(address)
+
+
+@given(st.ip_addresses())
+def test_nothing_is_the_world_s_that_python_knows_as_private(address: Address) -> None:
+    inner = embedded(address)
+    if why_not_public(address) is None:
+        kinds = ("private", "loopback", "link_local", "multicast", "unspecified", "reserved")
+        assert not [kind for kind in kinds if getattr(inner, f"is_{kind}")]
+
+
+def outside_address() -> str:
+    """An address of this machine that is not its loopback's."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("1.1.1.1", 9))
+        except OSError:
+            pytest.skip("not here: this machine has no network")
+        return str(probe.getsockname()[0])
+
+
+def test_the_machine_s_own_addresses_are_known_whatever_they_are() -> None:
+    assert is_own(ip_address("127.0.0.1"))
+    assert is_own(ip_address("127.1.2.3")) is False  # the kernel answers from 127.0.0.1
+    assert is_own(ip_address(outside_address()))
+    assert is_own(ip_address(f"::ffff:{outside_address()}"))
+    assert not is_own(ip_address("1.1.1.1"))
+
+
+async def refusal(names: Names, allow: Sequence[str], host: str, port: int = 443) -> RefusedError:
+    reach = Reach(AllowList.of(allow), names)
+    with pytest.raises(RefusedError) as refused:
+        await reach.addresses(parse_host(host), port)
+    return refused.value
+
+
+async def test_what_is_not_allowed_is_not_looked_up() -> None:
+    names = Names({"secret.evil.test": ["1.1.1.1"]})
+    for allow in ([], ["example.org"], ["*.evil.test:80"]):
+        refused = await refusal(names, allow, "secret.evil.test")
+        assert refused.verdict == ("port" if "*.evil.test:80" in allow else "not-allowed")
+    reach = Reach(None, names)
+    with pytest.raises(RefusedError, match="network is off"):
+        await reach.addresses("secret.evil.test", 443)
+    assert names.asked == []
+
+
+@pytest.mark.parametrize(
+    ("allow", "host", "answers", "reached"),
+    [
+        (["a.test"], "a.test", ["1.1.1.1"], ["1.1.1.1"]),
+        (["a.test"], "a.test", ["10.0.0.1", "1.1.1.1"], ["1.1.1.1"]),
+        (["a.test"], "a.test", ["10.0.0.1"], None),
+        (["a.test"], "a.test", ["::ffff:10.0.0.1"], None),
+        (["a.test"], "a.test", ["127.0.0.1"], None),
+        (["*"], "a.test", ["127.0.0.1"], None),
+        (["*:*"], "a.test", ["169.254.169.254"], None),
+        (["*", "a.test"], "a.test", ["10.0.0.1"], None),
+        (["a.test", "10.0.0.1"], "a.test", ["10.0.0.1"], ["10.0.0.1"]),
+        (["a.test", "10.0.0.0/8"], "a.test", ["10.9.9.9", "192.168.0.1"], ["10.9.9.9"]),
+        (["a.test", "10.0.0.1:80"], "a.test", ["10.0.0.1"], None),
+        (["10.0.0.0/8"], "10.1.1.1", [], ["10.1.1.1"]),
+        (["*"], "1.1.1.1", [], ["1.1.1.1"]),
+        (["*"], "10.0.0.1", [], None),
+        (["*"], "::1", [], None),
+        (["127.0.0.1"], "127.0.0.1", [], ["127.0.0.1"]),
+        (["*"], HOST_NAME, ["1.1.1.1"], None),
+        (["*.nsm.internal"], HOST_NAME, ["1.1.1.1"], None),
+        ([HOST_NAME], HOST_NAME, ["1.1.1.1"], ["127.0.0.1", "::1"]),
+    ],
+)
+async def test_an_address_is_the_world_s_or_named(
+    allow: list[str], host: str, answers: list[str], reached: list[str] | None
+) -> None:
+    names = Names({host: answers})
+    if reached is None:
+        assert (await refusal(names, allow, host)).verdict == "address"
+    else:
+        found = await Reach(AllowList.of(allow), names).addresses(parse_host(host), 443)
+        assert [str(address) for address in found] == reached
+
+
+async def test_a_public_address_of_this_machine_is_still_its_own() -> None:
+    own = outside_address()
+    refused = await refusal(Names({"a.test": [own]}), ["*"], "a.test")
+    assert refused.verdict == "address"
+
+
+async def test_a_name_that_nobody_knows_and_a_resolver_that_fails() -> None:
+    assert (await refusal(Names(), ["a.test"], "a.test")).verdict == "unresolved"
+
+    async def failing(name: str) -> Sequence[Address]:
+        raise OSError(errno.EIO, name)
+
+    with pytest.raises(RefusedError, match="has no address"):
+        await Reach(AllowList.of(["a.test"]), failing).addresses("a.test", 443)
+
+
+async def test_a_resolver_that_hangs_is_given_up(autojump_clock: trio.abc.Clock) -> None:
+    async def hanging(_: str) -> Sequence[Address]:
+        await trio.sleep_forever()
+        return ()
+
+    with pytest.raises(RefusedError) as refused:
+        await Reach(AllowList.of(["a.test"]), hanging).addresses("a.test", 443)
+    assert refused.value.verdict == "unresolved"
+
+
+async def test_the_first_address_that_answers_is_taken_and_all_failing_say_why() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        # The second of the loopback's addresses has nobody at that port.
+        found, address = await connect([ip_address("127.0.0.2"), ip_address("127.0.0.1")], port)
+        assert str(address) == "127.0.0.1"
+        await found.aclose()
+    with pytest.raises(ConnectionRefusedError):
+        await connect([ip_address("127.0.0.1")], port)
