@@ -12,9 +12,12 @@ from dataclasses import dataclass
 MAX_CONNECTIONS = 1024
 """Connections at once, however many descriptors there are."""
 
-PER_SESSION = 4
+MAX_PROXIED = 512
+"""Connections of all sessions' code at once, through their proxies; each has two descriptors."""
+
+PER_SESSION = 5
 """Its agent's socket and its PID 1; what a jail of its own writes to stderr, or two of the project
-that a fork has copied on write."""
+that a fork has copied on write; where its proxy is connected to."""
 
 RESERVED = 192
 """Sockets, epolls and logs of the supervisor itself, 20; templates, 4 each; jails that are being
@@ -32,19 +35,22 @@ class Shares:
         limit: descriptors.
         sessions: spares included.
         connections: of clients.
+        proxied: connections through the proxies of sessions.
     """
 
     limit: int
     sessions: int
     connections: int
+    proxied: int
 
 
 def share_out(limit: int) -> Shares:
     """Divide a limit on descriptors."""
     room = limit - RESERVED
     connections = min(MAX_CONNECTIONS, max(LEAST, room // 8))
-    sessions = max(LEAST, (room - connections) // PER_SESSION)
-    return Shares(limit=limit, sessions=sessions, connections=connections)
+    proxied = min(MAX_PROXIED, max(LEAST, room // 32))
+    sessions = max(LEAST, (room - connections - 2 * proxied) // PER_SESSION)
+    return Shares(limit=limit, sessions=sessions, connections=connections, proxied=proxied)
 
 
 def raise_limit() -> int:

@@ -25,6 +25,7 @@ from nsmd.environments import find_environments
 from nsmd.jail import BwrapLauncher
 from nsmd.jail.bubblewrap import missing_bwrap, probe_bwrap
 from nsmd.jail.failure import SEE_DOCTOR
+from nsmd.jail.hostnetwork import open_sockets
 from nsmd.limitchecks import check_limits, look_at_limits
 from nsmd.nix.program import RECOMMENDED_VERSION, Nix, find_nix, why_no_store
 from nsmd.settings import Settings
@@ -110,6 +111,7 @@ def examine(settings: Settings, search_path: str) -> list[Check]:
         *check_filter(trials, platform.machine(), has_table=launcher.system_calls is not None),
         *check_forking(launcher, settings, trials),
         *check_user(launcher),
+        *check_network(settings, open_sockets()),
         *check_limits(trio.run(look_at_limits, settings, os.environ), platform.release()),
         *(check_environment(environment, trials) for environment in environments),
         check_nix(find_nix(search_path, os.environ, paths.home())),
@@ -267,6 +269,29 @@ def check_forking(
             "and a /proc of their own: see docs/isolation.md, 'Where forking does not work'.",
         )
     ]
+
+
+def check_network(settings: Settings, open_sockets: str | None) -> list[Check]:
+    """What some environments may reach, if any may.
+
+    Args:
+        open_sockets: from `nsmd.jail.hostnetwork`.
+    """
+    rules = {name: entry.network_rule for name, entry in settings.environments.items()}
+    full = sorted(name for name, rule in rules.items() if rule.mode == "full")
+    listed = sorted(name for name, rule in rules.items() if rule.mode == "allow")
+    if full and open_sockets is not None:
+        return [
+            Check(
+                name="network",
+                status="warn",
+                detail=f"{', '.join(full)} may use the host's, and {open_sockets}",
+                fix='Use network = { allow = [...] }, or "*", in config.toml, or a newer kernel.',
+            )
+        ]
+    words = [f"{', '.join(full)} may use the host's"] if full else []
+    words += [f"{', '.join(listed)} may reach the hosts of a list"] if listed else []
+    return [Check(name="network", status="ok", detail="; ".join(words))] if words else []
 
 
 def check_user(launcher: BwrapLauncher) -> list[Check]:

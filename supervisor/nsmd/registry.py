@@ -27,7 +27,7 @@ from nsmd import names, procstats
 from nsmd.catalog import ALIASES
 from nsmd.cgroups import Keeper, memory_of
 from nsmd.comers import Comers
-from nsmd.descriptors import Shares
+from nsmd.descriptors import MAX_PROXIED, Shares
 from nsmd.directory import Directory
 from nsmd.execution import Execution, Origin
 from nsmd.history import EndedSessions, Executions
@@ -138,7 +138,9 @@ class Registry:
         self._closing = False
         self._measure = measure
         self._timers = Timers()
-        self.gateway = gateway or Gateway()
+        self.gateway = gateway or Gateway(
+            max_connections=shares.proxied if shares is not None else MAX_PROXIED
+        )
         upkeep.start_soon(self._timers.run)
         room = session_room(settings, shares)
         self._places = Places(room, self.live_sessions, self._starts)

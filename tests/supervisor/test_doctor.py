@@ -24,6 +24,7 @@ from nsmd.doctor import (
     check_forking,
     check_jails,
     check_lockdown,
+    check_network,
     check_nix,
     render_json,
     render_text,
@@ -31,7 +32,7 @@ from nsmd.doctor import (
 from nsmd.jail.arguments import JailContent
 from nsmd.jail.launcher import Plan
 from nsmd.nix.program import find_nix
-from nsmd.settings import Defaults, Settings
+from nsmd.settings import Defaults, EnvironmentSettings, NetworkSettings, Settings
 from nsmd.values import Environment
 from realjail import SYSTEM_PATH, environments, needs_bwrap, new_launcher
 
@@ -359,3 +360,22 @@ def test_where_sessions_cannot_be_forked_it_says_which_step_failed(
     assert check.status == "warn"
     assert "clone" in check.detail
     assert "docs/isolation.md" in check.fix
+
+
+def test_who_may_reach_what_is_said_where_anybody_may() -> None:
+    assert check_network(Settings(), "abstract sockets are open") == []
+    settings = Settings(
+        environments={
+            "python": EnvironmentSettings(network="full"),
+            "bash": EnvironmentSettings(network=NetworkSettings(allow=("x.org",))),
+            "node": EnvironmentSettings(),
+        }
+    )
+    (check,) = check_network(settings, None)
+    assert check.status == "ok"
+    assert check.detail == "python may use the host's; bash may reach the hosts of a list"
+    (check,) = check_network(settings, "abstract sockets are open")
+    assert (check.status, check.detail) == (
+        "warn",
+        "python may use the host's, and abstract sockets are open",
+    )

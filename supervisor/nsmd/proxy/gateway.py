@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import trio
 
+from nsmd.descriptors import MAX_PROXIED
 from nsmd.proxy.decisions import Counters
 from nsmd.proxy.reaching import Resolve, SystemResolver
-
-MAX_CONNECTIONS = 512
-"""Of all sessions at once, where there are descriptors enough; each has two."""
 
 MAX_SESSION_CONNECTIONS = 64
 """Of one session; further ones wait until one ends."""
@@ -31,7 +29,7 @@ class Gateway:
     """
 
     def __init__(
-        self, resolver: Resolve | None = None, *, max_connections: int = MAX_CONNECTIONS
+        self, resolver: Resolve | None = None, *, max_connections: int = MAX_PROXIED
     ) -> None:
         self.resolver: Resolve = resolver or SystemResolver()
         self.counters = Counters()
