@@ -8,7 +8,7 @@ import pytest
 
 from isolation.background import Background
 from isolation.rooms import Prober
-from isolation.stage import CANARY, CANARY_VARIABLE, Stage, open_stage
+from isolation.stage import CANARY, CANARY_VARIABLE, HIDDEN, HIDDEN_VARIABLE, Stage, open_stage
 from nsmd.values import Environment
 from realjail import environments
 
@@ -50,4 +50,5 @@ def prober(background: Background) -> Prober:
 def secret_in_our_environment() -> Generator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(CANARY_VARIABLE, CANARY)
+        patch.setenv(HIDDEN_VARIABLE, HIDDEN)
         yield

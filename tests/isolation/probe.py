@@ -121,11 +121,12 @@ def child(action, *arguments):
 _C = """\
 SYS = json.loads({numbers!r})
 def call(name, *arguments):
-    "A system call by name or number; integers are as wide as a register."
-    if isinstance(name, str) and name not in SYS:
-        raise OSError(errno.ENOSYS, name)
+    "A system call by number or name, or what the C library has of that name."
     words = [ctypes.c_ulong(a) if isinstance(a, int) else a for a in arguments]
-    result = libc.syscall(ctypes.c_long(SYS.get(name, name)), *words)
+    if isinstance(name, int) or name in SYS:
+        result = libc.syscall(ctypes.c_long(SYS.get(name, name)), *words)
+    else:
+        result = getattr(libc, name)(*words)
     if result < 0:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
     return result

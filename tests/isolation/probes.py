@@ -6,14 +6,17 @@ import platform
 from collections.abc import Sequence
 
 from isolation import (
+    probes_agent,
     probes_calls,
     probes_files,
     probes_kernel,
     probes_namespaces,
     probes_network,
+    probes_paths,
     probes_pretended,
     probes_privileges,
     probes_processes,
+    probes_project,
     probes_resources,
 )
 from isolation.probe import GROUPS, Group, Kind, Probe
@@ -21,7 +24,10 @@ from nsmd.jail.seccomp import filter_program
 
 ALL = (
     *probes_files.PROBES,
+    *probes_paths.PROBES,
+    *probes_project.PROBES,
     *probes_processes.PROBES,
+    *probes_agent.PROBES,
     *probes_privileges.PROBES,
     *probes_network.PROBES,
     *probes_namespaces.PROBES,

@@ -3,29 +3,14 @@
 from __future__ import annotations
 
 from isolation.probe import Probe
-from isolation.stage import Stage
 from isolation.weaken import (
     MOUNTS_AS_THEY_COME,
-    Arguments,
     Weakness,
     both,
     with_more,
     without,
 )
-
-
-def _writable_project(words: Arguments, _: Stage) -> Arguments:
-    return [{"--ro-bind-fd": "--bind-fd"}.get(word, word) for word in words]
-
-
-def _project_by_path(words: Arguments, stage: Stage) -> Arguments:
-    place = words.index("/project")
-    return [*words[: place - 2], "--bind", stage.project.path, *words[place:]]
-
-
-_HOST_DIRECTORY = Weakness(
-    arguments=with_more(lambda stage: ["--ro-bind", stage.directory, stage.directory])
-)
+from isolation.weaknesses import HOST_DIRECTORY, NOT_CLOSED, WRITABLE_PROJECT
 
 PROBES = (
     Probe(
@@ -37,7 +22,7 @@ ways = ["", "/proc/self/root", "/proc/1/root", "/proc/self/cwd/..", "/proc/threa
 ways += [f"/proc/{pid}/root" for pid in os.listdir("/proc") if pid.isdecimal()]
 verdict([way for way in ways if attempt(os.stat, way + STAGE["secret"])])
 """,
-        weakness=_HOST_DIRECTORY,
+        weakness=HOST_DIRECTORY,
     ),
     Probe(
         name="host-directory-from-bash",
@@ -49,7 +34,7 @@ found=; for way in "" /proc/self/root /proc/1/root; do
   if [ -e "$way$SECRET" ] || cat "$way$SECRET" 2>/dev/null; then found="$found $way$SECRET"; fi
 done; verdict "$found"
 """,
-        weakness=_HOST_DIRECTORY,
+        weakness=HOST_DIRECTORY,
     ),
     Probe(
         name="host-directory-from-node",
@@ -60,7 +45,7 @@ done; verdict "$found"
 verdict(['', '/proc/self/root', '/proc/1/root']
   .filter((way) => require('fs').existsSync(way + STAGE.secret)).join(' '))
 """,
-        weakness=_HOST_DIRECTORY,
+        weakness=HOST_DIRECTORY,
     ),
     Probe(
         name="top-level",
@@ -155,7 +140,7 @@ with open("/proc/self/mountinfo") as file:
 places |= set(directories("/", 3)) | set(directories("/usr", 1))
 verdict(sorted({p for p in places if writable(p)} ^ {"/workspace", "/tmp", "/dev/shm"}))
 """,
-        weakness=Weakness(arguments=without("--remount-ro"), template=MOUNTS_AS_THEY_COME),
+        weakness=NOT_CLOSED,
         fork_held_twice={
             "template": Weakness(template=MOUNTS_AS_THEY_COME),
             "fork": Weakness(arguments=without("--remount-ro")),
@@ -227,14 +212,7 @@ def works(way):
 with open(path) as opened:
     verdict([name for name, way in ways.items() if works(way)])
 """,
-        weakness=Weakness(
-            arguments=lambda words, stage: (
-                _writable_project(words, stage)
-                if "--ro-bind-fd" in words
-                else _project_by_path(words, stage)
-            ),
-            template=MOUNTS_AS_THEY_COME,
-        ),
+        weakness=WRITABLE_PROJECT,
         fork_held_twice={"template": Weakness(template=MOUNTS_AS_THEY_COME)},
     ),
 )

@@ -17,10 +17,7 @@ from isolation.weaken import (
     with_mount,
     without,
 )
-
-_HOST_DIRECTORY = Weakness(
-    arguments=with_more(lambda stage: ["--ro-bind", stage.directory, stage.directory])
-)
+from isolation.weaknesses import HOST_DIRECTORY
 
 PROBES = (
     Probe(
@@ -269,7 +266,7 @@ def connect():
         return True
 verdict(attempt(connect) and "connected")
 """,
-        weakness=_HOST_DIRECTORY,
+        weakness=HOST_DIRECTORY,
     ),
     Probe(
         name="interfaces",

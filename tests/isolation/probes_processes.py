@@ -5,48 +5,11 @@ from __future__ import annotations
 from isolation.probe import Language, Probe
 from isolation.stage import CANARY, CANARY_VARIABLE
 from isolation.weaken import (
-    MOUNTS_AS_THEY_COME,
     Weakness,
     both,
-    with_more,
     without,
-    without_mounts,
 )
-
-_WRAPPED_AGENT = b"""
-import sys
-source = %r
-space = {"__name__": "agent", "__file__": __file__}
-exec(compile(source, __file__, "exec"), space)
-%s
-if __name__ == "__main__":
-    space["main"](sys.argv[1:])
-serve, Limits = space["serve"], space["Limits"]  # a template loads it as a module
-"""
-
-
-def _dumpable(source: bytes) -> bytes:
-    """The agent, leaving itself open to its children."""
-    return _WRAPPED_AGENT % (source, b'space["prctl"] = lambda option, value: None')
-
-
-_KEEP_ONE_MORE = b"""
-import fcntl, os
-def one_more():
-    return fcntl.fcntl(os.open("/usr", os.O_RDONLY), fcntl.F_DUPFD, 100)
-for kind in space["INTERPRETERS"].values():
-    kind.kept_fds = lambda self, kept=kind.kept_fds: (*kept(self), one_more())
-"""
-
-
-def _generous(source: bytes) -> bytes:
-    """The agent, handing a descriptor of its own on to interpreters."""
-    return _WRAPPED_AGENT % (source, _KEEP_ONE_MORE)
-
-
-_DUMPABLE = Weakness(agent=_dumpable)
-_GENEROUS = Weakness(agent=_generous)
-_TALKATIVE = Weakness(environment={CANARY_VARIABLE: CANARY})
+from isolation.weaknesses import DUMPABLE, GENEROUS, HOST_PROC, TALKATIVE
 
 _OWN_DESCRIPTORS: tuple[tuple[Language, str], ...] = (
     (
@@ -96,11 +59,7 @@ def arguments(pid):
 pids = [pid for pid in os.listdir("/proc") if pid.isdecimal()]
 verdict([pid for pid in pids if STAGE["canary"] in arguments(pid)])
 """,
-        weakness=Weakness(
-            # Not read-only: a fork writes there before it covers it.
-            arguments=both(without("--proc"), with_more(lambda _: ["--bind", "/proc", "/proc"])),
-            template=MOUNTS_AS_THEY_COME + without_mounts("/proc", "/proc/keys"),
-        ),
+        weakness=HOST_PROC,
     ),
     Probe(
         name="canary-in-proc",
@@ -129,7 +88,7 @@ verdict(found)
             environment={CANARY_VARIABLE: CANARY},
             on_command_line=True,
         ),
-        fork_weakness=_TALKATIVE,
+        fork_weakness=TALKATIVE,
     ),
     Probe(
         name="canary-in-environment",
@@ -141,7 +100,7 @@ if STAGE["store"]:  # of the script by which Nix starts a Python with packages
     known |= {"PYTHONNOUSERSITE", "SHLVL"} | {n for n in os.environ if n.startswith("NIX_PYTHON")}
 verdict([n for n, v in os.environ.items() if n not in known or STAGE["canary"] in v])
 """,
-        weakness=_TALKATIVE,
+        weakness=TALKATIVE,
     ),
     Probe(
         name="canary-in-environment-of-bash",
@@ -151,7 +110,7 @@ verdict([n for n, v in os.environ.items() if n not in known or STAGE["canary"] i
         code="""
 verdict "$(export -p | grep -Ev ' (HOME|LANG|LOGNAME|OLDPWD|PATH|PWD|SHLVL|TERM|TMPDIR|USER)(=|$)')"
 """,
-        weakness=_TALKATIVE,
+        weakness=TALKATIVE,
     ),
     Probe(
         name="inherited-descriptors",
@@ -182,7 +141,7 @@ space["Session"]._keep_only = lambda self, fd: os.dup2(fd, space["SESSION_FD"])
             source="interpreters.md: interpreters never inherit the agent's descriptors",
             language=language,
             code=code,
-            weakness=_GENEROUS,
+            weakness=GENEROUS,
         )
         for language, code in _OWN_DESCRIPTORS
     ),
@@ -221,7 +180,7 @@ ways = {
 }
 verdict([name for name, way in ways.items() if attempt(way)])
 """,
-        weakness=_DUMPABLE,
+        weakness=DUMPABLE,
     ),
     Probe(
         name="agent-from-bash",
@@ -235,7 +194,7 @@ cat /proc/1/environ >/dev/null 2>&1 && found="$found environ"
 head -c 1 /proc/1/maps >/dev/null 2>&1 && found="$found maps"
 verdict "$found"
 """,
-        weakness=_DUMPABLE,
+        weakness=DUMPABLE,
     ),
     Probe(
         name="agent-from-node",
@@ -248,7 +207,7 @@ verdict(['fd', 'root', 'task/1/fd'].filter((name) => {
   try { return require('fs').readdirSync('/proc/1/' + name).length >= 0; } catch { return false; }
 }).join(' '))
 """,
-        weakness=_DUMPABLE,
+        weakness=DUMPABLE,
     ),
     Probe(
         name="parent-death-signal",

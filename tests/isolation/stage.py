@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import os
 import platform
+import shutil
 import socket
+import stat
 import subprocess
+import tempfile
 from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 from nsmd.jail import syscalls
 from nsmd.settings import DEFAULT_JAIL_UID
@@ -18,6 +23,12 @@ from realjail import SIZES, SYSTEM_PATH, mount_of, open_directory
 
 CANARY_VARIABLE = "NSM_TEST_CANARY"
 CANARY = "canary-5f1c0ad7"
+HIDDEN_VARIABLE = "NSM_TEST_HIDDEN"
+HIDDEN = "hidden-c2b84e91d0774f3a"
+"""Probes know its digest, so that they do not find their own needle."""
+
+VICTIMS = ("attributes", "flags", "inode", "mapped", "one", "other", "read", "truncated")
+"""Files of the project, each for one probe to change."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +41,9 @@ class Stage:
         project: shown at /project; the jails' user may write to it, on the host.
         socket_path, abstract_name, tcp_port, udp_port: of listeners on the host.
         host_pid: a process whose arguments hold the canary.
+        runtime: like a supervisor's directory: a socket, settings, a transcript.
+        temporary: a name that is there in the host's /tmp and /dev/shm.
+        device: whether there is a device node in the project.
         key: description of a key that the jails' user has in the kernel; empty where it has none.
     """
 
@@ -42,6 +56,9 @@ class Stage:
     tcp_port: int
     udp_port: int
     host_pid: int
+    runtime: str
+    temporary: str
+    device: bool
     key: str
 
     def facts(self) -> dict[str, object]:
@@ -49,6 +66,7 @@ class Stage:
         return {
             **dataclasses.asdict(self),
             "canary": CANARY,
+            "hidden": hashlib.sha256(HIDDEN.encode()).hexdigest(),
             "sizes": {
                 "/workspace": SIZES.workspace_mb << 20,
                 "/tmp": SIZES.tmp_mb << 20,
@@ -56,7 +74,7 @@ class Stage:
             },
             "namespaces": {
                 name: os.readlink(f"/proc/self/ns/{name}")
-                for name in ("user", "pid", "ipc", "net", "mnt", "uts")
+                for name in ("user", "pid", "ipc", "net", "mnt", "uts", "cgroup")
             },
         }
 
@@ -99,6 +117,59 @@ def _open_key(name: str) -> Generator[str, None, None]:
         holder.stdin.close()
 
 
+def _fill_project(project: Path, secret: Path) -> bool:
+    """Make a project; whether there is a device node in it."""
+    for folder in (project, project / "victims", project / ".git", project / ".git" / "hooks"):
+        folder.mkdir()
+    (project / "data").write_text("data")
+    (project / ".git" / "config").write_text("[core]\n\tbare = false\n")
+    (project / "link").symlink_to(secret)
+    shutil.copy("/usr/bin/sleep", project / "program")
+    for name in VICTIMS:
+        (project / "victims" / name).write_text("victim")
+    # Read long ago, so that the next time is written down.
+    os.utime(project / "victims" / "read", (1, 2))
+    # The mount, and nothing else, is what keeps the jail from writing.
+    for path in (project, *project.rglob("*")):
+        if not path.is_symlink():
+            path.chmod(0o777)
+            if os.geteuid() == 0:
+                os.chown(path, DEFAULT_JAIL_UID, DEFAULT_JAIL_UID)
+    try:
+        os.mknod(project / "device", stat.S_IFCHR | 0o666, os.makedev(1, 3))
+        os.chmod(project / "device", 0o666)
+        # Some containers let it be made, and not be used.
+        os.close(os.open(project / "device", os.O_RDWR))
+    except OSError:
+        return False
+    return True
+
+
+@contextmanager
+def _open_runtime(directory: Path) -> Generator[str]:
+    directory.mkdir()
+    (directory / "config.toml").write_text(f'[environments.x.env]\nTOKEN = "{CANARY}"\n')
+    (directory / "transcripts").mkdir()
+    (directory / "transcripts" / "1.log").write_text(CANARY)
+    with socket.socket(socket.AF_UNIX) as control:
+        control.bind(str(directory / "control.sock"))
+        control.listen()
+        (directory / "control.sock").chmod(0o777)
+        yield str(directory)
+
+
+@contextmanager
+def _open_temporary() -> Generator[str]:
+    with tempfile.NamedTemporaryFile(prefix="nsm-test-", dir="/tmp") as one:
+        name = os.path.basename(one.name)
+        other = Path("/dev/shm") / name
+        other.touch()
+        try:
+            yield name
+        finally:
+            other.unlink()
+
+
 @contextmanager
 def open_stage() -> Generator[Stage, None, None]:
     """Put on the host what probes try to reach."""
@@ -109,11 +180,11 @@ def open_stage() -> Generator[Stage, None, None]:
         (outside / "status").write_text("Name:\tpython3\nNoNewPrivs:\t0\n")
         (outside / "status").chmod(0o666)
         project = outside / "project"
-        project.mkdir()
-        (project / "data").write_text("data")
-        # The mount, and nothing else, is what keeps the jail from writing.
-        project.chmod(0o777)
-        (project / "data").chmod(0o666)
+        device = _fill_project(project, outside / "secret")
+        (outside / "tmp").mkdir()
+        (outside / "project-other").mkdir()
+        (outside / "project-other" / "secret").write_text(CANARY)
+        shutil.copy("/usr/bin/sleep", outside / "program")
         tcp = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
         udp = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
         udp.bind(("127.0.0.1", 0))
@@ -122,6 +193,9 @@ def open_stage() -> Generator[Stage, None, None]:
         path_socket.bind(str(outside / "socket"))
         path_socket.listen()
         os.chmod(outside / "socket", 0o777)
+        runtime = stack.enter_context(_open_runtime(outside / "runtime"))
+        temporary = stack.enter_context(_open_temporary())
+        (outside / "tmp" / temporary).touch()
         abstract = stack.enter_context(socket.socket(socket.AF_UNIX))
         abstract_name = outside.name
         abstract.bind(f"\0{abstract_name}")
@@ -143,5 +217,8 @@ def open_stage() -> Generator[Stage, None, None]:
             tcp_port=tcp.getsockname()[1],
             udp_port=udp.getsockname()[1],
             host_pid=process.pid,
+            runtime=runtime,
+            temporary=temporary,
+            device=device,
             key=stack.enter_context(_open_key(outside.name)),
         )

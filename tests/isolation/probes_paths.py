@@ -1,0 +1,260 @@
+"""Probes of paths and names, and of files that are the host's in one way or another."""
+
+from __future__ import annotations
+
+import os
+
+from isolation.probe import Probe
+from isolation.stage import Stage
+from isolation.weaken import Arguments, Weakness, with_more, with_mount, without_mounts
+from isolation.weaknesses import HOST_DIRECTORY, NOT_CLOSED
+
+
+def _host_tmp(words: Arguments, stage: Stage) -> Arguments:
+    """A directory like the host's in place of a file system of its own."""
+    place = words.index("--remount-ro")
+    return [*words[:place], "--bind", f"{stage.directory}/tmp", "/tmp", *words[place:]]
+
+
+_MEMORY = ("kcore", "kmsg", "kpagecount", "kpageflags", "kpagecgroup", "vmallocinfo", "slabinfo")
+_SHOWN = next((name for name in _MEMORY if os.path.exists(f"/proc/{name}")), "version")
+"""What is there depends on how the kernel was built."""
+
+PROBES = (
+    Probe(
+        name="paths-spelled-otherwise",
+        group="names",
+        source="attacks.md, groups: odd names; path_resolution(7)",
+        code="""
+secret, parts = STAGE["secret"], STAGE["secret"].split("/")[1:]
+folder = os.path.dirname(secret)
+ways = ["/" + "../" * 60 + secret[1:], "//" + secret[1:], "/.//./" + "/./".join(parts),
+        folder + "/../" + os.path.basename(folder) + "/secret",
+        "/proc/self/../../" + secret, "/tmp/.." + secret, "/dev/fd/../root" + secret,
+        "/workspace/" + "./" * 1500 + ".." + secret]
+verdict([way[:40] for way in ways if attempt(os.stat, way)])
+""",
+        weakness=HOST_DIRECTORY,
+    ),
+    Probe(
+        name="up-by-descriptors",
+        group="names",
+        source="openat(2): `..` of a directory that is held, step by step",
+        code="""
+starts = ["/project", "/project/victims", "/usr", "/workspace", "/dev/pts", "/proc/self"]
+found = []
+for start in starts:
+    fd = os.open(start, os.O_PATH | os.O_DIRECTORY)
+    for step in range(12):
+        try:
+            os.stat(STAGE["secret"][1:], dir_fd=fd)
+            found.append(start)
+        except OSError:
+            pass
+        up = os.open("..", os.O_PATH | os.O_DIRECTORY, dir_fd=fd)
+        os.close(fd)
+        fd = up
+    os.close(fd)
+verdict(sorted(set(found)))
+""",
+        weakness=HOST_DIRECTORY,
+    ),
+    Probe(
+        name="neighbours-of-the-project",
+        group="names",
+        source="CVE-2025-53110: /work may be read, so /work-other may, too",
+        language="bash",
+        code="""
+found=; for way in "$PROJECT-other" /project-other /project/../project-other \\
+    /proc/self/cwd/../project-other "/proc/$$/root$PROJECT-other"; do
+  if [ -e "$way/secret" ]; then found="$found $way"; fi
+done; verdict "$found"
+""",
+        weakness=HOST_DIRECTORY,
+    ),
+    Probe(
+        name="directories-renamed",
+        group="names",
+        source="attacks.md, groups: parent rename: what cannot be changed lies in what can",
+        code="""
+places = ["/run/nsm", "/run", "/etc", "/usr", "/dev/pts", "/proc", "/project", "/workspace"]
+moved = []
+for place in places:
+    if os.path.isdir(place) and not os.path.islink(place):
+        try:
+            os.rename(place, place + "-moved")
+        except OSError:
+            continue
+        moved.append(place)
+        os.rename(place + "-moved", place)
+verdict(moved)
+""",
+        weakness=NOT_CLOSED,
+    ),
+    Probe(
+        name="links-replaced",
+        group="names",
+        source="attacks.md finding 6: /bin and /lib are links, by which siblings find programs",
+        code="""
+links = [entry.path for entry in os.scandir("/") if entry.is_symlink()]
+changed = []
+for link in links:
+    target = os.readlink(link)
+    try:
+        os.unlink(link)
+    except OSError:
+        continue
+    changed.append(link)
+    os.symlink(target, link)
+verdict(changed)
+""",
+        weakness=NOT_CLOSED,
+    ),
+    Probe(
+        name="files-that-siblings-read",
+        group="names",
+        source="issue 2: files of /etc that are made up, one for all forks of a template",
+        code="""
+def change(path):
+    os.chmod(path, 0o644)
+    with open(path, "a") as file:
+        file.write("# changed\\n")
+def works(path):
+    try:
+        change(path)
+    except OSError:
+        return False
+    return True
+verdict([name for name in ("passwd", "group", "hosts", "nsswitch.conf") if works("/etc/" + name)])
+""",
+        weakness=NOT_CLOSED,
+    ),
+    Probe(
+        name="host-program-by-loader",
+        group="files",
+        source="attacks.md, published failures: `ld-linux.so PROGRAM` gets around lists",
+        language="bash",
+        code="""
+found=; for loader in /lib64/ld-linux-*.so.* /lib/ld-linux-*.so.*; do
+  if [ -e "$loader" ] && "$loader" "${SECRET%/secret}/program" 0 2>/dev/null; then
+    found="$found $loader"
+  fi
+done; verdict "$found"
+""",
+        weakness=HOST_DIRECTORY,
+    ),
+    Probe(
+        name="mount-options",
+        group="files",
+        source="mount(2): no mount brings programs of another user or devices with it",
+        code="""
+bad = []
+with open("/proc/self/mountinfo") as file:
+    for line in file:
+        place, options = line.split()[4:6]
+        wanted = {"nosuid"} if place.startswith(("/dev/", "/proc/")) else {"nosuid", "nodev"}
+        if wanted - set(options.split(",")):
+            bad.append(place)
+verdict(bad)
+""",
+        weakness=Weakness(
+            arguments=with_more(lambda stage: ["--dev-bind", stage.directory, stage.directory])
+        ),
+    ),
+    Probe(
+        name="mount-table",
+        group="files",
+        source="attacks.md, groups: mountinfo: nothing is mounted that has no reason to be",
+        code="""
+known = ("/usr", "/etc", "/dev", "/proc", "/tmp", "/workspace", "/project", "/run/nsm")
+with open("/proc/self/mountinfo") as file:
+    places = {line.split()[4] for line in file} - {"/"}
+roots = [p for p in ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32") if p in places]
+store = (STAGE["store"],) if STAGE["store"] else ()
+verdict([place for place in sorted(places - set(roots))
+         if not any((place + "/").startswith(one + "/") for one in (*known, *store))])
+""",
+        weakness=HOST_DIRECTORY,
+    ),
+    Probe(
+        name="links-at-the-top",
+        group="files",
+        source="issue 2: what the root shows as links leads into /usr, and names nothing else",
+        code="""
+links = [entry for top in ("/", "/run", "/dev") for entry in attempt(os.scandir, top) or ()
+         if entry.is_symlink()]
+inside = ("/usr/", "/proc/", "/dev/", "/nix/")
+targets = {entry.path: os.path.join(os.path.dirname(entry.path), os.readlink(entry.path))
+           for entry in links}
+verdict([name for name, target in targets.items()
+         if not (os.path.normpath(target) + "/").startswith(inside)])
+""",
+        weakness=Weakness(
+            arguments=with_more(lambda stage: ["--symlink", stage.directory, "/host"])
+        ),
+    ),
+    Probe(
+        name="temporary-files-of-the-host",
+        group="files",
+        source="CVE-2026-46406: a file in /tmp whose name can be guessed",
+        code="""
+name = STAGE["temporary"]
+verdict([place for place in ("/tmp", "/var/tmp", "/dev/shm")
+         if attempt(os.stat, f"{place}/{name}")])
+""",
+        weakness=Weakness(
+            arguments=_host_tmp,
+            # A fork's own would cover it.
+            template=without_mounts("/tmp"),
+        ),
+    ),
+    Probe(
+        name="kernel-memory",
+        group="files",
+        source="proc(5): what of the machine's memory the kernel shows to whoever may",
+        code=f"""
+def readable(path):
+    with open(path, "rb", buffering=0) as file:
+        return file.read(16)
+verdict([name for name in {_MEMORY} if attempt(readable, "/proc/" + name)])
+""",
+        weakness=Weakness(
+            arguments=with_more(lambda stage: ["--bind", stage.status, f"/proc/{_SHOWN}"])
+        ),
+        fork_weakness=Weakness(
+            arguments=with_more(lambda stage: ["--ro-bind", stage.status, "/run/memory"]),
+            template=with_mount("/run/memory", f"/proc/{_SHOWN}"),
+        ),
+    ),
+    Probe(
+        name="settings-of-the-machine",
+        group="files",
+        source="proc(5): anything in /proc but a process's own that may be opened to write",
+        code="""
+# Of its own IPC namespace, of its own PID namespace, and to be told when resources are scarce.
+known = ("fs/mqueue/", "kernel/auto_msgmni", "kernel/msg", "kernel/sem", "kernel/shm",
+         "kernel/ns_last_pid", "kernel/pid_max")
+known = ("/proc/pressure/", *("/proc/sys/" + name for name in known))
+found = []
+for path, folders, files in os.walk("/proc"):
+    if path == "/proc":
+        folders[:] = [name for name in folders if not name.isdecimal()]
+        folders[:] = [name for name in folders if name not in ("self", "thread-self", "net")]
+    for name in files:
+        place = f"{path}/{name}"
+        if place.startswith(known):
+            continue
+        fd = attempt(os.open, place, os.O_WRONLY | os.O_NONBLOCK)
+        if fd is not None:
+            # A null device that covers something is no setting.
+            if not stat.S_ISCHR(os.fstat(fd).st_mode):
+                found.append(place)
+            os.close(fd)
+verdict(found)
+""",
+        weakness=Weakness(
+            arguments=with_more(lambda stage: ["--bind", stage.status, "/proc/sys/vm/swappiness"])
+        ),
+        fork_weakness=Weakness(template=with_mount("/tmp/data", "/proc/sys/vm/swappiness")),
+    ),
+)
