@@ -370,6 +370,17 @@ def reseed() -> None:
         random.seed()
 
 
+def take_variables(variables: Mapping[str, str]) -> None:
+    """Sets a session's variables, and has what a Python reads of them at its start read again."""
+    os.environ.update(variables)
+    if "TZ" in variables:
+        importlib.import_module("time").tzset()
+    if any(name == "LANG" or name.startswith("LC_") for name in variables):
+        c_library = importlib.import_module("_locale")
+        with contextlib.suppress(c_library.Error):  # one that is not there: the template's stays
+            c_library.setlocale(c_library.LC_CTYPE, "")
+
+
 def limit_resources(limits: Mapping[str, int]) -> None:
     """Hard limits of everything in the session; interpreters get tighter ones from the agent."""
     processes = limits.get("processes", 256) + 2  # the agent, and one to look at input with
@@ -420,7 +431,7 @@ class Session:
         try:
             self._keep_only(fd)
             self._set_up()
-            os.environ.update(self._request.get("variables", {}))
+            take_variables(self._request.get("variables", {}))
             limits = self._limits()
         except BaseException as error:
             self._fail(error)

@@ -60,6 +60,8 @@ def passed_on(
     chosen: list[tuple[str, str]] = []
     for name in _LOCALE_NAMES:
         value = variables.get(name, "")
+        if (name, value) == ("LC_CTYPE", "C.UTF-8"):
+            continue  # what jails have; mostly it is our own Python that set it (PEP 538)
         if _LOCALE.fullmatch(value) and _is_shown(value, root) and known(value):
             chosen.append((name, value))
     zone = variables.get("TZ", "")

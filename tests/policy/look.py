@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import ctypes
 import json
+import locale
 import os
 import resource
 import socket
 import stat
+import time
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -153,6 +155,8 @@ def look(policy_path: str) -> dict[str, Any]:
         "no_new_privs": int(status["NoNewPrivs"]),
         "filter": int(status["Seccomp"]),
         "namespaces": [attempt(libc.unshare, flag) for flag in (0x10000000, 0x40000000)],
+        "time zone": time.strftime("%z"),
+        "encoding of the C library": locale.getlocale(locale.LC_CTYPE),
         "interfaces": sorted(name for _, name in socket.if_nameindex()),
     }
 

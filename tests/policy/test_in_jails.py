@@ -210,7 +210,10 @@ def test_variables(seen: Seen) -> None:
     assert {"SECRET", "LC_X"}.isdisjoint(names)
     local = {"LC_ALL", "TZ"}
     # An artifact has no time zones or locales of the host.
-    assert names & local == (set() if seen.kind.kind.startswith("artifact") else local)
+    artifact = seen.kind.kind.startswith("artifact")
+    assert names & local == (set() if artifact else local)
+    assert seen.found["time zone"] == ("+0000" if artifact else "-0300")
+    assert seen.found["encoding of the C library"][1] == "UTF-8"
 
 
 def test_network(seen: Seen) -> None:

@@ -90,3 +90,7 @@ def test_the_part_of_others() -> None:
         ("LC_TIME", "x"),
         ("TZ", "y"),
     )
+
+
+def test_what_python_has_set_for_itself_does_not_pass() -> None:
+    assert passed_on({"LC_CTYPE": "C.UTF-8"}, is_locale=lambda _: True) == ()
