@@ -78,6 +78,21 @@ class Inotify:
         flags = mask | _ONLYDIR | _DONT_FOLLOW | _EXCL_UNLINK | _MASK_ADD
         return self._call("inotify_add_watch", self.fd, path, ctypes.c_uint32(flags))
 
+    def add_file(self, path: str, mask: int) -> int:
+        """Watch one file, which has to be there.
+
+        A file of the kernel's own, as in cgroups, has to be watched by itself: of one that nobody
+        has open, who watches its directory is told nothing (kernfs_notify of fs/kernfs/file.c).
+
+        Returns:
+            The watch.
+
+        Raises:
+            OSError: as `add`.
+        """
+        name = ctypes.c_char_p(os.fsencode(path))
+        return self._call("inotify_add_watch", self.fd, name, ctypes.c_uint32(mask | _DONT_FOLLOW))
+
     def remove(self, watch: int) -> None:
         """Watch a directory no more; it may be gone."""
         try:

@@ -15,7 +15,7 @@ from nsmd.cgroups.group import Group
 from nsmd.cgroups.limits import GroupLimits, limits_of
 from nsmd.cgroups.notices import Notices
 from nsmd.cgroups.place import NoGroupsError, find_place
-from nsmd.cgroups.scope import enter_scope
+from nsmd.cgroups.scope import enter_scope, is_delegated
 from nsmd.cgroups.tree import GroupTree, make_own_directory
 from nsmd.cgroups.watchdog import Watchdog
 from nsmd.jail.interface import Jail
@@ -194,6 +194,8 @@ async def _find_tree(environment: Mapping[str, str], root: str) -> GroupTree:
     if place.ours:
         return GroupTree(place.directory)
     if place.managed:
+        if place.alone and place.writable and await is_delegated(place, environment):
+            return GroupTree(place.directory)
         await enter_scope(place, environment)
         return GroupTree(find_place(root).directory)
     if os.geteuid() == 0:

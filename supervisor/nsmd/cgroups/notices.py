@@ -10,7 +10,7 @@ import logging
 
 import trio
 
-from nsmd.artifacts.inotify import Inotify
+from nsmd.artifacts.inotify import IGNORED, Inotify
 from nsmd.cgroups.confinement import Confinement
 
 log = logging.getLogger(__name__)
@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 MODIFY = 0x2
 """<sys/inotify.h>"""
 
-COUNTERS = frozenset({"memory.events", "pids.events"})
+COUNTERS = ("memory.events", "pids.events")
 
 
 class Notices:
@@ -37,9 +37,13 @@ class Notices:
 
     def add(self, confinement: Confinement, directory: str) -> None:
         """Tell a session of what is counted in its group."""
-        if self._inotify is not None:
+        if self._inotify is None:
+            return
+        for name in COUNTERS:
             try:
-                self._of[self._inotify.add(directory, MODIFY)] = confinement
+                self._of[self._inotify.add_file(f"{directory}/{name}", MODIFY)] = confinement
+            except FileNotFoundError:
+                pass  # that controller is not delegated
             except OSError as error:
                 log.debug("no notices of %s: %s", directory, error)
 
@@ -56,10 +60,10 @@ class Notices:
                 await trio.lowlevel.wait_readable(inotify.fd)
                 for notice in inotify.read():
                     confinement = self._of.get(notice.watch)
-                    if confinement is not None and notice.name in COUNTERS:
-                        confinement.heard()
-                    elif not notice.name:  # the group is gone, and its watch with it
+                    if notice.mask & IGNORED:  # the group is gone, and its watch with it
                         self._of.pop(notice.watch, None)
+                    elif confinement is not None:
+                        confinement.heard()
         finally:
             inotify.close()
             self._inotify = None

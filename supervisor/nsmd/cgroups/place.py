@@ -43,7 +43,7 @@ class Place:
         mount_point: of cgroup v2.
         directory: of our own group.
         unit: the systemd unit of that group, as its name has it; empty if it is none.
-        delegated: systemd says that it is for its processes to divide.
+        delegated: marked as one that its processes may divide.
         alone: no other process is in it.
         managed: the host's services are systemd's.
     """
@@ -56,12 +56,15 @@ class Place:
     managed: bool
 
     @property
+    def writable(self) -> bool:
+        """Whether the kernel would let us divide it, which is not to say that we may."""
+        return os.access(f"{self.directory}/cgroup.subtree_control", os.W_OK)
+
+    @property
     def ours(self) -> bool:
-        """Whether it may be divided: it was delegated, or belongs to nobody else, and we are the
-        only ones in it."""
-        if not (self.alone and os.access(f"{self.directory}/cgroup.subtree_control", os.W_OK)):
-            return False
-        return self.delegated or not self.managed
+        """Whether it may be divided, as far as is known without asking: it was delegated, or is
+        nobody else's, and we are the only ones in it."""
+        return self.alone and self.writable and (self.delegated or not self.managed)
 
 
 def find_place(root: str = "/") -> Place:

@@ -29,6 +29,27 @@ DELEGATE = (
 )
 
 
+async def is_delegated(place: Place, environment: Mapping[str, str]) -> bool:
+    """Whether systemd says that this process's own unit is for it to divide.
+
+    Managers of users mark groups with nothing that could be seen without asking, at least up to
+    systemd 252.
+
+    Args:
+        place: where it is.
+        environment: of this process.
+    """
+    if not place.unit.endswith((".service", ".scope")):
+        return False
+    try:
+        manager, variables = _manager(environment)
+        show = ["systemctl", *manager, "show", "--value", "-p", "Delegate", place.unit]
+        told = await _run(show, variables)
+    except NoGroupsError:
+        return False
+    return told is not None and told.returncode == 0 and told.stdout.strip() == b"yes"
+
+
 async def enter_scope(place: Place, environment: Mapping[str, str]) -> None:
     """Move this process into a scope of its own.
 
@@ -41,9 +62,7 @@ async def enter_scope(place: Place, environment: Mapping[str, str]) -> None:
     """
     if place.unit.endswith(".service") and _is_main_process(environment):
         raise NoGroupsError(f"its service {place.unit} is not delegated to it", DELEGATE)
-    user = os.geteuid() != 0
-    variables = _bus_variables(environment) if user else {}
-    manager = ["--user"] if user else ["--system"]
+    manager, variables = _manager(environment)
     name = f"nsm-supervisor-{os.getpid()}.scope"
     properties = [
         ("Description", "s", "nsm: jailed sessions for coding agents"),
@@ -53,20 +72,20 @@ async def enter_scope(place: Place, environment: Mapping[str, str]) -> None:
         ("CollectMode", "s", "inactive-or-failed"),
     ]
     while True:
-        told = await _run(
-            ["busctl", *manager, *_start_transient(name, properties)], variables, user=user
+        told = _complaint(
+            await _run(["busctl", *manager, *_start_transient(name, properties)], variables)
         )
-        if told is None:
+        if not told:
             break
         # OOMPolicy= of scopes is newer than all else here (systemd 253).
         if len(properties) == 4 and "OOMPolicy" in told:
             del properties[2]
             continue
-        raise NoGroupsError(f"systemd makes no scope for it ({told})", _how_to_manage(user=user))
+        raise NoGroupsError(f"systemd makes no scope for it ({told})", _how_to_manage())
     # The answer to the request comes before it is carried out; this waits for that.
-    told = await _run(["systemctl", *manager, "start", name], variables, user=user)
-    if told is not None:
-        raise NoGroupsError(f"systemd does not start its scope ({told})", _how_to_manage(user=user))
+    told = _complaint(await _run(["systemctl", *manager, "start", name], variables))
+    if told:
+        raise NoGroupsError(f"systemd does not start its scope ({told})", _how_to_manage())
 
 
 def _start_transient(name: str, properties: list[tuple[str, str, str]]) -> list[str]:
@@ -87,24 +106,45 @@ def _start_transient(name: str, properties: list[tuple[str, str, str]]) -> list[
     return [*arguments, "PIDs", "au", "1", str(os.getpid()), "0"]
 
 
-async def _run(command: list[str], variables: Mapping[str, str], *, user: bool) -> str | None:
-    """What a program complains of; None if it went well."""
+async def _run(
+    command: list[str], variables: Mapping[str, str]
+) -> subprocess.CompletedProcess[bytes] | None:
+    """What came of a program; None if it did not answer.
+
+    Raises:
+        NoGroupsError: it cannot be run.
+    """
     given = {"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C", **variables}
-    told: subprocess.CompletedProcess[bytes] | None = None
     try:
         with trio.move_on_after(ANSWER_TIMEOUT_S):
-            told = await trio.run_process(
+            return await trio.run_process(
                 command, capture_stdout=True, capture_stderr=True, check=False, env=given
             )
     except OSError as error:
         raise NoGroupsError(
-            f"{command[0]} cannot be run: {error.strerror}", _how_to_manage(user=user)
+            f"{command[0]} cannot be run: {error.strerror}", _how_to_manage()
         ) from error
+    return None
+
+
+def _complaint(told: subprocess.CompletedProcess[bytes] | None) -> str:
+    """Empty if it went well."""
     if told is None:
-        return f"{command[0]} did not answer within {ANSWER_TIMEOUT_S:g} s"
+        return f"no answer within {ANSWER_TIMEOUT_S:g} s"
     if told.returncode == 0:
-        return None
-    return told.stderr.decode(errors="replace").strip()[:300] or f"{command[0]} failed"
+        return ""
+    return told.stderr.decode(errors="replace").strip()[:300] or f"status {told.returncode}"
+
+
+def _manager(environment: Mapping[str, str]) -> tuple[list[str], Mapping[str, str]]:
+    """How programs are told which manager is meant, and what leads them to it.
+
+    Raises:
+        NoGroupsError: there is none.
+    """
+    if os.geteuid() == 0:
+        return ["--system"], {}
+    return ["--user"], _bus_variables(environment)
 
 
 def _is_main_process(environment: Mapping[str, str]) -> bool:
@@ -124,7 +164,7 @@ def _bus_variables(environment: Mapping[str, str]) -> dict[str, str]:
         runtime = usual
     if not os.path.exists(f"{runtime}/systemd/private") and not os.path.exists(f"{runtime}/bus"):
         raise NoGroupsError(
-            "no service manager of this user runs (`systemd --user`)", _how_to_manage(user=True)
+            "no service manager of this user runs (`systemd --user`)", _how_to_manage()
         )
     variables = {"XDG_RUNTIME_DIR": runtime}
     if "DBUS_SESSION_BUS_ADDRESS" in environment:
@@ -140,8 +180,8 @@ def _is_ours(directory: str) -> bool:
     return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
 
 
-def _how_to_manage(*, user: bool) -> str:
-    if not user:
+def _how_to_manage() -> str:
+    if os.geteuid() == 0:
         return "Run the supervisor as a system service with Delegate=yes."
     return (
         "Log in through a login manager or ssh, with pam_systemd, and have lingering on "
