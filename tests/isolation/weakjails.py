@@ -15,6 +15,7 @@ from isolation.weaken import Arguments, Weakness
 from nsmd.jail import BwrapLauncher, programcode
 from nsmd.jail.arguments import TEMPLATE_PATH, JailContent
 from nsmd.jail.launcher import Plan
+from nsmd.jail.user import JailUser
 from nsmd.settings import DEFAULT_JAIL_UID
 from nsmd.templates import TemplateLauncher, open_templates
 from realjail import BWRAP
@@ -66,9 +67,16 @@ class WeakLauncher(BwrapLauncher):
         return weak
 
     def _spawn(
-        self, command: list[str], *, channel: socket.socket, stderr_fd: int, inherited: list[int]
+        self,
+        command: list[str],
+        *,
+        user: JailUser | None,
+        channel: socket.socket,
+        stderr_fd: int,
+        inherited: list[int],
     ) -> subprocess.Popen[bytes]:
-        credentials = self.user.credentials()
+        assert user is not None, "no throw-away jail copies its project"
+        credentials = user.credentials()
         with ExitStack() as stack:
             if self._weakness.inherits is not None:
                 extra = os.open(self._weakness.inherits(self._stage), os.O_RDONLY)

@@ -10,6 +10,7 @@ bubblewrap    the bwrap program: where it is, what it can do
 failure       why a jail did not start, and what to do about it
 processtree   what a process of ours has started, found and taken hold of
 projectcopy   what a session has changed in a project that is copied on write
+copyplace     room for that, where a jail is no fork
 process       a running jail: its processes, killed and waited for
 idmapped      mounts in which files belong to another user
 mounts        ways to closed directories, for a supervisor that runs as root

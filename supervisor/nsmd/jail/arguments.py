@@ -41,15 +41,17 @@ SYNTHETIC_FILES: tuple[tuple[str, str], ...] = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mount:
-    """A read-only bind.
+    """A read-only bind, or a copy on write.
 
     Attributes:
         source: host path, or the number of an open descriptor of it.
         target: absolute path in the jail.
+        layer: of a copy, where its changes are and an empty directory beside them.
     """
 
     source: str | int
     target: str
+    layer: tuple[str, str] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,6 +193,9 @@ def _files(files: Sequence[FileData]) -> Iterator[str]:
 
 def _mounts(mounts: Sequence[Mount]) -> Iterator[str]:
     for mount in sorted(mounts, key=lambda mount: mount.target):
+        if mount.layer is not None:
+            yield from ("--overlay-src", str(mount.source), "--overlay", *mount.layer, mount.target)
+            continue
         option = "--ro-bind-fd" if isinstance(mount.source, int) else "--ro-bind"
         yield from (option, str(mount.source), mount.target)
 

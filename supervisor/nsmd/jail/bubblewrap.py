@@ -63,6 +63,11 @@ class Bubblewrap:
         return sorted(REQUIRED_OPTIONS - self.options)
 
     @property
+    def overlays(self) -> bool:
+        """Whether it mounts overlays with a layer to write to."""
+        return "--overlay" in self.options
+
+    @property
     def binds_descriptors(self) -> bool:
         """Whether it has `BIND_FD_OPTION`."""
         return BIND_FD_OPTION in self.options

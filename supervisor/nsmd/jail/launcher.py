@@ -6,8 +6,8 @@ import os
 import platform
 import socket
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 
@@ -29,6 +29,7 @@ from nsmd.jail.arguments import (
 )
 from nsmd.jail.binds import needed_binds
 from nsmd.jail.bubblewrap import Bubblewrap, find_bwrap, missing_bwrap, probe_bwrap
+from nsmd.jail.copyplace import CHANGED, PROJECT, WORK, CopyPlace
 from nsmd.jail.failure import explain, read_host_facts
 from nsmd.jail.host import HostSystem, scan_host
 from nsmd.jail.hostnetwork import network_files
@@ -71,6 +72,7 @@ class Plan:
         variables: as in `Environment`.
         programs: files that come from us: content by path.
         speaker: what is to speak first, for people.
+        copy: room for what is changed in the project; None where it is only shown.
         system_calls: the filter that bwrap installs for the command, in classic BPF.
         host_network: as in `TemplateSpec`.
     """
@@ -85,6 +87,7 @@ class Plan:
     programs: Mapping[str, bytes]
     speaker: str = "agent"
     system_calls: bytes | None = None
+    copy: CopyPlace | None = None
     host_network: bool = False
 
 
@@ -163,28 +166,49 @@ class BwrapLauncher:
     async def launch(self, spec: JailSpec) -> BwrapJail:
         """See `Launcher`."""
         environment, policy = spec.environment, self.policy(spec, forked=False)
-        if spec.project is not None and spec.project.copied:
-            raise NoCopyError(spec.project.path, "there are no copies")
         limits, full = self.limits.of_interpreters(environment), spec.network.mode == "full"
-        jail = await self._launch(
-            Plan(
-                command=agent_command(environment, limits, host_network=full),
-                arguments=partial(session_arguments, sizes=spec.sizes),
-                channel=socket.SOCK_STREAM,
-                binds=environment.binds,
-                path=environment.path,
-                variables=jail_variables(environment, spec.network),
-                project=spec.project,
-                programs={
-                    AGENT_PATH: await self._agent(environment),
-                    POLICY_PATH: policy.as_text().encode(),
-                },
-                system_calls=self.system_calls,
-                host_network=full,
+        with self._copy_place(spec) as copy:
+            jail = await self._launch(
+                Plan(
+                    command=agent_command(environment, limits, host_network=full),
+                    arguments=partial(session_arguments, sizes=spec.sizes),
+                    channel=socket.SOCK_STREAM,
+                    binds=environment.binds,
+                    path=environment.path,
+                    variables=jail_variables(environment, spec.network),
+                    project=spec.project,
+                    programs={
+                        AGENT_PATH: await self._agent(environment),
+                        POLICY_PATH: policy.as_text().encode(),
+                    },
+                    system_calls=self.system_calls,
+                    host_network=full,
+                    copy=copy,
+                )
             )
-        )
+            if copy is not None:
+                jail.project_copy = copy.take()
         jail.policy = policy
         return jail
+
+    @contextmanager
+    def _copy_place(self, spec: JailSpec) -> Generator[CopyPlace | None]:
+        """Room for a copy of the project, where it is to be one.
+
+        Raises:
+            NoCopyError: bwrap cannot have one.
+        """
+        if spec.project is None or not spec.project.copied:
+            yield None
+            return
+        program = self._program()
+        if not program.overlays:
+            raise NoCopyError(
+                spec.project.path,
+                f"bubblewrap {program.version} has no --overlay, which comes with 0.11",
+            )
+        with closing(CopyPlace(spec.sizes.overlay_mb)) as copy:
+            yield copy
 
     def policy(self, spec: JailSpec, *, forked: bool) -> Policy:
         """See `ColdLauncher`."""
@@ -260,7 +284,7 @@ class BwrapLauncher:
         program = self._program()
         with ExitStack() as ours, ExitStack() as theirs:
             ends = open_ends(plan.channel, ours, theirs)
-            mounts = self._mounts(plan, program, theirs)
+            before, handed, mounts = self._mounts(plan, program, theirs)
             files = _files(plan, theirs)
             filter_fd = None
             if plan.system_calls is not None:
@@ -281,7 +305,8 @@ class BwrapLauncher:
             # Not on the command line: everyone on the host and in the jail could read it there.
             arguments_fd = memory_file(b"".join(os.fsencode(a) + b"\0" for a in arguments), theirs)
             starter = self._spawn(
-                [program.path, "--args", str(arguments_fd), "--", *plan.command],
+                [*before, program.path, "--args", str(arguments_fd), "--", *plan.command],
+                user=self.user if plan.copy is None else None,
                 channel=ends.agent_end,
                 stderr_fd=ends.stderr_fd,
                 inherited=[
@@ -289,6 +314,7 @@ class BwrapLauncher:
                     arguments_fd,
                     *(() if filter_fd is None else (filter_fd,)),
                     *(file.descriptor for file in files),
+                    *handed,
                     *(mount.source for mount in mounts if isinstance(mount.source, int)),
                 ],
             )
@@ -304,10 +330,16 @@ class BwrapLauncher:
         return plan.arguments(content)
 
     def _spawn(
-        self, command: list[str], *, channel: socket.socket, stderr_fd: int, inherited: list[int]
+        self,
+        command: list[str],
+        *,
+        user: JailUser | None,
+        channel: socket.socket,
+        stderr_fd: int,
+        inherited: list[int],
     ) -> subprocess.Popen[bytes]:
         return spawn(
-            self.user,
+            user,
             command,
             stdin=channel.fileno(),
             stdout=channel.fileno(),
@@ -315,8 +347,11 @@ class BwrapLauncher:
             inherited=inherited,
         )
 
-    def _mounts(self, plan: Plan, program: Bubblewrap, owned: ExitStack) -> list[Mount]:
-        """What the jail shows beyond the base system; descriptors among it go to `owned`."""
+    def _mounts(
+        self, plan: Plan, program: Bubblewrap, owned: ExitStack
+    ) -> tuple[list[str], list[int], list[Mount]]:
+        """What the jail shows beyond the base system, and what that takes: a command that goes
+        before bwrap's, and descriptors for it. Descriptors go to `owned`."""
         mounts: list[Mount] = [
             Mount(source=self.user.way_to(bind.source), target=bind.target)
             for bind in needed_binds(plan.binds, plan.project)
@@ -324,10 +359,15 @@ class BwrapLauncher:
         if plan.project is not None:
             path, directory = open_project(self.user, plan.project)
             owned.callback(os.close, directory)
+            if plan.copy is not None:
+                place, layer = plan.project.mount_point, (CHANGED, WORK)
+                mounts.append(Mount(source=PROJECT, target=place, layer=layer))
+                handed = [directory, *plan.copy.inherited]
+                return plan.copy.command(directory, self.user), handed, mounts
             # By descriptor, it is what was checked. Older versions take a path, a moment later.
             source = directory if program.binds_descriptors else path
             mounts.append(Mount(source=source, target=plan.project.mount_point))
-        return mounts
+        return [], [], mounts
 
     def _scanned_host(self) -> HostSystem:
         """What of the host's root directory jails show."""

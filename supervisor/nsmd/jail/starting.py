@@ -28,7 +28,7 @@ from nsmd.jail.process import (
     wait_for_starter,
 )
 from nsmd.jail.processtree import open_descendant, open_jail_below
-from nsmd.jail.user import JailUser
+from nsmd.jail.user import Credentials, JailUser
 from nsmd.values import Environment, SessionLimits
 
 INFO_TIMEOUT_S = 10.0
@@ -131,7 +131,7 @@ def open_info_pipe() -> tuple[int, int]:
 
 
 def spawn(
-    user: JailUser,
+    user: JailUser | None,
     command: Sequence[str],
     *,
     stdin: int,
@@ -146,13 +146,14 @@ def spawn(
     parent-death signal is set on the way.
 
     Args:
+        user: None for a program that becomes that user itself.
         inherited: descriptors that it gets beside the first three.
         variables: its environment.
 
     Raises:
         OSError: it could not be started.
     """
-    credentials = user.credentials()
+    credentials = Credentials(None, None, None) if user is None else user.credentials()
     return subprocess.Popen(
         command,
         stdin=stdin,
