@@ -46,6 +46,7 @@ control/             the control socket: operations for command line and API
 mcp/                 the endpoint that models see
 servicemanager       the socket that systemd passes, and what it is told
 checks, limitchecks  rows of the doctor's table
+copychecks           whether projects can be copied on write here
 doctor               what nsm needs here, and how to get it
 daemon, main         puts the parts together; command line
 """

@@ -21,6 +21,7 @@ import trio
 from nsm import paths
 from nsm.wire.errors import NixUnavailableError, NsmError, StartFailedError
 from nsmd.checks import Check
+from nsmd.copychecks import check_copies
 from nsmd.environments import find_environments
 from nsmd.jail import BwrapLauncher
 from nsmd.jail.bubblewrap import missing_bwrap, probe_bwrap
@@ -110,6 +111,7 @@ def examine(settings: Settings, search_path: str) -> list[Check]:
         *check_lockdown(trials),
         *check_filter(trials, platform.machine(), has_table=launcher.system_calls is not None),
         *check_forking(launcher, settings, trials),
+        *check_copies(launcher, settings, [t.environment for t in trials if t.facts is not None]),
         *check_user(launcher),
         *check_network(settings, open_sockets()),
         *check_limits(trio.run(look_at_limits, settings, os.environ), platform.release()),

