@@ -24,7 +24,9 @@ MEMORY_MB = 160
 
 WRITABLE = "writable: /workspace, /tmp"
 OFF = "policy: network is off; only this session's own localhost can be reached"
-PROJECT = f"policy: /project is read-only, unless the user sets its mode to overlay; {WRITABLE}"
+PROJECT = (
+    f"policy: /project is read-only, unless the user sets the project's mode to overlay; {WRITABLE}"
+)
 USR = f"policy: /usr is read-only; {WRITABLE}"
 SOMEWHERE = "policy: all is read-only but /workspace, /tmp"
 SOCKETS = "policy: no raw sockets and rare families; TCP, UDP and Unix sockets work"

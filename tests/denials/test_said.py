@@ -26,7 +26,8 @@ def heard(row: dict[str, Any]) -> tuple[str, ...]:
         stdout=row.get("stdout", ""),
         code=row.get("code", ""),
         exit_code=row.get("exit_code", 1),
-        interpreter_restarted=row.get("restarted", False),
+        interpreter_restarted="restarted" in row,
+        restart_reason=row.get("restarted", ""),
     )
 
 

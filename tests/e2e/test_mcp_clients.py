@@ -85,7 +85,7 @@ async def test_the_main_job_in_both_eras(emptied: Supervisor, project: Path, era
         assert denied.is_error
         assert text_of(denied).endswith(
             "/project/new: Read-only file system\n[exit code 1]\n[policy: /project is read-only, "
-            "unless the user sets its mode to overlay; writable: /workspace, /tmp]"
+            "unless the user sets the project's mode to overlay; writable: /workspace, /tmp]"
         )
         elsewhere = await call("exec 3<>/dev/tcp/192.0.2.1/80", "bash")
         assert "[policy: network is off; " in text_of(elsewhere)

@@ -13,6 +13,7 @@ Kind = Literal[
     "socket",
     "memory",
     "array",
+    "exhausted",
     "threads",
     "processes",
     "descriptors",
@@ -21,8 +22,8 @@ Kind = Literal[
     "privilege",
 ]
 """What a program could not do: change a file; reach a host; make a socket of that kind; get
-memory, of which an array of a program is a part; start a thread, or a process; open a file;
-write more; see a file of the host; be root, mount or make namespaces."""
+memory, or an array of that size, or live without; start a thread, or a process; open a file; write
+more; see a file of the host; be root, mount or make namespaces."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,10 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from nsmd.denials import reading, wording
+from nsmd.denials.evidence import Evidence
 from nsmd.policy import Policy
 from nsmd.values import LimitEvent, NetworkRule, Outcome, ProjectMount
 
 LOST = "variables were lost"
+
+BASH_GIVES_UP = 2
+"""Its exit code where it gets no memory; Node ends itself with a signal."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,8 +56,8 @@ def explain(
     notes: list[str] = []
     if memory:
         notes.append(wording.killed(policy, memory[-1], lost))
-    elif outcome.interpreter_restarted and any(one.kind == "memory" for one in found):
-        # It ended itself because it was refused memory; nobody counted that.
+    elif _ended_itself(outcome, found):
+        # Because it was refused memory; nobody counted that.
         limit = LimitEvent(
             kind="memory",
             limit=policy.limits.memory_mb << 20,
@@ -61,7 +65,7 @@ def explain(
             what="",
         )
         notes.append(wording.killed(policy, limit, lost))
-        found = [one for one in found if one.kind not in ("memory", "array", "threads")]
+        found = [one for one in found if one.kind not in ("memory", "array", "exhausted")]
     said = wording.clauses(
         policy,
         found,
@@ -73,3 +77,12 @@ def explain(
     if said:
         notes.append(f"policy: {'; '.join(said)}")
     return tuple(notes)
+
+
+def _ended_itself(outcome: Outcome, found: Sequence[Evidence]) -> bool:
+    """Whether the interpreter, not a program that it ran, ended for want of memory."""
+    if not outcome.interpreter_restarted or outcome.timed_out or outcome.interrupted:
+        return False
+    if not any(one.kind == "exhausted" for one in found):
+        return False
+    return "killed by" in outcome.restart_reason or outcome.exit_code == BASH_GIVES_UP

@@ -33,7 +33,7 @@ WORDS: tuple[tuple[Kind, tuple[str, ...]], ...] = (
 )
 """At the end of a line, in any spelling of case."""
 
-_KIND_OF = {words: kind for kind, all_words in WORDS for words in all_words}
+_KIND_OF: dict[str, Kind] = {words: kind for kind, all_words in WORDS for words in all_words}
 
 _END = re.compile(
     r"(?:^|[:=,>\]\)] ?|\[|\()(?P<words>"
@@ -79,6 +79,8 @@ TRIGGERS = (
     "ot permitted",
     "namespace",
     "superuser",
+    "sandbox!",
+    "Docker daemon",
     "ermission denied",
     "sudo:",
     "are you root",
@@ -125,7 +127,7 @@ PHRASES = (
     _phrase("read-only", r"\[Errno 30\] Read-only file system: '"),
     _phrase("full", r"\bENOSPC: no space left on device, (?!watch)\w+"),
     _phrase("full", r"\[Errno 28\] No space left on device"),
-    _phrase("descriptors", r"\bEMFILE: too many open files, \w+|\bspawn \S+ EMFILE$"),
+    _phrase("descriptors", r"\bEMFILE: too many open files, (?!watch)\w+|\bspawn \S+ EMFILE$"),
     _phrase("descriptors", r"\[Errno 24\] Too many open files"),
     _phrase("processes", r"\bspawn \S+ EAGAIN$|\bspawnSync \S+ EAGAIN$"),
     _phrase("processes", _FORK + r".*: Resource temporarily unavailable$"),
@@ -134,20 +136,25 @@ PHRASES = (
     _phrase("threads", r"pthread_create\b.*(?:Resource temporarily unavailable|\bEAGAIN\b)"),
     _phrase("threads", r"can't start new thread$"),
     _phrase(
-        "memory",
+        "exhausted",
         r"^(?:FATAL ERROR|# Fatal javascript OOM)\b(?!.*heap limit).*(?:out of memory|OOM)",
     ),
-    _phrase("memory", r"^# Fatal javascript OOM in (?!.*heap limit)"),
+    _phrase("exhausted", r"^# Fatal javascript OOM in (?!.*heap limit)"),
     _phrase("memory", r"^  what\(\):  std::bad_alloc$"),
     _phrase("memory", r"^Out of memory!$|^\S+: out of memory(?: allocating \d+ bytes.*)?$"),
     _phrase("memory", r"^fatal error: runtime: (?:cannot allocate|out of) memory"),
     _phrase("memory", r"^memory allocation of \d+ bytes failed$"),
+    _phrase("exhausted", r"^bash: x(?:re|m)alloc: cannot allocate \d+ bytes"),
     _phrase("memory", r": x(?:re|m)alloc: cannot allocate \d+ bytes"),
     _phrase(
         "memory", r"^virtual memory exhausted: |^java\.lang\.OutOfMemoryError: unable to create"
     ),
     _phrase("memory", r"ENOMEM: not enough memory, \w+|\bspawn \S+ ENOMEM$"),
     _phrase("array", r"^Uncaught RangeError: Array buffer allocation failed$"),
+    _phrase("socket", r"^ping6?: (?:socket|[\w ]*socket\w*|).*Operation not permitted"),
+    _phrase("socket", r"\(socket: Operation not permitted\)$"),
+    _phrase("hidden", r"^Cannot connect to the Docker daemon at unix://(?P<path>/\S+?)\. "),
+    _phrase("privilege", r"\bNo usable sandbox!|Failed to move to new namespace:"),
     _phrase("privilege", r"^unshare: unshare failed: Operation not permitted$"),
     _phrase(
         "privilege", r"^bwrap: (?:No permissions to create new namespace|Creating new namespace)"
@@ -205,7 +212,11 @@ def _of_line(line: str) -> Iterator[Evidence]:
     for kind, pattern in PHRASES:
         found = pattern.search(line)
         if found is not None:
-            yield from _checked(kind, line, found.groupdict().get("host"))
+            groups = found.groupdict()
+            if "path" in groups:
+                yield Evidence(kind=kind, subject=groups["path"])
+            else:
+                yield from _checked(kind, line, groups.get("host"))
             return
     end = _END.search(line)
     if end is not None and end.start() > 0:
@@ -228,6 +239,8 @@ def _checked(kind: Kind, line: str, host: str | None) -> Iterator[Evidence]:
             yield Evidence(kind=kind, subject=_what_of(line))
     elif kind == "read-only":
         yield Evidence(kind=kind, subject=_what_of(line))
+    elif kind == "descriptors" and "inotify" in line:
+        pass  # these have a limit of their own
     else:
         yield Evidence(kind=kind)
 

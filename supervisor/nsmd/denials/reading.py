@@ -47,6 +47,7 @@ _WORDS: dict[Kind, tuple[str, ...]] = {
     **dict(lines.WORDS),
     "unreachable": (*dict(lines.WORDS)["unreachable"], "could not resolve host", "getaddrinfo e"),
     "memory": (*dict(lines.WORDS)["memory"], "out of memory", "bad_alloc"),
+    "exhausted": ("out of memory",),
     "threads": ("can't start new thread", "resource temporarily unavailable"),
     "processes": ("resource temporarily unavailable", "cannot fork"),
     "privilege": ("operation not permitted", "must be superuser"),
@@ -56,7 +57,9 @@ _WORDS: dict[Kind, tuple[str, ...]] = {
 _OWN_LIMITS = re.compile(
     r"\bulimit\b|\bp?r?setrlimit\b|\bprlimit\b|RLIMIT_|resourceLimits|--max-|-Xmx"
 )
-_LIMITED: frozenset[Kind] = frozenset(("memory", "array", "threads", "processes", "descriptors"))
+_LIMITED: frozenset[Kind] = frozenset(
+    ("memory", "array", "exhausted", "threads", "processes", "descriptors")
+)
 
 
 def evidence_of(outcome: Outcome, code: str) -> list[Evidence]:

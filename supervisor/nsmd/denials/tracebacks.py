@@ -55,18 +55,20 @@ def cut_out(text: Sequence[str]) -> tuple[list[Traceback], list[str]]:
     others: list[str] = []
     rest = iter(text)
     for line in rest:
-        if line.strip() != _HEADER:
+        if not line.endswith(_HEADER):
             others.append(line)
             continue
-        traceback = _one(rest, others)
+        # Within a group of exceptions, and of some who log them, lines begin with bars and blanks.
+        traceback = _one(rest, others, len(line) - len(_HEADER))
         if traceback is not None:
             found.append(traceback)
     return found, others
 
 
-def _one(rest: Iterator[str], others: list[str]) -> Traceback | None:
+def _one(rest: Iterator[str], others: list[str], indent: int) -> Traceback | None:
     file = function = source = ""
-    for line in rest:
+    for whole in rest:
+        line = whole[indent:]
         frame = _FRAME.match(line)
         if frame is not None:
             file, function, source = frame["file"], frame["function"] or "", ""
@@ -76,7 +78,7 @@ def _one(rest: Iterator[str], others: list[str]) -> Traceback | None:
             continue
         error = _ERROR.match(line)
         if error is None:
-            others.append(line)
+            others.append(whole)
             return None
         return Traceback(
             name=error["name"].rpartition(".")[2],
@@ -131,16 +133,16 @@ def _of_errno(number: str, words: str, error: Traceback) -> Iterator[Evidence]:
     paths = [path for _, path in _PATHS.findall(error.message)]
     path = paths[-1] if paths else ""
     match number:
-        case "30":
+        case "30" if words == "Read-only file system":
             for each in paths or [""]:
                 yield Evidence(kind="read-only", subject=each)
         case "13" if path.startswith("/") and _WRITES.search(error.source):
             yield Evidence(kind="read-only", subject=path)
-        case "28" if "inotify" not in error.source:
+        case "28" if words == "No space left on device" and "inotify" not in error.source:
             yield Evidence(kind="full", subject=path)
         case "2" if path.startswith("/"):
             yield Evidence(kind="hidden", subject=path)
-        case "24":
+        case "24" if words == "Too many open files":
             yield Evidence(kind="descriptors")
         case "11" if _FORKS.search(error.source):
             yield Evidence(kind="processes")
@@ -148,7 +150,7 @@ def _of_errno(number: str, words: str, error: Traceback) -> Iterator[Evidence]:
             yield Evidence(kind="memory")
         case "1" | "97" if _SOCKETS.search(error.source):
             yield Evidence(kind="socket")
-        case "101":
+        case "101" if words == "Network is unreachable":
             yield Evidence(kind="unreachable")
         case _ if number in _NAMES_NOT_FOUND and "name" in words.lower():
             hosts = hosts_in(error.message)

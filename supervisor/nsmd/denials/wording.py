@@ -118,7 +118,7 @@ def _read_only(
         return f"all is read-only but {writable or 'nothing'}" if places or unknown else ""
     text = f"{names(named)} {'is' if len(named) == 1 else 'are'} read-only"
     if project is not None and project.mount_point in named:
-        text += ", unless the user sets its mode to overlay"
+        text += ", unless the user sets the project's mode to overlay"
     return text
 
 
@@ -177,7 +177,7 @@ def _limits(
         yield processes
     elif "threads" in subjects:
         yield f"{processes}, and {limits.memory_mb} MB of memory, stacks of threads included"
-    if "memory" not in told and ("memory" in subjects or "array" in subjects):
+    if "memory" not in told and (subjects.keys() & {"memory", "array", "exhausted"}):
         yield memory
     if "descriptors" in subjects:
         yield f"at most {limits.descriptors} open files for each process"
