@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from copy import copy
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -14,6 +14,7 @@ from nsmd.denials import Circumstances, explain, looks_suspicious
 from nsmd.values import LimitEvent, Outcome, Output, OutputSink, RunRequest, RunResult
 
 if TYPE_CHECKING:
+    from nsmd.proxy.decisions import Decision
     from nsmd.session import Session
 
 
@@ -203,10 +204,20 @@ class Execution:
             code=self.request.code,
             project=self.session.spec.project,
             network=network.rule,
-            refused=[f"{d.host}:{d.port}" for d in network.refused_since(self._decided) if d.host],
+            refused=_refused(network.refused_since(self._decided)),
             keeps_state=not self.origin.one_shot,
         )
         return explain(policy, outcome, self.limit_events, circumstances)
+
+
+def _refused(decisions: Iterable[Decision]) -> list[str]:
+    """The hosts that a session was refused, each once, with the reason where the name was none."""
+    why = {"port": " (not on that port)", "address": " (not a public address)"}
+    hosts: dict[str, None] = {}
+    for decision in decisions:
+        if decision.host:
+            hosts[f"{decision.host}:{decision.port}{why.get(decision.verdict, '')}"] = None
+    return list(hosts)
 
 
 def out_of_time(reason: str) -> Outcome:
