@@ -36,7 +36,7 @@ PROGRAM_MB = MEMORY_MB + AGENT_MB
 GROUP_MB = PROGRAM_MB + ALL_FILES_MB
 """Of a session in `world`: what its programs may have, and all of it."""
 
-WAIT_S = 30.0
+WAIT_S = 120.0
 LIMITS = SessionLimits(processes=PROCESSES)
 
 

@@ -17,6 +17,9 @@ from nsmd.values import Enforcement, LimitEvent, Outcome
 
 log = logging.getLogger(__name__)
 
+KILLED = 137
+"""Exit code of an interpreter that was killed by SIGKILL."""
+
 AT_REST = 2
 """Processes of a session that runs nothing: the agent, and one interpreter."""
 
@@ -286,6 +289,7 @@ class Confinement:
 def _what_went(outcome: Outcome | None, kills: int) -> str:
     if outcome is None:
         return "the session was killed"
-    if outcome.interpreter_restarted and "SIGKILL" in outcome.restart_reason:
+    # The reason may be an earlier one's, whose loss is still to be told.
+    if outcome.interpreter_restarted and outcome.exit_code == KILLED:
         return "the interpreter was killed"
     return "a process was killed" if kills == 1 else f"{kills} processes were killed"
