@@ -17,6 +17,9 @@ from nsmd.values import Enforcement, LimitEvent, Outcome
 
 log = logging.getLogger(__name__)
 
+WORTH_READING_S = 0.02
+"""Twice as long as the kernel may hold a notice back (CGROUP_FILE_NOTIFY_MIN_INTV)."""
+
 KILLED = 137
 """Exit code of an interpreter that was killed by SIGKILL."""
 
@@ -106,16 +109,18 @@ class Confinement:
     def ended(self, outcome: Outcome | None) -> tuple[LimitEvent, ...]:
         """The execution is over: the limits that were reached meanwhile.
 
-        The kernel's counters are read where something went wrong, or the kernel has said that they
-        changed; 20 us.
+        The kernel's counters are read where something went wrong, the kernel has said that they
+        changed, or the execution took so long that 20 us more are nothing: a notice may be overtaken
+        by the result.
 
         Args:
             outcome: None if the session has ended with it.
         """
         self.runs = False
-        well = outcome is not None and outcome.exit_code == 0 and not outcome.interpreter_restarted
-        if well and not self.noticed and not self._events:
-            return ()
+        if outcome is not None and outcome.exit_code == 0 and not outcome.interpreter_restarted:
+            quick = outcome.duration_s < WORTH_READING_S
+            if quick and not self.noticed and not self._events:
+                return ()
         self.count(outcome)
         events, self._events = tuple(self._events), []
         return events
