@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -259,13 +260,19 @@ def test_counters_are_of_the_execution_that_was_under_way(fake: FakeTree, jail: 
     it.heard()
     (event,) = it.ended(FINE)
     assert (event.kind, event.times, event.limit) == ("processes", 4, 99)
+    # So is what took its time: the notice may come later.
+    it.begun()
+    count(group, kills=1, refused=5)
+    assert it.ended(replace(FINE, duration_s=0.01)) == ()
+    it.begun()
+    assert [event.times for event in it.ended(replace(FINE, duration_s=0.1))] == [1]
     # What happens between two executions is nobody's.
-    count(group, kills=3, refused=4)
+    count(group, kills=3, refused=5)
     it.heard()
     it.begun()
     assert it.ended(FAILED) == ()
     it.begun()
-    count(group, kills=5, refused=4)
+    count(group, kills=5, refused=5)
     (event,) = it.ended(FAILED)
     assert event.what == "2 processes were killed"
 

@@ -109,9 +109,9 @@ class Confinement:
     def ended(self, outcome: Outcome | None) -> tuple[LimitEvent, ...]:
         """The execution is over: the limits that were reached meanwhile.
 
-        The kernel's counters are read where something went wrong, the kernel has said that they
-        changed, or the execution took so long that 20 us more are nothing: a notice may be overtaken
-        by the result.
+        The kernel's counters are read where something went wrong, where the kernel has said that
+        they changed, and where the execution took so long that 20 us more are nothing: a notice may
+        be overtaken by the result.
 
         Args:
             outcome: None if the session has ended with it.
