@@ -55,6 +55,14 @@ def test_all_that_it_can_say() -> None:
     )
 
 
+def test_what_more_its_programs_take() -> None:
+    assert parsed(takes=["policy", "newer", 7]).takes == {"policy", "newer"}
+    assert parsed().takes == frozenset()
+    assert parsed(schema=0, takes=["policy"]).takes == frozenset()
+    with pytest.raises(MetadataError, match="takes is 'policy', expected a list of texts"):
+        parsed(takes="policy")
+
+
 def test_the_older_layout_says_less_and_limits_have_defaults() -> None:
     older = b'{"name": "old", "interpreter_type": "bash", "preload": ["numpy"], "template": 1}'
     assert of_artifact(older, DEFAULTS) == Metadata(

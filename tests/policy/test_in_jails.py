@@ -114,6 +114,8 @@ def world() -> Generator[World]:
             write_artifact(store, "single", template=False),
             write_artifact(store, "once", template=False),
             write_older(store, "older"),
+            write_artifact(store, "plain", metadata={"takes": []}),
+            write_artifact(store, "plain-single", metadata={"takes": []}, template=False),
         ]
         (store / "once" / "bin" / "session-run").unlink()
         variables = {"SECRET": SECRET, "LC_ALL": "C.UTF-8", "TZ": "Etc/GMT+3", "LC_X": SECRET}
@@ -264,6 +266,20 @@ def test_an_older_artifact_has_no_policy_but_what_it_is_asked_for(world: World) 
     assert policy is not None
     assert policy["complete"] is False
     assert [mount["path"] for mount in policy["mounts"]] == ["/project"]
+
+
+@pytest.mark.parametrize("env", ["plain", "plain-single"])
+def test_artifacts_from_before_there_was_a_file_do_without(world: World, env: str) -> None:
+    with world.it.client() as client:
+        client.envs()
+        code = f"import os; print(os.path.exists({POLICY_PATH!r}))"
+        assert client.run(code, env=env, session=env).stdout == "False\n"
+        policy = client.inspect(env).policy
+    assert policy is not None
+    assert policy["complete"] is True
+    paths = [mount["path"] for mount in policy["mounts"]]
+    assert "/workspace" in paths
+    assert POLICY_PATH not in paths
 
 
 def test_values_of_variables_are_nowhere_to_be_seen(world: World) -> None:

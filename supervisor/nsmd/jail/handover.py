@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from nsm.wire.errors import StartFailedError
 from nsmd.jail.projectdir import open_project
@@ -37,7 +37,7 @@ class Handover:
     project: ProjectMount | None
     info_end: int
     policy: bytes
-    code_variables: Sequence[tuple[str, str]] = ()
+    code_variables: Sequence[tuple[str, str]] = field(default=(), repr=False)
 
 
 def hand_over(
