@@ -302,7 +302,6 @@ def make_file_systems(sizes: Mapping[str, int]) -> None:
     Args:
         sizes: path → MiB.
     """
-
     for path, size_mb in sizes.items():
         mode = "0755" if path == "/workspace" else "1777"
         options = f"size={size_mb}m,nr_inodes={size_mb * INODES_PER_MB},mode={mode}"
@@ -312,9 +311,25 @@ def make_file_systems(sizes: Mapping[str, int]) -> None:
     mount("devpts", "/dev/pts", "devpts", MS_NOSUID | MS_NOEXEC, options)
     # After the fork into the new PID namespace, whose processes it shows.
     mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC)
+
+
+def told_by_proc() -> Sequence[str]:
+    """Files of /proc that tell code, whatever its namespaces, what is not for it to know."""
+    told: list[str] = []
     if os.path.exists("/proc/keys"):
-        # It names the keys that the host's user has in the kernel, whatever the namespace.
-        mount("/dev/null", "/proc/keys", "", MS_BIND)
+        told.append("/proc/keys")  # names the keys that the host's user has in the kernel
+    with contextlib.suppress(OSError), open("/proc/kallsyms", "rb") as file:
+        # Where the kernel's functions are, if kernel.kptr_restrict and kernel.perf_event_paranoid
+        # have been lowered; else zeros.
+        if any(word.strip(b"0") for word in file.readline().split()[:1]):
+            told.append("/proc/kallsyms")
+    return told
+
+
+def cover(paths: Sequence[str]) -> None:
+    """Has files be empty."""
+    for path in paths:
+        mount("/dev/null", path, "", MS_BIND)
 
 
 def show_policy(text: str, place: str) -> None:
@@ -467,6 +482,7 @@ class Session:
         copy = make_copy_on_write(copied["path"], copied["size_mb"]) if copied else ()
         sizes = self._request["sizes"]
         make_file_systems(sizes)
+        cover(self._template.told_by_proc)
         if "policy" in self._request and self._template.shows_policies:
             show_policy(self._request["policy"], next(iter(sizes)))
         socket.sethostname(self._request["hostname"])
@@ -521,6 +537,7 @@ class Template:
         agent: the module `sandbox_agent`.
         system_calls: the filter of every session.
         last_capability: the kernel's highest.
+        told_by_proc: what no session may read.
         pid: of the template, in its own namespace.
         uid, gid: its user, in its own namespace.
         shows_policies: whether its jail has a place for its sessions'.
@@ -540,6 +557,7 @@ class Template:
         self.system_calls = system_calls
         with open("/proc/sys/kernel/cap_last_cap", encoding="ascii") as file:
             self.last_capability = int(file.read())
+        self.told_by_proc = told_by_proc()
         self.pid = os.getpid()
         self.uid, self.gid = os.getuid(), os.getgid()
         self.shows_policies = os.path.exists(POLICY_PATH)

@@ -35,6 +35,10 @@ def _limited(name: str, source: str, code: str) -> Probe:
     )
 
 
+def _symbols(stage: Stage) -> str:
+    return f"{stage.directory}/symbols"
+
+
 def _device_directory(stage: Stage) -> list[str]:
     return ["--dev-bind", stage.directory, stage.directory]
 
@@ -152,6 +156,24 @@ verdict([name for name in names if attempt(lambda: os.close(os.open(name, os.O_R
             arguments=with_more(lambda stage: ["--bind", stage.status, "/proc/kmsg"])
         ),
         fork_weakness=Weakness(template=with_mount("/tmp/data", "/proc/kmsg")),
+    ),
+    Probe(
+        name="addresses-of-the-kernel",
+        group="devices",
+        source="proc(5), /proc/kallsyms: what most holes of a kernel need to be of use",
+        code="""
+def first():
+    with open("/proc/kallsyms") as file:
+        return file.readline().split()[:1]
+verdict([address for address in attempt(first) or () if address.strip("0")])
+""",
+        weakness=Weakness(
+            arguments=with_more(lambda stage: ["--ro-bind", _symbols(stage), "/proc/kallsyms"])
+        ),
+        fork_weakness=Weakness(
+            arguments=with_more(lambda stage: ["--ro-bind", _symbols(stage), "/run/symbols"]),
+            template=with_mount("/run/symbols", "/proc/kallsyms"),
+        ),
     ),
     Probe(
         name="devices-of-file-systems",

@@ -188,6 +188,7 @@ def open_stage() -> Generator[Stage, None, None]:
         tcp = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
         udp = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
         udp.bind(("127.0.0.1", 0))
+        (outside / "symbols").write_text("ffffffff81000000 T _text\n")
         (outside / "resolv.conf").write_text("nameserver 192.0.2.53\n")
         path_socket = stack.enter_context(socket.socket(socket.AF_UNIX))
         path_socket.bind(str(outside / "socket"))

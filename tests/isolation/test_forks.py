@@ -92,3 +92,31 @@ async def test_all_privileges_over_its_own_do_not_reach_the_template_s_mounts(
         assert untouched is locked
         assert (outcome.stdout == "[]\n") is locked, outcome.stderr
         assert (sorted(project.iterdir()) == before) is locked
+
+
+READ_ADDRESSES = """
+with open("/proc/kallsyms") as file:
+    print([address.strip("0") for address in file.readline().split()[:1]])
+"""
+
+
+@pytest.mark.parametrize(("first", "read"), [("ffffffff81000000", "[]"), ("0", "['']")])
+async def test_addresses_of_the_kernel_are_covered_where_it_tells_them(
+    first: str, read: str
+) -> None:
+    """To the template, as to everyone whom kernel.kptr_restrict does not keep from it."""
+    told = Weakness(
+        template=f"""
+import io
+space["open"] = lambda path, *rest, **more: (
+    io.BytesIO(b"{first} T _text") if path == "/proc/kallsyms" else open(path, *rest, **more))
+"""
+    )
+    with open_stage() as stage:
+        async with (
+            forking(WeakLauncher(told, stage)) as forks,
+            launched(forks, jail_spec(environments()["python"])) as jail,
+            talking_to(jail, "python") as session,
+        ):
+            assert isinstance(jail, ForkedJail)
+            assert (await session.run(READ_ADDRESSES)).stdout == f"{read}\n"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from nsmd.jail.host import scan_host
 
 
@@ -43,3 +45,20 @@ def test_settings_of_java(tmp_path: Path) -> None:
         "/etc/java",
         "/etc/java-17-openjdk",
     )
+
+
+@pytest.mark.parametrize(
+    ("line", "hidden"),
+    [
+        ("ffffffff81000000 T _text", ("/proc/keys", "/proc/kallsyms")),
+        ("0000000000000000 T _text", ("/proc/keys",)),
+        ("", ("/proc/keys",)),
+    ],
+)
+def test_addresses_of_the_kernel_are_hidden_if_they_are_told(
+    tmp_path: Path, line: str, hidden: tuple[str, ...]
+) -> None:
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc/keys").touch()
+    (tmp_path / "proc/kallsyms").write_text(f"{line}\n{line}\n")
+    assert scan_host(str(tmp_path)).hidden == hidden

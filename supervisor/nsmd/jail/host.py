@@ -32,9 +32,12 @@ _ETC_OF_JAVA = re.compile(r"java(-[0-9.]+-[a-z]+)?")
 """Debian, Fedora and their like have a Java's settings there, and links to them in /usr; no Java
 starts without."""
 
-_HIDDEN = ("/proc/keys",)
-"""It names the keys that a user has in the kernel. The template (`sandbox_template`) does the same
-for forks."""
+_KEYS = "proc/keys"
+"""It names the keys that a user has in the kernel."""
+
+_ADDRESSES = "proc/kallsyms"
+"""Where the kernel's functions are, if `kernel.kptr_restrict` and `kernel.perf_event_paranoid` have
+been lowered; else zeros. The template (`sandbox_template`) does the same for forks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +80,9 @@ def scan_host(root: str = "/") -> HostSystem:
     etc = tuple(
         f"/etc/{name}" for name in (*_ETC, *java) if os.path.exists(os.path.join(below, name))
     )
-    hidden = tuple(path for path in _HIDDEN if os.path.exists(os.path.join(root, path[1:])))
+    hidden = ("/" + _KEYS,) if os.path.exists(os.path.join(root, _KEYS)) else ()
+    if _tells_addresses(os.path.join(root, _ADDRESSES)):
+        hidden = (*hidden, "/" + _ADDRESSES)
     return HostSystem(links=tuple(links), directories=tuple(directories), etc=etc, hidden=hidden)
 
 
@@ -86,3 +91,12 @@ def _names(directory: str) -> list[str]:
         return os.listdir(directory)
     except FileNotFoundError:
         return []
+
+
+def _tells_addresses(path: str) -> bool:
+    """Whether it does to us; root may see more than code does."""
+    try:
+        with open(path, "rb") as file:
+            return any(word.strip(b"0") for word in file.readline().split()[:1])
+    except OSError:
+        return False
