@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 import trio
 
+from artifact_files import environment_of, write_artifact
 from nsm.wire.errors import BadProjectError
 from nsmd.copychecks import check_copies
-from nsmd.jail import BwrapLauncher, ProjectCopy
+from nsmd.jail import BwrapLauncher, ProjectCopy, open_router
 from nsmd.jail.bubblewrap import Bubblewrap, probe_bwrap
 from nsmd.jail.mounts import PrivateMounts
 from nsmd.settings import DEFAULT_JAIL_UID, Defaults, Settings
@@ -268,3 +269,27 @@ def test_the_doctor_tries_it(bash: Environment, monkeypatch: pytest.MonkeyPatch)
     assert check.status == "warn"
     assert "docs/project-modes.md" in check.fix
     assert check_copies(new_launcher(), off, []) == []
+
+
+async def test_forks_of_an_artifact_s_template_copy_and_its_other_sessions_refuse(
+    project: Path,
+) -> None:
+    with open_directory() as folder:
+        artifact = environment_of(write_artifact(folder, "copying", interpreter="bash"))
+        spec = jail_spec(artifact, copied(project))
+        async with (
+            open_router(new_launcher(), "/homeless") as cold,
+            open_templates(cold) as forking,
+        ):
+            async with (
+                launched(forking, spec) as jail,
+                talking_to(jail, "bash") as session,
+            ):
+                assert isinstance(jail, ForkedJail)
+                await session.run("echo changed > /project/README")
+                assert (await session.run("cat /project/README")).stdout == "changed\n"
+                assert jail.project_copy is not None
+                assert os.listdir(jail.project_copy.changed) == ["README"]
+            with pytest.raises(BadProjectError, match="environment 'copying' only show it"):
+                await cold.launch(spec)
+    assert (project / "README").read_text() == "read me\n"
