@@ -15,7 +15,7 @@ from posixpath import dirname
 from typing import Any, Literal
 
 from nsmd.hostpaths import is_within
-from nsmd.proxyvariables import proxy_variables
+from nsmd.proxyvariables import network_variables
 from nsmd.values import (
     NO_NETWORK,
     Enforcement,
@@ -278,7 +278,10 @@ def policy_of(
 
 def jail_variables(environment: Environment, network: NetworkRule) -> tuple[tuple[str, str], ...]:
     """Variables of code in a jail beyond those that every jail has, or in their place."""
-    return (*proxy_variables(network), *environment.variables)
+    if network.mode == "off" and environment.artifact is not None:
+        # Those of no network are a convenience, and some artifacts cannot set any.
+        return environment.variables
+    return (*network_variables(network), *environment.variables)
 
 
 def variable_names(environment: Environment, network: NetworkRule) -> tuple[str, ...]:

@@ -37,14 +37,24 @@ def variables_with_port() -> dict[str, str]:
         # A question for a new version is one more host, which would be refused and said.
         "npm_config_update_notifier": "false",
         "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+        # What is refused stays refused, and neither says anything while it tries again.
+        "PIP_RETRIES": "1",
+        "npm_config_fetch_retries": "1",
+        "npm_config_fetch_retry_mintimeout": "500",
         # Nobody is there to type a password.
         "GIT_TERMINAL_PROMPT": "0",
     }
 
 
-def proxy_variables(network: NetworkRule) -> tuple[tuple[str, str], ...]:
-    """Variables of sessions that start with this network; none where there is no proxy."""
-    if network.mode != "allow":
+WITHOUT_NETWORK = (("PIP_RETRIES", "0"), ("npm_config_fetch_retries", "0"))
+"""With none, pip would try for 15 s and npm for a minute or two before they say so."""
+
+
+def network_variables(network: NetworkRule) -> tuple[tuple[str, str], ...]:
+    """Variables of sessions that start with this network."""
+    if network.mode == "off":
+        return WITHOUT_NETWORK
+    if network.mode == "full":
         return ()
     return tuple(
         (name, value.replace("{port}", str(PROXY_PORT)))
