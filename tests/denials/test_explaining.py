@@ -107,6 +107,14 @@ def test_who_goes_past_the_proxy_is_told_of_it() -> None:
     assert note.endswith("the proxy that HTTPS_PROXY names")
 
 
+def test_with_a_network_what_pip_does_not_find_is_not_there() -> None:
+    text = (
+        "ERROR: Could not find a version that satisfies the requirement x (from versions: none)\n"
+    )
+    assert notes_of(text) == (OFF,)
+    assert notes_of(text, network=SOME) == ()
+
+
 def test_an_empty_list_allows_nothing_and_says_so() -> None:
     (note,) = notes_of(network=NetworkRule(mode="allow"), refused=("pypi.org:443",))
     assert note == "policy: network is limited to an empty list of hosts; refused: pypi.org:443"

@@ -10,6 +10,7 @@ from typing import Literal
 Kind = Literal[
     "read-only",
     "unreachable",
+    "index",
     "socket",
     "memory",
     "array",
@@ -21,7 +22,7 @@ Kind = Literal[
     "hidden",
     "privilege",
 ]
-"""What a program could not do: change a file; reach a host; make a socket of that kind; get
+"""What a program could not do: change a file; reach a host, or see an index of packages; make a socket of that kind; get
 memory, or an array of that size, or live without; start a thread, or a process; open a file; write
 more; see a file of the host; be root, mount or make namespaces."""
 

@@ -81,6 +81,7 @@ TRIGGERS = (
     "superuser",
     "sandbox!",
     "Docker daemon",
+    "from versions: none",
     "ermission denied",
     "sudo:",
     "are you root",
@@ -120,6 +121,8 @@ PHRASES = (
     _phrase("unreachable", r"failed to lookup address information: (?:Name or|Temporary)"),
     _phrase("unreachable", r"\[Errno -[235]\] (?:Name or service not known|Temporary failure in)"),
     _phrase("unreachable", r"\[Errno 101\] Network is unreachable"),
+    # All that pip says where it is not to try again. With a network it says so of a wrong name.
+    _phrase("index", r"^ERROR: Could not find a version that satisfies .*\(from versions: none\)"),
     _phrase("unreachable", r"^\s*Network is unreachable \(os error 101\)$"),
     _phrase("read-only", r"^\s*Read-only file system \(os error 30\)$"),
     _phrase("full", r"^\s*No space left on device \(os error 28\)$"),

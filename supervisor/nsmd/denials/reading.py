@@ -28,6 +28,7 @@ SUSPICIOUS = (
     "ame or service not known",
     "ailure in name resolution",
     "resolve host",
+    "from versions: none",
     "ENOTFOUND",
     "o space left on device",
     "llocate memory",
@@ -57,6 +58,7 @@ _WORDS: dict[Kind, tuple[str, ...]] = {
 _OWN_LIMITS = re.compile(
     r"\bulimit\b|\bp?r?setrlimit\b|\bprlimit\b|RLIMIT_|resourceLimits|--max-|-Xmx"
 )
+_OWN_INDEX = re.compile(r"--no-index|--find-links|--(?:extra-)?index-url|\s-[fi]\b|PIP_\w*IND")
 _LIMITED: frozenset[Kind] = frozenset(
     ("memory", "array", "exhausted", "threads", "processes", "descriptors")
 )
@@ -133,6 +135,8 @@ def _counts(one: Evidence, outcome: Outcome, code: str, lowered: str) -> bool:
     match one.kind:
         case "hidden":
             return outcome.exit_code != 0  # programs that go on without a file say so, too
+        case "index":
+            return not _OWN_INDEX.search(code)
         case "full":
             return "/dev/full" not in code
         case kind if kind in _LIMITED:

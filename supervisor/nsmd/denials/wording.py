@@ -54,7 +54,8 @@ def clauses(
     subjects: dict[Kind, list[str]] = {}
     for one in found:
         subjects.setdefault(one.kind, []).append(one.subject)
-    said = [_network(network, refused, unreachable="unreachable" in subjects)]
+    unreachable = "unreachable" in subjects or ("index" in subjects and network.mode == "off")
+    said = [_network(network, refused, unreachable=unreachable)]
     if "socket" in subjects:
         said.append("no raw sockets and rare families; TCP, UDP and Unix sockets work")
     writable = names(_writable(policy))
