@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from denials.notes import FULL, MEMORY, MEMORY_MB, OFF, PROCESSES, PROJECT, WRITABLE, notes_of
 from nsmd.denials import looks_suspicious
-from nsmd.denials.evidence import is_elsewhere
+from nsmd.denials.evidence import is_beyond_machines, is_elsewhere
 from nsmd.denials.lines import PHRASES, TRIGGERS
 from nsmd.denials.reading import SUSPICIOUS
 from nsmd.values import LimitEvent, NetworkRule, Outcome
@@ -170,6 +170,28 @@ def test_only_the_ends_of_a_flood_are_looked_at() -> None:
 )
 def test_which_hosts_are_elsewhere(host: str, elsewhere: bool) -> None:
     assert is_elsewhere(host) is elsewhere
+
+
+@pytest.mark.parametrize(
+    ("text", "beyond"),
+    [
+        ("'a' * (1 << 62)", True),
+        ("bytearray(10**15)", True),
+        ("[0] * 1000**5", True),
+        ("new ArrayBuffer(2 ** 52)", True),
+        ("new ArrayBuffer(1e15)", True),
+        ("bytearray(100000000000000)", True),
+        ("Unable to allocate 7.11 PiB for an array", True),
+        ("bytearray(1 << 30)", False),
+        ("bytearray(10**11)", False),
+        ("np.ones(10**9)", False),
+        ("new ArrayBuffer(3e9)", False),
+        ("Unable to allocate 7.45 GiB for an array", False),
+        ("while True: x.append(1)", False),
+    ],
+)
+def test_what_no_machine_has_room_for(text: str, beyond: bool) -> None:
+    assert is_beyond_machines(text) is beyond
 
 
 def well(stdout: str) -> Outcome:

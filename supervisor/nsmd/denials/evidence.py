@@ -22,9 +22,9 @@ Kind = Literal[
     "hidden",
     "privilege",
 ]
-"""What a program could not do: change a file; reach a host, or see an index of packages; make a socket of that kind; get
-memory, or an array of that size, or live without; start a thread, or a process; open a file; write
-more; see a file of the host; be root, mount or make namespaces."""
+"""What a program could not do: change a file; reach a host, or see an index of packages; make a
+socket of that kind; get memory, or an array of that size, or live without; start a thread, or a
+process; open a file; write more; see a file of the host; be root, mount or make namespaces."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,3 +84,22 @@ def path_in(text: str) -> str:
         text
     )
     return (absolute or quoted or [""])[-1]
+
+
+MOST_BITS = 44
+"""16 TiB of anything are more than machines have: that there is no room is no rule's doing."""
+
+_POWERS = re.compile(r"\b(\d{1,6})\s*(<<|\*\*)\s*(\d{1,4})\b")
+_NUMBERS = re.compile(r"\b\d(?:\.\d*)?e(\d{1,3})\b|\b(\d{14,})\b|\b\d+(?:\.\d+)? ([PE]iB)\b")
+
+
+def is_beyond_machines(text: str) -> bool:
+    """Whether code or a message has a number that no machine has room for."""
+    for base, operator, exponent in _POWERS.findall(text):
+        bits = int(base).bit_length() - 1
+        if (bits * int(exponent) if operator == "**" else bits + int(exponent)) >= MOST_BITS:
+            return True
+    return any(
+        many or unit or int(exponent) * 3.3 >= MOST_BITS
+        for exponent, many, unit in _NUMBERS.findall(text)
+    )

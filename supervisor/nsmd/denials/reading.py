@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from nsmd.denials import lines, tracebacks
-from nsmd.denials.evidence import Evidence, Kind
+from nsmd.denials.evidence import Evidence, Kind, is_beyond_machines
 from nsmd.values import Outcome
 
 HEAD_CHARS = 4_000
@@ -137,6 +137,8 @@ def _counts(one: Evidence, outcome: Outcome, code: str, lowered: str) -> bool:
             return outcome.exit_code != 0  # programs that go on without a file say so, too
         case "index":
             return not _OWN_INDEX.search(code)
+        case "array" if is_beyond_machines(code):
+            return False
         case "full":
             return "/dev/full" not in code
         case kind if kind in _LIMITED:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from nsmd.denials import lines
-from nsmd.denials.evidence import Evidence, hosts_in, is_elsewhere
+from nsmd.denials.evidence import Evidence, hosts_in, is_beyond_machines, is_elsewhere
 
 _HEADER = "Traceback (most recent call last):"
 _FRAME = re.compile(r'^\s+File "(?P<file>[^"]*)", line \d+(?:, in (?P<function>.*))?$')
@@ -113,7 +113,8 @@ def evidence_of(error: Traceback, code: str) -> Iterator[Evidence]:
     if error.raised_by_hand or re.search(rf"\braise\s+(?:\w+\.)*{re.escape(error.name)}\b", code):
         return
     if error.name.endswith("MemoryError"):
-        yield Evidence(kind="memory")
+        if not is_beyond_machines(f"{error.source or code} {error.message}"):
+            yield Evidence(kind="memory")
     elif error.message.startswith("can't start new thread"):
         yield Evidence(kind="threads")
     elif error.message in _DATABASE_ERRORS and "mode=ro" not in code:
