@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from nsmd.jail.host import HostSystem
 from nsmd.policy import JAIL_UID, WORKSPACE, session_file_systems
@@ -81,7 +81,7 @@ class JailContent:
     path: str
     info_fd: int
     filter_fd: int | None = None
-    variables: Sequence[tuple[str, str]] = ()
+    variables: Sequence[tuple[str, str]] = field(default=(), repr=False)
     host_network: bool = False
 
 

@@ -15,7 +15,7 @@ import socket
 import stat
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import trio
 
@@ -97,7 +97,7 @@ class _Plan:
     speaker: str
     limited: Environment | None = None
     policy: Policy | None = None
-    code_variables: Sequence[tuple[str, str]] = ()
+    code_variables: Sequence[tuple[str, str]] = field(default=(), repr=False)
 
 
 class ArtifactLauncher:

@@ -77,7 +77,8 @@ def hand_over(
                 "The environment is to have variables of its own "
                 f"({', '.join(name for name, _ in given.code_variables)}), and its artifact was "
                 "built by an nsm that could not set any.",
-                hint="Build the environment again, or remove its `env` from config.toml.",
+                hint="Build the environment again, or remove its `env` and `network` from "
+                "config.toml.",
             )
         give("NSM_VARIABLES_FD", memory_file(_as_arguments(given.code_variables), owned))
     return variables, inherited

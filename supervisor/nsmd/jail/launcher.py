@@ -8,7 +8,7 @@ import socket
 import subprocess
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 import sandbox_agent
@@ -82,7 +82,7 @@ class Plan:
     channel: socket.SocketKind
     binds: Sequence[ReadOnlyBind]
     path: str
-    variables: Sequence[tuple[str, str]]
+    variables: Sequence[tuple[str, str]] = field(repr=False)
     project: ProjectMount | None
     programs: Mapping[str, bytes]
     speaker: str = "agent"
