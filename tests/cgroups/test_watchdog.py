@@ -27,7 +27,7 @@ time.sleep(30)
 """
 
 CHILDREN = """
-import os, signal, time
+import os, signal
 def child():
     pid = os.fork()
     if pid == 0:
@@ -38,10 +38,11 @@ def child():
         signal.pause()
     return pid
 pids = [child() for _ in range(3)]
-time.sleep(1.2)
-for pid in pids:
+first, status = os.wait()
+print(os.waitstatus_to_exitcode(status))
+for pid in set(pids) - {first}:
     os.kill(pid, signal.SIGTERM)
-print(sorted(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids)[-1])
+    os.waitpid(pid, 0)
 """
 
 MANY_FORKS = """

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 SHARED_WORTH_LOOKING = 16 << 20
@@ -52,7 +53,9 @@ def roughly(pids: Iterable[int], proc: str = "/proc") -> list[Eater]:
     """The most that each can have; those that are gone are left out, reaped or not."""
     found: list[Eater] = []
     for pid in pids:
-        table = _kilobytes(f"{proc}/{pid}/status", (b"RssAnon:", b"RssShmem:", b"VmSwap:"))
+        table = None
+        with suppress(PermissionError):  # a procfs that hides others' processes
+            table = _kilobytes(f"{proc}/{pid}/status", (b"RssAnon:", b"RssShmem:", b"VmSwap:"))
         if table:
             found.append(Eater(pid=pid, memory_bytes=sum(table.values())))
     return found
@@ -70,9 +73,12 @@ def exactly(eaters: Sequence[Eater], proc: str = "/proc") -> list[Eater]:
 def _exact(eater: Eater, proc: str) -> Eater:
     folder = f"{proc}/{eater.pid}"
     wanted = (b"Pss_Anon:", b"Pss_Shmem:", b"SwapPss:")
-    table = _kilobytes(f"{folder}/smaps_rollup", wanted)
-    if not table:  # hidden; or a kernel thread's, which has none
+    try:
+        table = _kilobytes(f"{folder}/smaps_rollup", wanted)
+    except PermissionError:  # it hides
         return eater
+    if table is None:  # it has ended
+        return Eater(pid=eater.pid, memory_bytes=0)
     shared = table.pop(b"Pss_Shmem:", 0)
     if shared > SHARED_WORTH_LOOKING:
         shared = _unnamed_shared(f"{folder}/smaps", shared)
@@ -98,7 +104,11 @@ def _unnamed_shared(path: str, otherwise: int) -> int:
 
 
 def _kilobytes(path: str, names: Sequence[bytes]) -> dict[bytes, int] | None:
-    """Lines ``NAME N kB`` of a file, in bytes; None if it cannot be read."""
+    """Lines ``NAME N kB`` of a file, in bytes; None if its process has ended.
+
+    Raises:
+        PermissionError: it cannot be looked into.
+    """
     found: dict[bytes, int] = {}
     try:
         with open(path, "rb") as file:
@@ -106,6 +116,8 @@ def _kilobytes(path: str, names: Sequence[bytes]) -> dict[bytes, int] | None:
                 name, _, rest = line.partition(b"\t" if b"\t" in line else b" ")
                 if name in names:
                     found[name] = int(rest.split()[0]) << 10
+    except PermissionError:
+        raise
     except (OSError, ValueError, IndexError):
         return None
     return found

@@ -20,6 +20,10 @@ log = logging.getLogger(__name__)
 WORTH_READING_S = 0.02
 """Twice as long as the kernel may hold a notice back (CGROUP_FILE_NOTIFY_MIN_INTV)."""
 
+LOOKS = 3
+"""At a session that seems to have too much while its processes come and go, until that is
+believed."""
+
 KILLED = 137
 """Exit code of an interpreter that was killed by SIGKILL."""
 
@@ -209,10 +213,17 @@ class Confinement:
             has = self.group.program_bytes() or 0
             too_much = has > self.program_bytes
             return Look(len(pids), has, appetite.roughly(pids) if too_much else [])
-        eaters = appetite.roughly(appetite.tree_of(self._jail.pid))
-        if sum(eater.memory_bytes for eater in eaters) > self.program_bytes:
-            eaters = appetite.exactly(eaters)
-        return Look(len(eaters), sum(eater.memory_bytes for eater in eaters), eaters)
+        eaters: list[appetite.Eater] = []
+        for _ in range(LOOKS):
+            pids = appetite.tree_of(self._jail.pid)
+            eaters = appetite.roughly(pids)
+            if _total(eaters) > self.program_bytes:
+                eaters = appetite.exactly(eaters)
+            # What two have in common is shared out anew with each process that comes or goes: added
+            # up meanwhile, it counts several times.
+            if _total(eaters) <= self.program_bytes or appetite.tree_of(self._jail.pid) == pids:
+                break
+        return Look(len(eaters), _total(eaters), eaters)
 
     def act(self, look: Look) -> bool:
         """End what is too much: the largest first, never the agent. In the loop's thread.
@@ -289,6 +300,10 @@ class Confinement:
             self.runs = False
             if self.group is not None:
                 self.group.remove()
+
+
+def _total(eaters: Sequence[appetite.Eater]) -> int:
+    return sum(eater.memory_bytes for eater in eaters)
 
 
 def _what_went(outcome: Outcome | None, kills: int) -> str:
