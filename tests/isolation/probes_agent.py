@@ -211,7 +211,7 @@ verdict(found)
     Probe(
         name="agent-program",
         group="agent",
-        source="attacks.md, groups: agent (its files): what the next fork or restart would run",
+        source="CVE-2026-25725: what the next fork would run",
         code="""
 def changed(path):
     with open(path, "rb") as file:
@@ -236,7 +236,7 @@ verdict([path for path in sorted(files)
     Probe(
         name="agent-shared-memory",
         group="agent",
-        source="attacks.md finding 8: memory that code and agent have in common",
+        source="finding 8 (security.md): memory that code and agent have in common",
         code="""
 PAGE = os.sysconf("SC_PAGE_SIZE")
 shared = []
@@ -254,7 +254,7 @@ verdict(sum(shared) > PAGE and f"{sum(shared)} bytes of shared memory")
     Probe(
         name="agent-connection",
         group="agent",
-        source="attacks.md, groups: agent (frames): a socket whose other end is outside",
+        source="unix(7), SO_PEERCRED: a socket whose other end is outside",
         code="""
 PEER = struct.Struct("3i")
 def outside(fd):
@@ -274,7 +274,7 @@ verdict(found)
     Probe(
         name="strangers",
         group="processes",
-        source="attacks.md, groups: processes: all that /proc shows descends from PID 1",
+        source="pid_namespaces(7): all that /proc shows descends from PID 1",
         code="""
 def parent(pid):
     with open(f"/proc/{pid}/stat") as file:
@@ -385,7 +385,7 @@ else:
     Probe(
         name="environment-of-node",
         group="environment",
-        source="attacks.md, groups: environment and command lines",
+        source="environ(7): Node's copy of it",
         language="node",
         code="""
 {
@@ -398,7 +398,7 @@ else:
     Probe(
         name="canary-in-memory",
         group="environment",
-        source="attacks.md, supervisor: a canary never appears; forks have their template's memory",
+        source="fork(2): a fork has the memory of its template",
         code="""
 import hashlib
 start = bytes(reversed(b"-neddih"))
@@ -425,7 +425,7 @@ verdict(found)
     Probe(
         name="canary-in-files",
         group="environment",
-        source="attacks.md, supervisor: a canary never appears in any byte that a jail shows",
+        source="environ(7): a variable of whoever starts a jail, in any file that it shows",
         language="bash",
         code="""
 places="/etc/passwd /etc/group /etc/hosts /etc/nsswitch.conf /run /dev/shm /tmp /workspace"
@@ -437,7 +437,7 @@ verdict "$(grep -rlas 'hidden-[0-9a-f]\\{16\\}' $places | tr '\\n' ' ')"
     Probe(
         name="host-paths-in-command-lines",
         group="environment",
-        source="attacks.md finding 4: /proc/1/cmdline shows every bind",
+        source="finding 4 (security.md): /proc/1/cmdline shows every bind",
         code="""
 def text(pid):
     with open(f"/proc/{pid}/cmdline", errors="replace") as file:
@@ -462,7 +462,7 @@ verdict([pid for pid in pids if STAGE["directory"] in (attempt(text, pid) or "")
     Probe(
         name="host-paths-in-code",
         group="environment",
-        source="decisions: what is compiled on the host bears no name of the host's directories",
+        source="PEP 552: compiled code bears the path of its source",
         code="""
 import gc, types
 frame, codes = sys._getframe(), []
@@ -479,7 +479,7 @@ verdict(sorted(name for name in names if name.startswith("/") and not name.start
     Probe(
         name="path-variable",
         group="environment",
-        source="attacks.md, supervisor: PATH with a directory that can be written to",
+        source="CWE-427: PATH with a directory that can be written to",
         language="bash",
         code="""
 found=; IFS=: read -r -a places <<<"$PATH"
@@ -495,7 +495,7 @@ esac; done; unset IFS; verdict "$found"
         name="descriptors-of-programs",
         group="descriptors",
         finding=5,
-        source="attacks.md finding 5: every descriptor that is not closed on exec goes on",
+        source="finding 5 (security.md): every descriptor that is not closed on exec goes on",
         language="bash",
         code="""
 found=; for link in $(sh -c 'for fd in /proc/self/fd/*; do readlink $fd; done'); do case "$link" in
@@ -508,7 +508,7 @@ esac; done; verdict "$found"
     Probe(
         name="control-socket",
         group="supervisor",
-        source="attacks.md, groups: policy file and supervisor's directories",
+        source="unix(7): the socket by which the supervisor is told what to do",
         code="""
 names = ["/run/user/1000/nsm", "/run/user/0/nsm", "/run/nsm", "/tmp/nsm", "/workspace/.nsm",
          "/project/.nsm", STAGE["runtime"]]
@@ -525,7 +525,7 @@ verdict([place for place in names if attempt(connect, place)])
     Probe(
         name="transcripts",
         group="supervisor",
-        source="attacks.md, groups: supervisor's directories: what was said in other sessions",
+        source="docs/command-line.md: transcripts have what was said in other sessions",
         language="bash",
         code="""
 found=; for place in "${SECRET%/secret}/runtime" ~/.local/state/nsm /root/.local/state/nsm \\
@@ -538,7 +538,7 @@ done; verdict "$found"
     Probe(
         name="settings-of-the-supervisor",
         group="supervisor",
-        source="issue 6: values of [environments.NAME.env] are secrets",
+        source="docs/interfaces.md: values of [environments.NAME.env] are secrets",
         language="node",
         code="""
 {

@@ -16,7 +16,7 @@ PROBES = (
     Probe(
         name="host-directory",
         group="files",
-        source="attacks.md, groups: host files by path, link, /proc/*/root, magic links",
+        source="proc(5): a file by its path, and by each way that /proc has to a root",
         code="""
 ways = ["", "/proc/self/root", "/proc/1/root", "/proc/self/cwd/..", "/proc/thread-self/root"]
 ways += [f"/proc/{pid}/root" for pid in os.listdir("/proc") if pid.isdecimal()]
@@ -27,7 +27,7 @@ verdict([way for way in ways if attempt(os.stat, way + STAGE["secret"])])
     Probe(
         name="host-directory-from-bash",
         group="files",
-        source="attacks.md, groups: host files by path",
+        source="path_resolution(7): the same by a shell's own commands",
         language="bash",
         code="""
 found=; for way in "" /proc/self/root /proc/1/root; do
@@ -39,7 +39,7 @@ done; verdict "$found"
     Probe(
         name="host-directory-from-node",
         group="files",
-        source="attacks.md, groups: host files by path",
+        source="path_resolution(7): the same by Node's file system",
         language="node",
         code="""
 verdict(['', '/proc/self/root', '/proc/1/root']
@@ -50,7 +50,7 @@ verdict(['', '/proc/self/root', '/proc/1/root']
     Probe(
         name="top-level",
         group="files",
-        source="issue 2: nothing of the host but /usr",
+        source="hier(7): what the root of a host has beside /usr",
         code="""
 shown = {"bin", "sbin", "lib", "lib32", "lib64", "libx32", "usr", "etc", "run", "proc", "dev"}
 more, place = set(os.listdir("/")) - shown - {"workspace", "tmp", "project"}, "/"
@@ -64,7 +64,7 @@ verdict(sorted(more))
     Probe(
         name="etc",
         group="files",
-        source="issue 2: of /etc what /usr needs, the rest synthetic",
+        source="hier(7): settings, keys and people in /etc",
         code="""
 shown = {"alternatives", "ca-certificates", "crypto-policies", "fonts", "ld.so.cache"}
 shown |= {"pki", "ssl"}
@@ -79,7 +79,7 @@ verdict(sorted(more) + private + people)
     Probe(
         name="run",
         group="supervisor",
-        source="attacks.md finding 5: sockets that are visible can be connected",
+        source="finding 5 (security.md): sockets that are visible can be connected",
         finding=5,
         code="""
 ours = {"agent.py", "template.py", "filter", "policy.json"}
@@ -93,7 +93,7 @@ verdict([name for name in attempt(os.listdir, "/run") or [] if name != "nsm"]
     Probe(
         name="devices",
         group="devices",
-        source="attacks.md, groups: devices, terminals",
+        source="null(4), mem(4), hier(7): devices by their names",
         code="""
 shown = {"core", "fd", "full", "null", "ptmx", "pts", "random", "shm", "stderr", "stdin"}
 more = set(os.listdir("/dev")) - shown - {"stdout", "tty", "urandom", "zero", "console"}
@@ -118,7 +118,7 @@ verdict(attempt(os.open, "/dev/tty", os.O_RDWR) is not None and "/dev/tty opens"
     Probe(
         name="writable-places",
         group="files",
-        source="attacks.md finding 6: / and /dev are writable file systems in memory",
+        source="finding 6 (security.md): / and /dev are writable file systems in memory",
         finding=6,
         code="""
 def directories(path, depth):
@@ -149,7 +149,7 @@ verdict(sorted({p for p in places if writable(p)} ^ {"/workspace", "/tmp", "/dev
     Probe(
         name="sizes",
         group="resources",
-        source="attacks.md finding 6: --size of /tmp does not hold for /dev/shm",
+        source="finding 6 (security.md): --size of /tmp does not hold for /dev/shm",
         finding=6,
         code="""
 found = {path: os.statvfs(path).f_blocks * os.statvfs(path).f_frsize for path in STAGE["sizes"]}
@@ -186,7 +186,7 @@ space["make_file_systems"] = lambda sizes: make_file_systems({p: 2 * n for p, n 
     Probe(
         name="project-write",
         group="project",
-        source="attacks.md, groups: project write protection",
+        source="CVE-2025-53109: a project that may be read is written to",
         code="""
 path = "/project/data"
 ways = {

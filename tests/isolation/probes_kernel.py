@@ -201,7 +201,7 @@ else:
     ),
     _filtered(
         "state-of-the-clock",
-        "adjtimex(2), clock_adjtime(2): issue 6, clocks",
+        "adjtimex(2), clock_adjtime(2): the rate of the machine's clock",
         """
 state = ctypes.create_string_buffer(256)  # mode 0: asks and sets nothing
 verdict([name for name, arguments in {"adjtimex": (state,), "clock_adjtime": (0, state)}.items()

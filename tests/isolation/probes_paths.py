@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 from isolation.probe import Probe
 from isolation.stage import Stage
 from isolation.weaken import Arguments, Weakness, with_more, with_mount, without_mounts
@@ -16,15 +14,11 @@ def _host_tmp(words: Arguments, stage: Stage) -> Arguments:
     return [*words[:place], "--bind", f"{stage.directory}/tmp", "/tmp", *words[place:]]
 
 
-_MEMORY = ("kcore", "kmsg", "kpagecount", "kpageflags", "kpagecgroup", "vmallocinfo", "slabinfo")
-_SHOWN = next((name for name in _MEMORY if os.path.exists(f"/proc/{name}")), "version")
-"""What is there depends on how the kernel was built."""
-
 PROBES = (
     Probe(
         name="paths-spelled-otherwise",
         group="names",
-        source="attacks.md, groups: odd names; path_resolution(7)",
+        source="path_resolution(7): one place has any number of names",
         code="""
 secret, parts = STAGE["secret"], STAGE["secret"].split("/")[1:]
 folder = os.path.dirname(secret)
@@ -75,7 +69,7 @@ done; verdict "$found"
     Probe(
         name="directories-renamed",
         group="names",
-        source="attacks.md, groups: parent rename: what cannot be changed lies in what can",
+        source="rename(2): what cannot be changed lies in what can",
         code="""
 places = ["/run/nsm", "/run", "/etc", "/usr", "/dev/pts", "/proc", "/project", "/workspace"]
 moved = []
@@ -94,7 +88,7 @@ verdict(moved)
     Probe(
         name="links-replaced",
         group="names",
-        source="attacks.md finding 6: /bin and /lib are links, by which siblings find programs",
+        source="finding 6 (security.md): /bin and /lib are links, by which siblings find programs",
         code="""
 links = [entry.path for entry in os.scandir("/") if entry.is_symlink()]
 changed = []
@@ -113,7 +107,7 @@ verdict(changed)
     Probe(
         name="files-that-siblings-read",
         group="names",
-        source="issue 2: files of /etc that are made up, one for all forks of a template",
+        source="passwd(5), nsswitch.conf(5): made up, and the same file for all siblings",
         code="""
 def change(path):
     os.chmod(path, 0o644)
@@ -132,7 +126,7 @@ verdict([name for name in ("passwd", "group", "hosts", "nsswitch.conf") if works
     Probe(
         name="host-program-by-loader",
         group="files",
-        source="attacks.md, published failures: `ld-linux.so PROGRAM` gets around lists",
+        source="ld.so(8): `ld-linux.so PROGRAM` gets around lists of what may be executed",
         language="bash",
         code="""
 found=; for loader in /lib64/ld-linux-*.so.* /lib/ld-linux-*.so.*; do
@@ -144,27 +138,9 @@ done; verdict "$found"
         weakness=HOST_DIRECTORY,
     ),
     Probe(
-        name="mount-options",
-        group="files",
-        source="mount(2): no mount brings programs of another user or devices with it",
-        code="""
-bad = []
-with open("/proc/self/mountinfo") as file:
-    for line in file:
-        place, options = line.split()[4:6]
-        wanted = {"nosuid"} if place.startswith(("/dev/", "/proc/")) else {"nosuid", "nodev"}
-        if wanted - set(options.split(",")):
-            bad.append(place)
-verdict(bad)
-""",
-        weakness=Weakness(
-            arguments=with_more(lambda stage: ["--dev-bind", stage.directory, stage.directory])
-        ),
-    ),
-    Probe(
         name="mount-table",
         group="files",
-        source="attacks.md, groups: mountinfo: nothing is mounted that has no reason to be",
+        source="proc(5), mountinfo: nothing is mounted that has no reason to be",
         code="""
 known = ("/usr", "/etc", "/dev", "/proc", "/tmp", "/workspace", "/project", "/run/nsm")
 with open("/proc/self/mountinfo") as file:
@@ -179,7 +155,7 @@ verdict([place for place in sorted(places - set(roots))
     Probe(
         name="links-at-the-top",
         group="files",
-        source="issue 2: what the root shows as links leads into /usr, and names nothing else",
+        source="symlink(7): a link names what it leads to, be it there or not",
         code="""
 links = [entry for top in ("/", "/run", "/dev") for entry in attempt(os.scandir, top) or ()
          if entry.is_symlink()]
@@ -206,24 +182,6 @@ verdict([place for place in ("/tmp", "/var/tmp", "/dev/shm")
             arguments=_host_tmp,
             # A fork's own would cover it.
             template=without_mounts("/tmp"),
-        ),
-    ),
-    Probe(
-        name="kernel-memory",
-        group="files",
-        source="proc(5): what of the machine's memory the kernel shows to whoever may",
-        code=f"""
-def readable(path):
-    with open(path, "rb", buffering=0) as file:
-        return file.read(16)
-verdict([name for name in {_MEMORY} if attempt(readable, "/proc/" + name)])
-""",
-        weakness=Weakness(
-            arguments=with_more(lambda stage: ["--bind", stage.status, f"/proc/{_SHOWN}"])
-        ),
-        fork_weakness=Weakness(
-            arguments=with_more(lambda stage: ["--ro-bind", stage.status, "/run/memory"]),
-            template=with_mount("/run/memory", f"/proc/{_SHOWN}"),
         ),
     ),
     Probe(

@@ -48,7 +48,7 @@ PROBES = (
     Probe(
         name="host-processes",
         group="processes",
-        source="attacks.md, groups: processes (host PIDs)",
+        source="pid_namespaces(7): arguments of the host's processes",
         code="""
 def arguments(pid):
     try:
@@ -65,7 +65,7 @@ verdict([pid for pid in pids if STAGE["canary"] in arguments(pid)])
         name="canary-in-proc",
         group="environment",
         finding=4,
-        source="attacks.md finding 4: /proc/1/environ and cmdline are bwrap's own",
+        source="finding 4 (security.md): /proc/1/environ and cmdline are bwrap's own",
         place="agent",
         code="""
 found = []
@@ -93,7 +93,7 @@ verdict(found)
     Probe(
         name="canary-in-environment",
         group="environment",
-        source="attacks.md, groups: environment and command lines",
+        source="environ(7): variables of whoever started the supervisor",
         code="""
 known = {"HOME", "LANG", "LOGNAME", "PATH", "PWD", "TERM", "TMPDIR", "USER"}
 if STAGE["store"]:  # of the script by which Nix starts a Python with packages
@@ -105,7 +105,7 @@ verdict([n for n, v in os.environ.items() if n not in known or STAGE["canary"] i
     Probe(
         name="canary-in-environment-of-bash",
         group="environment",
-        source="attacks.md, groups: environment and command lines",
+        source="environ(7): the same, exported by a shell",
         language="bash",
         code="""
 verdict "$(export -p | grep -Ev ' (HOME|LANG|LOGNAME|OLDPWD|PATH|PWD|SHLVL|TERM|TMPDIR|USER)(=|$)')"
@@ -116,7 +116,7 @@ verdict "$(export -p | grep -Ev ' (HOME|LANG|LOGNAME|OLDPWD|PATH|PWD|SHLVL|TERM|
         name="inherited-descriptors",
         group="descriptors",
         finding=5,
-        source="attacks.md finding 5: bwrap passes every inheritable descriptor (CVE-2024-21626)",
+        source="finding 5 (security.md): bwrap passes every inheritable descriptor (CVE-2024-21626)",
         place="agent",
         code="""
 listing = os.open("/proc/self/fd", os.O_RDONLY)
@@ -149,7 +149,7 @@ space["Session"]._keep_only = lambda self, fd: os.dup2(fd, space["SESSION_FD"])
         name="agent-from-python",
         group="agent",
         finding=8,
-        source="attacks.md finding 8: a child reaches its parent through /proc/PPID and ptrace",
+        source="finding 8 (security.md): a child reaches its parent through /proc/PPID and ptrace",
         code="""
 PTRACE_SEIZE, SYS_PIDFD_GETFD = 0x4206, 438
 class Vector(ctypes.Structure):
@@ -186,7 +186,7 @@ verdict([name for name, way in ways.items() if attempt(way)])
         name="agent-from-bash",
         group="agent",
         finding=8,
-        source="attacks.md finding 8",
+        source="finding 8 (security.md)",
         language="bash",
         code="""
 found=; ls /proc/1/fd >/dev/null 2>&1 && found="$found fd"
@@ -200,7 +200,7 @@ verdict "$found"
         name="agent-from-node",
         group="agent",
         finding=8,
-        source="attacks.md finding 8",
+        source="finding 8 (security.md)",
         language="node",
         code="""
 verdict(['fd', 'root', 'task/1/fd'].filter((name) => {
@@ -213,7 +213,7 @@ verdict(['fd', 'root', 'task/1/fd'].filter((name) => {
         name="parent-death-signal",
         group="processes",
         finding=1,
-        source="attacks.md finding 1: it follows the thread that started the jail",
+        source="finding 1 (security.md): it follows the thread that started the jail",
         place="agent",
         code="""
 PR_GET_PDEATHSIG = 2

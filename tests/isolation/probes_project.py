@@ -202,7 +202,7 @@ verdict([path for path in below if not os.statvfs(path).f_flag & os.ST_RDONLY])
     Probe(
         name="project-git-hooks",
         group="project",
-        source="CVE-2026-25725, attacks.md finding 16: hooks and settings that the host's git runs",
+        source="CVE-2026-25725, githooks(5): hooks and settings that the host's git runs",
         language="bash",
         code="""
 found=; cd /project

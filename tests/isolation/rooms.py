@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import AsyncGenerator, Hashable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Hashable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -83,12 +83,16 @@ class HostRoom:
 
     Attributes:
         weakness: of its jails, or of its templates'; None for none.
+        cold: makes the launcher of jails, with a program in the agent's place or None.
     """
 
     kind: Kind
     stage: Stage
     known: Mapping[str, Environment]
     weakness: Weakness | None = None
+    cold: Callable[[bytes | None], BwrapLauncher] = lambda agent: BwrapLauncher(
+        BWRAP, DEFAULT_JAIL_UID, agent_source=agent
+    )
     store: str = ""
 
     @property
@@ -117,7 +121,7 @@ class HostRoom:
     @asynccontextmanager
     async def _launcher(self, agent: bytes | None) -> AsyncGenerator[Launcher]:
         if self.weakness is None:
-            cold = BwrapLauncher(BWRAP, DEFAULT_JAIL_UID, agent_source=agent)
+            cold = self.cold(agent)
         else:
             cold = WeakLauncher(self.weakness, self.stage, agent)
         if self.kind == "cold":

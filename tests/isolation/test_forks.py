@@ -72,7 +72,7 @@ def _writable_project(words: Arguments, stage: Stage) -> Arguments:
 async def test_all_privileges_over_its_own_do_not_reach_the_template_s_mounts(
     locked: bool,
 ) -> None:
-    """template-fork.md, 3: the kernel locks mounts that come from a more privileged namespace."""
+    """mount_namespaces(7): the kernel locks mounts that come from a more privileged namespace."""
     python = environments()["python"]
     weak = Weakness(template=POWERFUL)
     if not locked:

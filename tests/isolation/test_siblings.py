@@ -244,7 +244,7 @@ print(len(children))
 
 
 def test_processes_are_counted_for_each(siblings: Check) -> None:
-    """template-fork.md, trap T3: before Linux 5.14 they are counted for the host's user."""
+    """getrlimit(2): before Linux 5.14 they are counted for the host's user."""
     if tuple(map(int, os.uname().release.split(".")[:2])) < (5, 14):
         pytest.skip("not here: limits of processes by user namespace, of Linux 5.14")
 
@@ -299,7 +299,7 @@ def few_descriptors() -> Generator[None, None, None]:
 async def test_descriptors_in_flight_do_not_keep_others_from_starting(
     bounded: bool, python: Environment
 ) -> None:
-    """template-fork.md, trap T2: the kernel counts them for the host's user, in all sessions."""
+    """unix(7): the kernel counts them for the host's user, in all sessions."""
     limits = session_limits(Settings()) if bounded else SessionLimits(descriptors=1024)
     async with (
         open_templates(new_launcher(limits)) as launcher,

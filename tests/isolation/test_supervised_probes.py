@@ -1,0 +1,144 @@
+"""The probes in sessions of a real supervisor: as they are, with a copy of the project, with hosts.
+
+What a mode grants is no attack there; that the host's project stays as it is, is looked at outside.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Generator
+from pathlib import Path
+
+import pytest
+
+import nsm
+from e2e_support import Supervisor, supervisor
+from isolation.probe import Group, Probe, program_of, verdict_of
+from isolation.probes import PROBES, groups_of
+from isolation.stage import CANARY, CANARY_VARIABLE, HIDDEN, HIDDEN_VARIABLE, Stage
+from nsmd.values import Environment
+from realjail import SIZES, SYSTEM_PATH, needs_bwrap, open_directory
+
+pytestmark = [pytest.mark.jail, needs_bwrap]
+
+CONFIG = f"""
+[defaults]
+workspace_mb = {SIZES.workspace_mb}
+tmp_mb = {SIZES.tmp_mb}
+shm_mb = {SIZES.shm_mb}
+overlay_mb = 24
+"""
+
+IN_CODE = [probe for probe in PROBES if probe.place == "code"]
+"""The others take the agent's place."""
+
+MODES: dict[str, dict[str, str]] = {
+    "plain": {},
+    "overlay": {"project_mode": "overlay"},
+    "hosts": {"network": "example.org"},
+}
+
+GRANTED: dict[str, dict[str, str]] = {
+    "plain": {},
+    "overlay": {
+        **{probe.name: "see below" for probe in IN_CODE if probe.group == "project"},
+        "writable-places": "the copy is one",
+        "directories-renamed": "as above",
+    },
+    "hosts": {
+        **dict.fromkeys(
+            ("canary-in-environment", "canary-in-environment-of-bash", "environment-of-node"),
+            "variables name the proxy",
+        ),
+        "interfaces": "the proxy listens on its loopback",
+    },
+}
+"""What a probe may find in a mode, and why; all others must fail."""
+
+
+@pytest.fixture(scope="module")
+def running() -> Generator[Supervisor]:
+    told = {CANARY_VARIABLE: CANARY, HIDDEN_VARIABLE: HIDDEN, "PATH": SYSTEM_PATH}
+    with (
+        open_directory() as directory,
+        supervisor(directory, config=CONFIG, variables=told) as made,
+    ):
+        yield made
+
+
+@pytest.fixture(scope="module")
+def client(running: Supervisor) -> Generator[nsm.Client]:
+    with running.client("probes") as made:
+        yield made
+
+
+def verdict_in(
+    client: nsm.Client, mode: str, stage: Stage, probe: Probe, session: str = "all"
+) -> str:
+    session = f"{mode}-{session}-{probe.name if probe.spoils else probe.interpreter}"
+    result = client.run(
+        program_of(probe, stage),
+        env=probe.interpreter,
+        session=session,
+        project=stage.project.path,
+        **MODES[mode],
+    )
+    if probe.spoils:
+        client.kill([session])
+    return verdict_of(result.stdout, result.stderr)
+
+
+def attempted(probes: list[Probe], stage: Stage, known: dict[str, Environment]) -> Generator[Probe]:
+    """Those for which there is something to attack here."""
+    for probe in probes:
+        if known[probe.interpreter].problem is None and getattr(stage, probe.needs):
+            yield probe
+
+
+CASES = [
+    (mode, group)
+    for mode in MODES
+    for group in groups_of([probe for probe in IN_CODE if probe.name not in GRANTED[mode]])
+]
+
+
+@pytest.mark.parametrize(("mode", "group"), CASES)
+def test_held(
+    mode: str, group: Group, client: nsm.Client, untouched: Stage, known: dict[str, Environment]
+) -> None:
+    of_group = [p for p in IN_CODE if p.group == group and p.name not in GRANTED[mode]]
+    verdicts = {
+        probe.name: verdict_in(client, mode, untouched, probe)
+        for probe in attempted(of_group, untouched, known)
+    }
+    assert {name: words for name, words in verdicts.items() if words.startswith("BROKEN: ")} == {}
+
+
+def content_of(project: Path) -> dict[str, object]:
+    """Everything of a tree but its access times."""
+    found: dict[str, object] = {}
+    for path in sorted([project, *project.rglob("*")]):
+        facts = path.lstat()
+        text = path.read_bytes() if path.is_file() and not path.is_symlink() else b""
+        attributes = [(name, os.getxattr(path, name)) for name in os.listxattr(path)]
+        found[str(path)] = (
+            *(facts.st_mode, facts.st_uid, facts.st_size, facts.st_mtime_ns, attributes),
+            hashlib.sha256(text).hexdigest(),
+        )
+    return found
+
+
+def test_changes_of_a_copy_are_not_the_host_s(
+    client: nsm.Client, untouched: Stage, known: dict[str, Environment]
+) -> None:
+    """In which the same probes do change something, so that there is something to look for."""
+    project = Path(untouched.project.path)
+    before = content_of(project)
+    of_project = [probe for probe in IN_CODE if probe.group == "project"]
+    verdicts = [
+        verdict_in(client, "overlay", untouched, probe, "changes")
+        for probe in attempted(of_project, untouched, known)
+    ]
+    assert sum(words.startswith("BROKEN: ") for words in verdicts) > len(verdicts) // 2
+    assert content_of(project) == before
