@@ -116,7 +116,7 @@ verdict "$(export -p | grep -Ev ' (HOME|LANG|LOGNAME|OLDPWD|PATH|PWD|SHLVL|TERM|
         name="inherited-descriptors",
         group="descriptors",
         finding=5,
-        source="finding 5 (security.md): bwrap passes every inheritable descriptor (CVE-2024-21626)",
+        source="finding 5 (security.md), CVE-2024-21626: bwrap passes what is inheritable",
         place="agent",
         code="""
 listing = os.open("/proc/self/fd", os.O_RDONLY)
