@@ -390,7 +390,9 @@ else:
         code="""
 {
   const known = /^(HOME|LANG|LOGNAME|OLDPWD|PATH|PWD|SHLVL|TERM|TMPDIR|USER|_|NIX_\\w+)$/;
-  verdict(Object.keys(process.env).filter((name) => !known.test(name)).join(' '));
+  const offline = /^(PIP_RETRIES|npm_config_fetch_retries)$/;
+  const more = Object.keys(process.env).filter((name) => !known.test(name) && !offline.test(name));
+  verdict(more.join(' '));
 }
 """,
         weakness=TALKATIVE,

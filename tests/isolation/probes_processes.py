@@ -96,6 +96,7 @@ verdict(found)
         source="environ(7): variables of whoever started the supervisor",
         code="""
 known = {"HOME", "LANG", "LOGNAME", "PATH", "PWD", "TERM", "TMPDIR", "USER"}
+known |= {"PIP_RETRIES", "npm_config_fetch_retries"}  # of sessions without a network
 if STAGE["store"]:  # of the script by which Nix starts a Python with packages
     known |= {"PYTHONNOUSERSITE", "SHLVL"} | {n for n in os.environ if n.startswith("NIX_PYTHON")}
 verdict([n for n, v in os.environ.items() if n not in known or STAGE["canary"] in v])
@@ -108,7 +109,8 @@ verdict([n for n, v in os.environ.items() if n not in known or STAGE["canary"] i
         source="environ(7): the same, exported by a shell",
         language="bash",
         code="""
-verdict "$(export -p | grep -Ev ' (HOME|LANG|LOGNAME|OLDPWD|PATH|PWD|SHLVL|TERM|TMPDIR|USER)(=|$)')"
+verdict "$(export -p | grep -Ev ' (HOME|LANG|LOGNAME|OLDPWD|PATH|PWD|SHLVL|TERM|TMPDIR|USER)(=|$)' |
+  grep -Ev ' (PIP_RETRIES|npm_config_fetch_retries)=')"
 """,
         weakness=TALKATIVE,
     ),

@@ -1,14 +1,11 @@
-"""The probes in sessions of a real supervisor: as they are, with a copy of the project, with hosts.
+"""The probes in sessions of a real supervisor: as they are, and with hosts that they may reach.
 
-What a mode grants is no attack there; that the host's project stays as it is, is looked at outside.
+What a list of hosts grants is no attack there. Copies of the project: `test_copied_probes.py`.
 """
 
 from __future__ import annotations
 
-import hashlib
-import os
 from collections.abc import Generator
-from pathlib import Path
 
 import pytest
 
@@ -27,25 +24,16 @@ CONFIG = f"""
 workspace_mb = {SIZES.workspace_mb}
 tmp_mb = {SIZES.tmp_mb}
 shm_mb = {SIZES.shm_mb}
-overlay_mb = 24
 """
 
 IN_CODE = [probe for probe in PROBES if probe.place == "code"]
 """The others take the agent's place."""
 
-MODES: dict[str, dict[str, str]] = {
-    "plain": {},
-    "overlay": {"project_mode": "overlay"},
-    "hosts": {"network": "example.org"},
-}
+MODES: dict[str, str | None] = {"plain": None, "hosts": "example.org"}
+"""Networks of sessions."""
 
 GRANTED: dict[str, dict[str, str]] = {
     "plain": {},
-    "overlay": {
-        **{probe.name: "see below" for probe in IN_CODE if probe.group == "project"},
-        "writable-places": "the copy is one",
-        "directories-renamed": "as above",
-    },
     "hosts": {
         **dict.fromkeys(
             ("canary-in-environment", "canary-in-environment-of-bash", "environment-of-node"),
@@ -73,16 +61,14 @@ def client(running: Supervisor) -> Generator[nsm.Client]:
         yield made
 
 
-def verdict_in(
-    client: nsm.Client, mode: str, stage: Stage, probe: Probe, session: str = "all"
-) -> str:
-    session = f"{mode}-{session}-{probe.name if probe.spoils else probe.interpreter}"
+def verdict_in(client: nsm.Client, mode: str, stage: Stage, probe: Probe) -> str:
+    session = f"{mode}-{probe.name if probe.spoils else probe.interpreter}"
     result = client.run(
         program_of(probe, stage),
         env=probe.interpreter,
         session=session,
         project=stage.project.path,
-        **MODES[mode],
+        network=MODES[mode],
     )
     if probe.spoils:
         client.kill([session])
@@ -113,32 +99,3 @@ def test_held(
         for probe in attempted(of_group, untouched, known)
     }
     assert {name: words for name, words in verdicts.items() if words.startswith("BROKEN: ")} == {}
-
-
-def content_of(project: Path) -> dict[str, object]:
-    """Everything of a tree but its access times."""
-    found: dict[str, object] = {}
-    for path in sorted([project, *project.rglob("*")]):
-        facts = path.lstat()
-        text = path.read_bytes() if path.is_file() and not path.is_symlink() else b""
-        attributes = [(name, os.getxattr(path, name)) for name in os.listxattr(path)]
-        found[str(path)] = (
-            *(facts.st_mode, facts.st_uid, facts.st_size, facts.st_mtime_ns, attributes),
-            hashlib.sha256(text).hexdigest(),
-        )
-    return found
-
-
-def test_changes_of_a_copy_are_not_the_host_s(
-    client: nsm.Client, untouched: Stage, known: dict[str, Environment]
-) -> None:
-    """In which the same probes do change something, so that there is something to look for."""
-    project = Path(untouched.project.path)
-    before = content_of(project)
-    of_project = [probe for probe in IN_CODE if probe.group == "project"]
-    verdicts = [
-        verdict_in(client, "overlay", untouched, probe, "changes")
-        for probe in attempted(of_project, untouched, known)
-    ]
-    assert sum(words.startswith("BROKEN: ") for words in verdicts) > len(verdicts) // 2
-    assert content_of(project) == before
