@@ -24,18 +24,20 @@ name' && mkfifo fifo && printf 'a\0b' > binary && git init -q . && chmod 755 too
 
 
 @pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Supervisor]:
-    with supervisor(tmp_path_factory.mktemp("supervisor")) as started:
-        yield started
-
-
-@pytest.fixture
 def project() -> Iterator[Path]:
     with open_directory() as directory:
         (directory / "text").write_text("one\ntwo\n")
         (directory / "gone").write_text("gone\n")
         (directory / "tool").write_text("tool\n")
         yield directory
+
+
+@pytest.fixture(scope="module")
+def running(project: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Supervisor]:
+    """Started when the project has been there for longer than a clock's tick."""
+    assert project.is_dir()
+    with supervisor(tmp_path_factory.mktemp("supervisor")) as started:
+        yield started
 
 
 def nsm(running: Supervisor, *words: str, code: int = 0) -> subprocess.CompletedProcess[str]:

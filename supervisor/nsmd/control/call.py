@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from nsmd.builds.workshop import Workshop
+from nsmd.changes import Review
 from nsmd.control import arguments
 from nsmd.control.stream import Room
 from nsmd.files import OpenFiles
@@ -32,6 +33,7 @@ class Services:
         clients: how many connections there are.
         started_s: on trio's clock.
         max_file_bytes: limit of one file that is transferred.
+        review: of what sessions have changed in projects.
     """
 
     registry: Registry
@@ -44,6 +46,7 @@ class Services:
     shutdown: Callable[[], None]
     clients: Callable[[], int]
     max_file_bytes: int
+    review: Review = field(default_factory=Review)
     limits: Mapping[str, str]
 
 

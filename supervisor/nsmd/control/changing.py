@@ -12,7 +12,7 @@ from typing import Any, cast
 import trio
 
 from nsm.wire.errors import BadRequestError
-from nsmd.changes import Change, Refusal, Review, State, Wanted
+from nsmd.changes import Change, Refusal, State, Wanted
 from nsmd.control import arguments
 from nsmd.control.call import Call
 
@@ -20,15 +20,13 @@ MAX_PATH_BYTES = 4096
 ROWS_AT_ONCE = 500
 """In one event: a few ten thousand bytes."""
 
-_review = Review()
-
 
 async def changes(call: Call) -> dict[str, Any]:
     """All changes of a session; they come as events."""
     session, below = call.target(), _paths(call)
     with trio.CancelScope() as scope:
         call.on_cancel(scope.cancel)
-        found = await _review.changes(session, below)
+        found = await call.services.review.changes(session, below)
         for first in range(0, len(found), ROWS_AT_ONCE):
             rows = [change_to_wire(change) for change in found[first : first + ROWS_AT_ONCE]]
             await call.emit("changes", {"changes": rows})
@@ -49,7 +47,7 @@ async def change(call: Call) -> dict[str, Any]:
     path = _path(arguments.data(call.args, "path"))
     with trio.CancelScope() as scope:
         call.on_cancel(scope.cancel)
-        contents = await _review.contents(call.target(), path)
+        contents = await call.services.review.contents(call.target(), path)
         return {
             "change": None if contents.change is None else change_to_wire(contents.change),
             "before": contents.before,
@@ -61,7 +59,7 @@ async def change(call: Call) -> dict[str, Any]:
 async def apply(call: Call) -> dict[str, Any]:
     """Bring changes to the host."""
     wanted = [_wanted(row) for row in _list(call, "changes")]
-    made, refused = await _review.apply(
+    made, refused = await call.services.review.apply(
         call.target(), wanted, force=arguments.flag(call.args, "force")
     )
     return {"applied": made, "refused": _refused(refused)}
@@ -69,7 +67,7 @@ async def apply(call: Call) -> dict[str, Any]:
 
 async def discard(call: Call) -> dict[str, Any]:
     """Have a session's files be the host's again."""
-    gone, refused = await _review.discard(call.target(), _paths(call))
+    gone, refused = await call.services.review.discard(call.target(), _paths(call))
     return {"discarded": gone, "refused": _refused(refused)}
 
 
