@@ -8,11 +8,13 @@ from dataclasses import replace
 import pytest
 
 from nsmd.policy import policy_of
+from nsmd.proxyvariables import WITHOUT_NETWORK
 from nsmd.templates.spec import request_for, template_of, why_unforkable
 from nsmd.values import (
     Environment,
     JailSizes,
     JailSpec,
+    NetworkRule,
     ProjectMount,
     ReadOnlyBind,
     SessionLimits,
@@ -52,6 +54,7 @@ def test_what_shows_the_same_shares_a_template() -> None:
         spec(replace(PYTHON, agent_python="/opt/py/bin/python3")),
         spec(with_bind("/opt/py")),
         spec(mount=project()),
+        replace(spec(), network=NetworkRule(mode="full")),
     ],
 )
 def test_what_shows_something_else_does_not(other: JailSpec) -> None:
@@ -67,7 +70,7 @@ def test_variables_are_a_session_s_own() -> None:
     assert template_of(spec(secret)) == template_of(spec())
     assert "secret" not in repr(spec(secret))
     request = json.loads(asked(spec(secret), SessionLimits()))
-    assert request["variables"] == {"KEY": "secret"}
+    assert request["variables"] == {"KEY": "secret", **dict(WITHOUT_NETWORK)}
     assert "secret" not in request["policy"]
     assert spec(secret) != spec(replace(secret, variables=(("KEY", "other"),)))
     large = replace(PYTHON, variables=(("KEY", "x" * 40_000),))
