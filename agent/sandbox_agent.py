@@ -327,8 +327,8 @@ def _as_object(value: Any) -> dict[str, Any] | None:
 
 def _as_texts(value: Any) -> dict[str, str] | None:
     """Variables as a frame has them; None where they are none. They may be left out."""
-    found: Any = {} if value is None else value
-    if not isinstance(found, dict):
+    found = {} if value is None else _as_object(value)
+    if found is None:
         return None
     for name, text in found.items():
         if not _VARIABLE.fullmatch(name) or not isinstance(text, str) or "\0" in text:

@@ -80,7 +80,7 @@ def test_what_is_no_pattern_is_refused_with_what_was_expected(text: str, says: s
         parse_rule(text)
 
 
-REACH = [
+REACH: list[tuple[list[str], str, int, bool]] = [
     (["example.org"], "example.org", 443, True),
     (["example.org"], "example.org", 80, True),
     (["example.org"], "example.org", 22, False),

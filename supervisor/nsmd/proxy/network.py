@@ -256,20 +256,26 @@ class SessionNetwork:
         return Listener(descriptor)
 
     async def _accept(self, listener: Listener) -> None:
-        self._connections = trio.Semaphore(MAX_SESSION_CONNECTIONS)
-        failure: ListenerError | None = None
+        """
+        Raises:
+            ListenerError: it does not do any more what it should.
+        """
         async with trio.open_nursery() as nursery:
-            while failure is None:
-                await self._connections.acquire()
-                try:
-                    client = await listener.accept(self._gateway.accepting)
-                except ListenerError as error:
-                    failure = error
-                else:
-                    nursery.start_soon(self._serve, client)
+            failure = await self._accept_until_it_fails(listener, nursery)
             nursery.cancel_scope.cancel()
-        if failure is not None:
-            raise failure
+        raise failure
+
+    async def _accept_until_it_fails(
+        self, listener: Listener, nursery: trio.Nursery
+    ) -> ListenerError:
+        places = self._connections = trio.Semaphore(MAX_SESSION_CONNECTIONS)
+        while True:
+            await places.acquire()
+            try:
+                client = await listener.accept(self._gateway.accepting)
+            except ListenerError as error:
+                return error
+            nursery.start_soon(self._serve, client)
 
     async def _serve(self, client: trio.SocketStream) -> None:
         assert self._connections is not None
