@@ -26,6 +26,12 @@ InThread = Callable[
 ]
 
 
+async def _in_thread(
+    look: Callable[[Sequence[Confinement]], list[Look]], at: Sequence[Confinement]
+) -> list[Look]:
+    return await trio.to_thread.run_sync(look, at)
+
+
 class Watchdog:
     """See the module; `run` is the task.
 
@@ -33,7 +39,7 @@ class Watchdog:
         in_thread: carries a look out where it holds nobody up.
     """
 
-    def __init__(self, in_thread: InThread = trio.to_thread.run_sync) -> None:
+    def __init__(self, in_thread: InThread = _in_thread) -> None:
         self._in_thread = in_thread
         self._watched: set[Confinement] = set()
         self._asleep: trio.Event | None = None
