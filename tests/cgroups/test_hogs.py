@@ -34,7 +34,7 @@ workspace_mb = 16
 tmp_mb = 8
 shm_mb = 8
 processes = 64
-interrupt_grace_seconds = 1
+interrupt_grace_seconds = 0.5
 
 [pool]
 max_spares = 0
@@ -172,7 +172,7 @@ def besiege(directory: Path, *, each: int, timeout_s: float, calls: int) -> None
 
 
 def test_one_of_each(short_dir: Path) -> None:
-    besiege(short_dir, each=1, timeout_s=1.0, calls=100)
+    besiege(short_dir, each=1, timeout_s=0.8, calls=100)
 
 
 @pytest.mark.slow
