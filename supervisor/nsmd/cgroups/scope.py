@@ -20,8 +20,9 @@ import trio
 
 from nsmd.cgroups.place import NoGroupsError, Place
 
-ANSWER_TIMEOUT_S = 5.0
-"""Of each of two programs, which take 10 to 50 ms; the supervisor's start waits for them."""
+ANSWER_TIMEOUT_S = 3.0
+"""Of each of two programs, which take 10 to 50 ms. The supervisor's start waits for them, and who
+starts one waits 10 s for it (`nsm.spawn`)."""
 
 DELEGATE = (
     "Add `Delegate=yes` to its [Service] section (`systemctl --user edit nsm-supervisor.service`), "
