@@ -1,0 +1,98 @@
+"""A listening socket of the session's own loopback, passed to the supervisor: `listen`."""
+
+from __future__ import annotations
+
+import socket
+from typing import Any
+
+import pytest
+
+from agent_process import AgentProcess
+
+
+def listening(agent: AgentProcess) -> tuple[dict[str, Any], socket.socket]:
+    """The next `listening`, and the socket that comes along."""
+    passed: list[int] = []
+    while (frame := agent.reader.next_message()) is None or frame["type"] != "listening":
+        if frame is None:
+            data, fds, _, _ = socket.recv_fds(agent.socket, 1 << 20, 8)
+            assert data
+            passed += fds
+            agent.reader.receive_data(data)
+    (descriptor,) = passed
+    return frame, socket.socket(fileno=descriptor)
+
+
+def ask(agent: AgentProcess, **fields: Any) -> None:
+    # Any free port: this agent has no loopback of its own.
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    agent.send(**{"type": "listen", "id": "l", "port": port, **fields})
+
+
+def test_it_is_offered(agent: AgentProcess) -> None:
+    assert "listen" in agent.ready["capabilities"]
+
+
+def test_the_socket_takes_connections_outside_of_the_agent(agent: AgentProcess) -> None:
+    ask(agent)
+    frame, listener = listening(agent)
+    with listener, socket.create_connection(("127.0.0.1", frame["port"])):
+        assert frame["id"] == "l"
+        assert listener.getsockname() == ("127.0.0.1", frame["port"])
+        connection, _ = listener.accept()
+        connection.close()
+    # The agent has kept none: once ours is closed, nobody listens.
+    agent.send(type="ping")
+    agent.expect("pong")
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", frame["port"]))
+
+
+def test_a_port_that_is_taken_is_left(agent: AgentProcess) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        ask(agent, port=taken.getsockname()[1])
+        frame, listener = listening(agent)
+        with listener:
+            assert frame["port"] != taken.getsockname()[1]
+
+
+def test_it_comes_with_its_frame_behind_much_that_waits(agent: AgentProcess) -> None:
+    """More than a socket holds is on its way when the descriptor is."""
+    agent.send(type="interrupt", id="x" * 1_000_000)  # nothing of that id runs, which is answered
+    ask(agent, variables={"WHERE": "at {port}"})
+    agent.send(type="ping")
+    frame, listener = listening(agent)
+    listener.close()
+    assert agent.python("import os; print(os.environ['WHERE'])").stdout == f"at {frame['port']}\n"
+
+
+def test_variables_are_for_shells_that_run_and_for_those_to_come(agent: AgentProcess) -> None:
+    agent.bash("kept=1")
+    value = "it's '$kept' \"x\"\n\\"
+    ask(agent, variables={"SAID": value})
+    listening(agent)[1].close()
+    assert agent.bash('printf %s "$kept$SAID"').stdout == "1" + value
+    reply = agent.python("import os; print(os.environ['SAID'], end='')")
+    assert (reply.stdout, reply.interpreter_restarted) == (value, False)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"id": None},
+        {"port": 0},
+        {"port": 65536},
+        {"port": "80"},
+        {"port": True},
+        {"variables": []},
+        {"variables": {"A B": "x"}},
+        {"variables": {"A": 1}},
+        {"variables": {"A": "x\0y"}},
+        {"variables": {"A;touch x": "x"}},
+    ],
+)
+def test_what_makes_no_sense_is_answered(agent: AgentProcess, fields: dict[str, Any]) -> None:
+    ask(agent, **fields)
+    assert "listen" in agent.expect("error")["message"]
+    assert agent.python("print(1)").stdout == "1\n"
