@@ -3613,6 +3613,10 @@ class Agent:
                 return
             if pid == 0:
                 return
+            if os.WIFSTOPPED(status):
+                # Code has made this process its tracer (PTRACE_TRACEME), and would wait for it.
+                send_signal(pid, signal.SIGKILL)
+                continue
             self._orphans.pop(pid, None)
             if pid in self._checks:
                 self._on_checked(pid, status)

@@ -325,6 +325,42 @@ def test_an_interpreter_that_stops_itself(
     assert works(jailed, interpreter)
 
 
+TRACED = """
+import ctypes, os, signal
+def stop_for_the_tracer():
+    assert ctypes.CDLL(None).ptrace(0, 0, 0, 0) == 0  # PTRACE_TRACEME: the parent is to trace it
+    os.kill(os.getpid(), signal.SIGUSR1)
+"""
+
+
+def test_an_interpreter_that_has_the_agent_trace_it(jailed: AgentProcess) -> None:
+    """It stops at each signal, which the agent hears of as it does of an end."""
+    reply = jailed.run(TRACED + "stop_for_the_tracer()")
+    assert (reply.exit_code, reply.interpreter_restarted) == (137, True)
+    assert "killed by SIGKILL" in reply.restart_reason
+    assert works(jailed)
+
+
+def test_an_orphan_that_has_the_agent_trace_it(jailed: AgentProcess) -> None:
+    jailed.run(
+        TRACED
+        + """
+import time
+agent = os.getppid()
+if os.fork() == 0:
+    if os.fork() == 0:
+        while os.getppid() != agent:
+            time.sleep(0.001)
+        stop_for_the_tracer()
+        time.sleep(60)
+    os._exit(0)
+os.wait()
+"""
+    )
+    becomes_true(lambda: background(jailed) == 0, "no orphan is left")
+    assert works(jailed)
+
+
 def test_the_jail_ends_with_the_channel_whatever_code_does(jailed: AgentProcess) -> None:
     jailed.bash("(trap '' TERM INT HUP; setsid sleep 600 &) ; kill -STOP $(pgrep sleep); true")
     jailed.begin(
