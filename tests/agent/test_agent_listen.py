@@ -30,8 +30,8 @@ def ask(agent: AgentProcess, **fields: Any) -> None:
     agent.send(**{"type": "listen", "id": "l", "port": port, **fields})
 
 
-def test_it_is_offered(agent: AgentProcess) -> None:
-    assert "listen" in agent.ready["capabilities"]
+def test_it_is_offered(shared: AgentProcess) -> None:
+    assert "listen" in shared.ready["capabilities"]
 
 
 def test_the_socket_takes_connections_outside_of_the_agent(agent: AgentProcess) -> None:
@@ -92,7 +92,7 @@ def test_variables_are_for_shells_that_run_and_for_those_to_come(agent: AgentPro
         {"variables": {"A;touch x": "x"}},
     ],
 )
-def test_what_makes_no_sense_is_answered(agent: AgentProcess, fields: dict[str, Any]) -> None:
-    ask(agent, **fields)
-    assert "listen" in agent.expect("error")["message"]
-    assert agent.python("print(1)").stdout == "1\n"
+def test_what_makes_no_sense_is_answered(shared: AgentProcess, fields: dict[str, Any]) -> None:
+    ask(shared, **fields)
+    assert "listen" in shared.expect("error")["message"]
+    assert shared.python("print(1)").stdout == "1\n"
