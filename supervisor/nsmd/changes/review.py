@@ -128,9 +128,10 @@ class Review:
 
     async def _run(self, session: Session, function: Callable[[_Work], Result]) -> Result:
         work = _Work(session)
-        handed_over = False
 
         def in_thread() -> Result:
+            if not work.begin():
+                raise TooManyChangesError  # nobody waits for an answer
             try:
                 return function(work)
             finally:
@@ -138,7 +139,6 @@ class Review:
 
         try:
             async with self._limiter:
-                handed_over = True
                 return await trio.to_thread.run_sync(
                     in_thread, abandon_on_cancel=True, limiter=trio.CapacityLimiter(1)
                 )
@@ -152,9 +152,7 @@ class Review:
                 f"The project cannot be compared with the session's copy: {error}."
             ) from error
         finally:
-            work.stopped.set()
-            if not handed_over:
-                work.close()
+            work.abandon()
 
 
 class _Work:
@@ -164,7 +162,9 @@ class _Work:
         project = session.spec.project
         copy = _copy_of(session)
         assert project is not None
-        self.stopped = threading.Event()
+        self._stopped = threading.Event()
+        self._begin = threading.Lock()
+        self._begun = False
         self._project = open_checked(project)
         try:
             self.copy = copy.duplicate()
@@ -176,13 +176,27 @@ class _Work:
             project=self._project,
             since_ns=session.transcript.opened_ns,
             applied=copy.applied,
-            stop=self.stopped.is_set,
+            stop=self._stopped.is_set,
         )
         root = os.geteuid() == 0
         self.owner = _owner(self._project) if root else None
         self.user = _owner(self.copy.changed) if root else None
 
+    def begin(self) -> bool:
+        """Called in the thread: whether the descriptors are its own now, to close."""
+        with self._begin:
+            self._begun = not self._stopped.is_set()
+            return self._begun
+
+    def abandon(self) -> None:
+        """Nobody waits any more; the thread may have begun, or will not."""
+        with self._begin:
+            self._stopped.set()
+            if not self._begun:
+                self.close()
+
     def close(self) -> None:
+        """Let go of the descriptors; once."""
         self.copy.close()
         os.close(self._project)
 
