@@ -26,8 +26,8 @@ for ports 80 and 443, or with :PORT, or :* for all.
 
 examples:
   nsm net work
-  nsm net work allow pypi.org files.pythonhosted.org
-  nsm net work deny pypi.org
+  nsm net work allow packages.example.org files.example.org
+  nsm net work deny packages.example.org
 """
 
 
