@@ -265,6 +265,13 @@ def make_copy_on_write(path: str, size_mb: int) -> Sequence[int]:
         os.mkdir(work, 0o700)
         os.mkdir(changed, 0o700)
         os.chmod(changed, os.stat(path).st_mode & 0o777)
+        try:
+            # Without, the kernel mounts it all the same, and directories cannot be made anew.
+            os.setxattr(changed, "user.overlay.tried", b"")
+            os.removexattr(changed, "user.overlay.tried")
+        except OSError as error:
+            what = "files in memory have no attributes here, which takes Linux 6.6"
+            raise SetupError(f"copy of {path}: {what}: {error.strerror}") from error
         descriptors = [os.open(changed, DIRECTORY)]
         # Not by its path, in which the options' own separators may occur.
         os.chdir(path)

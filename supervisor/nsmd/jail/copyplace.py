@@ -56,6 +56,11 @@ for name in ("project", "changed", "work"):
     os.mkdir(f"{place}/{name}", 0o700)
     os.chown(f"{place}/{name}", given["uid"], given["gid"])
 os.chmod(f"{place}/changed", mode)
+try:
+    os.setxattr(f"{place}/changed", "user.overlay.tried", b"")
+    os.removexattr(f"{place}/changed", "user.overlay.tried")
+except OSError as error:
+    sys.exit(f"no room for a copy of the project: attributes in memory take Linux 6.6: {error}")
 mount(".", f"{place}/project", "", BIND)
 fd = os.open(f"{place}/changed", os.O_RDONLY | os.O_DIRECTORY)
 with socket.socket(fileno=given["channel"]) as channel:
