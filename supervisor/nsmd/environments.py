@@ -23,6 +23,7 @@ from nsmd.interpreters import (
     ask_python,
     in_base_system,
     own_python,
+    reserved_mb,
 )
 from nsmd.locales import Variables
 from nsmd.packages import install_command
@@ -258,6 +259,7 @@ def _environment(
         description=entry.description or f"{kind.title} {found.version_text}",
         agent_python=runner.program,
         program=found.program,
+        reserved_mb=reserved_mb(preset, found.version),
         binds=_binds([*found.prefixes, *runner.prefixes]),
         path=_path(found.program),
     )

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from nsmd.hostpaths import is_within
+from nsmd.values import Interpreter
 
 ASK_TIMEOUT_S = 5.0
 """python and node answer in 50 ms, a pyenv shim in 300; a cold disk takes seconds."""
@@ -33,6 +34,11 @@ print(json.dumps({
     "base_executable": getattr(sys, "_base_executable", sys.executable),
 }))
 """
+
+_FIRST_RESERVING_NODE = (23,)
+RESERVED_BY_NODE_MB = 8192
+"""What newer versions' code may lie in: 512 MiB for the program and for each of its worker threads,
+mapped as if all of it were to be written to. Node 20 and 22 map it so that nothing counts it."""
 
 _NODE_QUESTION = "console.log(JSON.stringify([process.execPath, process.versions.node]))"
 
@@ -90,6 +96,16 @@ def ask_python(program: str, variables: Mapping[str, str], *, keep_venv: bool) -
         # The base by both its names: uv's and pyenv's environments refer to it through a symlink.
         return _found(executable, version, [venv, base_prefix, os.path.realpath(base_prefix)])
     return _found(base, version, [os.path.realpath(base_prefix)])
+
+
+def reserved_mb(interpreter: Interpreter, version: Sequence[int] | None) -> int:
+    """MiB that an interpreter sets aside and does not fill.
+
+    Args:
+        version: None where nobody knows it.
+    """
+    reserves = version is None or tuple(version) >= _FIRST_RESERVING_NODE
+    return RESERVED_BY_NODE_MB if interpreter == "node" and reserves else 0
 
 
 def ask_node(program: str, variables: Mapping[str, str]) -> Found:

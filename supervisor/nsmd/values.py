@@ -99,6 +99,8 @@ class Environment:
         path: value of PATH in the jail.
         timeout_s: default and upper limit of one execution, seconds.
         memory_mb: memory limit of a session, MiB.
+        reserved_mb: MiB that its interpreter sets aside without ever filling them, which a limit of
+            one process counts all the same.
         cpu_weight: share of processor time beside other sessions, as of cgroups (100 is usual).
         preload: Python modules that its sessions find imported already.
         problem: why it cannot be used, for people; None when usable.
@@ -120,6 +122,7 @@ class Environment:
     path: str = "/usr/bin:/bin"
     timeout_s: float = 30.0
     memory_mb: int = 512
+    reserved_mb: int = 0
     cpu_weight: int = 100
     preload: tuple[str, ...] = ()
     problem: str | None = None
@@ -324,7 +327,7 @@ class SessionLimits:
         return {
             "processes": self.processes,
             "descriptors": self.descriptors,
-            "data_bytes": environment.memory_mb << 20,
+            "data_bytes": (environment.memory_mb + environment.reserved_mb) << 20,
         }
 
     def setup_of(self, environment: Environment) -> dict[str, Any] | None:

@@ -14,8 +14,9 @@ import pytest
 
 from nsmd import interpreters
 from nsmd.environments import find_environments
+from nsmd.interpreters import RESERVED_BY_NODE_MB, reserved_mb
 from nsmd.settings import Defaults, EnvironmentSettings, Settings
-from nsmd.values import Environment, ReadOnlyBind
+from nsmd.values import Environment, Interpreter, ReadOnlyBind, SessionLimits
 
 SYSTEM = "/usr/local/bin:/usr/bin:/bin"
 
@@ -173,6 +174,25 @@ def test_a_node_of_nvm(host: Host) -> None:
     assert node.description == "Node.js 20.11.0"
     assert str(host.home / ".nvm/versions/node/v20.11.0") in binds(node)
     assert node.path.startswith(f"{host.home}/.nvm/versions/node/v20.11.0/bin:")
+
+
+@pytest.mark.parametrize(
+    ("interpreter", "version", "reserved"),
+    [
+        ("node", (22, 23, 3), 0),
+        ("node", (24, 21, 0), RESERVED_BY_NODE_MB),
+        ("node", None, RESERVED_BY_NODE_MB),
+        ("python", (24,), 0),
+        ("bash", None, 0),
+    ],
+)
+def test_what_newer_nodes_set_aside_is_not_counted(
+    interpreter: Interpreter, version: tuple[int, ...] | None, reserved: int
+) -> None:
+    assert reserved_mb(interpreter, version) == reserved
+    environment = Environment(name="x", interpreter=interpreter, memory_mb=5, reserved_mb=reserved)
+    limits = SessionLimits().of_interpreters(environment)
+    assert limits["data_bytes"] == (5 + reserved) << 20
 
 
 def test_programs_of_a_store_bring_the_store(host: Host) -> None:

@@ -15,6 +15,7 @@ from nsmd.artifacts import metadata
 from nsmd.artifacts.metadata import Metadata, MetadataError, Programs
 from nsmd.artifacts.trail import DistrustError, NoWay, Places, Trail
 from nsmd.hostpaths import printable
+from nsmd.interpreters import reserved_mb
 from nsmd.names import ENVIRONMENT_NAME
 from nsmd.settings import Defaults
 from nsmd.values import Artifact, Environment, EnvironmentProblem
@@ -226,6 +227,7 @@ def _environment(described: Metadata, artifact: Artifact, source: str) -> Enviro
         program=described.program,
         timeout_s=described.timeout_s,
         memory_mb=described.memory_mb,
+        reserved_mb=reserved_mb(described.interpreter, None),
         cpu_weight=described.cpu_weight,
         preload=described.preload,
         source=source,
