@@ -138,7 +138,9 @@ def attack(it: Supervisor, name: str, code: str, timeout_s: float) -> str:
     return f"{name}: {result.exit_code} {result.restart_reason}"
 
 
-def besiege(directory: Path, *, each: int, timeout_s: float, calls: int) -> None:
+def besiege(
+    directory: Path, *, each: int, timeout_s: float, calls: int, bounded: bool = False
+) -> None:
     names = [f"{kind}-{number}" for number in range(each) for kind in HOGS]
     with supervisor(directory, config=CONFIG) as it, ThreadPoolExecutor(len(names) + 1) as pool:
         with it.client() as client:
@@ -167,14 +169,15 @@ def besiege(directory: Path, *, each: int, timeout_s: float, calls: int) -> None
     grown = busy.p95 / idle.p95
     print(f"\n{len(names)} attackers, limits by {limits}:")
     print(f"idle {idle}; besieged {busy}: p95 {grown:.1f} times", *told, sep="\n  ")
-    if limits.cpu == "cgroup":
+    if bounded and limits.cpu == "cgroup":
         assert grown < SLOWER
 
 
 def test_one_of_each(short_dir: Path) -> None:
+    """A second of it has too few calls for a p95 that could be relied on."""
     besiege(short_dir, each=1, timeout_s=0.8, calls=100)
 
 
 @pytest.mark.slow
 def test_ten_at_once(short_dir: Path) -> None:
-    besiege(short_dir, each=2, timeout_s=20.0, calls=1000)
+    besiege(short_dir, each=2, timeout_s=20.0, calls=1000, bounded=True)
