@@ -41,7 +41,7 @@ fuzz: setup ## fuzz what reads others' bytes, guided by coverage (ARGS='--second
 	@$(BIN)/python tests/fuzz/guided.py $(ARGS)
 
 test-vm: setup ## run the tests that need a machine of their own: Debian, systemd, cgroups (minutes)
-	@$(BIN)/python -m pytest -n 0 -m vm tests/vm $(ARGS)
+	@$(BIN)/python -m pytest -n 0 -o faulthandler_timeout=0 -m vm tests/vm $(ARGS)
 
 check: setup lint types test ## the gate: format, lint, types, tests
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from guestmachine import Done, Guest
 
 UNITS = "~/.config/systemd/user"
-TRIES = 6
+TRIES = 30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,12 +54,20 @@ class Person:
 
         A client gives it 10 s to answer, which is not always enough for an emulated processor.
         """
-        for _ in range(TRIES):
-            done = self.nsm("status", "--json")
-            if not done.status:
-                break
-        status: dict[str, Any] = json.loads(done.check())
+        status: dict[str, Any] = json.loads(self.shell(self.wait).check())
         return status
+
+    @property
+    def wait(self) -> str:
+        """A line for the shell that waits for a supervisor that is starting; prints its status."""
+        status = f"{self.bin}/nsm status --json"
+        quiet = f"{status} >/dev/null 2>&1"
+        return f"for _ in $(seq {TRIES}); do {quiet} && break; sleep 1; done; {status}"
+
+    def start(self) -> dict[str, Any]:
+        """Have a client start a supervisor; its status."""
+        self.nsm("run", "-e", "python", "1")  # may have given up waiting for it: see `reach`
+        return self.reach()
 
     def run(self, code: str, *, env: str = "python", session: str | None = None) -> dict[str, Any]:
         """Code in a session, or in a fresh jail: the result of `nsm run --json`."""
