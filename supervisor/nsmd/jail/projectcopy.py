@@ -23,6 +23,10 @@ class NoCopyError(BadProjectError):
             hint="Use the mode readonly; `nsm doctor` says what overlay needs.",
         )
 
+    def __reduce__(self) -> tuple[type[NoCopyError], tuple[str, str]]:
+        # Each waiter for an execution raises a copy, which is made by calling the type.
+        return NoCopyError, (self._path, self._why)
+
     def in_place_of_a_fork(self, reason: str) -> NoCopyError:
         """The same where the session was to be a fork, which could have had it.
 
