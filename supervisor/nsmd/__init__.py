@@ -4,8 +4,11 @@ values, settings     the nouns, and what can be configured
 timer                one task that waits for the timers of all sessions
 descriptors          how many there are, and what for
 heap                 memory goes back to the system
+pace                 how fast one client is listened to
 config               reads and explains `config.toml`
 flakes               references to what Nix builds
+hostrules            which hosts a pattern means
+proxyvariables       what programs are told of the proxy
 policy               what one session may see, change, reach and use
 locales              the user's language and time zone, for jails
 denials/             which rule of it stopped code, in one line
@@ -28,6 +31,7 @@ devshell/            a project's own development shell as an environment
 agentframes          what comes out of a jail, checked
 agentlink            frames to and from one agent
 requests             questions to one agent, and their answers
+proxy/               the way out of sessions: a filtering proxy
 lifecycle            a session's states as one table
 transcripts/         what sessions have run, for people to read
 conversation         one jail and its agent, from launch to the last process
