@@ -304,6 +304,38 @@ async def test_each_direction_of_a_tunnel_ends_for_itself() -> None:
         nursery.cancel_scope.cancel()
 
 
+@pytest.mark.parametrize(
+    ("host", "name", "address"),
+    [
+        ("base.test", "base.test:*", "127.0.0.0/8:*"),
+        ("host.nsm.internal", "*:*", "host.nsm.internal:*"),
+    ],
+)
+async def test_a_connection_ends_with_the_pattern_of_its_address(
+    host: str, name: str, address: str
+) -> None:
+    """Its name is still allowed, and did not suffice when it was made."""
+    rule = NetworkRule(mode="allow", allow=(name, address, "other.test"))
+    gateway = Gateway(Names({"base.test": ["127.0.0.1"]}))
+    async with open_bench(rule, gateway) as bench, trio.open_nursery() as nursery:
+        listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
+        target = listeners[0].socket.getsockname()[1]
+        nursery.start_soon(trio.serve_listeners, hold, listeners)
+        port = await bench.listen()
+        with trio.fail_after(20):
+            stream = await say(port, f"CONNECT {host}:{target} HTTP/1.0\r\n\r\n".encode())
+            assert (await stream.receive_some(1000)).startswith(b"HTTP/1.1 200 ")
+            bench.network.deny(parse_rules(["other.test"]))
+            assert bench.network.facts()["connections"] == 1
+            bench.network.deny(parse_rules([address]))
+            assert await read_all(stream) == b""
+        nursery.cancel_scope.cancel()
+
+
+async def hold(_: trio.SocketStream) -> None:
+    await trio.sleep_forever()
+
+
 async def test_a_second_request_on_a_connection_goes_nowhere() -> None:
     async with open_world() as world, open_bench(ALLOWED) as bench:
         port = await bench.listen()

@@ -11,12 +11,12 @@ import trio
 from nsm.wire.errors import BadRequestError, NsmError
 from nsmd.agentframes import ListeningFrame
 from nsmd.agentlink import AgentLink
-from nsmd.hostrules import AllowList, Host, HostRule
+from nsmd.hostrules import Address, AllowList, Host, HostRule
 from nsmd.jail.hostnetwork import open_sockets
 from nsmd.proxy.decisions import Counters, Decision, DecisionLog, Protocol, Verdict
 from nsmd.proxy.gateway import MAX_SESSION_CONNECTIONS, Gateway
 from nsmd.proxy.listener import Listener, ListenerError
-from nsmd.proxy.reaching import Reach
+from nsmd.proxy.reaching import Reach, may_stay
 from nsmd.proxy.serving import serve
 from nsmd.proxyvariables import PROXY_PORT, variables_with_port
 from nsmd.requests import NoAnswerError, Question, Requests
@@ -84,7 +84,7 @@ class SessionNetwork:
         self._logged = 0
         self._counters: Counters | None = None
         self._connections: trio.Semaphore | None = None
-        self._watched: dict[int, tuple[Host, int, trio.CancelScope]] | None = None
+        self._watched: dict[int, tuple[Host, int, Address, trio.CancelScope]] | None = None
 
     def __repr__(self) -> str:
         return f"<SessionNetwork of {self._session_id} {self.mode} port={self._port}>"
@@ -182,8 +182,8 @@ class SessionNetwork:
 
     def _set(self, mode: NetworkMode, allowed: AllowList) -> None:
         self.mode, self._allowed = mode, allowed
-        for host, port, scope in list((self._watched or {}).values()):
-            if mode == "off" or not allowed.permits(host, port):
+        for host, port, address, scope in list((self._watched or {}).values()):
+            if mode == "off" or not may_stay(allowed, host, port, address):
                 scope.cancel()
 
     # The proxy.
@@ -349,13 +349,15 @@ class SessionNetwork:
         for counters in self._all_counters():
             counters.received_bytes += size
 
-    def watch(self, host: Host, port: int, scope: trio.CancelScope) -> Callable[[], None]:
+    def watch(
+        self, host: Host, port: int, address: Address, scope: trio.CancelScope
+    ) -> Callable[[], None]:
         """See `Keeper`."""
         if self._watched is None:
             self._watched = {}
         watched, key = self._watched, id(scope)
-        watched[key] = host, port, scope
-        if self.mode != "allow" or not self._allowed.permits(host, port):
+        watched[key] = host, port, address, scope
+        if self.mode != "allow" or not may_stay(self._allowed, host, port, address):
             scope.cancel()  # the list changed while the name was looked up
 
         def forget() -> None:

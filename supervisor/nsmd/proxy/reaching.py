@@ -99,7 +99,7 @@ class Reach:
         reasons: list[str] = []
         usable: list[Address] = []
         for address in found[:MAX_ADDRESSES]:
-            what = why_not_public(address) or ("this machine's own" if is_own(address) else None)
+            what = _whose(address)
             if what is None or allowed.names_address(address, port):
                 usable.append(address)
             else:
@@ -123,6 +123,23 @@ class Reach:
         if not found:
             raise RefusedError("unresolved", f"{name} is allowed, but has no address.")
         return found
+
+
+def may_stay(allowed: AllowList, host: Host, port: int, address: Address) -> bool:
+    """Whether a connection that was let through would be by this list, too.
+
+    The name alone does not say: of a private address it takes two patterns, and either may go.
+    """
+    if not allowed.permits(host, port):
+        return False
+    if host == HOST_NAME:
+        return allowed.names_machine(port)
+    return _whose(address) is None or allowed.names_address(address, port)
+
+
+def _whose(address: Address) -> str | None:
+    """What an address is if it is not one of the world's; None if it is."""
+    return why_not_public(address) or ("this machine's own" if is_own(address) else None)
 
 
 def _ask(allowed: AllowList) -> str:

@@ -8,7 +8,7 @@ from typing import Protocol as Interface
 
 import trio
 
-from nsmd.hostrules import Host, show_host
+from nsmd.hostrules import Address, Host, show_host
 from nsmd.proxy.decisions import Protocol, Verdict
 from nsmd.proxy.reaching import Reach, connect
 from nsmd.proxy.refusal import RefusedError, http_response
@@ -50,8 +50,13 @@ class Keeper(Interface):
     def received(self, size: int) -> None:
         """So many bytes have come in."""
 
-    def watch(self, host: Host, port: int, scope: trio.CancelScope) -> Callable[[], None]:
+    def watch(
+        self, host: Host, port: int, address: Address, scope: trio.CancelScope
+    ) -> Callable[[], None]:
         """A connection is open, to be cancelled once it is allowed no more.
+
+        Args:
+            address: that it goes to.
 
         Returns:
             To be called at its end.
@@ -112,26 +117,25 @@ class _Conversation:
             self._keeper.decided(self.protocol, shown, port, refused.verdict, refused.detail)
             await self._refuse(refused)
             return
-        self._keeper.decided(self.protocol, show_host(host), port, "allowed", address=address)
+        self._keeper.decided(self.protocol, show_host(host), port, "allowed", address=str(address))
         async with server:
             with self._open:
                 self._note_life()
-                forget = self._keeper.watch(host, port, self._open)
+                forget = self._keeper.watch(host, port, address, self._open)
                 try:
                     await self._pass_on(server)
                 finally:
                     forget()
 
-    async def _reach(self, host: Host, port: int) -> tuple[trio.SocketStream, str]:
+    async def _reach(self, host: Host, port: int) -> tuple[trio.SocketStream, Address]:
         addresses = await self._keeper.reach().addresses(host, port)
         try:
-            server, address = await connect(addresses, port)
+            return await connect(addresses, port)
         except OSError as error:
             why = error.strerror or str(error)
             raise RefusedError(
                 "unreachable", f"{show_host(host, port)} is allowed, but: {why}."
             ) from None
-        return server, str(address)
 
     def _note_life(self) -> None:
         self._open.deadline = trio.current_time() + IDLE_S
