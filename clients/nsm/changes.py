@@ -99,8 +99,8 @@ class Changes:
 def in_order(rows: Sequence[ChangeRow]) -> list[ChangeRow]:
     """What is deleted first, the deepest first of all; then parents before what is in them."""
 
-    def place(row: ChangeRow) -> list[str]:
-        return row.path.split("/")
+    def place(row: ChangeRow) -> str:
+        return row.path.replace("/", "\0")  # what is in a directory comes right behind it
 
     deleted = sorted((row for row in rows if row.after is None), key=place, reverse=True)
     return [*deleted, *sorted((row for row in rows if row.after is not None), key=place)]

@@ -13,10 +13,15 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+import trio
+from hypothesis import given
+from hypothesis import strategies as st
 
-from nsmd.changes import Change, Wanted, application, below, comparison, restoration
+from nsmd.changes import Change, Wanted, application, below, comparison, restoration, review
 from nsmd.changes.below import RENAME_EXCHANGE
 from nsmd.changes.comparison import MAX_PATH_BYTES, Sides, change_at, compare
 
@@ -209,11 +214,54 @@ def test_nothing_is_read_through_what_the_session_has_put_there(world: World) ->
 def test_what_cannot_be_read_is_said(world: World) -> None:
     world.write("closed", "x", 0)
     (world.upper / "shut").mkdir(0)
+    world.write("listed/file", "x")
+    (world.upper / "listed").chmod(0o400)
+    world.write("open", "x")
     problems = {path: change.problem for path, change in world.compare().items()}
     assert "Permission denied" in problems["closed"]
     assert "Permission denied" in problems["shut"]
-    assert set(world.apply()) >= {"closed"}
-    (world.upper / "shut").chmod(0o700)
+    assert "Permission denied" in problems["listed/file"]
+    assert problems["open"] == ""
+    assert "open" not in world.apply()
+    for name in ("shut", "listed"):
+        (world.upper / name).chmod(0o700)
+
+
+def test_what_says_to_be_larger_than_it_can_be_is_not_read(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Holes and further names of a file take no room, and would be read for hours."""
+    room = os.statvfs_result((4096, 4096, 16, 0, 0, 0, 0, 0, 0, 255))
+
+    def no_room(_: int) -> os.statvfs_result:
+        return room
+
+    monkeypatch.setattr(os, "fstatvfs", no_room)
+    world.write("a-huge", "x")
+    os.truncate(world.upper / "a-huge", 1 << 42)
+    world.write("name-0", "x" * 65536)
+    for number in range(1, 10):
+        os.link(world.upper / "name-0", world.upper / f"name-{number}")
+    changes = world.compare()
+    unread = {path for path, change in changes.items() if "room for" in change.problem}
+    assert unread == {"a-huge", *(f"name-{number}" for number in range(4, 10))}
+    assert set(world.apply()) == unread
+
+
+def test_paths_are_bounded_together(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(comparison, "MAX_PATHS_BYTES", 100)
+    for name in "abc":
+        world.write(name * 30, "x")
+    assert len(world.compare()) == 3
+    world.write("d" * 30, "x")
+    with pytest.raises(comparison.TooManyChangesError):
+        world.compare()
+
+
+@given(st.lists(st.text("a-/.\x01", min_size=1)))
+def test_paths_are_sorted_as_a_tree_is(paths: list[str]) -> None:
+    by_parts = sorted(paths, key=lambda path: path.split("/"))
+    assert sorted(paths, key=comparison.in_tree) == by_parts
 
 
 def test_nothing_is_written_through_links_of_the_host(world: World) -> None:
@@ -327,6 +375,43 @@ def test_a_directory_with_more_in_it_stays(world: World) -> None:
     assert world.tree() == {"tree/new": "of somebody"}
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="not here: only root reads what others may not")
+def test_what_the_owner_of_a_project_may_not_read_is_not_given_back(world: World) -> None:
+    """A session can delete it, and would have a copy of its own then."""
+    user = (65530, 65530)
+    world.on_host("of-root", "secret", 0o600)
+    world.on_host("of-owner", "his", 0o600)
+    world.delete("of-root")
+    world.delete("of-owner")
+    shown = world.secret.parent / "shown"
+    shown.mkdir()
+    for path in (shown, world.host, world.host / "of-owner"):
+        os.chown(path, *user)
+    fd = os.open(shown, os.O_RDONLY)
+    try:
+        changes = list(world.compare().values())
+        gone, refused = restoration.discard(world.sides, fd, changes, user, user)
+    finally:
+        os.close(fd)
+    assert (gone, [(each.path, each.why) for each in refused]) == (
+        1,
+        [("of-root", "Permission denied")],
+    )
+    assert os.listdir(shown) == ["of-owner"]
+
+
+async def test_a_clock_that_was_set_back_does_not_hide_what_was_changed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    opened_ns = time.time_ns()
+    session: Any = SimpleNamespace(
+        created_s=trio.current_time() - 100, transcript=SimpleNamespace(opened_ns=opened_ns)
+    )
+    for now_s, begun_s in ((100, 0), (4000, 0), (-3500, -3600)):
+        monkeypatch.setattr(time, "time_ns", lambda now_s=now_s: opened_ns + now_s * 10**9)
+        assert abs(review.begun_ns(session) - (opened_ns + begun_s * 10**9)) < 10**9
+
+
 def test_changes_are_taken_back(world: World) -> None:
     """Here in a plain directory, in place of the overlay."""
     world.on_host("edited", "old", 0o755)
@@ -343,7 +428,7 @@ def test_changes_are_taken_back(world: World) -> None:
     (shown / "edited").write_text("new")
     fd = os.open(shown, os.O_RDONLY)
     try:
-        gone, refused = restoration.discard(world.sides, fd, changes, None)
+        gone, refused = restoration.discard(world.sides, fd, changes, None, None)
     finally:
         os.close(fd)
     assert (gone, refused) == (len(changes), [])

@@ -29,7 +29,7 @@ from nsmd.changes.below import (
     rename,
 )
 from nsmd.changes.change import PERMISSIONS, Change, State, copy_state, digest_of, host_state
-from nsmd.changes.comparison import Sides, change_at
+from nsmd.changes.comparison import Sides, change_at, in_tree
 
 _WRITE_OF_OTHERS = 0o022
 
@@ -110,8 +110,8 @@ def explain(error: OSError) -> str:
 def _in_order(wanted: Sequence[Wanted]) -> list[Wanted]:
     """What is deleted first, the deepest first of all; then parents before what is in them."""
 
-    def place(each: Wanted) -> tuple[bool, list[str]]:
-        return each.after is not None, each.path.split("/")
+    def place(each: Wanted) -> tuple[bool, str]:
+        return each.after is not None, in_tree(each.path)
 
     deleted = sorted((e for e in wanted if e.after is None), key=place, reverse=True)
     return [*deleted, *sorted((e for e in wanted if e.after is not None), key=place)]

@@ -29,12 +29,19 @@ MAX_CHANGES = 200_000
 MAX_PATH_BYTES = 4000
 """Below PATH_MAX. Code can nest deeper, and loses what it nests so from sight."""
 
+MAX_PATHS_BYTES = 64 * 1024 * 1024
+"""Of the paths of all changes. Names take nothing of a session's room, and memory here."""
+
+READINGS = 4
+"""How many times the size of the copy is read of it. Holes take no room, and of a file with many
+names each is read."""
+
 MARGIN_NS = 20_000_000
 """Times of files come from a clock that ticks every 1 to 10 ms."""
 
 
 class TooManyChangesError(Exception):
-    """There are more than `MAX_CHANGES`."""
+    """There are more than `MAX_CHANGES`, or their paths are longer than `MAX_PATHS_BYTES`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,11 +71,13 @@ def compare(sides: Sides) -> list[Change]:
         OSError: the project cannot be read.
     """
     changes: list[Change] = []
+    paths_bytes = 0
     for change in _Walk(sides).run():
         changes.append(change)
-        if len(changes) > MAX_CHANGES or sides.stop():
+        paths_bytes += len(change.path)
+        if len(changes) > MAX_CHANGES or paths_bytes > MAX_PATHS_BYTES or sides.stop():
             raise TooManyChangesError
-    return sorted(changes, key=lambda change: change.path.split("/"))
+    return sorted(changes, key=lambda change: in_tree(change.path))
 
 
 def change_at(sides: Sides, path: str) -> Change | None:
@@ -96,29 +105,26 @@ def change_at(sides: Sides, path: str) -> Change | None:
     return walk.leaf_or_directory(path, found)
 
 
-def content_digest(root: int, path: str) -> str:
-    """`digest_of` a file's content, without having all of it at once."""
+def in_tree(path: str) -> str:
+    """By which paths are sorted as a tree is: what is in a directory comes right behind it."""
+    return path.replace("/", "\0")  # which no name has, and which is before all that one has
+
+
+def content_digest(root: int, path: str, size: int) -> str:
+    """`digest_of` a file's content, without having all of it at once.
+
+    Args:
+        size: of the file, as it was looked at; of one that grows meanwhile no more is read.
+    """
     fd = open_file(root, path)
     try:
         digest = hashlib.sha256()
-        while piece := os.read(fd, PIECE_BYTES):
+        while size >= 0 and (piece := os.read(fd, PIECE_BYTES)):
             digest.update(piece)
+            size -= len(piece)
         return digest.hexdigest()
     finally:
         os.close(fd)
-
-
-def state_in_copy(changed: int, path: str, found: os.stat_result) -> State:
-    """What a session has at a path.
-
-    Raises:
-        OSError: it cannot be read.
-    """
-    if stat.S_ISREG(found.st_mode):
-        return copy_state(found, content_digest(changed, path))
-    if stat.S_ISLNK(found.st_mode):
-        return copy_state(found, digest_of(os.fsencode(read_link(changed, path))))
-    return copy_state(found, "")
 
 
 def is_whiteout(found: os.stat_result) -> bool:
@@ -129,6 +135,9 @@ def is_whiteout(found: os.stat_result) -> bool:
 class _Walk:
     def __init__(self, sides: Sides) -> None:
         self._sides = sides
+        room = os.fstatvfs(sides.changed)
+        self._largest = room.f_blocks * room.f_frsize
+        self._to_read = READINGS * self._largest
 
     def run(self) -> Iterator[Change]:
         # Not by recursion, and no descriptors kept: code decides how deep it goes.
@@ -148,34 +157,59 @@ class _Walk:
                 if len(os.fsencode(path)) > MAX_PATH_BYTES:
                     yield self._unreadable(directory, OSError(errno.ENAMETOOLONG, "too deep"))
                     break
-                found = look(self._sides.changed, path)
-                if found is None:
-                    continue
-                if is_whiteout(found):
-                    yield from self._gone(path)
-                    continue
-                if stat.S_ISDIR(found.st_mode):
-                    waiting.append((path, hidden))
-                else:
-                    yield from self._below(path)
-                change = self.leaf_or_directory(path, found)
-                if change is not None:
-                    yield change
+                try:
+                    found = look(self._sides.changed, path)
+                    if found is None:
+                        continue
+                    if not is_whiteout(found) and stat.S_ISDIR(found.st_mode):
+                        waiting.append((path, hidden))
+                    yield from self._at(path, found)
+                except FileNotFoundError:
+                    continue  # it has changed meanwhile
+                except OSError as error:
+                    # Modes are the session's to set: what is shut is not to hide all the rest.
+                    yield self._unreadable(path, error)
             if hidden:
+                known = set(names)
                 for name in self._host_names(directory):
-                    if name not in names:
+                    if name not in known:
                         yield from self._gone(f"{directory}/{name}" if directory else name)
+
+    def _at(self, path: str, found: os.stat_result) -> Iterator[Change]:
+        if is_whiteout(found):
+            yield from self._gone(path)
+            return
+        if not stat.S_ISDIR(found.st_mode):
+            yield from self._below(path)
+        change = self.leaf_or_directory(path, found)
+        if change is not None:
+            yield change
 
     def leaf_or_directory(self, path: str, found: os.stat_result) -> Change | None:
         """What became of a path at which the copy has something."""
         before = self.host(path)
         try:
-            after = state_in_copy(self._sides.changed, path, found)
+            after = self._in_copy(path, found)
         except FileNotFoundError:
             return None  # it has changed meanwhile
         except OSError as error:
             return self._unreadable(path, error, before)
         return None if self._is_same(path, before, after) else self.made(path, before, after)
+
+    def _in_copy(self, path: str, found: os.stat_result) -> State:
+        """What a session has at a path.
+
+        Raises:
+            OSError: it cannot be read, or says that it is larger than it can be.
+        """
+        if stat.S_ISREG(found.st_mode):
+            if found.st_size > min(self._largest, self._to_read):
+                raise OSError(errno.EFBIG, "it has, or all have, more than the copy has room for")
+            self._to_read -= found.st_size
+            return copy_state(found, content_digest(self._sides.changed, path, found.st_size))
+        if stat.S_ISLNK(found.st_mode):
+            return copy_state(found, digest_of(os.fsencode(read_link(self._sides.changed, path))))
+        return copy_state(found, "")
 
     def host(self, path: str) -> State | None:
         found = look(self._sides.project, path)
@@ -216,7 +250,7 @@ class _Walk:
         match after.type:
             case "file":
                 try:
-                    theirs = content_digest(self._sides.project, path)
+                    theirs = content_digest(self._sides.project, path, before.size)
                 except OSError:
                     return False
                 return after.token.endswith(theirs)

@@ -24,17 +24,24 @@ from nsmd.changes.below import (
     remove,
 )
 from nsmd.changes.change import Change, State
-from nsmd.changes.comparison import Sides
+from nsmd.changes.comparison import Sides, in_tree
 
 
 def discard(
-    sides: Sides, shown: int, changes: Sequence[Change], user: tuple[int, int] | None
+    sides: Sides,
+    shown: int,
+    changes: Sequence[Change],
+    user: tuple[int, int] | None,
+    owner: tuple[int, int] | None,
 ) -> tuple[int, list[Refusal]]:
     """Have a session's files be as they are on the host now.
 
     Args:
         shown: descriptor of the project as the session sees it.
         user: and group of the session's files; None for our own.
+        owner: user and group with whose rights the session reads the project; None for our own.
+            Nothing else is read for it: a file that is deleted in a session and given back is the
+            session's own then, whoever may read it on the host.
 
     Returns:
         How many changes are gone, and those that are not.
@@ -47,8 +54,9 @@ def discard(
         except OSError as error:
             refused[change.path] = explain(error)
 
-    in_order = sorted(changes, key=lambda change: change.path.split("/"))
-    removal, restoration = _Removal(sides, shown, user), _Restoration(sides, shown, user)
+    in_order = sorted(changes, key=lambda change: in_tree(change.path))
+    removal = _Removal(sides, shown, user, owner)
+    restoration = _Restoration(sides, shown, user, owner)
     for change in reversed(in_order):
         if change.after is not None and not _stays(change.before, change.after):
             attempt(change, removal)
@@ -64,10 +72,17 @@ def _stays(before: State | None, after: State) -> bool:
 
 
 class _Step:
-    def __init__(self, sides: Sides, shown: int, user: tuple[int, int] | None) -> None:
+    def __init__(
+        self,
+        sides: Sides,
+        shown: int,
+        user: tuple[int, int] | None,
+        owner: tuple[int, int] | None,
+    ) -> None:
         self._sides = sides
         self._shown = shown
         self._user = user
+        self._owner = owner
 
     def run(self, change: Change) -> None:
         raise NotImplementedError
@@ -90,7 +105,8 @@ class _Restoration(_Step):
         with ExitStack() as stack:
             source, target = None, ""
             if before.type == "file":
-                source = open_file(self._sides.project, change.path)
+                with acting_as(self._owner):
+                    source = open_file(self._sides.project, change.path)
                 stack.callback(os.close, source)
             elif before.type == "symlink":
                 target = read_link(self._sides.project, change.path)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -17,6 +18,7 @@ from nsmd.changes.below import look, open_file, read_link
 from nsmd.changes.change import Change, digest_of
 from nsmd.changes.comparison import (
     MAX_CHANGES,
+    MAX_PATHS_BYTES,
     Sides,
     TooManyChangesError,
     change_at,
@@ -116,7 +118,7 @@ class Review:
             changes = compare(work.sides)
             wanted = [change for change in changes if is_among(change.path, below)]
             assert work.copy.shown is not None
-            return discard(work.sides, work.copy.shown, wanted, work.user)
+            return discard(work.sides, work.copy.shown, wanted, work.user, work.owner)
 
         copy = _copy_of(session)
         if copy.shown is None:
@@ -144,7 +146,8 @@ class Review:
                 )
         except TooManyChangesError:
             raise BadRequestError(
-                f"The session has changed more than {MAX_CHANGES} files.",
+                f"The session has changed more than {MAX_CHANGES} files, or their names are longer "
+                f"than {MAX_PATHS_BYTES >> 20} MiB together.",
                 hint="Look at it from within, with `nsm attach`, or end it with `nsm kill`.",
             ) from None
         except OSError as error:
@@ -174,7 +177,7 @@ class _Work:
         self.sides = Sides(
             changed=self.copy.changed,
             project=self._project,
-            since_ns=session.transcript.opened_ns,
+            since_ns=begun_ns(session),
             applied=copy.applied,
             stop=self._stopped.is_set,
         )
@@ -199,6 +202,15 @@ class _Work:
         """Let go of the descriptors; once."""
         self.copy.close()
         os.close(self._project)
+
+
+def begun_ns(session: Session) -> int:
+    """When a session began, by the clock that stamps files now.
+
+    A clock that was set back has what was changed meanwhile look older than the session.
+    """
+    age_ns = int((trio.current_time() - session.created_s) * 1e9)
+    return min(session.transcript.opened_ns, time.time_ns() - age_ns)
 
 
 def is_among(path: str, below: Sequence[str]) -> bool:
