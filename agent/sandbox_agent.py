@@ -1732,7 +1732,6 @@ def ignores_interrupts(pid: int) -> bool:
         return False
 
 
-@functools.cache
 def shut_abstract_sockets() -> None:
     """Keeps this process and all that it starts from abstract Unix sockets of others, which belong
     to a network namespace (unix(7)); where the kernel cannot do that, they stay open.
@@ -1774,6 +1773,7 @@ def listen_on_loopback(port: int) -> socket.socket:
     return listener
 
 
+@functools.cache
 def c_library() -> Any:
     """The C library; once for a process and its forks, since each makes types of its own."""
     import ctypes

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+import sandbox_agent
 from agent_process import AgentProcess
 
 
@@ -96,3 +97,8 @@ def test_what_makes_no_sense_is_answered(shared: AgentProcess, fields: dict[str,
     ask(shared, **fields)
     assert "listen" in shared.expect("error")["message"]
     assert shared.python("print(1)").stdout == "1\n"
+
+
+def test_the_c_library_is_looked_up_once() -> None:
+    """Each look-up makes types that stay, and takes longer than what it is used for."""
+    assert sandbox_agent.c_library() is sandbox_agent.c_library()
