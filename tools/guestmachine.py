@@ -330,10 +330,12 @@ def _machine(image: Image, directory: Path, memory: Path, *, shared: bool) -> li
 
 @contextlib.contextmanager
 def _started(command: list[str], directory: Path) -> Generator[Guest]:
-    # In a session of its own: Ctrl-C ends the tests, which end it.
+    # In a session of its own: Ctrl-C ends the tests, which end it. Who is killed ends it, too:
+    # the thread that starts it is the program's main one.
+    tied = ["setpriv", "--pdeathsig", "KILL", *command]
     with (directory / "log").open("wb") as log:
         process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            tied, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
         )
     try:
         with Guest(directory, process) as machine:
