@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
-from nsm.wire.errors import StartFailedError
+from nsm.wire.errors import NsmError
 from nsmd.jail import ProjectCopy
 from nsmd.policy import Policy, policy_of
 from nsmd.values import Environment, JailSizes, JailSpec, SessionLimits
@@ -137,7 +137,7 @@ class FakeLauncher:
 
     def __init__(self, nursery: trio.Nursery, behave: Behaviour) -> None:
         self.jails: list[FakeJail] = []
-        self.fail: StartFailedError | None = None
+        self.fail: NsmError | None = None
         self._nursery = nursery
         self._behave = behave
 

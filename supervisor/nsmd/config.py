@@ -73,7 +73,10 @@ def parse(data: bytes, path: str) -> Settings:
         text = json.dumps(table, default=str)
         settings = TypeAdapter(Settings).validate_json(text, strict=True)
     except ValidationError as error:
-        raise ConfigError(path, [_describe(e) for e in error.errors()]) from error
+        described = (_describe(e) for e in error.errors())
+        raise ConfigError(
+            path, [problem for problem in dict.fromkeys(described) if problem]
+        ) from error
     if problems := list(_cross_check(settings)):
         raise ConfigError(path, problems)
     return settings
@@ -174,9 +177,12 @@ def _check_modules(name: str, environment: EnvironmentSettings) -> Iterator[str]
 
 
 def _describe(error: Mapping[str, Any]) -> str:
-    """One of pydantic's errors as `key: what was found, what is allowed`."""
+    """One of pydantic's errors as `key: what was found, what is allowed`; empty for one that says
+    nothing to whoever wrote the file."""
     location: tuple[int | str, ...] = error["loc"]
     key = ".".join(str(part) for part in location)
+    if location[:1] == ("environments",) and location[2:3] == ("network",):
+        return _describe_network(location, error)
     context: Mapping[str, Any] = error.get("ctx", {})
     found = f"found {error['input']!r:.80}"
     if location[:1] == ("environments",) and location[2:3] == ("env",):
@@ -196,6 +202,28 @@ def _describe(error: Mapping[str, Any]) -> str:
             return f"{key}: {found}, expected a table [{key}]"
         case _:
             return f"{key}: {found}, {error['msg'][0].lower()}{error['msg'][1:]}"
+
+
+def _describe_network(location: tuple[int | str, ...], error: Mapping[str, Any]) -> str:
+    """Of a key that is a word or a table, both of which pydantic complains about with a made-up
+    location behind the key; whoever wrote a table is not told about the words."""
+    key = ".".join(str(part) for part in location[:3])
+    given: Any = error["input"]
+    allowed = 'expected "off", "full" or { allow = ["HOST", ...] }'
+    match error["type"]:
+        case "literal_error" if isinstance(given, dict):
+            return ""
+        case "literal_error" | "dataclass_type":
+            return f"{key}: found {given!r:.80}, {allowed}"
+        case "unexpected_keyword_argument":
+            return f"{key}.{location[-1]}: unknown key; {allowed}"
+        case "missing":
+            return f"{key}: has no allow; {allowed}"
+        case "too_long":
+            most = error["ctx"]["max_length"]
+            return f"{key}.allow: has {len(given)} hosts, expected at most {most}"
+        case _:
+            return f"{key}.allow: found {given!r:.80}, {allowed}"
 
 
 def _unknown_key(location: tuple[int | str, ...]) -> str:

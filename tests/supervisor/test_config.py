@@ -55,6 +55,24 @@ MISTAKES: list[tuple[str, str]] = [
     ("[environments.python]\ninterpreter = 'python3.12'", "expected an absolute path"),
     ("[environments.python]\nfoo = 1", "environments.python.foo: unknown key"),
     ("[project]\nmode = 'rw'", "project.mode: found 'rw', allowed: 'readonly'"),
+    (
+        "[environments.node]\nnetwork = true",
+        'environments.node.network: found True, expected "off"',
+    ),
+    ("[environments.node]\nnetwork = 'on'", "environments.node.network: found 'on', expected"),
+    ("[environments.node]\nnetwork = {}", "environments.node.network: has no allow; expected"),
+    (
+        "[environments.node]\nnetwork = { allow = [], deny = [] }",
+        "environments.node.network.deny: unknown key; expected",
+    ),
+    (
+        "[environments.node]\nnetwork = { allow = 'a.org' }",
+        "environments.node.network.allow: found 'a.org', expected",
+    ),
+    (
+        f"[environments.node]\nnetwork = {{ allow = {['a.org'] * 257} }}",
+        "environments.node.network.allow: has 257 hosts, expected at most 256",
+    ),
     ("[environments.python.env]\n'A B' = ''", "environments.python.env: 'A B' is not the name"),
     ("[environments.python.env]\nPATH = '/x'", "env: PATH is for the jail to decide"),
     ("[environments.python.env]\nLD_AUDIT = '/x'", "env: LD_AUDIT is for the jail to decide"),
@@ -75,6 +93,13 @@ def test_a_mistake_is_named(text: str, complaint: str) -> None:
     message = str(caught.value)
     assert complaint in message
     assert message.startswith("/etc/config.toml: ")
+
+
+@pytest.mark.parametrize("network", ["3", "'on'", "{}", "{ allow = [1] }", "{ allow = [], x = 1 }"])
+def test_a_key_of_two_kinds_is_complained_about_once(network: str) -> None:
+    with pytest.raises(config.ConfigError) as caught:
+        config.parse(f"[environments.node]\nnetwork = {network}".encode(), "config.toml")
+    assert len(caught.value.problems) == 1
 
 
 def test_all_mistakes_are_named_at_once() -> None:

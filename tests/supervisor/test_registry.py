@@ -29,6 +29,7 @@ from nsm.wire.errors import (
     WrongEnvironmentError,
 )
 from nsmd.catalog import Catalog, Rank, Source
+from nsmd.jail.projectcopy import NoCopyError
 from nsmd.places import MAX_WAITING, WAIT_S
 from nsmd.project import check_project
 from nsmd.provision import Provision
@@ -422,6 +423,17 @@ async def test_a_failed_start_is_told_and_leaves_nothing(autojump_clock: trio.ab
             await it.run()
         it.launcher.fail = None
         assert (await it.run()).created
+
+
+@pytest.mark.parametrize("session", [None, "work"])
+async def test_a_project_that_cannot_be_copied_is_refused_with_the_reason(
+    autojump_clock: trio.abc.Clock, session: str | None
+) -> None:
+    async with bench() as it:
+        it.launcher.fail = NoCopyError("/p", "the kernel is too old")
+        with pytest.raises(BadProjectError, match="kernel is too old") as caught:
+            await it.run(session=session)
+        assert "readonly" in caught.value.hint
 
 
 async def test_sessions_that_fail_to_start_are_not_tried_for_ever(

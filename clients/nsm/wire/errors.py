@@ -8,7 +8,7 @@ The server raises these types; `to_wire` turns one into the map that is sent, an
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 Data = Mapping[str, Any]
 
@@ -30,6 +30,12 @@ class NsmError(Exception):
         self.message = message
         self.hint = hint
         self.data: dict[str, Any] = dict(data or {})
+
+    def __copy__(self) -> Self:
+        # Exception's own copy calls the type with `args`, which not every subclass's takes.
+        duplicate = type(self).__new__(type(self), *self.args)
+        duplicate.__dict__.update(self.__dict__)
+        return duplicate
 
     def __str__(self) -> str:
         if not self.hint:
