@@ -112,7 +112,7 @@ class Bench:
         self.shut_down = False
         self.uid = os.getuid()
         self.attached: list[bytes] = []
-        self.scopes: list[str | None] = []
+        self.scopes: list[tuple[str | None, bool]] = []
         self.ends: list[socket.socket] = []
         self._nursery = nursery
         self.server = self.make_server(ALL_RIGHTS, os.getuid())
@@ -152,10 +152,10 @@ class Bench:
         self.shut_down = True
 
     async def _attach(
-        self, stream: trio.SocketStream, first_bytes: bytes, *, scope: str | None
+        self, stream: trio.SocketStream, first_bytes: bytes, *, scope: str | None, confined: bool
     ) -> None:
         self.attached.append(first_bytes)
-        self.scopes.append(scope)
+        self.scopes.append((scope, confined))
 
 
 @asynccontextmanager

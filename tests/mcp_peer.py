@@ -16,13 +16,26 @@ from nsmd.mcp.load import EndpointLoader
 
 
 @asynccontextmanager
-async def attachment(runner: FakeRunner) -> AsyncGenerator[Peer, None]:
-    """A connection that `serve_attachment` serves; nothing has been sent yet."""
+async def attachment(
+    runner: FakeRunner, *, confined_to: str | None = None
+) -> AsyncGenerator[Peer, None]:
+    """A connection that `serve_attachment` serves; nothing has been sent yet.
+
+    Args:
+        confined_to: the scope of a client that may only run code.
+    """
     ours, theirs = trio.testing.memory_stream_pair()
     async with trio.open_nursery() as nursery:
 
         async def serve_it() -> None:
-            await serve_attachment(theirs, b"", runner, endpoint=EndpointLoader(serve))
+            await serve_attachment(
+                theirs,
+                b"",
+                runner,
+                endpoint=EndpointLoader(serve),
+                scope=confined_to,
+                confined=confined_to is not None,
+            )
 
         nursery.start_soon(serve_it)
         try:

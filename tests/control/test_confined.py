@@ -147,7 +147,7 @@ async def test_an_attachment_is_kept_to_the_scope(autojump_clock: trio.abc.Clock
             end.send(first)
             await trio.testing.wait_all_tasks_blocked()
         assert it.attached == [first, first]
-        assert it.scopes == ["box", None]
+        assert it.scopes == [("box", True), (None, False)]
         read_only = it.raw(it.make_server(frozenset({"read"}), os.getuid()))
         read_only.send(first)
         await trio.testing.wait_all_tasks_blocked()

@@ -124,6 +124,23 @@ async def test_the_first_root_is_the_project(uris: list[str], root: str | None) 
         assert [asked[1] for asked in runner.asked_projects] == [root, root]
 
 
+async def test_who_may_only_run_code_chooses_nothing_of_what_it_sees() -> None:
+    """Neither a directory, nor programs of environments, nor whose sessions."""
+    runner = FakeRunner()
+    variables = {"PROJECT_DIR": "/p", "NIX_SANDBOX_DIR": "/d", "NSM_SCOPE": "theirs"}
+    async with attachment(runner, confined_to="box") as peer:
+        await peer.attach(variables, cwd="/cwd")
+        await peer.initialize(capabilities=ROOTS)
+        call = await peer.start("tools/call", {"name": "run", "arguments": CODE})
+        execution = await runner.next()  # and its roots were not asked for
+        execution.finish("x")
+        assert (await peer.receive())["id"] == call
+        assert runner.asked_projects == [({}, None, None)]
+        assert runner.sources == [None]
+        client = execution.request.client
+        assert (client.scope, client.project, client.sources) == ("box", None, None)
+
+
 async def test_parallel_calls_ask_once() -> None:
     runner = FakeRunner(echo)
     async with attachment(runner) as peer:

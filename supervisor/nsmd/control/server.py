@@ -29,13 +29,14 @@ class ServeAttachment(Protocol):
     """Takes over a connection that begins as an MCP attachment."""
 
     async def __call__(
-        self, stream: trio.SocketStream, first_bytes: bytes, *, scope: str | None
+        self, stream: trio.SocketStream, first_bytes: bytes, *, scope: str | None, confined: bool
     ) -> None:
         """Serve it until it is gone.
 
         Args:
             first_bytes: what was read from it already.
             scope: that it is kept to; None lets it say.
+            confined: it may only run code, in that scope.
         """
         ...
 
@@ -130,7 +131,9 @@ class ControlServer:
             return
         access = self._access
         if sniff(first) == "attachment" and "run" in access.rights:
-            await self._serve_attachment(stream, first, scope=access.scope)
+            await self._serve_attachment(
+                stream, first, scope=access.scope, confined=access.confined
+            )
         else:
             await serve_connection(stream, first, access.rights, self._services, scope=access.scope)
 

@@ -51,6 +51,7 @@ class Attach:
         sources: of environments that are for clients with this entry only.
         inherits: the shim tells further variables if it is asked.
         inherited: those.
+        confined: it may not choose what code sees, by its roots either.
     """
 
     variables: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -63,6 +64,22 @@ class Attach:
     sources: Sources | None = None
     inherits: bool = False
     inherited: Variables = field(default=(), repr=False)
+    confined: bool = False
+
+    def kept_to(self, scope: str) -> Attach:
+        """The same for a client that may only run code, in that scope.
+
+        Of its entry there are left the limits that it sets itself: directories that it names would
+        be mounted, and programs of environments started, with the rights of the supervisor's user.
+        """
+        return Attach(
+            pid=self.pid,
+            program_version=self.program_version,
+            scope=scope,
+            idle_timeout_s=self.idle_timeout_s,
+            max_lifetime_s=self.max_lifetime_s,
+            confined=True,
+        )
 
 
 def parse_attach(line: bytes) -> Attach:

@@ -37,6 +37,7 @@ async def serve_attachment(
     endpoint: EndpointLoader,
     max_result_chars: int = MAX_RESULT_CHARS,
     scope: str | None = None,
+    confined: bool = False,
 ) -> None:
     """Serve one MCP client behind a shim until either is gone.
 
@@ -50,6 +51,7 @@ async def serve_attachment(
         endpoint: has the `mcp` package, now or soon.
         max_result_chars: `[mcp] max_result_chars`.
         scope: of the client's sessions, whatever it says itself; None lets it say.
+        confined: the client may only run code, and has a scope.
 
     Cancellation: the client's calls are abandoned; it sees end-of-file.
     """
@@ -59,7 +61,7 @@ async def serve_attachment(
             line, rest = await _first_line(stream, first_bytes)
             attach = parse_attach(line)
             if scope is not None:
-                attach = replace(attach, scope=scope)
+                attach = attach.kept_to(scope) if confined else replace(attach, scope=scope)
             await stack.enter_async_context(
                 runner.attached(variables=attach.variables, cwd=attach.cwd, sources=attach.sources)
             )

@@ -315,7 +315,8 @@ class Endpoint:
             BadProjectError: one that was asked for explicitly cannot be mounted.
         """
         variables = self._attach.variables
-        root = None if variables.get("PROJECT_DIR") else await self._roots.first(ctx)
+        told = bool(variables.get("PROJECT_DIR")) or self._attach.confined
+        root = None if told else await self._roots.first(ctx)
         if self._mount is not None and self._mount[0] == root:
             return self._mount[1], ""
         project, reason = self._runner.resolve_project(
