@@ -74,5 +74,11 @@ def test_before_there_is_a_jail() -> None:
 
 
 def test_what_another_version_sends_does_not_break_it() -> None:
-    odd = {"limits": 3, "mounts": "none", "variables": None, "rights": [], "network": None}
+    odd: dict[str, Any] = {
+        "limits": 3,
+        "mounts": "none",
+        "variables": None,
+        "rights": [],
+        "network": None,
+    }
     assert line(shown(samples.inspection(**odd)), "descriptors") == "- of each process"
