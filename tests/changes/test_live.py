@@ -77,6 +77,11 @@ def test_from_the_session_to_the_host_and_back(running: Supervisor, project: Pat
         # Nobody is there to ask.
         assert "--yes" in nsm(running, "apply", "work", code=2).stderr
         assert (project / "text").read_text() == "one\ntwo\n"
+        for verb in ("diff", "apply", "discard"):
+            words = ["--yes"] if verb != "diff" else []
+            assert (
+                "nothing has changed at txet" in nsm(running, verb, "work", "txet", *words).stderr
+            )
         applied = nsm(running, "apply", "work", "text", "gone", "--yes").stdout
         assert f"applied 2 of 2 changes to {project}" in applied
         assert (project / "text").read_text() == "one\n2\n"

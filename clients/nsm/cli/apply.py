@@ -9,11 +9,13 @@ from nsm.cli import terminal
 from nsm.cli.changed import (
     add_operands,
     confirmed,
+    counted,
     may_ask,
     project_paths,
     show_patch,
     summary,
     tell_refused,
+    tell_unchanged,
     without_repositories,
 )
 from nsm.cli.options import EXIT_FAILED, EXIT_OK, Parser
@@ -67,13 +69,16 @@ def main(arguments: list[str]) -> int:
     with Client(autostart=False) as client:
         changes = Changes(client)
         rows, end = changes.rows(options.session, paths)
+        tell_unchanged(rows, paths)
         rows, repositories = without_repositories(rows, paths)
         wanted, left = chosen(rows, named=paths, force=options.force)
         if not options.json:
             terminal.out(summary(wanted))
             for repository, count in repositories.items():
                 name = quoted(repository)
-                terminal.note(f"{count} changes in {name} are left alone: name it to apply them")
+                terminal.note(
+                    f"{counted(count)} in {name} left alone: name it to apply what is in it"
+                )
             if left:
                 terminal.note(f"left out:\n{summary(left)}")
         if not wanted:
@@ -92,7 +97,7 @@ def main(arguments: list[str]) -> int:
     if options.json:
         terminal.out_json(_plain(report.done, report.refused, left))
     else:
-        terminal.out(f"applied {report.done} of {len(wanted)} changes to {end.project}")
+        terminal.out(f"applied {report.done} of {counted(len(wanted))} to {end.project}")
         tell_refused(report)
     return EXIT_FAILED if report.refused or left else EXIT_OK
 
@@ -121,7 +126,7 @@ def _ask(
 ) -> list[ChangeRow] | None:
     """The changes that a person has agreed to, as they were shown; None for none."""
     shown = list(wanted)
-    question = f"Apply {len(shown)} changes to {project}? [y]es, [d]iff, [N]o"
+    question = f"Apply {counted(len(shown))} to {project}? [y]es, [d]iff, [N]o"
     while True:
         match confirmed(question):
             case "y" | "yes":

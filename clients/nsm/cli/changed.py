@@ -25,6 +25,7 @@ def add_operands(parser: Parser) -> None:
     parser.add_argument(
         "paths",
         nargs="*",
+        default=[],  # else argparse calls it required
         metavar="PATH",
         help="only this file, or what is in this directory; relative to the project",
     )
@@ -41,6 +42,22 @@ def project_paths(verb: Parser, given: Sequence[str]) -> list[str]:
             return []
         paths.append(normal)
     return paths
+
+
+def tell_unchanged(rows: Sequence[ChangeRow], named: Sequence[str]) -> None:
+    """Say which of the paths that were given mean no change: they may be mistakes.
+
+    Args:
+        rows: all changes below these paths.
+    """
+    for path in named:
+        if not any(f"{row.path}/".startswith(f"{path}/") for row in rows):
+            terminal.note(f"nothing has changed at {quoted(path)} (paths begin at the project)")
+
+
+def counted(number: int) -> str:
+    """So many changes, in words."""
+    return f"{number} change{'' if number == 1 else 's'}"
 
 
 def repository_of(path: str) -> str | None:
@@ -96,9 +113,9 @@ def show_patch(changes: Changes, target: str, row: ChangeRow) -> ChangeRow | Non
     contents = changes.contents(target, row.path)
     patch = patch_of(row, contents)
     if sys.stdout.isatty():
-        from nsm.cli.harmless import harmless  # noqa: PLC0415  # not for a pipe
+        from nsm.cli.harmless import uncovered  # noqa: PLC0415  # not for a pipe
 
-        sys.stdout.write(harmless(patch.decode(errors="replace")))
+        sys.stdout.write(uncovered(patch.decode(errors="replace")))
     else:
         sys.stdout.flush()
         sys.stdout.buffer.write(patch)

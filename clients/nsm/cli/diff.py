@@ -6,9 +6,11 @@ from nsm.changes import Changes
 from nsm.cli import terminal
 from nsm.cli.changed import (
     add_operands,
+    counted,
     project_paths,
     show_patch,
     stat_line,
+    tell_unchanged,
     without_repositories,
 )
 from nsm.cli.options import EXIT_OK, Parser
@@ -45,6 +47,7 @@ def main(arguments: list[str]) -> int:
     with Client(autostart=False) as client:
         changes = Changes(client)
         rows, end = changes.rows(options.session, paths)
+        tell_unchanged(rows, paths)
         rows, left = (rows, {}) if options.json else without_repositories(rows, paths)
         if options.json:
             terminal.out_json([row.to_plain() for row in rows])
@@ -57,7 +60,7 @@ def main(arguments: list[str]) -> int:
             lines += [_left(*each) for each in left.items()]
             room = f"{end.used_bytes / 2**20:.1f} of {end.size_bytes / 2**20:.0f} MiB"
             terminal.out("\n".join(lines))
-            terminal.out(f"{len(rows)} changes, {added} + {removed} -; the copy takes {room}")
+            terminal.out(f"{counted(len(rows))}, {added} + {removed} -; the copy takes {room}")
         else:
             for row in rows:
                 show_patch(changes, options.session, row)
@@ -66,5 +69,4 @@ def main(arguments: list[str]) -> int:
 
 
 def _left(repository: str, changes: int) -> str:
-    what = f"{changes} change{'s' if changes > 1 else ''}"
-    return f"{quoted(repository)}: {what} in a git repository; name it to see them"
+    return f"{quoted(repository)}: {counted(changes)} in a git repository; name it to see them"

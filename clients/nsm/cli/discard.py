@@ -7,10 +7,12 @@ from nsm.cli import terminal
 from nsm.cli.changed import (
     add_operands,
     confirmed,
+    counted,
     may_ask,
     project_paths,
     summary,
     tell_refused,
+    tell_unchanged,
 )
 from nsm.cli.options import EXIT_FAILED, EXIT_OK, Parser
 from nsm.client import Client
@@ -45,13 +47,14 @@ def main(arguments: list[str]) -> int:
         verb.error("there is nobody to ask: look at `nsm diff`, and give --yes")
     with Client(autostart=False) as client:
         changes = Changes(client)
+        rows, _ = changes.rows(options.session, paths) if paths or not options.yes else ([], None)
+        tell_unchanged(rows, paths)
         if not options.yes:
-            rows, _ = changes.rows(options.session, paths)
             if not rows:
                 terminal.note("there is nothing to discard")
                 return EXIT_OK
             terminal.out(summary(rows))
-            answer = confirmed(f"Discard these {len(rows)} changes in the session? [y]es, [N]o")
+            answer = confirmed(f"Discard {counted(len(rows))} in the session? [y]es, [N]o")
             if answer not in ("y", "yes"):
                 terminal.note("nothing was discarded")
                 return EXIT_FAILED
@@ -60,6 +63,6 @@ def main(arguments: list[str]) -> int:
         refused = [each._asdict() for each in report.refused]
         terminal.out_json({"discarded": report.done, "refused": refused})
     else:
-        terminal.out(f"discarded {report.done} changes")
+        terminal.out(f"discarded {counted(report.done)}")
         tell_refused(report)
     return EXIT_FAILED if report.refused else EXIT_OK

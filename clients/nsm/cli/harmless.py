@@ -19,14 +19,18 @@ _BEGUN_COLOUR = re.compile(r"\x1b(\[[0-9;:]{0,32})?\Z")
 
 _NO_COLOUR = "\x1b[0m"
 
-_ACTED_ON = re.compile(
-    r"\x1b\[[0-9;:]{0,32}m"  # kept, below
-    r"|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f"  # C0 without tab, line feed and return; DEL; C1
+_CONTROLS = (
+    r"\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f"  # C0 without tab, line feed and return; DEL; C1
     r"\xad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
-    r"\ud800-\udfff\U000e0000-\U000e007f]"
+    r"\ud800-\udfff\U000e0000-\U000e007f"
 )
 """Control characters, and those that show nothing or turn the direction. Joiners (U+200C, U+200D)
 stay: scripts and emoji need them."""
+
+_ACTED_ON = re.compile(rf"\x1b\[[0-9;:]{{0,32}}m|[{_CONTROLS}]")
+"""The first of these, colours, are kept."""
+
+_COVERING = re.compile(rf"[\r{_CONTROLS}]")
 
 
 class Harmless:
@@ -65,6 +69,12 @@ def harmless(text: str) -> str:
     """A whole text as it may be shown."""
     stream = Harmless()
     return stream.take(text) + stream.end()
+
+
+def uncovered(text: str) -> str:
+    """A whole text that a person is to judge: nothing in it covers other parts of it. Colours and
+    carriage returns are made visible, too, since one of the colours is to show nothing."""
+    return _COVERING.sub(lambda found: _visible(found.group()), text)
 
 
 def colourless(text: str) -> str:

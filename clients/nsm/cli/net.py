@@ -36,7 +36,7 @@ def parser() -> Parser:
     parser = Parser("net", "Show or change what a session may reach.", _EPILOG)
     parser.add_argument("session", metavar="SESSION", help="an id, a name, or SCOPE/NAME")
     parser.add_argument("action", nargs="?", choices=ACTIONS, default="list", metavar="ACTION")
-    parser.add_argument("hosts", nargs="*", metavar="HOST")
+    parser.add_argument("hosts", nargs="*", default=[], metavar="HOST")
     parser.add_json("one object")
     return parser
 
@@ -44,7 +44,7 @@ def parser() -> Parser:
 def main(arguments: list[str]) -> int:
     """Show, or change and show."""
     verb = parser()
-    options = verb.parse_args(arguments)
+    options = verb.parse_intermixed_args(arguments)  # the action may follow --json
     if bool(options.hosts) != (options.action in ("allow", "deny")):
         verb.error(
             f"{options.action} takes no hosts"
