@@ -24,6 +24,7 @@ DIRECTORY = State(type="directory", mode=0o755, size=0, token="")
         ".GIT/config",
         "vendor/lib/.git/hooks/post-checkout",
         ".git",  # a file that says where the repository is
+        *("HEAD", "a.git/HEAD", "sub/head"),  # a repository under another name
     ],
 )
 def test_what_git_obeys_is_named(path: str) -> None:
@@ -36,7 +37,9 @@ def test_what_git_obeys_is_named(path: str) -> None:
         *(".envrc", "sub/.envrc", ".npmrc", ".mcp.json", ".pre-commit-config.yaml"),
         *(".vscode/tasks.json", "x/.vscode/settings.json", ".idea/workspace.xml"),
         *(".claude/settings.json", ".cursor/mcp.json", ".husky/pre-push"),
-        *(".github/workflows/ci.yml", ".cargo/config.toml", ".Envrc"),
+        *(".github/workflows/ci.yml", ".cargo/config.toml", ".Envrc", ".gitlab-ci.yml"),
+        *(".circleci/config.yml", ".nvim.lua", "mise.toml", ".mise.toml", ".mise/config.toml"),
+        *("lefthook.yml", ".lefthook/pre-push/x", "AGENTS.md", "sub/CLAUDE.md", ".cursorrules"),
     ],
 )
 def test_what_tools_obey_is_named(path: str) -> None:
@@ -49,6 +52,7 @@ def test_what_tools_obey_is_named(path: str) -> None:
         *(".git/objects/ab/cdef", ".git/refs/heads/main", ".git/index", ".git/HEAD"),
         *(".git/logs/HEAD", ".git/COMMIT_EDITMSG", ".git/packed-refs"),
         *("src/main.py", "hooks/pre-commit", "config", ".gitignore", "a.git/config"),
+        *("src/HEAD.md", "forehead", "MANAGENTS.md", "promise.toml"),
         *("envrc", ".github/CODEOWNERS", "vscode/tasks.json", "x.vscode/tasks.json"),
     ],
 )
@@ -72,6 +76,9 @@ def test_nothing_is_said_of_directories_and_deletions() -> None:
         ("link", "..", True),
         ("link", "..file", False),
         ("a/link", "sibling", False),
+        ("link", "here/../secret", True),  # `here` may be a link to `.`
+        ("a/link", "../b/./c", False),
+        ("a/link", "./../b", False),
     ],
 )
 def test_links_that_lead_out_of_the_project_are_named(

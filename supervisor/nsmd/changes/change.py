@@ -110,14 +110,22 @@ _RUN_BY_GIT = re.compile(
 whatever name, say what git executes (CVE-2026-25725 is of their kind). The name `.git` on file
 systems that ignore case, too."""
 
+_HEAD = re.compile(r"(?!(.*/)?\.git/)(.*/)?HEAD", re.IGNORECASE | re.DOTALL)
+"""What makes a directory of any name a repository, whose configuration git obeys for whoever is in
+there (gitrepository-layout(5); safe.bareRepository is not set by default)."""
+
 _RUN_BY_OTHERS = re.compile(
     r"(.*/)?(\.(envrc|npmrc|yarnrc(\.yml)?|pnpmfile\.cjs|mcp\.json|pre-commit-config\.yaml|"
-    r"gitmodules|gitattributes|bazelrc|gdbinit|lldbinit|exrc|nvimrc|vimrc|dir-locals\.el)|"
-    r"\.(vscode|idea|zed|fleet|claude|cursor|codex|gemini|husky|githooks|devcontainer|direnv|"
-    r"cargo|yarn|github/workflows)(/.*)?)",
+    r"gitmodules|gitattributes|bazelrc|gdbinit|lldbinit|exrc|nvimrc|vimrc|lvimrc|nvim\.lua|"
+    r"dir-locals(-2)?\.el|gitlab-ci\.yml|mise\.toml|cursorrules|windsurfrules)|"
+    r"mise\.toml|\.?lefthook(-local)?\.(ya?ml|toml|json)|(CLAUDE(\.local)?|AGENTS|GEMINI)\.md|"
+    r"\.(vscode|idea|zed|fleet|claude|cursor|windsurf|kiro|codex|gemini|husky|githooks|lefthook|"
+    r"devcontainer|direnv|mise|cargo|yarn|circleci|github/workflows|"
+    r"github/copilot-instructions\.md)(/.*)?)",
     re.IGNORECASE | re.DOTALL,
 )
-"""What editors, agents and package managers execute or obey without being told to."""
+"""What editors, agents, package managers and servers that build execute or obey without being told
+to."""
 
 
 def risk_of(path: str, after: State | None, target: str = "") -> str:
@@ -129,14 +137,26 @@ def risk_of(path: str, after: State | None, target: str = "") -> str:
     """
     if after is None:
         return ""
-    if after.type == "symlink":
-        inside = posixpath.normpath(posixpath.join(posixpath.dirname(path), target))
-        if target.startswith("/") or inside == ".." or inside.startswith("../"):
-            return "a link that leads out of the project"
+    if after.type == "symlink" and _leads_out(path, target):
+        return "a link that leads out of the project"
     if after.type == "directory":
         return ""
-    if _RUN_BY_GIT.fullmatch(path) or _RUN_BY_GIT.match(path):
+    if _RUN_BY_GIT.match(path) or _HEAD.fullmatch(path):
         return "git may execute what it says"
     if _RUN_BY_OTHERS.fullmatch(path):
         return "editors and tools act on it without being told to"
     return ""
+
+
+def _leads_out(path: str, target: str) -> bool:
+    """Whether a link may lead out of the project; what other links there are does not matter."""
+    inside = posixpath.normpath(posixpath.join(posixpath.dirname(path), target))
+    if target.startswith("/") or inside == ".." or inside.startswith("../"):
+        return True
+    # The directory above `a/..` is that of wherever `a` leads, if that is a link as well.
+    named = False
+    for component in target.split("/"):
+        if component == ".." and named:
+            return True
+        named = named or component not in ("", ".", "..")
+    return False
