@@ -207,6 +207,7 @@ def inspection(**changes: Any) -> dict[str, Any]:
             "memory_bytes": 40 << 20,
             "peak_bytes": 70 << 20,
             "process_limit": 256,
+            "cpu_weight": None,
         },
         "kernel": {
             "uid": 65530,

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from cgroups.faketree import FakeTree
+
 if TYPE_CHECKING:
     from collections.abc import Generator
 
@@ -17,3 +19,8 @@ def short_dir() -> Generator[Path]:
     """A private directory with a short path: pytest's are too long for a socket's."""
     with tempfile.TemporaryDirectory(prefix="nsm-") as path:
         yield Path(path)
+
+
+@pytest.fixture
+def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeTree:
+    return FakeTree(tmp_path, monkeypatch)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from cgroups.faketree import FakeTree
 from fakes import PYTHON, FakeJail, spec
 from nsmd.cgroups import SessionKeeper, files
 from nsmd.cgroups.confinement import Confinement
@@ -20,87 +20,6 @@ from nsmd.values import Outcome, SessionLimits
 
 LIMITS = SessionLimits(processes=100)
 ALL_MB = PYTHON.memory_mb + AGENT_MB + 512 + 256 + 64
-
-BY_CONTROLLER = {
-    "memory": {
-        "memory.max": "max\n",
-        "memory.swap.max": "max\n",
-        "memory.oom.group": "0\n",
-        "memory.events": "low 0\nhigh 0\nmax 0\noom 0\noom_kill 0\n",
-        "memory.peak": "1048576\n",
-        "memory.current": "4096\n",
-        "memory.stat": "anon 1\nfile 1024\n",
-    },
-    "pids": {"pids.max": "max\n", "pids.events": "max 0\n"},
-    "cpu": {"cpu.weight": "100\n"},
-}
-
-
-class FakeTree:
-    """A directory whose subdirectories get the files that the kernel would put there.
-
-    Attributes:
-        refused: files that do not take what is written, and what the kernel says.
-    """
-
-    def __init__(self, top: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.top = top
-        self.refused: dict[str, OSError | str] = {}
-        self.without: set[str] = set()
-        self._write = files.write
-        (top / "cgroup.controllers").write_text("cpuset cpu io memory pids\n")
-        (top / "cgroup.subtree_control").write_text("")
-        (top / "cgroup.procs").write_text(f"{os.getpid()}\n")
-        monkeypatch.setattr(files, "make", self.make)
-        monkeypatch.setattr(files, "remove", self.remove)
-        monkeypatch.setattr(files, "write", self.write)
-
-    def _fill(self, directory: Path, controllers: str) -> None:
-        (directory / "cgroup.controllers").write_text(controllers + "\n")
-        (directory / "cgroup.subtree_control").write_text("")
-        (directory / "cgroup.procs").write_text("")
-        for controller in set(controllers.split()) & BY_CONTROLLER.keys():
-            for name, text in BY_CONTROLLER[controller].items():
-                if name not in self.without:
-                    (directory / name).write_text(text)
-
-    def make(self, directory: str) -> None:
-        parent = Path(directory).parent
-        Path(directory).mkdir()
-        self._fill(Path(directory), (parent / "cgroup.subtree_control").read_text())
-
-    def remove(self, directory: str) -> None:
-        below = any(each.is_dir() for each in Path(directory).iterdir())
-        if below or (Path(directory) / "cgroup.procs").read_text().strip():
-            raise OSError(16, os.strerror(16))
-        shutil.rmtree(directory)
-
-    def write(self, directory: str, name: str, text: str) -> None:
-        path = Path(directory) / name
-        match self.refused.get(name):
-            case OSError() as error:
-                raise error
-            case str(instead):
-                text = instead
-            case _:
-                pass
-        if name == "cgroup.subtree_control":
-            known = set(path.read_text().split())
-            known = known | {text[1:]} if text[0] == "+" else known - {text[1:]}
-            text = " ".join(sorted(known))
-        elif name == "cgroup.procs":
-            for each in self.top.rglob("cgroup.procs"):
-                each.write_text("".join(f"{p}\n" for p in each.read_text().split() if p != text))
-            text = path.read_text() + text + "\n"
-        if not path.exists():
-            raise FileNotFoundError(2, os.strerror(2))
-        path.write_text("")
-        self._write(directory, name, text)
-
-
-@pytest.fixture
-def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeTree:
-    return FakeTree(tmp_path, monkeypatch)
 
 
 def group_in(fake: FakeTree, name: str = "s1") -> Group:

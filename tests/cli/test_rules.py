@@ -82,3 +82,13 @@ def test_what_another_version_sends_does_not_break_it() -> None:
         "network": None,
     }
     assert line(shown(samples.inspection(**odd)), "descriptors") == "- of each process"
+
+
+def test_less_of_the_processor_than_configured_is_said() -> None:
+    wire = samples.inspection()
+    limits = {**wire["policy"]["limits"], "cpu_weight": 100, "cpu_by": "cgroup"}
+    wire = samples.inspection(limits=limits)
+    wire["confinement"]["cpu_weight"] = 100
+    assert line(shown(wire), "processor") == "weight 100, kept by its control group"
+    wire["confinement"]["cpu_weight"] = 5
+    assert line(shown(wire), "processor").endswith("; 5 while it works for long")

@@ -89,6 +89,8 @@ def _limits(
     weight = limits.get("cpu_weight")
     processes_by = _by(limits, "processes_by", _OF_USERS)
     has = "" if memory_bytes is None else f"; has {render.memory(memory_bytes)}"
+    now = confinement.get("cpu_weight")
+    lowered = f"; {now} while it works for long" if weight and now and now != weight else ""
     peak = confinement.get("peak_bytes")
     if isinstance(peak, int) and peak:
         has += f", had {render.memory(peak)}"
@@ -101,7 +103,9 @@ def _limits(
         ("descriptors", f"{limits.get('descriptors', '-')} of each process"),
         (
             "processor",
-            f"weight {weight}, kept {_by(limits, 'cpu_by')}" if weight else "no share of its own",
+            f"weight {weight}, kept {_by(limits, 'cpu_by')}{lowered}"
+            if weight
+            else "no share of its own",
         ),
         ("time", f"{limits.get('timeout_s', '-')} s for an execution"),
         ("output", f"{limits.get('output_bytes', '-')} bytes of a stream in a result"),

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from nsmd.cgroups import appetite
 from nsmd.cgroups.group import Counted, Group
+from nsmd.cgroups.share import AT_REST, Share
 from nsmd.jail.interface import Jail
 from nsmd.jail.processtree import open_descendant
 from nsmd.values import Enforcement, LimitEvent, Outcome
@@ -26,9 +27,6 @@ believed."""
 
 KILLED = 137
 """Exit code of an interpreter that was killed by SIGKILL."""
-
-AT_REST = 2
-"""Processes of a session that runs nothing: the agent, and one interpreter."""
 
 Watch = Callable[["Confinement"], None]
 
@@ -69,6 +67,7 @@ class Confinement:
         "_jail",
         "_peak_bytes",
         "_processes",
+        "_share",
         "_watch",
         "enforcement",
         "group",
@@ -95,6 +94,7 @@ class Confinement:
         self._jail = jail
         self._closed = False
         self._processes = processes
+        self._share = None if group is None else Share(group)
         self._watch = watch
         self._counted = Counted()
         self._events: list[LimitEvent] = []
@@ -108,6 +108,8 @@ class Confinement:
     def begun(self) -> None:
         """An execution begins."""
         self.runs = True
+        if self._share is not None:
+            self._share.begun()
         self._watch(self)
 
     def ended(self, outcome: Outcome | None) -> tuple[LimitEvent, ...]:
@@ -121,6 +123,8 @@ class Confinement:
             outcome: None if the session has ended with it.
         """
         self.runs = False
+        if self._share is not None:
+            self._share.ended()
         if outcome is not None and outcome.exit_code == 0 and not outcome.interpreter_restarted:
             quick = outcome.duration_s < WORTH_READING_S
             if quick and not self.noticed and not self._events:
@@ -201,6 +205,7 @@ class Confinement:
             "memory_bytes": self.memory_bytes(),
             "peak_bytes": self.peak_bytes(),
             "process_limit": self._processes,
+            "cpu_weight": self._share.now() if self._share else None,
         }
 
     # The watchdog's.
@@ -233,7 +238,9 @@ class Confinement:
         """
         if self._closed:
             return False
-        if self.group is None:
+        if self._share is not None:
+            self._share.looked(runs=self.runs, processes=look.processes)
+        else:
             self._peak_bytes = max(look.memory_bytes, self._peak_bytes or 0)
         rest, killed = look.memory_bytes, 0
         for eater in sorted(look.eaters, key=lambda each: each.memory_bytes, reverse=True):

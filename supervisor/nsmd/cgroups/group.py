@@ -54,7 +54,7 @@ class Group:
         self.holds: frozenset[str] = tree.controllers
         lacking: list[str] = []
         for controller, file, text in limits.files:
-            if controller in tree.controllers and (why := self._set(file, text)):
+            if controller in tree.controllers and (why := self.set(file, text)):
                 lacking.append(f"{file}: {why}")
                 self.holds -= {controller}
         self.lacking = "; ".join(lacking)
@@ -62,8 +62,12 @@ class Group:
     def __repr__(self) -> str:
         return f"<Group {self.directory}>"
 
-    def _set(self, file: str, text: str) -> str | None:
-        """Why it does not hold; None if it does."""
+    def set(self, file: str, text: str) -> str | None:
+        """Write a limit, and read it back.
+
+        Returns:
+            Why it does not hold; None if it does.
+        """
         try:
             files.write(self.directory, file, text)
             found = files.read(self.directory, file).strip()
