@@ -10,7 +10,14 @@ from dataclasses import dataclass
 from nsm.wire.errors import BadRequestError, CodeTooLargeError, WrongEnvironmentError
 from nsmd.descriptors import Shares
 from nsmd.settings import Settings
-from nsmd.values import MAX_CODE_BYTES, Environment, NetworkRule, SessionLimits
+from nsmd.values import (
+    MAX_CODE_BYTES,
+    Environment,
+    NetworkRule,
+    ProjectMount,
+    RunRequest,
+    SessionLimits,
+)
 
 Variables = tuple[tuple[str, str], ...]
 
@@ -98,23 +105,30 @@ def session_room(settings: Settings, shares: Shares | None = None) -> SessionRoo
     )
 
 
-def check_network(wanted: NetworkRule | None, rule: NetworkRule) -> None:
+def check_same(request: RunRequest, rule: NetworkRule, project: ProjectMount | None) -> None:
     """
     Args:
-        wanted: what a call asks for; None for nothing in particular.
-        rule: what holds in the session that it means.
+        request: which may ask for a network and a project mode.
+        rule, project: what holds in the live session that it means.
 
     Raises:
         BadRequestError: these are not the same.
     """
-    if wanted is None or (wanted.mode, set(wanted.allow)) == (rule.mode, set(rule.allow)):
-        return
-    known = f": {', '.join(rule.allow) or 'nothing'}" if rule.mode == "allow" else ""
-    raise BadRequestError(
-        f"The session is there already, and its network is {rule.mode}{known}; the code was not "
-        "run.",
-        hint="Change it with `nsm net SESSION`, or use another session name.",
-    )
+    wanted, mode = request.client.network, request.project_mode
+    if wanted is not None and (wanted.mode, set(wanted.allow)) != (rule.mode, set(rule.allow)):
+        known: str = rule.mode
+        if rule.mode == "allow":
+            known = f"limited to {', '.join(rule.allow) or 'an empty list of hosts'}"
+        raise BadRequestError(
+            f"The session is there already, and its network is {known}; the code was not run.",
+            hint="Change it with `nsm net SESSION`, or use another session name.",
+        )
+    if mode is not None and (project is None or project.mode != mode):
+        known = "it has no project" if project is None else f"its project's mode is {project.mode}"
+        raise BadRequestError(
+            f"The session is there already, and {known}; the code was not run.",
+            hint="Use another session name, or end this one with `nsm kill`.",
+        )
 
 
 def check_code(code: str) -> None:

@@ -35,7 +35,7 @@ from nsmd.jail import Launcher
 from nsmd.limits import (
     check_code,
     check_keeps_state,
-    check_network,
+    check_same,
     session_limits,
     session_room,
     time_limit,
@@ -253,7 +253,7 @@ class Registry:
         # What a live session runs in counts, whatever has become of that environment since.
         live = self._meant(request)
         if live is not None:
-            check_network(request.client.network, live.network.rule)
+            check_same(request, live.network.rule, live.spec.project)
             environment = live.spec.environment
         else:
             environment = self.provision.find(request.client, request.env)

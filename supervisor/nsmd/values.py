@@ -384,6 +384,7 @@ class RunRequest:
             made.
         reply_bytes: what the caller has room for, for each stream; of a longer one it gets head
             and tail, and a file in the session has the whole. None for the agent's own bound.
+        project_mode: that the session has to have; None where nobody asked for one.
     """
 
     client: Client
@@ -393,6 +394,7 @@ class RunRequest:
     timeout_s: float | None = None
     execution_id: str | None = None
     reply_bytes: int | None = None
+    project_mode: ProjectMode | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -58,6 +58,10 @@ def test_from_the_session_to_the_host_and_back(running: Supervisor, project: Pat
             if "lets this supervisor mount nothing" in error.message:
                 pytest.skip("not here: the kernel lets root mount nothing")
             raise
+        with pytest.raises(
+            BadRequestError, match="its project's mode is overlay; the code was not"
+        ):
+            client.run("1", env="bash", session="work", project=project, project_mode="readonly")
         patch = nsm(running, "diff", "work").stdout
         assert '+++ "b/new/odd\\nname"\n@@ -0,0 +1 @@\n+n\n' in patch
         assert "\n one\n-two\n+2\n" in patch

@@ -178,6 +178,7 @@ def test_an_endless_file_is_too_large(
         (["-e", "python", "--json", "--images", ".", "x"], "--json prints images with all else"),
         (["-e", "python", "-t", "soon", "x"], "'soon' is not a number of seconds"),
         (["-e", "python", "--project", "x", "--no-project", "y"], "not allowed with"),
+        (["-e", "python", "--no-project", "--project-mode", "overlay", "y"], "mounts none"),
         (["-e", "python"], "no code: give it as an argument, with -f FILE, or on standard input"),
     ],
 )
@@ -392,6 +393,34 @@ def test_a_refused_current_directory_is_left_out_and_a_chosen_one_is_an_error(
     said = Said(capsys, "-e", "python", "--project", ".", "x")
     assert (said.code, said.out) == (125, "")
     assert said.err == "nsm: It holds secrets.\nTake another.\n"
+
+
+def test_who_asks_for_a_project_mode_gets_it_or_an_error(
+    capsys: pytest.CaptureFixture[bytes],
+    supervisor: FakeSupervisor,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def run(exchange: Exchange) -> dict[str, Any]:
+        assert exchange.args["project"]["mode"] == "overlay"
+        raise BadProjectError("It cannot be copied.", hint="Take another.")
+
+    supervisor.handlers["run"] = run
+    said = Said(capsys, "-e", "python", "--project-mode", "overlay", "x")
+    assert (said.code, said.err) == (125, "nsm: It cannot be copied.\nTake another.\n")
+    monkeypatch.chdir(tmp_path)  # HOME
+    said = Said(capsys, "-e", "python", "--project-mode", "overlay", "x")
+    assert (said.code, len(supervisor.requests)) == (125, 1)
+    assert "name it with --project DIR" in said.err
+
+
+@pytest.mark.parametrize("network", ["on", "allow", "none", ""])
+def test_a_network_that_looks_like_a_mode_and_is_none(
+    capsys: pytest.CaptureFixture[bytes], supervisor: FakeSupervisor, network: str
+) -> None:
+    said = Said(capsys, "-e", "python", "--network", network, "x")
+    assert (said.code, supervisor.requests) == (125, [])
+    assert f"The network {network!r} is neither 'off' nor 'full'" in said.err
 
 
 def test_the_current_directory_as_project(tmp_path: Path) -> None:

@@ -40,6 +40,7 @@ from nsmd.values import (
     Artifact,
     Client,
     Environment,
+    NetworkRule,
     RunRequest,
     RunResult,
     Sources,
@@ -434,6 +435,26 @@ async def test_a_project_that_cannot_be_copied_is_refused_with_the_reason(
         with pytest.raises(BadProjectError, match="kernel is too old") as caught:
             await it.run(session=session)
         assert "readonly" in caught.value.hint
+
+
+async def test_a_live_session_is_what_a_call_asks_for_or_runs_nothing(
+    autojump_clock: trio.abc.Clock,
+) -> None:
+    async with bench() as it:
+        await it.run()
+        plain = RunRequest(client=ALICE, env="python", code="x", session="a")
+        listed = NetworkRule(mode="allow", allow=("x.org",))
+        for request, why in (
+            (dataclasses.replace(plain, project_mode="overlay"), "it has no project"),
+            (
+                dataclasses.replace(plain, client=dataclasses.replace(ALICE, network=listed)),
+                "its network is off",
+            ),
+        ):
+            with pytest.raises(BadRequestError, match=f"{why}; the code was not run"):
+                it.registry.submit(request)
+        same = dataclasses.replace(ALICE, network=NetworkRule())
+        await it.registry.submit(dataclasses.replace(plain, client=same)).wait()
 
 
 async def test_sessions_that_fail_to_start_are_not_tried_for_ever(

@@ -35,8 +35,9 @@ expression in Python) follow on standard output as text; what nsm has to say goe
 error. Displayed images are written to new files, whose names it says: in DIR, else in a fresh
 private directory below TMPDIR.
 
-The current directory is mounted at /project, to be read only, unless it is your home directory, one
-above it, or one that nsm refuses.
+The current directory is mounted at /project, to be read only or as --project-mode says, unless it
+is your home directory, one above it, or one that nsm refuses. A session that is there already keeps
+its project and network: asked for others by these two options, it does not run the code.
 
 exit codes:
   the code's own, else 124 timed out, 125 nsm could not run it, 130 interrupted, 2 wrong usage
@@ -96,6 +97,8 @@ def main(arguments: list[str]) -> int:
     options = verb.parse_args(arguments)
     if options.file is not None and options.code is not None:
         verb.error("give the code or a file, not both")
+    if options.project_mode is not None and options.no_project:
+        verb.error("--project-mode is about a project, and --no-project mounts none")
     if options.images is not None and options.json:
         verb.error("--json prints images with all else, so --images has nothing to write")
     # There is no `sys.stdin` where whoever started us has closed it.
@@ -130,11 +133,17 @@ def _run(options: argparse.Namespace) -> int:
     project, chosen = options.project, options.project is not None
     if not chosen and not options.no_project:
         project = _current_project()
+        if project is None and options.project_mode is not None:
+            raise BadProjectError(
+                "The current directory is no project that code could be shown, so there is none "
+                f"of the mode {options.project_mode}.",
+                hint="Go to one, or name it with --project DIR.",
+            )
     with Client() as client:
         try:
             return _Execution(client, options, project).run(code)
         except BadProjectError as error:
-            if chosen or project is None:
+            if chosen or project is None or options.project_mode is not None:
                 raise
             # Refused before anything ran. Nobody asked for this directory: go on without it.
             terminal.note(f"no project is mounted: {render.error(error.message, '')}")

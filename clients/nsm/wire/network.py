@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, NamedTuple, Self
 
+from nsm.wire.errors import BadRequestError
 from nsm.wire.results import Fields
 
 
@@ -92,9 +93,21 @@ class NetworkReport(NamedTuple):
         }
 
 
+_NO_MODES = frozenset(("", "all", "allow", "false", "host", "no", "none", "on", "true", "yes"))
+
+
 def network_argument(text: str) -> dict[str, Any]:
-    """What `run` takes, from ``off``, ``full`` or hosts that are separated by commas."""
+    """What `run` takes, from ``off``, ``full`` or hosts that are separated by commas.
+
+    Raises:
+        BadRequestError: it is a word that looks like a mode and is none.
+    """
     if text in ("off", "full"):
         return {"mode": text}
+    if text in _NO_MODES:  # each might be a host's name, and is nobody's
+        raise BadRequestError(
+            f"The network {text!r} is neither 'off' nor 'full', nor hosts separated by commas.",
+            hint="For example: pypi.org,*.example.org:443",
+        )
     hosts = [host.strip() for host in text.split(",")]
     return {"mode": "allow", "allow": [host for host in hosts if host]}

@@ -246,7 +246,8 @@ def _copy_of(session: Session) -> ProjectCopy:
         what = "shows its project read-only" if session.spec.project else "has no project"
         raise BadRequestError(
             f"Session {session.name or session.id} {what}, so it has changed nothing there.",
-            hint='With [project] mode = "overlay" or PROJECT_MODE=overlay, code may change a copy.',
+            hint='A session of `nsm run --project-mode overlay`, or of [project] mode = "overlay", '
+            "has a copy that code may change.",
         )
     return copy
 

@@ -59,11 +59,13 @@ def _submit(call: Call, on_output: OutputSink | None = None) -> Execution:
     inherited = check_inherited(
         call.services.registry.inherit, arguments.optional_map(args, "variables") or {}
     )
+    project = _project(call)
+    wanted = arguments.optional_map(args, "project") or {}
     request = RunRequest(
         client=Client(
             name=call.client,
             scope=call.scope,
-            project=_project(call),
+            project=project,
             inherited=inherited,
             network=networking.wanted(call),
         ),
@@ -72,6 +74,7 @@ def _submit(call: Call, on_output: OutputSink | None = None) -> Execution:
         session=arguments.optional_text(args, "session"),
         timeout_s=arguments.optional_number(args, "timeout_s"),
         execution_id=arguments.optional_text(args, "execution_id"),
+        project_mode=project.mode if project is not None and wanted.get("mode") else None,
     )
     return call.services.registry.submit(request, on_output)
 
