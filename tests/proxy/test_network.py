@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 from collections.abc import AsyncGenerator, Callable
@@ -276,6 +277,40 @@ async def test_all_sessions_together_have_so_many_connections() -> None:
             await trio.testing.wait_all_tasks_blocked()
             assert (await read_all(await say(port, request))).startswith(b"HTTP/1.1 200 ")
         assert [d.verdict for d in bench.network.decisions_since()] == ["busy", "allowed"]
+
+
+async def test_who_finds_no_room_takes_no_descriptors_without_end() -> None:
+    gateway = Gateway(max_connections=1)
+    gateway.refusing.total_tokens = 1
+    async with open_bench(ALLOWED, gateway) as bench:
+        port = await bench.listen()
+        with trio.fail_after(20):
+            held = [await say(port, b"") for _ in range(2)]
+            await trio.testing.wait_all_tasks_blocked()
+            assert await read_all(await say(port, b"")) == b""  # at once, whatever it wants
+            for stream in held:
+                await stream.aclose()
+            await trio.testing.wait_all_tasks_blocked()
+            assert await read_all(await say(port, b"x y\r\n\r\n")) != b""
+
+
+async def test_a_shortage_of_descriptors_costs_no_session_its_proxy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    accept, failures = listener._Accepting.accept, [errno.EMFILE, errno.ENFILE]  # pyright: ignore[reportPrivateUsage]
+
+    def fail_first(self: Any) -> None:
+        if failures:
+            raise OSError(failures.pop(), "short")
+        accept(self)
+
+    monkeypatch.setattr(listener._Accepting, "accept", fail_first)  # pyright: ignore[reportPrivateUsage]
+    monkeypatch.setattr(listener, "PAUSE_S", 0)
+    async with open_bench(ALLOWED) as bench:
+        port = await bench.listen()
+        with trio.fail_after(20):
+            assert await read_all(await say(port, b"x y\r\n\r\n")) != b""
+        assert not failures
 
 
 async def test_each_direction_of_a_tunnel_ends_for_itself() -> None:

@@ -15,7 +15,13 @@ from hypothesis import strategies as st
 from netbench import Names
 from nsmd.hostrules import HOST_NAME, Address, AllowList, parse_host
 from nsmd.proxy.addresses import embedded, is_own, why_not_public
-from nsmd.proxy.reaching import Reach, connect
+from nsmd.proxy.reaching import (
+    MAX_LOOK_UPS,
+    MAX_SESSION_LOOK_UPS,
+    FewAtOnce,
+    Reach,
+    connect,
+)
 from nsmd.proxy.refusal import RefusedError
 
 SPECIAL = """
@@ -143,6 +149,24 @@ async def test_a_name_that_nobody_knows_and_a_resolver_that_fails() -> None:
 
     with pytest.raises(RefusedError, match="has no address"):
         await Reach(AllowList.of(["a.test"]), failing).addresses("a.test", 443)
+
+
+async def test_one_session_leaves_look_ups_to_others(autojump_clock: trio.abc.Clock) -> None:
+    running = most = 0
+
+    async def slow(name: str) -> Sequence[Address]:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await trio.sleep(1)
+        running -= 1
+        return [ip_address("1.1.1.1")]
+
+    few = FewAtOnce(slow)
+    async with trio.open_nursery() as nursery:
+        for number in range(3 * MAX_SESSION_LOOK_UPS):
+            nursery.start_soon(few, f"h{number}.test")
+    assert most == MAX_SESSION_LOOK_UPS < MAX_LOOK_UPS
 
 
 async def test_a_resolver_that_hangs_is_given_up(autojump_clock: trio.abc.Clock) -> None:

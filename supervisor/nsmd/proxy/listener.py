@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import stat
 from contextlib import suppress
 
 import trio
+
+SHORTAGES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+"""What accept(2) fails with for want of something that somebody else has, for now."""
+
+PAUSE_S = 0.2
+"""Until what was short is asked for again."""
 
 ACCEPT_TIMEOUT_S = 5.0
 """A connection that waits is taken in microseconds."""
@@ -70,6 +77,9 @@ class Listener:
             except trio.TooSlowError:
                 raise ListenerError("does not hand its connections out") from None
             except OSError as error:
+                if error.errno in SHORTAGES:
+                    await trio.sleep(PAUSE_S)
+                    continue
                 raise ListenerError(f"fails: {error.strerror}") from error
             finally:
                 taken.give_up()

@@ -16,7 +16,7 @@ from nsmd.jail.hostnetwork import open_sockets
 from nsmd.proxy.decisions import Counters, Decision, DecisionLog, Protocol, Verdict
 from nsmd.proxy.gateway import MAX_SESSION_CONNECTIONS, Gateway
 from nsmd.proxy.listener import Listener, ListenerError
-from nsmd.proxy.reaching import Reach, may_stay
+from nsmd.proxy.reaching import FewAtOnce, Reach, Resolve, may_stay
 from nsmd.proxy.serving import serve
 from nsmd.proxyvariables import PROXY_PORT, variables_with_port
 from nsmd.requests import NoAnswerError, Question, Requests
@@ -49,6 +49,7 @@ class SessionNetwork:
         "_link",
         "_log",
         "_logged",
+        "_look_up",
         "_nursery",
         "_opening",
         "_port",
@@ -80,6 +81,7 @@ class SessionNetwork:
         self._opening: trio.Event | None = None
         self._port: int | None = None
         self._problem = ""
+        self._look_up: Resolve | None = None
         self._log: DecisionLog | None = None  # most sessions never have one
         self._logged = 0
         self._counters: Counters | None = None
@@ -268,6 +270,7 @@ class SessionNetwork:
     async def _accept_until_it_fails(
         self, listener: Listener, nursery: trio.Nursery
     ) -> ListenerError:
+        self._look_up = FewAtOnce(self._gateway.resolver)
         places = self._connections = trio.Semaphore(MAX_SESSION_CONNECTIONS)
         while True:
             await places.acquire()
@@ -279,19 +282,17 @@ class SessionNetwork:
 
     async def _serve(self, client: trio.SocketStream) -> None:
         assert self._connections is not None
-        room = self._gateway.room
-        borrower = object()
+        place = self._gateway.take_place()
         try:
-            room.acquire_on_behalf_of_nowait(borrower)
-        except trio.WouldBlock:
-            borrower = None
-        try:
-            await serve(client, self, busy=borrower is None)
+            if place is None:
+                await client.aclose()
+            else:
+                await serve(client, self, busy=place.busy)
         except Exception:  # a fault of ours costs this connection
             log.exception("session %s: a connection of its proxy failed", self._session_id)
         finally:
-            if borrower is not None:
-                room.release_on_behalf_of(borrower)
+            if place is not None:
+                place.leave()
             self._connections.release()
 
     # `Keeper`.
@@ -299,7 +300,7 @@ class SessionNetwork:
     def reach(self) -> Reach:
         """See `Keeper`."""
         allowed = self._allowed if self.mode == "allow" else None
-        return Reach(allowed, self._gateway.resolver)
+        return Reach(allowed, self._look_up or self._gateway.resolver)
 
     def decided(
         self,

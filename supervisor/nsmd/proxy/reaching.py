@@ -36,6 +36,9 @@ LOOPBACK: tuple[Address, ...] = (IPv4Address("127.0.0.1"), IPv6Address("::1"))
 MAX_LOOK_UPS = 16
 """Threads in getaddrinfo(3) at once: one that hangs cannot be stopped."""
 
+MAX_SESSION_LOOK_UPS = 4
+"""Of one session: whoever may ask for every name can ask for those whose servers never answer."""
+
 
 class SystemResolver:
     """`Resolve` by the host's own resolver."""
@@ -54,6 +57,19 @@ class SystemResolver:
             look_up, abandon_on_cancel=True, limiter=self._limiter
         )
         return list(dict.fromkeys(found))
+
+
+class FewAtOnce:
+    """`Resolve` for one session, which leaves some of the threads to the others."""
+
+    def __init__(self, resolver: Resolve) -> None:
+        self._resolver = resolver
+        self._limiter = trio.CapacityLimiter(MAX_SESSION_LOOK_UPS)
+
+    async def __call__(self, name: str) -> Sequence[Address]:
+        """See `Resolve`."""
+        async with self._limiter:
+            return await self._resolver(name)
 
 
 class Reach:
