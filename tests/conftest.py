@@ -21,6 +21,7 @@ from hypothesis import HealthCheck, settings
 from runworkers import PLUGIN, join_run, worker_count
 
 if TYPE_CHECKING:
+    from collections.abc import Generator
     from pathlib import Path
 
     from runworkers import MainProcess, Worker
@@ -67,6 +68,20 @@ def pytest_configure(config: pytest.Config) -> None:
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     join_run(config)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_pyfunc_call() -> Generator[None, object, object]:
+    """Keep the reason of a skip: pytest-trio takes it out of an exception group, without."""
+    try:
+        return (yield)
+    except pytest.skip.Exception as skip:
+        reason: BaseException | None = skip.__context__
+        while isinstance(reason, BaseExceptionGroup):
+            reason = cast("BaseExceptionGroup[BaseException]", reason).exceptions[0]
+        if skip.msg or not isinstance(reason, pytest.skip.Exception):
+            raise
+        raise reason from None
 
 
 @pytest.fixture(scope="session")

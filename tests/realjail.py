@@ -149,8 +149,19 @@ async def open_session(
         yield session
 
 
+STAY = """
+import socket, sys
+sys.stdout.flush()
+with socket.socket(fileno=0) as channel:
+    channel.shutdown(socket.SHUT_WR)
+    channel.recv(1)
+"""
+"""The end of a program in the agent's place: it has written everything, and stays until its jail is
+ended. One that ends at once may be gone before the launcher has taken hold of it."""
+
+
 async def read_all(jail: Jail) -> str:
-    """What the program in the agent's place writes until it ends."""
+    """What the program in the agent's place writes until it ends, or comes to `STAY`."""
     text = b""
     with trio.fail_after(ANSWER_TIMEOUT_S):
         while True:

@@ -13,6 +13,7 @@ from isolation.stage import Stage
 from isolation.weaken import Weakness
 from nsmd.jail import syscalls
 from nsmd.values import Interpreter
+from realjail import STAY
 
 Kind = Literal["cold", "forked"]
 """A session in a jail of its own, or one that is a fork of a template."""
@@ -224,4 +225,4 @@ def serve(read_fd, write_fd, **_):
 def agent_program(probes: Sequence[Probe], kind: Kind, stage: Stage, store: str = "") -> str:
     """What takes the agent's place and prints what probes print, as JSON by name."""
     programs = {probe.name: program_of(probe, stage, store) for probe in probes}
-    return _AGENTS.format(programs=programs) + (_IN_FORK if kind == "forked" else _IN_JAIL)
+    return _AGENTS.format(programs=programs) + (_IN_FORK if kind == "forked" else _IN_JAIL + STAY)

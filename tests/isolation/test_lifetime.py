@@ -19,6 +19,7 @@ from nsmd.jail import BwrapLauncher, Jail
 from nsmd.values import Environment
 from processes import ENDING_S, Watched, ended, ending, parent_of, tree
 from realjail import (
+    STAY,
     environments,
     jail_spec,
     launched,
@@ -165,7 +166,7 @@ async def test_orphans_are_seen_where_nobody_collects_them(python: Environment) 
     negligent = BwrapLauncher(
         new_launcher().bwrap_path,
         new_launcher().user.uid,
-        agent_source=(ORPHANS + ZOMBIES).encode(),
+        agent_source=(ORPHANS + ZOMBIES + STAY).encode(),
     )
     async with launched(negligent, jail_spec(python)) as jail:
         assert int(await read_all(jail)) == 100

@@ -9,7 +9,16 @@ import pytest
 from nsmd.jail import BwrapLauncher
 from nsmd.settings import DEFAULT_JAIL_UID
 from nsmd.values import Environment
-from realjail import BWRAP, environments, jail_spec, launched, needs_bwrap, open_session, read_all
+from realjail import (
+    BWRAP,
+    STAY,
+    environments,
+    jail_spec,
+    launched,
+    needs_bwrap,
+    open_session,
+    read_all,
+)
 
 pytestmark = [pytest.mark.jail, needs_bwrap]
 
@@ -76,7 +85,7 @@ async def test_traces_show_no_marker(before: str, bash: Environment) -> None:
 
 
 async def test_markers_are_seen_where_a_shell_is_fed_with_them(bash: Environment) -> None:
-    agent = NAIVE.format(tracing=TRACING).encode()
+    agent = (NAIVE.format(tracing=TRACING) + STAY).encode()
     launcher = BwrapLauncher(BWRAP, DEFAULT_JAIL_UID, agent_source=agent)
     async with launched(launcher, jail_spec(bash)) as jail:
         assert markers(await read_all(jail))
