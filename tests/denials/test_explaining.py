@@ -94,6 +94,23 @@ def test_two_places() -> None:
     assert notes_of("".join(lines)) == (f"policy: /usr is read-only; {WRITABLE}",)
 
 
+def test_which_of_several_places_an_overlay_would_open() -> None:
+    said = "".join(
+        f"touch: cannot touch '{p}': Read-only file system\n" for p in ("/project/x", "/usr/x")
+    )
+    (note,) = notes_of(said)
+    unless = "unless the user sets the project's mode to overlay (/project); writable: "
+    assert f"/project, /usr are read-only, {unless}" in note
+
+
+def test_several_places_that_are_not_shown_are_one_clause() -> None:
+    (note,) = notes_of(
+        "cat: /home/a: No such file or directory\ncat: /root/b: No such file or directory\n"
+    )
+    shown = "of the host, /usr and the project can be read"
+    assert note == f"policy: the host's /home, /root are not shown here; {shown}"
+
+
 def test_hosts_that_the_proxy_refused_are_named() -> None:
     notes = notes_of(exit_code=0, network=SOME, refused=("pypi.org:443",))
     assert notes == (

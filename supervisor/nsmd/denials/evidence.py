@@ -9,6 +9,7 @@ from typing import Literal
 
 Kind = Literal[
     "read-only",
+    "denied",
     "unreachable",
     "index",
     "socket",
@@ -22,9 +23,10 @@ Kind = Literal[
     "hidden",
     "privilege",
 ]
-"""What a program could not do: change a file; reach a host, or see an index of packages; make a
-socket of that kind; get memory, or an array of that size, or live without; start a thread, or a
-process; open a file; write more; see a file of the host; be root, mount or make namespaces."""
+"""What a program could not do: change a file; change one, as far as its permissions go; reach a
+host, or see an index of packages; make a socket of that kind; get memory, or an array of that size,
+or live without; start a thread, or a process; open a file; write more; see a file of the host; be
+root, mount or make namespaces."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -226,7 +226,7 @@ def _of_line(line: str) -> Iterator[Evidence]:
     if end is not None and end.start() > 0:
         yield from _checked(_KIND_OF[end["words"].lower()], line[: end.start() + 1], None)
     elif _WRITING.match(line):
-        yield Evidence(kind="read-only", subject=path_in(line))
+        yield Evidence(kind="denied", subject=path_in(line))
     elif (missing := _MISSING.search(line)) is not None:
         path = path_in(line[: missing.start()]) or path_in(line[missing.end() :])
         if path.startswith("/"):

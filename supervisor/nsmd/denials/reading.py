@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -58,6 +59,7 @@ _WORDS: dict[Kind, tuple[str, ...]] = {
 _OWN_LIMITS = re.compile(
     r"\bulimit\b|\bp?r?setrlimit\b|\bprlimit\b|RLIMIT_|resourceLimits|--max-|-Xmx"
 )
+_CD = re.compile(r"\bcd +['\"]?(/[^\s;&|'\"]*)")
 _OWN_INDEX = re.compile(r"--no-index|--find-links|--(?:extra-)?index-url|\s-[fi]\b|PIP_\w*IND")
 _LIMITED: frozenset[Kind] = frozenset(
     ("memory", "array", "exhausted", "threads", "processes", "descriptors")
@@ -78,7 +80,22 @@ def evidence_of(outcome: Outcome, code: str) -> list[Evidence]:
         for error in errors:
             found.update(dict.fromkeys(tracebacks.evidence_of(error, code)))
         found.update(dict.fromkeys(lines.evidence_in(others)))
-    return [one for one in found if _counts(one, outcome, code, lowered)]
+    resolved = dict.fromkeys(_resolved(one, code) for one in found)
+    return [one for one in resolved if one is not None and _counts(one, outcome, code, lowered)]
+
+
+def _resolved(one: Evidence, code: str) -> Evidence | None:
+    """What a denial for want of permissions is evidence of: the mount's doing, if it is known whose
+    file it was. In places that can be written to, code has denied it to itself."""
+    if one.kind != "denied":
+        return one
+    path = one.subject
+    if not path.startswith("/"):
+        directories = set(_CD.findall(code))
+        if len(directories) != 1:
+            return None
+        path = posixpath.normpath(posixpath.join(directories.pop(), path))
+    return Evidence(kind="read-only", subject=path)
 
 
 def looks_suspicious(outcome: Outcome) -> bool:

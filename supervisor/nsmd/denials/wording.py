@@ -62,7 +62,7 @@ def clauses(
     read_only = _read_only(policy, project, subjects.get("read-only", ()), writable)
     said.append(read_only)
     said += _full(policy, subjects.get("full", ()))
-    said += [_hidden(policy, project, subject) for subject in subjects.get("hidden", ())]
+    said += _hidden(policy, project, subjects.get("hidden", ()))
     said += list(_limits(policy, subjects, events))
     if "privilege" in subjects:
         said.append("no root rights, no mounts and no further namespaces")
@@ -119,7 +119,8 @@ def _read_only(
         return f"all is read-only but {writable or 'nothing'}" if places or unknown else ""
     text = f"{names(named)} {'is' if len(named) == 1 else 'are'} read-only"
     if project is not None and project.mount_point in named:
-        text += ", unless the user sets the project's mode to overlay"
+        which = "" if len(named) == 1 else f" ({project.mount_point})"
+        text += f", unless the user sets the project's mode to overlay{which}"
     return text
 
 
@@ -149,21 +150,36 @@ def _bound(mount: MountRule) -> str:
     return f" (at most {', '.join(bounds)})" if bounds else ""
 
 
-def _hidden(policy: Policy, project: ProjectMount | None, subject: str) -> str:
-    if project is not None and is_within(subject, project.path):
-        if is_within(subject, project.mount_point):
-            return ""  # there, and it has no such file
-        return f"the project {plain(project.path, 200)} is at {project.mount_point} here"
+def _hidden(policy: Policy, project: ProjectMount | None, subjects: Sequence[str]) -> list[str]:
+    said: list[str] = []
+    places: dict[str, None] = {}
+    for subject in subjects:
+        if project is not None and is_within(subject, project.path):
+            if not is_within(subject, project.mount_point):  # else there, and it has no such file
+                said.append(
+                    f"the project {plain(project.path, 200)} is at {project.mount_point} here"
+                )
+        elif place := _host_place(policy, subject):
+            places[place] = None
+    if places:
+        shown = "/usr and the project" if project is not None else "/usr"
+        are = "is" if len(places) == 1 else "are"
+        said.append(
+            f"the host's {names(list(places))} {are} not shown here; of the host, {shown} can be "
+            "read"
+        )
+    return said
+
+
+def _host_place(policy: Policy, subject: str) -> str:
+    """What of every host a path is below, where the jail has none of that; or empty."""
     mount = policy.mount_at(subject)
     if mount is None or mount.path != "/":
         return ""
     top, *below = subject.split("/")[1:]
-    if top == "etc" and below and below[0] in HOST_FILES:
-        top = f"etc/{below[0]}"
-    elif top not in HOST_DIRECTORIES:
-        return ""
-    shown = "/usr and the project" if project is not None else "/usr"
-    return f"the host's /{top} is not shown here; of the host, {shown} can be read"
+    if top == "etc":
+        return f"/etc/{below[0]}" if below and below[0] in HOST_FILES else ""
+    return f"/{top}" if top in HOST_DIRECTORIES else ""
 
 
 def _limits(
