@@ -195,9 +195,9 @@ def _describe(error: Mapping[str, Any]) -> str:
         case "greater_than":
             return f"{key}: {found}, expected more than {context['gt']:g}"
         case "greater_than_equal":
-            return f"{key}: {found}, expected at least {context['ge']:g}"
+            return f"{key}: {found}, expected at least {context['ge']}"
         case "less_than_equal":
-            return f"{key}: {found}, expected at most {context['le']:g}"
+            return f"{key}: {found}, expected at most {context['le']}"
         case "dataclass_type":
             return f"{key}: {found}, expected a table [{key}]"
         case _:

@@ -13,6 +13,7 @@ from nsm.wire.errors import NsmError
 from nsmd.checks import Check
 from nsmd.jail import BwrapLauncher
 from nsmd.jail.bubblewrap import probe_bwrap
+from nsmd.jail.projectcopy import NoCopyError
 from nsmd.settings import Settings
 from nsmd.templates import open_templates
 from nsmd.values import Environment, JailSizes, JailSpec, ProjectMount
@@ -71,6 +72,8 @@ async def _why_not_copied(
     async with open_templates(launcher, enabled=forked) as starting:
         try:
             jail = await starting.launch(spec)
+        except NoCopyError as error:
+            return f"projects cannot be copied on write: {error.why}"  # this one is nobody's
         except NsmError as error:
             return error.message
         jail.kill()

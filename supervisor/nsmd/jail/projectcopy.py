@@ -13,19 +13,18 @@ class NoCopyError(BadProjectError):
     Args:
         path: the project's.
         why: a sentence without its end.
+
+    Attributes:
+        why: as it was given.
     """
 
     def __init__(self, path: str, why: str) -> None:
         self._path = path
-        self._why = why
+        self.why = why
         super().__init__(
             f"The project {path} cannot be shown copy-on-write (mode overlay) here: {why}.",
             hint="Use the mode readonly; `nsm doctor` says what overlay needs.",
         )
-
-    def __reduce__(self) -> tuple[type[NoCopyError], tuple[str, str]]:
-        # Each waiter for an execution raises a copy, which is made by calling the type.
-        return NoCopyError, (self._path, self._why)
 
     def in_place_of_a_fork(self, reason: str) -> NoCopyError:
         """The same where the session was to be a fork, which could have had it.
@@ -34,7 +33,7 @@ class NoCopyError(BadProjectError):
             reason: why it is none.
         """
         return NoCopyError(
-            self._path, f"no session can be forked ({reason}), and in a jail of its own {self._why}"
+            self._path, f"no session can be forked ({reason}), and in a jail of its own {self.why}"
         )
 
 
