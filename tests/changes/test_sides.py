@@ -222,6 +222,10 @@ def test_what_cannot_be_read_is_said(world: World) -> None:
     assert "Permission denied" in problems["shut"]
     assert "Permission denied" in problems["listed/file"]
     assert problems["open"] == ""
+    for path in ("closed", "listed/file"):  # by itself, as it is among all
+        change = change_at(world.sides, path)
+        assert change == world.compare()[path]
+        assert review.contents_of(world.sides, path).change == change
     assert "open" not in world.apply()
     for name in ("shut", "listed"):
         (world.upper / name).chmod(0o700)
@@ -246,6 +250,21 @@ def test_what_says_to_be_larger_than_it_can_be_is_not_read(
     unread = {path for path, change in changes.items() if "room for" in change.problem}
     assert unread == {"a-huge", *(f"name-{number}" for number in range(4, 10))}
     assert set(world.apply()) == unread
+
+
+def test_what_is_exchanged_while_it_is_shown_is_no_error(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.write("file", "x")
+    read = review.open_file
+
+    def exchanged(root: int, path: str) -> int:
+        (world.upper / "file").unlink()
+        os.mkfifo(world.upper / "file")
+        return read(root, path)
+
+    monkeypatch.setattr(review, "open_file", exchanged)
+    assert review.contents_of(world.sides, "file").change is None
 
 
 def test_paths_are_bounded_together(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -84,9 +84,18 @@ def change_at(sides: Sides, path: str) -> Change | None:
     """What became of one path; None if nothing did; blocks.
 
     Raises:
-        OSError: it cannot be found out.
+        OSError: it has changed meanwhile.
     """
     walk = _Walk(sides)
+    try:
+        return _change_at(walk, sides, path)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        return walk.unreadable(path, error)
+
+
+def _change_at(walk: _Walk, sides: Sides, path: str) -> Change | None:
     components = path.split("/")
     opaque = False
     for depth in range(1, len(components)):
@@ -150,12 +159,12 @@ class _Walk:
                 names = _names(self._sides.changed, directory)
             except OSError as error:
                 if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
-                    yield self._unreadable(directory, error)
+                    yield self.unreadable(directory, error)
                 continue  # else it has changed meanwhile
             for name in names:
                 path = f"{directory}/{name}" if directory else name
                 if len(os.fsencode(path)) > MAX_PATH_BYTES:
-                    yield self._unreadable(directory, OSError(errno.ENAMETOOLONG, "too deep"))
+                    yield self.unreadable(directory, OSError(errno.ENAMETOOLONG, "too deep"))
                     break
                 try:
                     found = look(self._sides.changed, path)
@@ -168,7 +177,7 @@ class _Walk:
                     continue  # it has changed meanwhile
                 except OSError as error:
                     # Modes are the session's to set: what is shut is not to hide all the rest.
-                    yield self._unreadable(path, error)
+                    yield self.unreadable(path, error)
             if hidden:
                 known = set(names)
                 for name in self._host_names(directory):
@@ -193,7 +202,7 @@ class _Walk:
         except FileNotFoundError:
             return None  # it has changed meanwhile
         except OSError as error:
-            return self._unreadable(path, error, before)
+            return self.unreadable(path, error, before)
         return None if self._is_same(path, before, after) else self.made(path, before, after)
 
     def _in_copy(self, path: str, found: os.stat_result) -> State:
@@ -288,7 +297,8 @@ class _Walk:
                 return []
             raise
 
-    def _unreadable(self, path: str, error: OSError, before: State | None = None) -> Change:
+    def unreadable(self, path: str, error: OSError, before: State | None = None) -> Change:
+        """A change of which nothing is known but that it cannot be looked at."""
         after = State(type="special", mode=0, size=0, token="unreadable")  # noqa: S106
         return Change(
             path=path or ".",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import threading
@@ -31,6 +32,10 @@ from nsmd.values import ProjectMount
 
 CONTENT_BYTES = 1024 * 1024
 """Of a file on each side that is shown; of a longer one, that it differs."""
+
+_EXCHANGED = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EINVAL})
+"""What something is looked at with that the session has taken away meanwhile, or put a FIFO or a
+link in the place of: who does so keeps nobody from seeing all the rest."""
 
 AT_ONCE = 2
 """Reviews that read and write at the same time; others wait."""
@@ -78,7 +83,7 @@ class Review:
         Raises:
             As `changes`.
         """
-        return await self._run(session, lambda work: _contents(work.sides, path))
+        return await self._run(session, lambda work: contents_of(work.sides, path))
 
     async def apply(
         self, session: Session, wanted: Sequence[Wanted], *, force: bool
@@ -257,8 +262,24 @@ def _owner(directory: int) -> tuple[int, int]:
     return found.st_uid, found.st_gid
 
 
+def contents_of(sides: Sides, path: str) -> Contents:
+    """One path on both sides; blocks.
+
+    Raises:
+        OSError: it cannot be read on the host.
+    """
+    try:
+        return _contents(sides, path)
+    except OSError as error:
+        if error.errno not in _EXCHANGED:
+            raise
+        return Contents(change=None, before=None, after=None)
+
+
 def _contents(sides: Sides, path: str) -> Contents:
     change = change_at(sides, path)
+    if change is not None and change.problem:
+        return Contents(change=change, before=None, after=None)
     before = None if change is None or change.before is None else _content(sides.project, path)
     after = None if change is None or change.after is None else _content(sides.changed, path)
     if change is not None and change.after is not None and after is not None:
