@@ -256,14 +256,13 @@ def test_what_is_exchanged_while_it_is_shown_is_no_error(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world.write("file", "x")
-    read = review.open_file
 
     def exchanged(root: int, path: str) -> int:
         (world.upper / "file").unlink()
         os.mkfifo(world.upper / "file")
-        return read(root, path)
+        return below.open_file(root, path)
 
-    monkeypatch.setattr(review, "open_file", exchanged)
+    monkeypatch.setattr("nsmd.changes.review.open_file", exchanged)
     assert review.contents_of(world.sides, "file").change is None
 
 
