@@ -47,26 +47,21 @@ def candidates(words: list[str]) -> list[str]:
     options = parser.options()
     value = options.get(given[-1]) if given else None
     if value is not None:
-        return _values(value, current)
+        return _beginning(current, parser.values(given[-1])) or _values(value, current)
     if current.startswith("-"):
         return _beginning(current, [option for option in options if option not in given])
     return _operand(parser, given, current)
 
 
 def _operand(parser: Parser, before: list[str], current: str) -> list[str]:
-    if before and "--" not in before and before[-1] in parser.choices():
-        return []
-    choices = parser.choices()
-    if choices:
-        return _beginning(current, choices)
-    if "SESSION" in parser.operands():
-        return _values("SESSION", current)
-    for kind in ("BUILT", "ENV"):
-        if kind in parser.operands():
-            return _values(kind, current)
     if "SOURCE" in parser.operands():
         return _places(before, current)
-    return []
+    place, options = 0, parser.options()
+    for number, word in enumerate(before):
+        value = number > 0 and options.get(before[number - 1]) is not None
+        place += not value and word not in options and word != "--"
+    kind, choices = parser.operand(place)
+    return _beginning(current, choices) if choices else _values(kind, current)
 
 
 def _places(before: list[str], current: str) -> list[str]:
@@ -82,7 +77,7 @@ def _places(before: list[str], current: str) -> list[str]:
 
 def _values(kind: str, current: str) -> list[str]:
     match kind:
-        case "FILE":
+        case "FILE" | "PATH":
             return [FILES]
         case "DIR":
             return [DIRECTORIES]

@@ -76,12 +76,28 @@ class Parser(argparse.ArgumentParser):
             if not action.option_strings
         ]
 
-    def choices(self) -> list[str]:
-        """The words that the first operand may be, where they are few."""
-        for action in self._actions:
-            if not action.option_strings:
-                return list(action.choices or [])
-        return []
+    def operand(self, place: int) -> tuple[str, list[str]]:
+        """What is given at a place without an option: its name, empty where nothing is, and the
+        words that it may be, where they are few."""
+        operands = [action for action in self._actions if not action.option_strings]
+        if place >= len(operands) and operands and operands[-1].nargs in ("*", "+"):
+            place = len(operands) - 1
+        if place >= len(operands):
+            return "", []
+        return str(operands[place].metavar or operands[place].dest), _words_of(operands[place])
+
+    def values(self, option: str) -> list[str]:
+        """The words that the value of an option may be, where they are few."""
+        return [
+            word
+            for action in self._actions
+            if option in action.option_strings
+            for word in _words_of(action)
+        ]
+
+
+def _words_of(action: argparse.Action) -> list[str]:
+    return [str(word) for word in action.choices or ()]
 
 
 class Actions:
