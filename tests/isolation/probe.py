@@ -205,7 +205,7 @@ def probe_all():
     return json.dumps(told)
 """
 
-_IN_JAIL = """\
+_PRINTED = """\
 print(probe_all(), flush=True)
 """
 
@@ -224,5 +224,20 @@ def serve(read_fd, write_fd, **_):
 
 def agent_program(probes: Sequence[Probe], kind: Kind, stage: Stage, store: str = "") -> str:
     """What takes the agent's place and prints what probes print, as JSON by name."""
+    if kind == "forked":
+        return _defined(probes, stage, store) + _IN_FORK
+    return program_of_all(probes, stage, store) + STAY
+
+
+def program_of_all(probes: Sequence[Probe], stage: Stage, store: str = "") -> str:
+    """What runs probes of Python one after the other and prints what they print, as JSON by name.
+
+    Args:
+        store: as for `program_of`.
+    """
+    return _defined(probes, stage, store) + _PRINTED
+
+
+def _defined(probes: Sequence[Probe], stage: Stage, store: str) -> str:
     programs = {probe.name: program_of(probe, stage, store) for probe in probes}
-    return _AGENTS.format(programs=programs) + (_IN_FORK if kind == "forked" else _IN_JAIL + STAY)
+    return _AGENTS.format(programs=programs)

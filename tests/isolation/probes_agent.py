@@ -472,9 +472,12 @@ while frame:
     codes.append(frame.f_code)
     frame = frame.f_back
 codes += [one.__code__ for one in gc.get_objects() if isinstance(one, types.FunctionType)]
-shown = ("<", "/run/nsm/", "/usr/", "/lib", "/nix/store/", "/workspace/", "canary", "host-paths")
+shown = ["<", "/run/nsm/", "/usr/", "/lib", "/workspace/", "canary", "host-paths"]
+if STAGE["store"]:
+    shown.append(STAGE["store"] + "/")
 names = {code.co_filename for code in codes}
-verdict(sorted(name for name in names if name.startswith("/") and not name.startswith(shown)))
+strange = {name for name in names if name.startswith("/") and not name.startswith(tuple(shown))}
+verdict(sorted(strange))
 """,
         weakness=_BUILT_ELSEWHERE,
     ),

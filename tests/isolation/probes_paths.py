@@ -38,7 +38,8 @@ verdict([way[:40] for way in ways if attempt(os.stat, way)])
 starts = ["/project", "/project/victims", "/usr", "/workspace", "/dev/pts", "/proc/self"]
 found = []
 for start in starts:
-    fd = os.open(start, os.O_PATH | os.O_DIRECTORY)
+    if (fd := attempt(os.open, start, os.O_PATH | os.O_DIRECTORY)) is None:
+        continue
     for step in range(12):
         try:
             os.stat(STAGE["secret"][1:], dir_fd=fd)
@@ -146,7 +147,7 @@ known = ("/usr", "/etc", "/dev", "/proc", "/tmp", "/workspace", "/project", "/ru
 with open("/proc/self/mountinfo") as file:
     places = {line.split()[4] for line in file} - {"/"}
 roots = [p for p in ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32") if p in places]
-store = (STAGE["store"],) if STAGE["store"] else ()
+store = (STAGE["store"], "/bin/sh") if STAGE["store"] else ()
 verdict([place for place in sorted(places - set(roots))
          if not any((place + "/").startswith(one + "/") for one in (*known, *store))])
 """,

@@ -245,15 +245,18 @@ cd /workspace; verdict "$found"
         group="project",
         source="CVE-2019-5736: /proc/PID/exe of a program of the host, opened again to be written",
         code="""
-program = subprocess.Popen(["/project/program", "60"])
-held = os.open(f"/proc/{program.pid}/exe", os.O_PATH)
-program.kill()
-program.wait()
-again = attempt(os.open, f"/proc/self/fd/{held}", os.O_WRONLY)
-for fd in (held, again):
-    if fd is not None:
-        os.close(fd)
-verdict(again is not None and "opened it to be written")
+program = attempt(subprocess.Popen, ["/project/program", "60"])
+if program is None:
+    not_here("the host's loader, without which the project's program does not start")
+else:
+    held = os.open(f"/proc/{program.pid}/exe", os.O_PATH)
+    program.kill()
+    program.wait()
+    again = attempt(os.open, f"/proc/self/fd/{held}", os.O_WRONLY)
+    for fd in (held, again):
+        if fd is not None:
+            os.close(fd)
+    verdict(again is not None and "opened it to be written")
 """,
         weakness=WRITABLE_PROJECT,
     ),
