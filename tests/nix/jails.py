@@ -65,15 +65,19 @@ def closure(place: standin.Place, artifact: Path) -> set[str]:
     return {Path(line).name for line in done.splitlines()}
 
 
-def check_jail(seen: dict[str, Any], place: standin.Place, needed: Collection[str]) -> None:
+def check_jail(
+    seen: dict[str, Any], place: standin.Place, needed: Collection[str], *, session: bool = False
+) -> None:
     """See that a jail of `test-sandbox` with a project is one.
 
     Args:
         seen: what `look` printed in it.
         needed: names of the artifact's whole closure.
+        session: that a supervisor started it: it has a policy, and what programs are told of it.
     """
     top = place.store.parts[1]
-    assert set(seen["root"]) == {"bin", "dev", "etc", "proc", "project", "tmp", "workspace", top}
+    root = {"bin", "dev", "etc", "proc", "project", "tmp", "workspace", top}
+    assert set(seen["root"]) == root | ({"run"} if session else set[str]())
     others = {path for path in seen["mounts"] if not Path(path).is_relative_to(place.store)}
     assert not [path for path in others if path.startswith(("/usr", "/lib", "/home", "/root"))]
 
@@ -84,8 +88,10 @@ def check_jail(seen: dict[str, Any], place: standin.Place, needed: Collection[st
     assert {"python3-host", "bash-host", "coreutils-host", "host-libraries"} <= packages
     assert not packages & {"nsm-host-seed", "gnutar-host", "jq-host", "bubblewrap-host"}
 
-    known = "HOME LANG LOGNAME PATH PWD SHLVL TERM TMPDIR USER _".split()
-    assert set(seen["environment"]) <= set(known)
+    known = set("HOME LANG LOGNAME PATH PWD SHLVL TERM TMPDIR USER _".split())
+    if session:
+        known |= {"PIP_RETRIES", "npm_config_fetch_retries"}  # the network is off
+    assert set(seen["environment"]) <= known
     assert seen["capabilities"] == ["0" * 16] * 4
     assert seen["no new privileges"] == 1
     assert seen["seccomp"] == "2"

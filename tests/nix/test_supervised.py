@@ -151,7 +151,7 @@ async def test_the_jail_of_a_session(
         async with Client(server(variables), mode="legacy") as client:
             printed = await output(client, code, env, session=f"look-{env}")
     seen = json.loads(printed.partition("\n")[0])  # what follows tells of files written
-    check_jail(seen, place, closure(place, built("test-sandbox")))
+    check_jail(seen, place, closure(place, built("test-sandbox")), session=True)
     with shared.client() as control:
         (row,) = [row for row in control.envs() if row.name == env]
     assert (row.cold_start is None) == (env == "test-sandbox")

@@ -98,6 +98,7 @@ def test_a_sandbox(made: Callable[[str], Path]) -> None:
     assert Path(told.pop("program")).name.startswith("python3")
     assert told == {
         "schema": 1,
+        "takes": ["policy", "variables"],
         "template": 1,
         "name": "data-science",
         "interpreter_type": "python",
