@@ -178,6 +178,7 @@ def test_no_mode_makes_a_program_run_as_its_owner_or_lets_others_write(world: Wo
     assert world.apply() == {}
     assert stat.S_IMODE((world.host / "new").stat().st_mode) == 0o755
     assert stat.S_IMODE((world.host / "shared").stat().st_mode) == 0o777
+    assert world.compare() == {}  # what would not be carried over is no change
 
 
 def test_nothing_is_read_through_what_the_session_has_put_there(world: World) -> None:

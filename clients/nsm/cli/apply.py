@@ -118,7 +118,17 @@ def chosen(
             row.problem or (row.conflict and not force) or (row.risk and row.path not in named)
         )
         (left if unwanted else wanted).append(row)
-    return wanted, left
+    # What is in a directory is not taken away for something that does not take its place.
+    kept = [
+        f"{row.path}/"
+        for row in left
+        if row.before is not None and row.before.type == "directory"
+        if row.after is not None and row.after.type != "directory"
+    ]
+    stays = [row for row in wanted if any(row.path.startswith(path) for path in kept)]
+    reason = "what takes the place of its directory is left out"
+    left += [row._replace(problem=reason) for row in stays]
+    return [row for row in wanted if row not in stays], left
 
 
 def _ask(

@@ -96,6 +96,11 @@ def _file(row: ChangeRow, contents: Contents) -> Iterator[bytes]:
         sizes = " becomes ".join(f"{state.size} bytes" for state in (before, after) if state)
         yield _line(f"# {row.kind} binary file {quoted(row.path)}, {sizes}{_modes(row)}")
         return
+    if _modes(row) and before is not None and after is not None and _mode(before) == _mode(after):
+        # Which is no more to git than whether it may be executed.
+        yield _line(f"# {quoted(row.path)}{_modes(row)}")
+        if contents.before == contents.after:
+            return
     yield _line(f"diff --git {old} {new}")
     if before is None and after is not None:
         yield _line(f"new file mode {_mode(after)}")

@@ -28,10 +28,15 @@ from nsmd.changes.below import (
     remove,
     rename,
 )
-from nsmd.changes.change import PERMISSIONS, Change, State, copy_state, digest_of, host_state
+from nsmd.changes.change import (
+    Change,
+    State,
+    carried_mode,
+    copy_state,
+    digest_of,
+    host_state,
+)
 from nsmd.changes.comparison import Sides, change_at, in_tree
-
-_WRITE_OF_OTHERS = 0o022
 
 _NO_EXCHANGE = frozenset({errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP})
 
@@ -177,12 +182,12 @@ class _Application:
         if after is None:
             return
         if after.type == "directory":
-            _make_directory(parent, name, _mode(after, before))
+            _make_directory(parent, name, carried_mode(after, before))
             return
         temporary = fresh_name()
         try:
             if source is not None:
-                self._copy(source, parent, temporary, _mode(after, before))
+                self._copy(source, parent, temporary, carried_mode(after, before))
             else:
                 os.symlink(target, temporary, dir_fd=parent)
                 if not after.token.endswith(digest_of(os.fsencode(target))):
@@ -206,7 +211,7 @@ class _Application:
     def _change_directory(self, parent: int, name: str, before: State, after: State) -> None:
         fd = open_below(parent, name, DIRECTORY)
         try:
-            os.fchmod(fd, _mode(after, before))
+            os.fchmod(fd, carried_mode(after, before))
         finally:
             os.close(fd)
 
@@ -270,12 +275,6 @@ class _Application:
             os.fchmod(fd, mode)
         finally:
             os.close(fd)
-
-
-def _mode(after: State, before: State | None) -> int:
-    """Permissions on the host: others may write only where they could."""
-    kept = before.mode if before is not None and before.type == after.type else 0
-    return after.mode & PERMISSIONS & ~(_WRITE_OF_OTHERS & ~kept)
 
 
 def _make_directory(parent: int, name: str, mode: int) -> None:

@@ -22,7 +22,7 @@ class State:
     """What is at a path.
 
     Attributes:
-        mode: permissions, see `PERMISSIONS`; 0 of a link.
+        mode: permissions, see `PERMISSIONS` and `carried_mode`; 0 of a link.
         size: bytes of a file or of a link's target; 0 of all else.
         token: stands for all of it; another one after any change.
     """
@@ -94,6 +94,20 @@ def copy_state(found: os.stat_result, digest: str) -> State:
     mode = 0 if type_ == "symlink" else found.st_mode & PERMISSIONS
     size = found.st_size if type_ in ("file", "symlink") else 0
     return State(type=type_, mode=mode, size=size, token=f"{type_}.{mode:o}.{digest}")
+
+
+_WRITE_OF_OTHERS = 0o022
+
+
+def carried_mode(after: State, before: State | None) -> int:
+    """Permissions that a change has on the host: others may write only where they could.
+
+    Args:
+        after: in the session, as it is there.
+        before: on the host.
+    """
+    kept = before.mode if before is not None and before.type == after.type else 0
+    return after.mode & PERMISSIONS & ~(_WRITE_OF_OTHERS & ~kept)
 
 
 def digest_of(content: bytes) -> str:

@@ -17,6 +17,7 @@ from nsmd.changes.below import DIRECTORY, PIECE_BYTES, look, open_below, open_fi
 from nsmd.changes.change import (
     Change,
     State,
+    carried_mode,
     copy_state,
     digest_of,
     host_state,
@@ -203,6 +204,7 @@ class _Walk:
             return None  # it has changed meanwhile
         except OSError as error:
             return self.unreadable(path, error, before)
+        after = replace(after, mode=carried_mode(after, before))  # the token has what it really is
         return None if self._is_same(path, before, after) else self.made(path, before, after)
 
     def _in_copy(self, path: str, found: os.stat_result) -> State:
