@@ -211,7 +211,7 @@ async def test_a_session_s_network_is_chosen_at_its_start_and_not_by_later_calls
         assert bench.network().rule == rule
         await bench.text("2")
         bench.client = dataclasses.replace(bench.client, network=NetworkRule())
-        with pytest.raises(BadRequestError, match=r"its network is allow: example\.org"):
+        with pytest.raises(BadRequestError, match=r"its network is limited to example\.org"):
             await bench.text("3")
 
 
