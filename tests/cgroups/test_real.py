@@ -24,6 +24,7 @@ from cgroups.world import ALL_FILES_MB, MEMORY_MB, PROCESSES, open_world
 from e2e_support import supervisor, variables_for
 from nsmd.cgroups import SessionKeeper, files, find_keeper
 from nsmd.cgroups.limits import AGENT_MB
+from nsmd.cgroups.share import PART
 from nsmd.cgroups.tree import GroupTree
 from nsmd.values import LimitEvent, SessionLimits
 from realjail import needs_bwrap
@@ -236,6 +237,22 @@ print(time.process_time())
             nursery.start_soon(busy, "light", "python")
             nursery.start_soon(busy, "heavy", "heavy")
     assert used["heavy"] > 1.8 * used["light"], used
+
+
+async def test_a_long_execution_has_less_of_the_processor(keeper: SessionKeeper) -> None:
+    async with open_world(keeper) as world:
+        if world.keeper.enforcement.cpu != "cgroup":
+            skip("the cpu controller is not delegated")
+        await world.run("a", "x = 1")
+        it = world.confinement("a")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(partial(world.run, "a", "while True: pass", timeout_s=WAIT_S))
+            lowered = partial(
+                wait_until, lambda: it.facts()["cpu_weight"] == 100 // PART, "it stays"
+            )
+            await trio.to_thread.run_sync(lowered)  # the kernel tells nobody of it
+            assert world.session("a").interrupt()
+        assert it.facts()["cpu_weight"] == 100
 
 
 @pytest.mark.usefixtures("tree")
