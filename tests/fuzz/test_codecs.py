@@ -67,6 +67,10 @@ SEEDS: dict[str, list[bytes]] = {
 """What each reader takes."""
 
 
+FEW = settings(max_examples=40, derandomize=True)
+"""Of a run of all tests, the same in each; `make soak` and `make fuzz` look for others."""
+
+
 def test_each_reader_has_something_to_begin_with() -> None:
     assert SEEDS.keys() == CODECS.keys()
 
@@ -93,7 +97,7 @@ def damaged(draw: st.DrawFn, seeds: list[bytes]) -> bytes:
 
 @pytest.mark.parametrize("name", CODECS)
 def test_damaged_input(name: str) -> None:
-    @settings(max_examples=100)
+    @FEW
     @given(data=damaged(SEEDS[name]))
     def run(data: bytes) -> None:
         CODECS[name](data)
@@ -126,7 +130,7 @@ def test_json_of_other_shapes(name: str) -> None:
     """Valid JSON whose members are of any type."""
     shapes = [json.loads(seed) for seed in SEEDS[name]]
 
-    @settings(max_examples=100)
+    @FEW
     @given(shape=st.sampled_from(shapes), changes=st.lists(VALUES, min_size=1, max_size=4))
     def run(shape: Any, changes: list[Any]) -> None:
         text = json.dumps(_changed(shape, iter(changes)))

@@ -82,8 +82,13 @@ def attempted(probes: list[Probe], stage: Stage, known: dict[str, Environment]) 
             yield probe
 
 
+NEAR: tuple[Group, ...] = ("environment", "descriptors", "supervisor", "network", "namespaces")
+"""Groups whose attacks have to do with the proxy; `make soak` tries all others beside it, too."""
+
 CASES = [
     (mode, group)
+    if mode == "plain" or group in NEAR
+    else pytest.param(mode, group, marks=pytest.mark.slow)
     for mode in MODES
     for group in groups_of([probe for probe in IN_CODE if probe.name not in GRANTED[mode]])
 ]
