@@ -273,7 +273,8 @@ async def test_all_sessions_together_have_so_many_connections() -> None:
             held = await say(port, b"")
             await trio.testing.wait_all_tasks_blocked()
             assert (await read_all(await say(port, request))).startswith(b"HTTP/1.1 503 ")
-            await held.aclose()
+            await held.send_eof()
+            assert await read_all(held) == b""  # ended there, too
             await trio.testing.wait_all_tasks_blocked()
             assert (await read_all(await say(port, request))).startswith(b"HTTP/1.1 200 ")
         assert [d.verdict for d in bench.network.decisions_since()] == ["busy", "allowed"]
@@ -398,8 +399,8 @@ async def test_nothing_is_open_once_the_session_has_ended() -> None:
     before = open_descriptors()
     async with open_bench(ALLOWED) as bench:
         port = await bench.listen()
-        stream = await say(port, b"")
-        await trio.testing.wait_all_tasks_blocked()
+        stream = await say(port, b"\x05\x01\x00")
+        assert await stream.receive_some(2) == b"\x05\x00"  # accepted, which a thread does
         bench.agent.close()
         with trio.fail_after(10):
             assert await read_all(stream) == b""

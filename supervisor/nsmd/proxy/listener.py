@@ -6,6 +6,7 @@ import errno
 import os
 import socket
 import stat
+import threading
 from contextlib import suppress
 
 import trio
@@ -72,6 +73,7 @@ class Listener:
                     await trio.to_thread.run_sync(
                         taken.accept, abandon_on_cancel=True, limiter=limiter
                     )
+                connection = taken.claim()
             except BlockingIOError:
                 continue  # somebody inside has taken it
             except trio.TooSlowError:
@@ -83,7 +85,7 @@ class Listener:
                 raise ListenerError(f"fails: {error.strerror}") from error
             finally:
                 taken.give_up()
-            return trio.SocketStream(trio.socket.from_stdlib_socket(taken.claim()))
+            return trio.SocketStream(trio.socket.from_stdlib_socket(connection))
 
     def close(self) -> None:
         """May be repeated. A thread that hangs in it comes back."""
@@ -101,23 +103,30 @@ class _Accepting:
         self._listener = listener
         self._connection: socket.socket | None = None
         self._wanted = True
+        self._lock = threading.Lock()
 
     def accept(self) -> None:
         """Runs in the thread."""
         connection, _ = self._listener.accept()
         connection.setblocking(False)
-        self._connection = connection
-        if not self._wanted:
-            connection.close()
+        with self._lock:
+            if self._wanted:
+                self._connection = connection
+                return
+        connection.close()
 
     def give_up(self) -> None:
-        """What comes from now on is closed at once."""
-        self._wanted = False
+        """What comes from now on is closed at once, as is what came and was not claimed."""
+        with self._lock:
+            self._wanted = False
+        if self._connection is not None:
+            self._connection.close()
 
     def claim(self) -> socket.socket:
-        """What was accepted."""
-        assert self._connection is not None, "the thread has returned"
-        return self._connection
+        """What was accepted, which is the caller's from now on."""
+        connection, self._connection = self._connection, None
+        assert connection is not None, "the thread has returned"
+        return connection
 
 
 def _checked_port(listener: socket.socket) -> int:
