@@ -467,6 +467,7 @@ verdict([pid for pid in pids if STAGE["directory"] in (attempt(text, pid) or "")
         source="PEP 552: compiled code bears the path of its source",
         code="""
 import gc, types
+gc.unfreeze()  # or a fork would not tell what its template has loaded
 frame, codes = sys._getframe(), []
 while frame:
     codes.append(frame.f_code)

@@ -35,11 +35,11 @@ verdict([way[:40] for way in ways if attempt(os.stat, way)])
         group="names",
         source="openat(2): `..` of a directory that is held, step by step",
         code="""
-starts = ["/project", "/project/victims", "/usr", "/workspace", "/dev/pts", "/proc/self"]
+starts = ["/project", "/project/victims", "/workspace", "/dev/pts", "/proc/self"]
+starts += [place for place in ("/usr", STAGE["store"]) if os.path.isdir(place)]
 found = []
 for start in starts:
-    if (fd := attempt(os.open, start, os.O_PATH | os.O_DIRECTORY)) is None:
-        continue
+    fd = os.open(start, os.O_PATH | os.O_DIRECTORY)
     for step in range(12):
         try:
             os.stat(STAGE["secret"][1:], dir_fd=fd)
@@ -147,7 +147,12 @@ known = ("/usr", "/etc", "/dev", "/proc", "/tmp", "/workspace", "/project", "/ru
 with open("/proc/self/mountinfo") as file:
     places = {line.split()[4] for line in file} - {"/"}
 roots = [p for p in ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32") if p in places]
-store = (STAGE["store"], "/bin/sh") if STAGE["store"] else ()
+store = (STAGE["store"],) if STAGE["store"] else ()
+def of_the_store(path):
+    shells = (f"{place.path}/bin/{name}" for top in store for place in os.scandir(top)
+              for name in ("sh", "bash"))
+    return any(attempt(os.path.samefile, path, shell) for shell in shells)
+roots += [p for p in ("/bin/sh",) if p in places and of_the_store(p)]
 verdict([place for place in sorted(places - set(roots))
          if not any((place + "/").startswith(one + "/") for one in (*known, *store))])
 """,

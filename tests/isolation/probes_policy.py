@@ -35,6 +35,7 @@ def change():
     open(path, "r+b").close()
     os.chmod(path, 0o444)
     return path
+os.stat(path)  # without it, this would be no attack
 verdict(attempt(change))
 """,
         weakness=NOT_CLOSED,
@@ -45,12 +46,12 @@ verdict(attempt(change))
         group="supervisor",
         source="mount(2), MS_BIND: a read-only mount says nothing of other ways to the same file",
         code="""
-policy = attempt(os.stat, "/run/nsm/policy.json")
+policy = os.stat("/run/nsm/policy.json")
 same = []
 for top in ("/run/nsm", "/tmp", "/workspace", "/dev/shm"):
     for name in os.listdir(top):
         found = attempt(os.stat, top + "/" + name)
-        if found and policy and os.path.samestat(found, policy):
+        if found and os.path.samestat(found, policy):
             same.append(top + "/" + name)
 def change(path):
     os.chmod(path, 0o644)

@@ -246,7 +246,7 @@ cd /workspace; verdict "$found"
         source="CVE-2019-5736: /proc/PID/exe of a program of the host, opened again to be written",
         code="""
 program = attempt(subprocess.Popen, ["/project/program", "60"])
-if program is None:
+if program is None and os.uname().machine not in ("x86_64", "aarch64"):
     not_here("the host's loader, without which the project's program does not start")
 else:
     held = os.open(f"/proc/{program.pid}/exe", os.O_PATH)
