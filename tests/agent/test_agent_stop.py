@@ -47,10 +47,18 @@ await asyncio.gather(asyncio.sleep(60), busy())
     "python pool": (
         "python",
         """
-import multiprocessing, time
+import multiprocessing, os, time
+begun, begin = os.pipe()
+def work(_):
+    os.write(begin, b'.')
+    time.sleep(60)
 with multiprocessing.get_context('fork').Pool(2) as pool:
-    print('up')  # not before: what interrupts a fork may be an exception that Python ignores
-    pool.map(time.sleep, [60, 60])
+    result = pool.map_async(work, [1, 2])
+    # Not before: what interrupts a fork may be an exception that Python ignores, and a pool whose
+    # processes are interrupted while they take their work may never end (CPython's own).
+    os.read(begun, 1), os.read(begun, 1)
+    print('up')
+    result.get()
 """,
     ),
     "bash sleep": ("bash", "echo up; sleep 60; echo not reached"),
