@@ -5,6 +5,8 @@ timer                one task that waits for the timers of all sessions
 descriptors          how many there are, and what for
 heap                 memory goes back to the system
 pace                 how fast one client is listened to
+ending               how the supervisor is to end
+events               what happens, told to whoever listens
 config               reads and explains `config.toml`
 flakes               references to what Nix builds
 hostrules            which hosts a pattern means
@@ -17,6 +19,7 @@ pending              calls of an environment that is being made wait
 poolpolicy           how many sessions should be kept ready: a pure function
 demand, habits       how often sessions are taken, and which ones by whom
 hostmemory           how much memory there is for spares
+survival/            descriptors that others keep, for sessions to outlive the supervisor
 catalog              what there is to run in at this moment, and for whom
 environments         the host's interpreters
 artifacts/           environments that Nix built

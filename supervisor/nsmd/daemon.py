@@ -14,7 +14,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 import trio
 
@@ -27,6 +27,8 @@ from nsmd.control.call import Services
 from nsmd.control.server import Access, ControlServer
 from nsmd.descriptors import Shares
 from nsmd.devshell.keeper import DevShells
+from nsmd.ending import Ending, How
+from nsmd.events import Events
 from nsmd.hostmemory import HostMemory
 from nsmd.hostpaths import trusted_owners
 from nsmd.jail import Launcher
@@ -38,6 +40,7 @@ from nsmd.project import Unreadable
 from nsmd.provision import Provision
 from nsmd.registry import Registry
 from nsmd.settings import Settings
+from nsmd.survival.store import DescriptorStore, Kept
 from nsmd.templates import TemplateLauncher
 from nsmd.values import Enforcement, Environment, Sources
 
@@ -70,6 +73,10 @@ class Setup:
         built_directory: for what it builds.
         shell_directory: for what nix says of projects' shells.
         announce: called once the socket answers.
+        store: keeps sessions' descriptors, whatever becomes of this process.
+        kept: what it, or the program that this process was before, had kept of earlier ones.
+        leave: ends this process for `leave` and `reload`, and does not return: what it has open
+            stays with whoever keeps it.
     """
 
     settings: Settings
@@ -90,6 +97,9 @@ class Setup:
     built_directory: str
     shell_directory: str
     announce: Callable[[], None]
+    store: DescriptorStore
+    kept: Kept
+    leave: Callable[[How], NoReturn]
 
 
 async def serve(setup: Setup) -> None:
@@ -101,7 +111,8 @@ async def serve(setup: Setup) -> None:
 
 async def _serve(setup: Setup, keeper: SessionKeeper) -> None:
     started_s = trio.current_time()
-    ending = trio.Event()
+    ending = Ending()
+    events = Events()
     environments = await trio.to_thread.run_sync(setup.find_environments)
     async with (
         setup.open_launcher(keeper.enforcement) as launcher,
@@ -143,6 +154,7 @@ async def _serve(setup: Setup, keeper: SessionKeeper) -> None:
                 shares=setup.shares,
                 memory=HostMemory(),
                 keeper=keeper,
+                events=events,
             )
             await workshop.begin(setup.sources.flakes, registry.artifacts_in_use)
             endpoint = EndpointLoader()
@@ -157,7 +169,9 @@ async def _serve(setup: Setup, keeper: SessionKeeper) -> None:
                     limits=keeper.facts(),
                     cold_starts=launcher.reasons if isinstance(launcher, TemplateLauncher) else {},
                     started_s=started_s,
-                    shutdown=ending.set,
+                    shutdown=partial(ending.ask, "end"),
+                    ending=ending,
+                    events=events,
                     clients=lambda: server.connections,
                     max_file_bytes=setup.settings.session.max_file_mb << 20,
                 ),
@@ -176,9 +190,11 @@ async def _serve(setup: Setup, keeper: SessionKeeper) -> None:
                 setup.announce()
                 connections.start_soon(endpoint.run)
                 log.info("listening on %s (pid %d)", setup.socket_path, os.getpid())
-                await ending.wait()
+                how = await ending.wait()
                 connections.cancel_scope.cancel()
             upkeep.cancel_scope.cancel()
+        if how != "end":
+            setup.leave(how)
         registry.close()
         sessions.cancel_scope.deadline = trio.current_time() + END_DEADLINE_S
     log.info("ended")
@@ -205,8 +221,8 @@ async def _open_shells(
         nursery.cancel_scope.cancel()
 
 
-async def _end_on_signal(ending: trio.Event) -> None:
+async def _end_on_signal(ending: Ending) -> None:
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
         async for number in signals:
             log.info("ending on %s", signal.Signals(number).name)
-            ending.set()
+            ending.ask("end")

@@ -10,6 +10,7 @@ import socket
 import sys
 from contextlib import ExitStack
 from functools import partial
+from typing import NoReturn
 
 from nsm import paths
 from nsm._version import __version__
@@ -138,6 +139,7 @@ class _Starter:
         from nsmd.limits import session_limits  # noqa: PLC0415
         from nsmd.locales import passed_on  # noqa: PLC0415
         from nsmd.nix.program import NixFinder  # noqa: PLC0415
+        from nsmd.survival.store import NoStore  # noqa: PLC0415
         from nsmd.templates import open_launcher  # noqa: PLC0415
 
         heap.map_large_blocks()
@@ -178,6 +180,9 @@ class _Starter:
             built_directory=os.path.join(paths.state_dir(), "environments"),
             shell_directory=os.path.join(paths.state_dir(), "devshells"),
             announce=self._announce,
+            store=NoStore(),
+            kept={},
+            leave=_leave,
         )
         trio.run(daemon.serve, setup)
 
@@ -201,6 +206,11 @@ class _Starter:
             logging.getLogger(__name__).debug("nobody waits for the ready line")
         finally:
             os.close(fd)
+
+
+def _leave(how: str) -> NoReturn:
+    del how
+    os._exit(0)
 
 
 def _open_listener(stack: ExitStack) -> socket.socket:

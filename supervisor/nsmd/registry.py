@@ -29,6 +29,7 @@ from nsmd.cgroups import Keeper, memory_of
 from nsmd.comers import Comers
 from nsmd.descriptors import MAX_PROXIED, Shares
 from nsmd.directory import Directory
+from nsmd.events import Events
 from nsmd.execution import Execution, Origin
 from nsmd.history import EndedSessions, Executions
 from nsmd.jail import Launcher
@@ -49,6 +50,7 @@ from nsmd.provision import Provision
 from nsmd.proxy import Gateway
 from nsmd.session import Session
 from nsmd.settings import Settings
+from nsmd.survival.fates import Fates
 from nsmd.timer import Timers
 from nsmd.transcripts import Transcript, TranscriptStore
 from nsmd.values import (
@@ -96,6 +98,7 @@ class Registry:
         shares: of the supervisor's descriptors; None sets no limit.
         gateway: the way out of sessions that have one.
         keeper: keeps sessions to their limits as a whole; None for nobody.
+        events: told what happens to sessions and executions.
     """
 
     def __init__(
@@ -114,7 +117,10 @@ class Registry:
         shares: Shares | None = None,
         gateway: Gateway | None = None,
         keeper: Keeper | None = None,
+        events: Events | None = None,
     ) -> None:
+        self.events = events or Events()
+        self.fates = Fates()
         self._settings = settings
         self.provision = provision
         self._launcher = launcher
@@ -511,6 +517,7 @@ class Registry:
             gateway=self.gateway,
             nursery=self._nursery,
             keeper=self._keeper,
+            events=self.events,
         )
         self._directory.add(session)
         self._nursery.start_soon(session.run, name=repr(session))

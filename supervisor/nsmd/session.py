@@ -38,6 +38,7 @@ from nsmd.agentframes import (
 from nsmd.agentlink import AgentLink, AgentLinkError
 from nsmd.cgroups import Confinement, Keeper
 from nsmd.conversation import Conversation, StartLimiter
+from nsmd.events import Events
 from nsmd.execution import Execution, interrupted_early, out_of_time
 from nsmd.jail import Launcher, ProjectCopy
 from nsmd.lifecycle import Effect, Event, State, advance
@@ -75,6 +76,7 @@ class Session:
         "_activity_asked",
         "_agent_id",
         "_conversation",
+        "_events",
         "_failure",
         "_idle",
         "_lifetime",
@@ -114,7 +116,9 @@ class Session:
         gateway: Gateway,
         nursery: trio.Nursery,
         keeper: Keeper | None = None,
+        events: Events | None = None,
     ) -> None:
+        self._events = events or Events()
         self.id = session_id
         self.spec = spec
         self.state = State.STARTING
@@ -197,6 +201,7 @@ class Session:
         self._lifetime.arm(tenancy.max_lifetime_s)
         if self.state is State.IDLE:
             self._arm_idle()
+        self._events.publish("session_claimed", session=self.id, subject=self)
 
     def submit(self, execution: Execution) -> None:
         """Queue an execution.
@@ -235,6 +240,7 @@ class Session:
         if self._link is None or "interrupt" not in self._link.capabilities:
             self.end("its execution was interrupted, and its agent can only be stopped as a whole")
             return True
+        self._events.publish("execution_interrupted", session=self.id, subject=running)
         self._post({"type": "interrupt", "id": self._agent_id})
         self._watch(self._limits.grace_s + ANSWER_MARGIN_S)
         return True
@@ -299,6 +305,7 @@ class Session:
         self.requests.open(link.capabilities)
         self.network.opened(link)
         self._feed(Event.READY)
+        self._events.publish("session_ready", session=self.id, subject=self)
         self._watcher.session_ready(self)
         if self._queue:
             self._feed(Event.SUBMITTED)
@@ -375,6 +382,7 @@ class Session:
                 execution.limit_events = confinement.ended(outcome)
             execution.finish(answer)  # first: somebody waits
             self.transcript.finish(answer)
+            self._finished(execution)
             if execution.origin.one_shot:
                 self.end("one-shot finished")
                 return
@@ -420,6 +428,7 @@ class Session:
             streamed=self._streamed,
         )
         execution.note_sent()
+        self._events.publish("execution_started", session=self.id, subject=execution)
         if (confinement := self._conversation.confinement) is not None:
             confinement.begun()
         frame: dict[str, object] = {
@@ -462,6 +471,7 @@ class Session:
         answer = out_of_time(reason)
         execution.finish(answer)
         self.transcript.finish(answer)
+        self._finished(execution)
         self.end(reason)
 
     def _arm_idle(self) -> None:
@@ -492,6 +502,7 @@ class Session:
         if running is not None:
             self.transcript.finish(error)
             running.finish(error)
+            self._finished(running)
         while self._queue:
             self._never_ran(self._queue.pop(0), error)
         self.requests.fail(error)
@@ -500,6 +511,10 @@ class Session:
         request = execution.request
         self.transcript.never_ran(execution.id, request.client.name, request.code, answer)
         execution.finish(answer)
+        self._finished(execution)
+
+    def _finished(self, execution: Execution) -> None:
+        self._events.publish("execution_finished", session=self.id, subject=execution)
 
     def _report(self) -> None:
         for timer in (self._idle, self._overdue, self._lifetime):
@@ -507,6 +522,7 @@ class Session:
         if self.tenancy is not None:
             self._transcripts.close(self.transcript, self.end_reason)
         self._watcher.session_ended(self)
+        self._events.publish("session_ended", session=self.id, subject=self, reason=self.end_reason)
         if self._over is not None:
             self._over.set()
 

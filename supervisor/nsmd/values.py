@@ -385,6 +385,8 @@ class RunRequest:
         reply_bytes: what the caller has room for, for each stream; of a longer one it gets head
             and tail, and a file in the session has the whole. None for the agent's own bound.
         project_mode: that the session has to have; None where nobody asked for one.
+        again: it was sent before, under the same id, over a connection that was lost: it is run
+            only if it is known not to have been, and else its result is the answer.
     """
 
     client: Client
@@ -395,6 +397,7 @@ class RunRequest:
     execution_id: str | None = None
     reply_bytes: int | None = None
     project_mode: ProjectMode | None = None
+    again: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

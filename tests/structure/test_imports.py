@@ -17,7 +17,7 @@ SOURCES = {
 }
 
 FLOORS = (
-    ("values", "settings", "timer", "descriptors", "heap", "checks", "pace"),
+    ("values", "settings", "timer", "descriptors", "heap", "checks", "pace", "ending", "events"),
     (
         "config",
         "names",
@@ -36,7 +36,7 @@ FLOORS = (
         "locales",
         "denials",
     ),
-    ("catalog",),
+    ("catalog", "survival"),
     ("interpreters", "environments", "project", "artifacts"),
     ("procstats", "kernelfacts", "hostmemory", "jail", "nix"),
     ("cgroups",),

@@ -10,6 +10,8 @@ from nsmd.builds.workshop import Workshop
 from nsmd.changes import Review
 from nsmd.control import arguments
 from nsmd.control.stream import Room
+from nsmd.ending import Ending
+from nsmd.events import Events
 from nsmd.files import OpenFiles
 from nsmd.registry import Registry
 from nsmd.session import Session
@@ -29,7 +31,9 @@ class Services:
         jail: facts for people: how jails are made here.
         limits: the same: what keeps sessions to theirs.
         cold_starts: why sessions of an environment are no forks, by the environment's name.
-        shutdown: asks the daemon to end.
+        shutdown: asks the daemon to end, and to end all sessions.
+        ending: the same, in other ways.
+        events: what happens here.
         clients: how many connections there are.
         started_s: on trio's clock.
         max_file_bytes: limit of one file that is transferred.
@@ -47,6 +51,8 @@ class Services:
     clients: Callable[[], int]
     max_file_bytes: int
     review: Review = field(default_factory=Review)
+    ending: Ending = field(default_factory=Ending)
+    events: Events = field(default_factory=Events)
     limits: Mapping[str, str]
 
 
