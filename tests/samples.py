@@ -22,6 +22,10 @@ def session_row(**changes: Any) -> dict[str, Any]:
         "cpu_s": 0.25,
         "pid": 4242,
         "limited_by": "cgroup",
+        "processes": 2,
+        "running_s": None,
+        "queued": 0,
+        "taken_up": 0,
     }
     return row | changes
 

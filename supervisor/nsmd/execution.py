@@ -83,6 +83,10 @@ class Execution:
         """Whether the answer is there."""
         return self._answer is not None
 
+    def runs_s(self, now: float) -> float:
+        """For how many seconds it has been with the agent; `now` is on trio's clock."""
+        return 0.0 if self._sent_s is None else max(0.0, now - self._sent_s)
+
     @property
     def answer_bytes(self) -> int:
         """About how much memory the answer takes; the code is dropped when it comes."""

@@ -29,7 +29,7 @@ def live_row(
     """
     assert session.tenancy is not None
     mount = session.spec.project
-    confinement = session.confinement
+    confinement, running = session.confinement, session.running
     return SessionInfo(
         id=session.id,
         name=session.name,
@@ -45,6 +45,10 @@ def live_row(
         cpu_s=usage.cpu_s if usage else None,
         pid=session.pid,
         limited_by=confinement.enforcement.memory if confinement is not None else None,
+        processes=usage.processes if usage else None,
+        running_s=running.runs_s(now) if running is not None else None,
+        queued=session.queued,
+        taken_up=session.taken_up,
     )
 
 

@@ -90,14 +90,17 @@ class Session:
         "_transcripts",
         "_watcher",
         "active_s",
+        "born_s",
         "created_s",
         "end_reason",
         "executions",
         "id",
         "network",
+        "ready_s",
         "requests",
         "spec",
         "state",
+        "taken_up",
         "tenancy",
         "transcript",
     )
@@ -124,8 +127,9 @@ class Session:
         self.state = State.STARTING
         self.tenancy: Tenancy | None = None
         self.executions = 0
-        self.created_s = trio.current_time()
-        self.active_s = self.created_s
+        self.born_s = self.created_s = self.active_s = trio.current_time()
+        self.ready_s: float | None = None
+        self.taken_up = 0  # how many supervisors it has outlived
         self.end_reason = ""
         self._limits = limits
         self._watcher = watcher
@@ -184,6 +188,16 @@ class Session:
     def name(self) -> str | None:
         """Its name in its scope; None for a one-shot or a spare."""
         return self.tenancy.name if self.tenancy else None
+
+    @property
+    def running(self) -> Execution | None:
+        """What runs in it now."""
+        return self._running
+
+    @property
+    def queued(self) -> int:
+        """How many executions wait behind that."""
+        return len(self._queue)
 
     @property
     def live(self) -> bool:
@@ -304,6 +318,7 @@ class Session:
         self._link = link
         self.requests.open(link.capabilities)
         self.network.opened(link)
+        self.ready_s = trio.current_time()
         self._feed(Event.READY)
         self._events.publish("session_ready", session=self.id, subject=self)
         self._watcher.session_ready(self)

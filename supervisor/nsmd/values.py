@@ -488,8 +488,7 @@ OutputSink = Callable[[Output], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionInfo:
-    """One row of `nsm ps`. Ages in seconds; memory in bytes; CPU in seconds; pid on the host; what
-    keeps its memory to the limit."""
+    """One row of `nsm ps`; see `nsm.wire.results.SessionRow`."""
 
     id: str
     name: str | None
@@ -505,3 +504,7 @@ class SessionInfo:
     cpu_s: float | None
     pid: int
     limited_by: Enforcer | None = None
+    processes: int | None = None
+    running_s: float | None = None
+    queued: int = 0
+    taken_up: int = 0

@@ -117,6 +117,9 @@ class SessionRow(NamedTuple):
         pid: the jail's first process, as the host numbers it.
         limited_by: what keeps its memory to the limit: ``cgroup``, ``watchdog`` or ``rlimit``; None
             before it has a jail.
+        processes: in the jail, None where unknown; `queued`: executions that wait for their turn.
+        running_s: for how long its execution has been running; None where none does.
+        taken_up: how many restarts of the supervisor it has outlived.
     """
 
     id: str
@@ -133,6 +136,10 @@ class SessionRow(NamedTuple):
     cpu_s: float | None
     pid: int
     limited_by: str | None = None
+    processes: int | None = None
+    running_s: float | None = None
+    queued: int = 0
+    taken_up: int = 0
 
     @classmethod
     def from_wire(cls, wire: Mapping[str, Any]) -> Self:
@@ -153,6 +160,10 @@ class SessionRow(NamedTuple):
             cpu_s=row.optional("cpu_s", row.number),
             pid=row.integer("pid"),
             limited_by=row.optional("limited_by", row.text),
+            processes=row.optional("processes", row.integer),
+            running_s=row.optional("running_s", row.number),
+            queued=row.optional("queued", row.integer) or 0,
+            taken_up=row.optional("taken_up", row.integer) or 0,
         )
 
 
