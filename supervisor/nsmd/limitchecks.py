@@ -73,7 +73,7 @@ def _try_group(
         ),
     )
     try:
-        group = Group(tree, "doctor", limits_of(spec, limits))
+        group = Group.new(tree, "doctor", limits_of(spec, limits))
     except OSError as error:
         return f"no group can be made: {error.strerror}", frozenset()
     group.remove()

@@ -23,7 +23,7 @@ ALL_MB = PYTHON.memory_mb + AGENT_MB + 512 + 256 + 64
 
 
 def group_in(fake: FakeTree, name: str = "s1") -> Group:
-    return Group(GroupTree(str(fake.top)), name, limits_of(spec(), LIMITS))
+    return Group.new(GroupTree(str(fake.top)), name, limits_of(spec(), LIMITS))
 
 
 def test_the_supervisor_moves_out_of_the_way(fake: FakeTree) -> None:
@@ -113,7 +113,7 @@ def test_what_cannot_be_divided_is_left_as_it_was(fake: FakeTree) -> None:
 
 def test_a_group_that_is_still_busy_goes_later(fake: FakeTree) -> None:
     tree = GroupTree(str(fake.top))
-    first, second = (Group(tree, name, limits_of(spec(), LIMITS)) for name in ("a", "b"))
+    first, second = (Group.new(tree, name, limits_of(spec(), LIMITS)) for name in ("a", "b"))
     (Path(first.directory) / "cgroup.procs").write_text("17\n")
     first.remove()
     assert Path(first.directory).exists()
@@ -125,6 +125,74 @@ def test_a_group_that_is_still_busy_goes_later(fake: FakeTree) -> None:
     tree.make("old")
     GroupTree(str(fake.top))
     assert not (fake.top / "sessions/old").exists()
+
+
+def left_by_another(fake: FakeTree, pid: int) -> tuple[GroupTree, str]:
+    """A tree of our own, and the group of a session of an earlier supervisor's tree."""
+    for controller in ("memory", "pids", "cpu"):
+        files.write(str(fake.top), "cgroup.subtree_control", f"+{controller}")
+    earlier = fake.top / "nsm-1"
+    files.make(str(earlier))
+    group = Group.new(GroupTree(str(earlier)), "s1", limits_of(spec(), LIMITS))
+    files.write(group.directory, "cgroup.procs", str(pid))
+    group.set("cpu.weight", "5")
+    (Path(group.directory) / "memory.events").write_text("oom_kill 3\n")
+    mine = fake.top / "mine"
+    files.make(str(mine))
+    return GroupTree(str(mine)), group.directory
+
+
+def test_a_group_of_an_earlier_supervisor_is_taken_up_and_removed_in_the_end(
+    fake: FakeTree,
+) -> None:
+    tree, directory = left_by_another(fake, 17)
+    keeper = SessionKeeper(tree, limits=LIMITS)
+    jail = FakeJail(17, spec())
+    confinement = keeper.adopt("s1", jail, spec(), directory)
+    assert confinement.group is not None
+    assert confinement.group.directory == directory
+    assert (confinement.enforcement, confinement.enforcement.why) == (keeper.enforcement, "")
+    # The weight is what it was configured, and what was killed long ago is not told again.
+    assert confinement.facts()["cpu_weight"] == 100
+    assert confinement.ended(FAILED) == ()
+    (Path(directory) / "memory.events").write_text("oom_kill 4\n")
+    assert [event.times for event in confinement.ended(FAILED)] == [1]
+    (Path(directory) / "cgroup.procs").write_text("")
+    confinement.close()
+    assert not (fake.top / "nsm-1").exists()
+    assert Path(tree.sessions).exists()
+    jail.release()
+    jail.agent_end.close()
+
+
+@pytest.mark.parametrize("groups", [True, False])
+def test_a_session_whose_group_is_not_what_it_was_is_watched(fake: FakeTree, groups: bool) -> None:
+    tree, directory = left_by_another(fake, 17)
+    keeper = SessionKeeper(tree if groups else None, why="" if groups else "none", limits=LIMITS)
+    jail = FakeJail(18, spec())
+    for where, why in (
+        (directory, "the control group that it had: the session is not in"),
+        (f"{directory}0", "the control group that it had: No such file"),
+        (None, "it had no control group" if groups else "none"),
+    ):
+        confinement = keeper.adopt("s1", jail, spec(), where)
+        assert confinement.group is None
+        assert confinement.enforcement.memory == "watchdog"
+        assert confinement.enforcement.why.startswith(why)
+    # Those of sessions that live on keep theirs, also where this supervisor can make none.
+    jail.pid = 17
+    assert keeper.adopt("s1", jail, spec(), directory).enforcement.memory == "cgroup"
+    jail.release()
+    jail.agent_end.close()
+
+
+def test_a_start_leaves_groups_of_sessions_that_live(fake: FakeTree) -> None:
+    tree = GroupTree(str(fake.top))
+    for name in ("alive", "gone"):
+        tree.make(name)
+    (Path(tree.sessions) / "alive/cgroup.procs").write_text("17\n")
+    GroupTree(str(fake.top))
+    assert [each.name for each in Path(tree.sessions).iterdir() if each.is_dir()] == ["alive"]
 
 
 FINE = Outcome(stdout="", stderr="", exit_code=0)

@@ -32,7 +32,7 @@ class Session:
     def __init__(self, fake: FakeTree, jail: FakeJail, weight: int = WEIGHT) -> None:
         limited = replace(spec(), environment=replace(PYTHON, cpu_weight=weight))
         tree = GroupTree(str(fake.top))
-        self.group = Group(tree, f"s{weight}", limits_of(limited, SessionLimits()))
+        self.group = Group.new(tree, f"s{weight}", limits_of(limited, SessionLimits()))
         self.it = Confinement(
             jail,
             program_bytes=1,

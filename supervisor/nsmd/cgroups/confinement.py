@@ -133,6 +133,11 @@ class Confinement:
         events, self._events = tuple(self._events), []
         return events
 
+    def taken_up(self) -> None:
+        """Its session was an earlier supervisor's: what was counted then has been told."""
+        if self.group is not None:
+            self._counted = self.group.counted()
+
     def count(self, outcome: Outcome | None = None) -> None:
         """Look at what the kernel has counted."""
         group = self.group

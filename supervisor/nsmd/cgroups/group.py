@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -11,6 +11,7 @@ import trio
 
 from nsmd.cgroups import files
 from nsmd.cgroups.limits import OPTIONAL, GroupLimits
+from nsmd.cgroups.place import CONTROLLERS
 from nsmd.cgroups.tree import GroupTree
 
 MOST_ROUNDS = 32
@@ -35,29 +36,65 @@ class Group:
     """See the module. Its methods block, for some 100 us each.
 
     Args:
-        tree: it is made in.
-        name: of the session.
+        directory: of the group.
         limits: what to keep it to.
+        controllers: that are there for it.
+        remove: a directory whose processes have ended.
 
     Attributes:
         holds: controllers whose limits were read back as they were written.
         lacking: what was not, for people.
-
-    Raises:
-        OSError: there can be none.
     """
 
-    def __init__(self, tree: GroupTree, name: str, limits: GroupLimits) -> None:
-        self._tree = tree
+    def __init__(
+        self,
+        directory: str,
+        limits: GroupLimits,
+        *,
+        controllers: frozenset[str],
+        remove: Callable[[str], None],
+    ) -> None:
+        self._remove = remove
         self.limits = limits
-        self.directory = tree.make(name)
-        self.holds: frozenset[str] = tree.controllers
+        self.directory = directory
+        self.holds = controllers
         lacking: list[str] = []
         for controller, file, text in limits.files:
-            if controller in tree.controllers and (why := self.set(file, text)):
+            if controller in controllers and (why := self.set(file, text)):
                 lacking.append(f"{file}: {why}")
                 self.holds -= {controller}
         self.lacking = "; ".join(lacking)
+
+    @classmethod
+    def new(cls, tree: GroupTree, name: str, limits: GroupLimits) -> Group:
+        """A group that is made.
+
+        Args:
+            tree: where.
+            name: of the session.
+
+        Raises:
+            OSError: there can be none.
+        """
+        return cls(tree.make(name), limits, controllers=tree.controllers, remove=tree.remove)
+
+    @classmethod
+    def existing(
+        cls, directory: str, pid: int, limits: GroupLimits, remove: Callable[[str], None]
+    ) -> Group:
+        """The group of a session that an earlier supervisor started, in whatever tree it is.
+
+        Args:
+            pid: of the jail's PID 1, which is in it.
+            remove: a directory whose processes have ended.
+
+        Raises:
+            OSError: it is gone, or the jail is not in it.
+        """
+        if str(pid) not in files.read(directory, "cgroup.procs").split():
+            raise OSError(0, "the session is not in its control group any more")
+        there = files.words(directory, "cgroup.controllers") & set(CONTROLLERS)
+        return cls(directory, limits, controllers=there, remove=remove)
 
     def __repr__(self) -> str:
         return f"<Group {self.directory}>"
@@ -134,7 +171,7 @@ class Group:
 
     def remove(self) -> None:
         """Remove it, now that its processes have ended."""
-        self._tree.remove(self.directory)
+        self._remove(self.directory)
 
 
 async def memory_of(groups: Mapping[str, Group]) -> Mapping[str, int]:

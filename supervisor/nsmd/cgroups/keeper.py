@@ -16,7 +16,7 @@ from nsmd.cgroups.limits import GroupLimits, limits_of
 from nsmd.cgroups.notices import Notices
 from nsmd.cgroups.place import NoGroupsError, find_place
 from nsmd.cgroups.scope import enter_scope, is_delegated
-from nsmd.cgroups.tree import GroupTree, make_own_directory
+from nsmd.cgroups.tree import GroupTree, Leftovers, make_own_directory
 from nsmd.cgroups.watchdog import Watchdog
 from nsmd.jail.interface import Jail
 from nsmd.values import Enforcement, JailSpec, SessionLimits
@@ -43,6 +43,16 @@ class Keeper(Protocol):
         """
         ...
 
+    def adopt(
+        self, session_id: str, jail: Jail, spec: JailSpec, directory: str | None
+    ) -> Confinement:
+        """What confines a session that an earlier supervisor has confined; blocks for 100 us or so.
+
+        Args:
+            directory: of its group (`Confinement.group`); None if it had none.
+        """
+        ...
+
 
 class SessionKeeper:
     """See the module.
@@ -62,6 +72,7 @@ class SessionKeeper:
         self.watchdog = Watchdog()
         self.notices = Notices() if tree is not None else None
         self._limits = limits
+        self._leftovers = Leftovers()
         self.enforcement = _enforcement(
             tree.controllers if tree is not None else frozenset(),
             why or ("" if tree is None else _lacking(tree.controllers)),
@@ -89,14 +100,7 @@ class SessionKeeper:
         """See `Keeper`."""
         limits = limits_of(spec, self._limits)
         if jail.pid <= 0:  # `nsmd.jail.runonly`
-            return Confinement(
-                jail,
-                program_bytes=limits.program_bytes,
-                processes=limits.processes,
-                enforcement=Enforcement(
-                    memory="rlimit", processes="none", cpu="none", why=RUN_ONLY
-                ),
-            )
+            return self._run_only(jail, limits)
         if self.tree is None:
             return self._without_group(jail, limits, self.enforcement)
         try:
@@ -105,21 +109,55 @@ class SessionKeeper:
             why = f"the session's control group: {os.strerror(error.errno or 0)}"
             log.warning("session %s has no control group: %s", session_id, error)
             return self._without_group(jail, limits, _enforcement(frozenset(), why))
-        enforcement = self.enforcement
+        return self._with_group(session_id, jail, limits, group)
+
+    def adopt(
+        self, session_id: str, jail: Jail, spec: JailSpec, directory: str | None
+    ) -> Confinement:
+        """See `Keeper`."""
+        limits = limits_of(spec, self._limits)
+        if jail.pid <= 0:
+            return self._run_only(jail, limits)
+        if directory is None:
+            why = self.enforcement.why or "it had no control group when it was started"
+            return self._without_group(jail, limits, _enforcement(frozenset(), why))
+        remove = self._leftovers.remove if self.tree is None else self.tree.remove
+        try:
+            group = Group.existing(directory, jail.pid, limits, remove)
+        except OSError as error:
+            log.warning("session %s has lost its control group: %s", session_id, error)
+            why = f"the control group that it had: {error.strerror}"
+            return self._without_group(jail, limits, _enforcement(frozenset(), why))
+        confinement = self._with_group(session_id, jail, limits, group)
+        confinement.taken_up()
+        return confinement
+
+    def _with_group(
+        self, session_id: str, jail: Jail, limits: GroupLimits, group: Group
+    ) -> Confinement:
+        lacking = group.lacking or _lacking(group.holds)
         if group.lacking:
             log.warning("session %s: %s", session_id, group.lacking)
-            enforcement = _enforcement(group.holds, group.lacking)
         confinement = Confinement(
             jail,
             program_bytes=limits.program_bytes,
             processes=limits.processes,
-            enforcement=enforcement,
+            enforcement=_enforcement(group.holds, lacking),
             group=group,
             watch=self.watchdog.watch,
         )
         if self.notices is not None:
             self.notices.add(confinement, group.directory)
         return confinement
+
+    @staticmethod
+    def _run_only(jail: Jail, limits: GroupLimits) -> Confinement:
+        return Confinement(
+            jail,
+            program_bytes=limits.program_bytes,
+            processes=limits.processes,
+            enforcement=Enforcement(memory="rlimit", processes="none", cpu="none", why=RUN_ONLY),
+        )
 
     @staticmethod
     async def _group(tree: GroupTree, name: str, pid: int, limits: GroupLimits) -> Group:
@@ -130,7 +168,7 @@ class SessionKeeper:
         """
 
         def make() -> Group:
-            group = Group(tree, name, limits)
+            group = Group.new(tree, name, limits)
             try:
                 group.adopt(pid)
             except BaseException:

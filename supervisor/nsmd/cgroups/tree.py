@@ -28,6 +28,50 @@ waits for a session waits for it."""
 _PREFIX = "nsm-"
 
 
+class Leftovers:
+    """Removes groups; one that is still busy goes with a later one.
+
+    A process that nobody has reaped does not hold a group (cgroup-v2.rst), one that is just ending
+    may. With the last group of an earlier supervisor goes what was around it.
+
+    Args:
+        own: where the groups of this supervisor are, which stays; empty if it has none.
+    """
+
+    def __init__(self, own: str = "") -> None:
+        self._own = own
+        self._waiting: set[str] = set()
+
+    def __repr__(self) -> str:
+        return f"<Leftovers: {len(self._waiting)} groups>"
+
+    def remove(self, directory: str) -> None:
+        """Remove a group whose processes have ended, and those that were busy before."""
+        self._waiting.add(directory)
+        for each in tuple(self._waiting):
+            try:
+                files.remove(each)
+            except FileNotFoundError:
+                self._waiting.discard(each)
+            except OSError as error:
+                log.debug("group %s stays for now: %s", each, error)
+            else:
+                self._waiting.discard(each)
+                self._tidy(os.path.dirname(each))
+
+    def _tidy(self, sessions: str) -> None:
+        if sessions == self._own:
+            return
+        top = os.path.dirname(sessions)
+        for each in (sessions, f"{top}/supervisor", top):
+            try:
+                files.remove(each)
+            except FileNotFoundError:
+                continue
+            except OSError:  # something lives there, or it is not ours
+                return
+
+
 class GroupTree:
     """See the module.
 
@@ -67,7 +111,7 @@ class GroupTree:
         self.controllers = files.words(self.sessions, "cgroup.subtree_control") & set(wanted)
         with suppress(OSError):
             files.write(own, "cpu.weight", str(OWN_WEIGHT))
-        self._leftovers: set[str] = set()
+        self._leftovers = Leftovers(self.sessions)
         self._sweep()
 
     def __repr__(self) -> str:
@@ -84,24 +128,11 @@ class GroupTree:
         return directory
 
     def remove(self, directory: str) -> None:
-        """Remove a group whose processes have ended; one that is still busy goes with a later one.
-
-        A process that nobody has reaped does not hold it (cgroup-v2.rst), one that is just ending
-        may.
-        """
-        self._leftovers.add(directory)
-        for each in tuple(self._leftovers):
-            try:
-                files.remove(each)
-            except FileNotFoundError:
-                self._leftovers.discard(each)
-            except OSError as error:
-                log.debug("group %s stays for now: %s", each, error)
-            else:
-                self._leftovers.discard(each)
+        """Remove a group whose processes have ended: see `Leftovers`."""
+        self._leftovers.remove(directory)
 
     def _sweep(self) -> None:
-        """Remove what a supervisor left that was killed."""
+        """Remove what a supervisor left that was killed; groups of sessions that live on stay."""
         with suppress(OSError):
             for name in os.listdir(self.sessions):
                 if os.path.isdir(f"{self.sessions}/{name}"):
@@ -150,7 +181,8 @@ def _sweep_old(top: str) -> None:
             if name == number or not number.isdigit() or os.path.exists(f"/proc/{number}"):
                 continue
             for folder, _, _ in os.walk(f"{top}/{name}", topdown=False):
-                files.remove(folder)
+                with suppress(OSError):  # a session lives on in it
+                    files.remove(folder)
 
 
 def _make(directory: str) -> None:
