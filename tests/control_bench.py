@@ -17,6 +17,8 @@ from nsmd.builds.workshop import Workshop, open_workshop
 from nsmd.catalog import Catalog
 from nsmd.control.call import ALL_RIGHTS, Right, Services
 from nsmd.control.server import Access, ControlServer
+from nsmd.draining import Draining
+from nsmd.ending import Ending
 from nsmd.hostpaths import trusted_owners
 from nsmd.nix.program import NixFinder
 from nsmd.provision import Provision
@@ -105,6 +107,7 @@ class Bench:
         workshop: Workshop,
         launcher: FakeLauncher,
         nursery: trio.Nursery,
+        ending: Ending,
     ) -> None:
         self.registry = registry
         self.workshop = workshop
@@ -115,6 +118,8 @@ class Bench:
         self.scopes: list[tuple[str | None, bool]] = []
         self.ends: list[socket.socket] = []
         self._nursery = nursery
+        self.ending = ending
+        self.draining = Draining(registry, ending, nursery)
         self.server = self.make_server(ALL_RIGHTS, os.getuid())
 
     def make_server(
@@ -130,6 +135,8 @@ class Bench:
             cold_starts={},
             started_s=trio.current_time(),
             shutdown=self._shutdown,
+            ending=self.ending,
+            draining=self.draining,
             clients=lambda: self.server.connections,
             max_file_bytes=MAX_FILE_BYTES,
         )
@@ -168,6 +175,7 @@ async def bench(
     directory: str = "/nonexistent/environments",
 ) -> AsyncGenerator[Bench]:
     catalog = Catalog([PYTHON, BASH, BROKEN])
+    ending = Ending()
     async with (
         launching(behave) as launcher,
         trio.open_nursery() as sessions,
@@ -193,8 +201,9 @@ async def bench(
             sessions=sessions,
             upkeep=nursery,
             measure=no_usage,
+            ending=ending,
         )
-        it = Bench(registry, workshop, launcher, nursery)
+        it = Bench(registry, workshop, launcher, nursery, ending)
         yield it
         registry.close()
         nursery.cancel_scope.cancel()

@@ -129,7 +129,7 @@ def supervisor(
     finally:
         remaining = it.descendants()
         if process.poll() is None:
-            process.send_signal(signal.SIGTERM)
+            process.send_signal(signal.SIGINT)  # at once; SIGTERM lets what runs finish
         if process.wait(END_TIMEOUT_S) == -signal.SIGKILL:
             # What was starting just then ends by end-of-file, a moment later.
             wait_gone(_held(remaining))

@@ -92,6 +92,7 @@ def status(**changes: Any) -> dict[str, Any]:
             "cpu": "none",
             "why": "cgroup v2 is not mounted",
         },
+        "draining": None,
     }
     return answer | changes
 

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from nsm.builds import AsyncBuilds
     from nsm.operations import NetworkAction, OnEntry, OnOutput
     from nsm.transfers import Transfer
+    from nsm.wire.drain import DrainReport, OnDrain
     from nsm.wire.inspection import Inspection
     from nsm.wire.messages import ClientMessage, ServerMessage
     from nsm.wire.network import NetworkReport
@@ -363,6 +364,30 @@ class AsyncClient:
     async def ping(self) -> None:
         """Return when the supervisor has answered."""
         await self.call("ping")
+
+    async def drain(
+        self, *, timeout_s: float | None = None, on_progress: OnDrain | None = None
+    ) -> DrainReport:
+        """Have nothing new begun, and return when nothing runs any more; sessions stay.
+
+        Args:
+            timeout_s: until what still runs is interrupted; None for no such time.
+            on_progress: called every second or so.
+        """
+        from nsm.wire import drain  # noqa: PLC0415  # few programs ask
+
+        wire = await self.call(
+            "drain",
+            drain.drain_arguments(timeout_s),
+            on_event=drain.progress_to(on_progress),
+        )
+        return drain.DrainReport.from_wire(wire)
+
+    async def undrain(self) -> DrainReport:
+        """Take back a drain: new work is taken again."""
+        from nsm.wire.drain import DrainReport  # noqa: PLC0415  # few programs ask
+
+        return DrainReport.from_wire(await self.call("drain", {"cancel": True}))
 
     async def shutdown(self) -> None:
         """End the supervisor and all sessions; returns when it has closed this connection."""

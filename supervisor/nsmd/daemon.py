@@ -27,6 +27,7 @@ from nsmd.control.call import Services
 from nsmd.control.server import Access, ControlServer
 from nsmd.descriptors import Shares
 from nsmd.devshell.keeper import DevShells
+from nsmd.draining import Draining, after_sigterm
 from nsmd.ending import Ending, How
 from nsmd.events import Events
 from nsmd.hostmemory import HostMemory
@@ -155,6 +156,13 @@ async def _serve(setup: Setup, keeper: SessionKeeper) -> None:
                 memory=HostMemory(),
                 keeper=keeper,
                 events=events,
+                ending=ending,
+            )
+            draining = Draining(
+                registry,
+                ending,
+                upkeep,
+                grace_s=setup.settings.defaults.interrupt_grace_seconds,
             )
             await workshop.begin(setup.sources.flakes, registry.artifacts_in_use)
             endpoint = EndpointLoader()
@@ -171,6 +179,7 @@ async def _serve(setup: Setup, keeper: SessionKeeper) -> None:
                     started_s=started_s,
                     shutdown=partial(ending.ask, "end"),
                     ending=ending,
+                    draining=draining,
                     events=events,
                     clients=lambda: server.connections,
                     max_file_bytes=setup.settings.session.max_file_mb << 20,
@@ -184,7 +193,7 @@ async def _serve(setup: Setup, keeper: SessionKeeper) -> None:
                 max_connections=setup.shares.connections,
             )
             async with trio.open_nursery() as connections:
-                connections.start_soon(_end_on_signal, ending)
+                connections.start_soon(_end_on_signal, setup, ending, draining)
                 listener = trio.SocketListener(trio.socket.from_stdlib_socket(setup.listener))
                 await connections.start(partial(trio.serve_listeners, server.handle, [listener]))
                 setup.announce()
@@ -221,8 +230,15 @@ async def _open_shells(
         nursery.cancel_scope.cancel()
 
 
-async def _end_on_signal(ending: Ending) -> None:
+async def _end_on_signal(setup: Setup, ending: Ending, draining: Draining) -> None:
+    """SIGINT ends everything at once; SIGTERM lets what runs finish, a second one no longer."""
+    then = after_sigterm(setup.store)
+    timeout_s = setup.settings.drain.timeout_seconds
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
         async for number in signals:
             log.info("ending on %s", signal.Signals(number).name)
-            ending.ask("end")
+            if number == signal.SIGINT:
+                ending.ask("end")
+            else:
+                draining.begin("SIGTERM", timeout_s=timeout_s, then=then)
+                timeout_s = 0.0

@@ -6,6 +6,8 @@ from typing import Literal
 
 import trio
 
+from nsm.wire.errors import DrainingError, NsmError, ShuttingDownError
+
 How = Literal["end", "leave", "reload"]
 """End all sessions; leave them to whoever keeps their descriptors; or leave them to the program
 that this process becomes."""
@@ -16,12 +18,14 @@ class Ending:
 
     Attributes:
         how: None until it was asked for.
-        draining: no new sessions, for the reason given here; empty while they may come.
+        draining: nothing new, for the reason given here; empty while there may be.
+        then: what follows the drain; None for nothing.
     """
 
     def __init__(self) -> None:
         self.how: How | None = None
         self.draining = ""
+        self.then: How | None = None
         self._asked = trio.Event()
 
     def __repr__(self) -> str:
@@ -32,6 +36,26 @@ class Ending:
         if self.how is None or how == "end":
             self.how = how
         self._asked.set()
+
+    def refusal(self, *, live: bool) -> NsmError | None:
+        """Why code is not taken at this moment; None where it is. Nothing of it was run.
+
+        Args:
+            live: it is for a session that is there. Where sessions outlive this process, their
+                code does, too.
+        """
+        if not self.draining or (live and self.then == "leave"):
+            return None
+        if self.then is not None:
+            return ShuttingDownError(
+                "The supervisor is about to end, and takes nothing new; the code was not run.",
+                hint="Try again in a moment: the next call starts a new supervisor.",
+            )
+        return DrainingError(
+            f"The supervisor is being drained ({self.draining}) and takes nothing new; the code "
+            "was not run.",
+            hint="Sessions are as they were. `nsm drain --cancel` has it take work again.",
+        )
 
     async def wait(self) -> How:
         """Until it was asked for."""

@@ -63,6 +63,10 @@ class Executions:
         """The execution of that id, if it is running or remembered."""
         return self._running.get(execution_id) or self._finished.get(execution_id)
 
+    def unfinished(self) -> list[Execution]:
+        """Those under way, in the order in which they came."""
+        return list(self._running.values())
+
     def add(self, execution: Execution) -> None:
         """One was submitted."""
         self._running[execution.id] = execution

@@ -29,6 +29,7 @@ from nsmd.cgroups import Keeper, memory_of
 from nsmd.comers import Comers
 from nsmd.descriptors import MAX_PROXIED, Shares
 from nsmd.directory import Directory
+from nsmd.ending import Ending
 from nsmd.events import Events
 from nsmd.execution import Execution, Origin
 from nsmd.history import EndedSessions, Executions
@@ -99,6 +100,7 @@ class Registry:
         gateway: the way out of sessions that have one.
         keeper: keeps sessions to their limits as a whole; None for nobody.
         events: told what happens to sessions and executions.
+        ending: says whether anything new is taken.
     """
 
     def __init__(
@@ -118,8 +120,10 @@ class Registry:
         gateway: Gateway | None = None,
         keeper: Keeper | None = None,
         events: Events | None = None,
+        ending: Ending | None = None,
     ) -> None:
         self.events = events or Events()
+        self._ending = ending or Ending()
         self.fates = Fates()
         self._settings = settings
         self.provision = provision
@@ -255,9 +259,9 @@ class Registry:
         Raises:
             NsmError: the request cannot be carried out; the type says why.
         """
-        self._check_open()
         # What a live session runs in counts, whatever has become of that environment since.
         live = self._meant(request)
+        self._check_open(live=live is not None)
         if live is not None:
             check_same(request, live.network.rule, live.spec.project)
             environment = live.spec.environment
@@ -293,7 +297,7 @@ class Registry:
         Raises:
             NsmError: the request cannot be carried out; the type says why.
         """
-        self._check_open()
+        self._check_open(live=True)
         check_code(request.code)
         environment = session.spec.environment
         limit = time_limit(request.timeout_s, environment)
@@ -326,7 +330,13 @@ class Registry:
         self._executions.finished(execution)
         self.pool.answered(execution.session)
 
-    def _check_open(self) -> None:
+    def unfinished(self) -> Sequence[Execution]:
+        """Executions that run or are queued, in the order in which they came."""
+        return self._executions.unfinished()
+
+    def _check_open(self, *, live: bool) -> None:
+        if (refusal := self._ending.refusal(live=live)) is not None:
+            raise refusal
         if self._closing:
             raise ShuttingDownError(
                 "The supervisor is shutting down; the code was not run.",

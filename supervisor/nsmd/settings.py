@@ -164,6 +164,16 @@ class NixSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DrainSettings:
+    """`[drain]`: `timeout_seconds` is how long what runs may go on when the supervisor is told to
+    end (SIGTERM), before it is interrupted."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
+
+    timeout_seconds: Annotated[float, Ge(0), Le(MAX_SECONDS)] = 10.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class McpSettings:
     """`[mcp]`: what models see."""
 
@@ -186,4 +196,5 @@ class Settings:
     session: SessionSettings = field(default_factory=SessionSettings)
     pool: PoolSettings = field(default_factory=PoolSettings)
     nix: NixSettings = field(default_factory=NixSettings)
+    drain: DrainSettings = field(default_factory=DrainSettings)
     mcp: McpSettings = field(default_factory=McpSettings)

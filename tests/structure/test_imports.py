@@ -51,6 +51,7 @@ FLOORS = (
     ("places", "provision"),
     ("comers",),
     ("registry",),
+    ("draining",),
     ("control", "mcp"),
     ("limitchecks", "copychecks", "doctor", "listening", "servicemanager"),
     ("daemon",),

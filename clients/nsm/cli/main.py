@@ -29,6 +29,7 @@ VERBS = {
     "env": "build environments with Nix, and keep them",
     "pool": "show the sessions that are kept ready, and why so many",
     "status": "show the supervisor's state",
+    "drain": "take no new work, and wait until nothing runs",
     "shutdown": "end the supervisor and all sessions",
     "doctor": "check what nsm needs on this host",
     "config": "check or show the configuration",

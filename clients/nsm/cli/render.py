@@ -284,6 +284,8 @@ def status(answer: Status) -> str:
     ]
     if jail.note:
         lines.append(("", jail.note))
+    if answer.draining:
+        lines.append(("draining", f"{answer.draining}: nothing new is taken"))
     if (limits := answer.limits) is not None:
         kept = f"memory by {limits.memory}, processes by {limits.processes}, cpu by {limits.cpu}"
         lines.append(("limits", kept))

@@ -185,6 +185,12 @@ class ShuttingDownError(NsmError):
     code = "shutting-down"
 
 
+class DrainingError(NsmError):
+    """The supervisor is being drained and takes no new work; nothing was run."""
+
+    code = "draining"
+
+
 class NotRunningError(NsmError):
     """No supervisor listens on the socket (raised by clients only)."""
 
@@ -222,6 +228,7 @@ _BY_CODE: dict[str, type[NsmError]] = {
         NixUnavailableError,
         NixFailedError,
         ShuttingDownError,
+        DrainingError,
         NotRunningError,
         DisconnectedError,
     )

@@ -291,7 +291,7 @@ class LimitsStatus(NamedTuple):
 
 class Status(NamedTuple):
     """The supervisor itself. `sessions` and `clients` are counts; `limits` is None where an older
-    supervisor does not tell."""
+    supervisor does not tell; `draining` is why it takes nothing new, None while it does."""
 
     version: str
     pid: int
@@ -301,6 +301,7 @@ class Status(NamedTuple):
     socket: str
     jail: JailStatus
     limits: LimitsStatus | None = None
+    draining: str | None = None
 
     @classmethod
     def from_wire(cls, wire: Mapping[str, Any]) -> Self:
@@ -320,6 +321,7 @@ class Status(NamedTuple):
                 note=jail.optional("note", jail.text) or "",
             ),
             limits=_limits(status.optional("limits", status.map)),
+            draining=status.optional("draining", status.text),
         )
 
 

@@ -10,6 +10,7 @@ from nsmd.builds.workshop import Workshop
 from nsmd.changes import Review
 from nsmd.control import arguments
 from nsmd.control.stream import Room
+from nsmd.draining import Draining
 from nsmd.ending import Ending
 from nsmd.events import Events
 from nsmd.files import OpenFiles
@@ -33,6 +34,7 @@ class Services:
         cold_starts: why sessions of an environment are no forks, by the environment's name.
         shutdown: asks the daemon to end, and to end all sessions.
         ending: the same, in other ways.
+        draining: has nothing new begun before that.
         events: what happens here.
         clients: how many connections there are.
         started_s: on trio's clock.
@@ -49,6 +51,7 @@ class Services:
     started_s: float
     shutdown: Callable[[], None]
     clients: Callable[[], int]
+    draining: Draining
     max_file_bytes: int
     review: Review = field(default_factory=Review)
     ending: Ending = field(default_factory=Ending)

@@ -15,6 +15,7 @@ from nsmd.control import (
     arguments,
     building,
     changing,
+    draining,
     filing,
     inspecting,
     joining,
@@ -51,6 +52,7 @@ async def _status(call: Call) -> dict[str, Any]:
         "socket": services.socket_path,
         "jail": dict(services.jail),
         "limits": dict(services.limits),
+        "draining": services.ending.draining or None,
     }
 
 
@@ -178,6 +180,7 @@ OPERATIONS: Mapping[str, Row] = {
     "result": Row("run", _result_of),
     "interrupt": Row("manage", _interrupt, own=True),
     "kill": Row("manage", _kill),
+    "drain": Row("manage", draining.drain),
     "shutdown": Row("manage", _shutdown),
     "logs": Row("manage", joining.logs),
     "run_in": Row(

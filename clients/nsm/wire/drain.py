@@ -1,0 +1,84 @@
+"""What the operation `drain` tells."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple, Self
+
+from nsm.wire.results import Fields
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from typing import Any, TypeAlias
+
+    from nsm.wire.messages import Event
+
+    OnDrain: TypeAlias = Callable[["DrainProgress"], object]
+
+
+class DrainProgress(NamedTuple):
+    """How a drain comes along.
+
+    Attributes:
+        left: executions that run or are queued.
+        interrupted: executions that were interrupted at the deadline.
+        remaining_s: seconds until then; None without one.
+    """
+
+    left: int
+    interrupted: int
+    remaining_s: float | None
+
+    @classmethod
+    def from_wire(cls, wire: Mapping[str, Any]) -> Self:
+        """Check an event `progress`."""
+        fields = Fields(wire, "a drain's progress")
+        return cls(
+            left=fields.integer("left"),
+            interrupted=fields.integer("interrupted"),
+            remaining_s=fields.optional("remaining_s", fields.number),
+        )
+
+
+class DrainReport(NamedTuple):
+    """What came of a drain.
+
+    Attributes:
+        drained: nothing runs, and nothing will until the drain is taken back.
+        cancelled: it was taken back, and new work is taken.
+        left: executions that still run, where nobody waited for them.
+        interrupted: executions that were interrupted at the deadline.
+        sessions: that are kept.
+    """
+
+    drained: bool
+    cancelled: bool
+    left: int
+    interrupted: int
+    sessions: int
+
+    @classmethod
+    def from_wire(cls, wire: Mapping[str, Any]) -> Self:
+        """Check the answer to `drain`."""
+        fields = Fields(wire, "the answer to a drain")
+        return cls(
+            drained=fields.flag("drained"),
+            cancelled=fields.flag("cancelled"),
+            left=fields.integer("left"),
+            interrupted=fields.integer("interrupted"),
+            sessions=fields.integer("sessions"),
+        )
+
+
+def drain_arguments(timeout_s: float | None) -> dict[str, Any]:
+    """The arguments of `drain`; without a number, nothing is interrupted."""
+    return {} if timeout_s is None else {"timeout_s": timeout_s}
+
+
+def progress_to(on_progress: OnDrain | None) -> Callable[[Event], None]:
+    """A callback for events that hands progress on."""
+
+    def on_event(event: Event) -> None:
+        if on_progress is not None and event.event == "progress":
+            on_progress(DrainProgress.from_wire(event.data))
+
+    return on_event

@@ -1,0 +1,99 @@
+"""`nsm drain` against a fake supervisor: what it says, and its exit code."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from fakesupervisor import FakeSupervisor
+from nsm.cli import main as cli
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from fakesupervisor import Exchange
+
+
+@pytest.fixture
+def supervisor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeSupervisor]:
+    monkeypatch.setenv("NSM_SOCKET", str(tmp_path / "control.sock"))
+    with FakeSupervisor(str(tmp_path / "control.sock")) as it:
+        yield it
+
+
+def report(**changes: Any) -> dict[str, Any]:
+    answer = {"drained": True, "left": 0, "interrupted": 0, "cancelled": False, "sessions": 2}
+    return answer | changes
+
+
+def progress(left: int, interrupted: int = 0, remaining_s: float | None = None) -> dict[str, Any]:
+    return {"left": left, "interrupted": interrupted, "remaining_s": remaining_s}
+
+
+def test_it_tells_how_much_is_left(
+    capsys: pytest.CaptureFixture[str], supervisor: FakeSupervisor
+) -> None:
+    def drain(exchange: Exchange) -> dict[str, Any]:
+        assert exchange.args == {"timeout_s": 90.0}
+        for step in (progress(2, 0, 90.0), progress(2, 0, 89.0), progress(1, 0, 30.0)):
+            exchange.emit("progress", step)
+        exchange.emit("progress", progress(1, 1))
+        exchange.emit("progress", progress(0, 1))
+        return report(interrupted=1)
+
+    supervisor.handlers["drain"] = drain
+    assert cli.main(["drain", "--timeout", "90"]) == 0
+    out, err = capsys.readouterr()
+    assert out == "drained: nothing runs, 2 sessions kept, 1 execution interrupted\n"
+    assert err == (
+        "nsm: 2 executions left, interrupted in 1m30s\n"
+        "nsm: 1 execution left, interrupted in 30s\n"
+        "nsm: 1 execution left, interrupted\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "answer", "code", "said"),
+    [
+        ([], report(sessions=1), 0, "drained: nothing runs, 1 session kept\n"),
+        (
+            [],
+            report(drained=False, left=3),
+            130,
+            "still draining: 3 executions left, 2 sessions kept\n",
+        ),
+        ([], report(drained=False, cancelled=True), 0, "new work is taken again\n"),
+        (["--cancel"], report(drained=False, cancelled=True), 0, "new work is taken again\n"),
+        (
+            ["--cancel"],
+            report(drained=False),
+            0,
+            "nothing was being drained that can be taken back\n",
+        ),
+    ],
+)
+def test_what_came_of_it(
+    capsys: pytest.CaptureFixture[str],
+    supervisor: FakeSupervisor,
+    arguments: list[str],
+    answer: dict[str, Any],
+    code: int,
+    said: str,
+) -> None:
+    supervisor.handlers["drain"] = lambda _exchange: answer
+    assert cli.main(["drain", *arguments]) == code
+    assert capsys.readouterr().out == said
+    assert supervisor.requests[0].args == ({"cancel": True} if arguments else {})
+    assert cli.main(["drain", *arguments, "--json"]) == code
+    assert json.loads(capsys.readouterr().out) == answer
+
+
+def test_without_a_supervisor(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("NSM_SOCKET", str(tmp_path / "control.sock"))
+        assert cli.main(["drain", "--json"]) == 0
+    out, err = capsys.readouterr()
+    assert (out, err) == ("null\n", "nsm: no supervisor is running\n")

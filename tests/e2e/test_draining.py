@@ -1,0 +1,97 @@
+"""SIGTERM, SIGINT and `nsm drain` against a real supervisor and real jails."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+
+import nsm
+from e2e_support import END_TIMEOUT_S, supervisor
+from nsm.wire.errors import DisconnectedError, NsmError, SessionEndedError, ShuttingDownError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from e2e_support import Supervisor
+
+UNTIL_IT_IS_THERE = "echo begun; until [ -e /tmp/go ]; do sleep 0.02; done; echo finished"
+
+
+class Call:
+    """A call in a thread of its own, which has begun to run when this is made."""
+
+    def __init__(self, it: Supervisor, code: str, session: str) -> None:
+        self.answer: nsm.RunResult | NsmError | None = None
+        self._begun = threading.Event()
+        self._thread = threading.Thread(target=self._run, args=(it, code, session))
+        self._thread.start()
+        assert self._begun.wait(END_TIMEOUT_S)
+
+    def _run(self, it: Supervisor, code: str, session: str) -> None:
+        with it.client() as client:
+            try:
+                self.answer = client.run(code, env="bash", session=session, on_output=self._printed)
+            except NsmError as error:
+                self.answer = error
+
+    def _printed(self, _stream: str, _text: str) -> None:
+        self._begun.set()
+
+    def result(self) -> nsm.RunResult | NsmError | None:
+        self._thread.join(END_TIMEOUT_S)
+        assert not self._thread.is_alive()
+        return self.answer
+
+
+def test_on_sigterm_what_runs_finishes_and_is_answered(short_dir: Path) -> None:
+    with supervisor(short_dir) as it:
+        call = Call(it, UNTIL_IT_IS_THERE, "a")
+        with it.client() as client:
+            it.process.send_signal(signal.SIGTERM)
+            while client.status().draining is None:
+                pass  # the signal has not come yet
+            with pytest.raises(ShuttingDownError, match="not run"):
+                client.run("1", env="python")
+            client.put_file("a", "/tmp/go", lambda _size: b"")
+        answer = call.result()
+        assert isinstance(answer, nsm.RunResult), answer
+        assert (answer.stdout, answer.exit_code) == ("begun\nfinished\n", 0)
+        assert it.process.wait(END_TIMEOUT_S) == 0
+
+
+@pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGINT])
+def test_what_runs_on_is_interrupted_at_the_deadline_or_ended_at_once(
+    short_dir: Path, end: signal.Signals
+) -> None:
+    with supervisor(short_dir, config="[drain]\ntimeout_seconds = 0\n") as it:
+        call = Call(it, "echo begun; sleep 1000", "a")
+        it.process.send_signal(end)
+        answer = call.result()
+        if end is signal.SIGTERM:
+            assert isinstance(answer, nsm.RunResult), answer
+            assert (answer.interrupted, answer.stdout) == (True, "begun\n")
+        else:
+            assert isinstance(answer, SessionEndedError | DisconnectedError), answer
+        assert it.process.wait(END_TIMEOUT_S) == 0
+
+
+def test_nsm_drain_and_back(short_dir: Path) -> None:
+    with supervisor(short_dir) as it:
+        call = Call(it, "echo begun; sleep 1000", "a")
+        drained = it.run("nsm", "drain", "--timeout", "0")
+        assert (drained.returncode, drained.stdout) == (
+            0,
+            "drained: nothing runs, 1 session kept, 1 execution interrupted\n",
+        )
+        answer = call.result()
+        assert isinstance(answer, nsm.RunResult)
+        assert answer.interrupted
+        refused = it.run("nsm", "run", "-e", "bash", "echo x")
+        assert refused.returncode == 125
+        assert "nsm drain --cancel" in refused.stderr
+        assert "nothing new is taken" in it.run("nsm", "status").stdout
+        assert it.run("nsm", "drain", "--cancel").returncode == 0
+        assert it.run("nsm", "run", "-e", "bash", "-s", "a", "echo x").stdout == "x\n"
