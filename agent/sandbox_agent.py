@@ -70,6 +70,7 @@ CAPABILITIES = (
     "complete",
     "setup",
     "listen",
+    "notes",
 )
 
 MAX_FRAME_BYTES = 64 * 1024 * 1024
@@ -135,6 +136,12 @@ CHECK_BYTES = 256 * 1024 * 1024
 
 MAX_OPEN_FILES = 8
 """Transfers at a time."""
+
+NOTED_CODE = 2000
+"""Characters of code that a new supervisor is told of what runs, for people to read."""
+
+RECENT = 64
+"""Executions that are known to have had a result, for whoever asks a new supervisor."""
 
 CHUNK_BYTES = 256 * 1024
 """Of a file's data in one frame, before base64."""
@@ -640,7 +647,11 @@ class Link:
 
 
 class Channel:
-    """Messages to and from the supervisor, kept until they are acknowledged once it asked so."""
+    """Messages to and from the supervisor, kept until they are acknowledged once it asked so.
+
+    Attributes:
+        recent: ids of the last executions that had a result, acknowledged or not.
+    """
 
     def __init__(
         self,
@@ -658,6 +669,7 @@ class Channel:
         self._sequence: int | None = None
         self._kept: dict[int, tuple[bytes, str | None]] = {}
         self._kept_bytes = 0
+        self.recent: list[str] = []
         self._link = Link(poller, read_fd, write_fd, self._on_data, on_end, self._on_sent)
 
     @property
@@ -694,7 +706,12 @@ class Channel:
         else:
             frame = encode_frame({**message, "seq": self._sequence + 1})
             self._sequence += 1
-            result = str(message["id"]) if message["type"] == "result" else None
+            result = None
+            if message["type"] == "result":
+                result = str(message["id"])
+                self.recent.append(result)
+                if len(self.recent) > RECENT:
+                    del self.recent[0]
             self._kept[self._sequence] = (frame, result)
             self._kept_bytes += len(frame)
             self._link.send(frame, descriptor)
@@ -2879,6 +2896,7 @@ class Agent:
         self._rehearses = False
         self._executions = 0
         self._waiting: Mapping[str, Any] | None = None
+        self._notes: dict[str, dict[str, Any]] = {}
         self._knows_setup = False
         self._questions = 0
         self._checks: dict[int, tuple[InputCheck, str | int]] = {}
@@ -3120,8 +3138,24 @@ class Agent:
         if (running := self._running_id()) is not None:
             executions[str(running)] = "running"
         self._channel.resume(
-            {"type": "resumed", "executions": executions, "files": self._transfers.ids}
+            {
+                "type": "resumed",
+                "executions": executions,
+                "files": self._transfers.ids,
+                "notes": {known: self._notes[known] for known in executions if known in self._notes},
+                "recent": self._channel.recent,
+                "count": self._executions,
+            }
         )
+
+    def _keep_note(self, message: Mapping[str, Any]) -> None:
+        """Keeps what the supervisor wants to be told of an execution should it forget."""
+        note = _as_object(message.get("note"))
+        if note is None:
+            return
+        kept = self._channel.kept_results
+        self._notes = {known: its for known, its in self._notes.items() if known in kept}
+        self._notes[str(message["id"])] = {"note": note, "code": message["code"][:NOTED_CODE]}
 
     def _running_id(self) -> str | int | None:
         """The execution that runs, or waits for the set-up of its interpreter."""
@@ -3300,6 +3334,7 @@ class Agent:
             return
         if self.running is not None:
             if self.running.step is not None and self._waiting is None:
+                self._keep_note(message)
                 self._waiting = message
             else:
                 self._fail("another execution is running: wait for its result", request_id)
@@ -3315,6 +3350,7 @@ class Agent:
         except OSError as error:
             self._fail(f"cannot start {interpreter.program}: {error}", request_id)
             return
+        self._keep_note(message)
         if interpreter.steps:
             self._waiting = message
             self._set_up(interpreter)

@@ -18,7 +18,10 @@ from sandbox_agent import FrameReader, encode_frame
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
+    from nsmd.agentframes import Noted, ResumedFrame
+    from nsmd.execution import Execution
     from nsmd.procstats import Usage
+    from nsmd.session import Session
 
 CAPABILITIES = [
     "sequence",
@@ -96,6 +99,31 @@ class FakeAgent:
         await trio.aclose_forcefully(self._stream)
 
 
+class Watcher:
+    """A `SessionWatcher` that notes which sessions have ended, and has none taken up."""
+
+    def __init__(self) -> None:
+        self.leaving = False
+        self.ended: list[Session] = []
+        self.changed: list[Session] = []
+        self.resumed: list[tuple[Session, ResumedFrame]] = []
+
+    def session_ready(self, session: Session) -> None:
+        pass
+
+    def session_ended(self, session: Session) -> None:
+        self.ended.append(session)
+
+    def session_changed(self, session: Session) -> None:
+        self.changed.append(session)
+
+    def session_resumed(self, session: Session, resumed: ResumedFrame) -> None:
+        self.resumed.append((session, resumed))
+
+    def execution_resumed(self, session: Session, noted: Noted) -> Execution:
+        raise AssertionError(f"{session} runs {noted}")
+
+
 class FakeJail:
     """A jail that is a socket pair; it is gone when killed."""
 
@@ -105,6 +133,7 @@ class FakeJail:
         self.agent_end.setblocking(False)
         self.pid = pid
         self.pidfd = -1
+        self.starter_pid = 0
         self.project_copy: ProjectCopy | None = None
         self.killed = False
         self.released = False

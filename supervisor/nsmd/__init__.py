@@ -40,6 +40,9 @@ transcripts/         what sessions have run, for people to read
 conversation         one jail and its agent, from launch to the last process
 session              the executions of one jail, and what ends it
 pool                 sessions kept ready
+keeping              sessions are handed to whoever keeps descriptors
+takeover             what an earlier supervisor has left there
+resumption           its sessions, and what was under way in them
 places               room for so many sessions, and those that wait for some
 directory            sessions by id and name
 listing              rows of lists of sessions

@@ -25,6 +25,9 @@ MAX_WORDS = 16 * 1024
 """Of a text that is no output: a reason, a path. Ours have a few hundred characters."""
 MAX_CHUNK_BYTES = 256 * 1024
 """Of a file's data in one frame."""
+MAX_NOTED_CODE = 2000
+"""Characters of an execution's code that an agent remembers (`NOTED_CODE`)."""
+
 MAX_MATCHES = 500
 MAX_MATCH = 1000
 """Characters of one completion."""
@@ -150,6 +153,38 @@ class ListeningFrame:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Noted:
+    """An execution that a new holder of the channel has yet to answer for.
+
+    Attributes:
+        runs: or waits for its interpreter's set-up; else its result follows.
+        note: as it was sent along; the agent may say anything here.
+        code: the beginning of it.
+    """
+
+    id: str
+    runs: bool
+    note: Mapping[str, Any]
+    code: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResumedFrame:
+    """What a new holder of the channel is told first.
+
+    Attributes:
+        files: transfers that are open.
+        recent: the last executions that had a result, the newest last.
+        count: of executions up to now; None where the agent does not tell.
+    """
+
+    executions: tuple[Noted, ...]
+    files: tuple[str, ...]
+    recent: tuple[str, ...]
+    count: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OtherFrame:
     """A type that this side has no use for (`pong`, `idle`, newer ones)."""
 
@@ -167,6 +202,7 @@ AgentFrame = (
     | CheckedFrame
     | ListeningFrame
     | ErrorFrame
+    | ResumedFrame
     | OtherFrame
 )
 
@@ -204,6 +240,8 @@ def parse(frame: Mapping[str, Any]) -> AgentFrame:
             return CheckedFrame(id=_text(frame, "id"), status=_status(frame), indent=_indent(frame))
         case "listening":
             return ListeningFrame(id=_text(frame, "id"))
+        case "resumed":
+            return _resumed(frame)
         case "error":
             return ErrorFrame(
                 id=_optional_text(frame, "id"),
@@ -298,6 +336,27 @@ def _chunk(frame: Mapping[str, Any]) -> bytes:
     if len(data) > MAX_CHUNK_BYTES:
         raise AgentProtocolError(f"field 'data' has more than {MAX_CHUNK_BYTES} bytes")
     return data
+
+
+def _resumed(frame: Mapping[str, Any]) -> ResumedFrame:
+    notes = _map(frame.get("notes", {}), "notes")
+    executions: list[Noted] = []
+    for known, state in _map(frame.get("executions", {}), "executions").items():
+        noted = _map(notes.get(known, {}), "notes")
+        executions.append(
+            Noted(
+                id=known,
+                runs=state == "running",
+                note=_map(noted.get("note", {}), "note"),
+                code=_text(noted, "code", default="")[:MAX_NOTED_CODE],
+            )
+        )
+    return ResumedFrame(
+        executions=tuple(executions),
+        files=tuple(_texts(frame, "files")),
+        recent=tuple(_texts(frame, "recent")),
+        count=_count(frame, "count") if "count" in frame else None,
+    )
 
 
 def _completions(frame: Mapping[str, Any]) -> CompletionsFrame:

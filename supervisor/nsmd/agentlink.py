@@ -21,8 +21,16 @@ from nsmd.agentframes import (
     OutputFrame,
     ReadyFrame,
     ResultFrame,
+    ResumedFrame,
 )
-from sandbox_agent import CAPABILITIES, FrameError, FrameReader, encode_frame
+from sandbox_agent import (
+    CAPABILITIES,
+    RESUMED,
+    FrameError,
+    FrameReader,
+    encode_frame,
+    resume_marker,
+)
 
 PROTOCOL = 1
 CHUNK_BYTES = 64 * 1024
@@ -121,6 +129,39 @@ class AgentLink:
             self.post(hello)
         return ready
 
+    async def resume(self, token: bytes, capabilities: frozenset[str]) -> ResumedFrame:
+        """Take up the conversation of an earlier holder of this channel, who may have left either
+        direction in the middle of a frame.
+
+        Args:
+            token: that the earlier one introduced itself with.
+            capabilities: that the agent offered then.
+
+        Returns:
+            What the agent has to say first. What nobody has acknowledged follows.
+
+        Raises:
+            AgentProtocolError: it says something else.
+            AgentLinkError: the channel ended.
+        """
+        self.token = token
+        self.capabilities = _OFFERED if capabilities == _OFFERED else capabilities
+        marker = self._reader.marker = resume_marker(token.hex())
+        self._reader.skip_to_marker()
+        self._write_or_keep(marker)
+        while (frame := self._next_frame()) is None:
+            await trio.lowlevel.wait_readable(self._channel)
+            self._receive_more()
+        if frame is not RESUMED:
+            raise AgentProtocolError("no resume marker was sent back")
+        self._reader.marker = b""
+        resumed = await self.receive()
+        if not isinstance(resumed, ResumedFrame):
+            raise AgentProtocolError(
+                f"the first frame is not `resumed` but {type(resumed).__name__}"
+            )
+        return resumed
+
     def post(self, frame: Mapping[str, Any]) -> None:
         """Send a frame to the agent; what its socket does not take at once waits here.
 
@@ -133,7 +174,9 @@ class AgentLink:
             self._unacked_frames = self._unacked_chars = 0
         elif frame["type"] == "listen":
             self._awaits_descriptor = True
-        data = encode_frame(frame)
+        self._write_or_keep(encode_frame(frame))
+
+    def _write_or_keep(self, data: bytes) -> None:
         if self._backlog:
             if len(self._backlog) > MAX_BACKLOG_BYTES:
                 raise AgentLinkError("does not read what it is sent")
@@ -159,23 +202,30 @@ class AgentLink:
         while (frame := self._next_frame()) is None:
             # Waiting even where data is there already keeps a flood from starving other sessions.
             await trio.lowlevel.wait_readable(self._channel)
-            try:
-                if self._awaits_descriptor:
-                    data = self._receive_descriptor()
-                else:
-                    data = self._channel.recv(CHUNK_BYTES)  # drops descriptors
-            except BlockingIOError:
-                continue
-            except OSError:
-                data = b""
-            if not data:
-                raise AgentLinkError("ended its channel")
-            self._reader.receive_data(data)
+            self._receive_more()
         parsed = agentframes.parse(frame)
         if self._awaits_descriptor and isinstance(parsed, ListeningFrame | ErrorFrame):
             self._awaits_descriptor = False
         self._acknowledge(frame, parsed)
         return parsed
+
+    def _receive_more(self) -> None:
+        """
+        Raises:
+            AgentLinkError: the channel ended.
+        """
+        try:
+            if self._awaits_descriptor:
+                data = self._receive_descriptor()
+            else:
+                data = self._channel.recv(CHUNK_BYTES)  # drops descriptors
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            raise AgentLinkError("ended its channel")
+        self._reader.receive_data(data)
 
     def claim_descriptor(self) -> int | None:
         """The descriptor that has come with an answer to `listen`, which is the caller's from now
@@ -232,13 +282,18 @@ class AgentLink:
             raise AgentProtocolError(str(error)) from error
 
     def _acknowledge(self, frame: Mapping[str, Any], parsed: AgentFrame) -> None:
-        """Tell the agent what it need not keep, in batches or with the next execution."""
+        """Tell the agent what it need not keep, in batches or with the next execution.
+
+        Never at a result: should we be killed before its reader has it, the agent is asked again.
+        """
         number = agentframes.sequence(frame)
         if number is None:
             return
         self._last = number
         self._unacked_frames += 1
         self._unacked_chars += _size(parsed)
+        if isinstance(parsed, ResultFrame):
+            return
         if self._unacked_frames >= ACK_FRAMES or self._unacked_chars >= ACK_CHARS:
             self._unacked_frames = self._unacked_chars = 0
             self.post({"type": "ack", "seq": number})

@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import logging
 from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
 from typing import Protocol
 
 import trio
 
 from nsm.wire.errors import NsmError, StartFailedError
-from nsmd.agentframes import AgentFrame, AgentProtocolError
+from nsmd.agentframes import AgentFrame, AgentProtocolError, ResumedFrame
 from nsmd.agentlink import AgentLink, AgentLinkError
 from nsmd.cgroups import Confinement, Keeper
 from nsmd.jail import Jail, Launcher, ProjectCopy, exhausted
 from nsmd.policy import Policy
-from nsmd.values import JailSpec, SessionLimits
+from nsmd.values import JailSpec, NetworkRule, SessionLimits
 
 log = logging.getLogger(__name__)
 
@@ -31,8 +32,38 @@ START_TIMEOUT_S = 20.0
 END_TIMEOUT_S = 10.0
 """Bound on waiting for a killed jail; the kernel needs milliseconds."""
 
+RESUME_TIMEOUT_S = 60.0
+"""For an agent that another supervisor has left: it answers at once, unless it is stopped."""
+
 EXIT_GRACE_S = 1.0
 """Between the end of an agent's channel and the exit of its jail, which follows at once."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Earlier:
+    """A jail with an agent that an earlier supervisor has conversed with.
+
+    Attributes:
+        jail: owned by whoever gets this.
+        token: by which the agent knows who may take it up.
+        capabilities: that it offered.
+        group: directory of the jail's control group; None without.
+        listener: descriptor of the socket for its proxy, owned likewise; None without.
+        network: what the session may reach now.
+        created_s: of the session, on trio's clock.
+        executions: how many it had, as far as was written down.
+        taken_up: how often it was taken up, this time included.
+    """
+
+    jail: Jail
+    token: bytes
+    capabilities: frozenset[str]
+    group: str | None
+    listener: int | None
+    network: NetworkRule
+    created_s: float
+    executions: int
+    taken_up: int
 
 
 class Listener(Protocol):
@@ -40,6 +71,13 @@ class Listener(Protocol):
 
     def agent_ready(self, link: AgentLink) -> None:
         """The agent can take work; `link` leads to it until `agent_gone`."""
+
+    def agent_resumed(self, link: AgentLink, resumed: ResumedFrame) -> None:
+        """As `agent_ready`, of an agent that was taken up; what it has to say follows.
+
+        Raises:
+            AgentProtocolError: it lies.
+        """
 
     def agent_said(self, frame: AgentFrame) -> None:
         """One frame.
@@ -69,15 +107,17 @@ class Conversation:
         starts: entered for as long as the jail is launched, not while that is prepared.
         nursery: for what an agent does not read at once.
         keeper: confines the jail before code runs in it; None for no limits of sessions as a whole.
+        earlier: taken up in place of a jail that would be launched.
 
     Attributes:
         pid: of the jail's PID 1 on the host; 0 before there is one.
         policy: of the jail as it was launched; None before.
+        jail: None before there is one, and after it.
         confinement: its limits; None before, and without keeper.
     """
 
     __slots__ = (
-        "_jail",
+        "_earlier",
         "_keeper",
         "_launcher",
         "_limits",
@@ -88,6 +128,7 @@ class Conversation:
         "_spec",
         "_starts",
         "confinement",
+        "jail",
         "pid",
         "policy",
     )
@@ -103,7 +144,10 @@ class Conversation:
         starts: StartLimiter,
         nursery: trio.Nursery,
         keeper: Keeper | None = None,
+        earlier: Earlier | None = None,
     ) -> None:
+        self.jail: Jail | None = None
+        self._earlier = earlier
         self.pid = 0
         self.confinement: Confinement | None = None
         self._keeper = keeper
@@ -115,7 +159,6 @@ class Conversation:
         self._limits = limits
         self._starts = starts
         self._nursery = nursery
-        self._jail: Jail | None = None
         self._scope = trio.CancelScope()
 
     def __repr__(self) -> str:
@@ -124,29 +167,36 @@ class Conversation:
     @property
     def project_copy(self) -> ProjectCopy | None:
         """See `Jail`; None where there is no jail."""
-        return None if self._jail is None else self._jail.project_copy
+        return None if self.jail is None else self.jail.project_copy
 
     def end(self) -> None:
         """Kill the jail, and launch none. Idempotent."""
         self._scope.cancel()
-        if self._jail is not None:
-            self._jail.kill()
+        if self.jail is not None:
+            self.jail.kill()
 
     async def run(self) -> None:
         """Return when nothing is left of the jail."""
         with self._scope:
-            jail = await self._launch()
+            earlier = self._earlier
+            jail = earlier.jail if earlier is not None else await self._launch()
             if jail is None:
                 return
-            self._jail, self.pid, self.policy = jail, jail.pid, jail.policy
+            self.jail, self.pid, self.policy = jail, jail.pid, jail.policy
             try:
                 if self._keeper is not None:
-                    self.confinement = await self._keeper.confine(
-                        self._session_id, jail, self._spec
-                    )
-                await self._converse(jail)
+                    self.confinement = await self._confine(self._keeper, jail)
+                if earlier is None:
+                    await self._converse(jail)
+                else:
+                    await self._converse_on(earlier)
             finally:
                 await self._see_off(jail)
+
+    async def _confine(self, keeper: Keeper, jail: Jail) -> Confinement:
+        if self._earlier is None:
+            return await keeper.confine(self._session_id, jail, self._spec)
+        return keeper.adopt(self._session_id, jail, self._spec, self._earlier.group)
 
     async def _launch(self) -> Jail | None:
         try:
@@ -204,6 +254,32 @@ class Conversation:
             self._listener.agent_gone()
             link.close()
 
+    async def _converse_on(self, earlier: Earlier) -> None:
+        """Talk to an agent that is in the middle of something."""
+        link = AgentLink(earlier.jail.socket, self._nursery)
+        try:
+            with trio.fail_after(RESUME_TIMEOUT_S):
+                resumed = await link.resume(earlier.token, earlier.capabilities)
+            self._listener.agent_resumed(link, resumed)
+            while True:
+                self._listener.agent_said(await link.receive())
+        except trio.TooSlowError:
+            self._listener.agent_lost(
+                f"its agent did not answer the new supervisor within {RESUME_TIMEOUT_S:.0f} s"
+            )
+        except AgentProtocolError as error:
+            self._listener.agent_lost(f"its agent broke the protocol ({error})")
+        except AgentLinkError as error:
+            with trio.move_on_after(EXIT_GRACE_S) as grace:
+                await earlier.jail.wait()
+            why = self.confinement.why_it_died() if self.confinement is not None else ""
+            self._listener.agent_lost(
+                f"its agent {error}" if grace.cancelled_caught else f"its jail died{why}"
+            )
+        finally:
+            self._listener.agent_gone()
+            link.close()
+
     def _start_failed(self, jail: Jail, what: str) -> None:
         words = jail.stderr_text().strip()
         error = StartFailedError(
@@ -222,7 +298,7 @@ class Conversation:
         if self.confinement is not None:
             self.confinement.close()
         jail.release()
-        self._jail = None
+        self.jail = None
 
 
 def _quote(words: str) -> str:

@@ -33,6 +33,7 @@ from nsmd.events import Events
 from nsmd.hostmemory import HostMemory
 from nsmd.hostpaths import trusted_owners
 from nsmd.jail import Launcher
+from nsmd.keeping import SessionBook
 from nsmd.limits import session_limits
 from nsmd.mcp.attachment import serve_attachment
 from nsmd.mcp.load import EndpointLoader
@@ -42,6 +43,7 @@ from nsmd.provision import Provision
 from nsmd.registry import Registry
 from nsmd.settings import Settings
 from nsmd.survival.store import DescriptorStore, Kept
+from nsmd.takeover import sort_out
 from nsmd.templates import TemplateLauncher
 from nsmd.values import Enforcement, Environment, Sources
 
@@ -143,6 +145,9 @@ async def _serve(setup: Setup, keeper: SessionKeeper) -> None:
                 no_way=setup.no_way,
             )
             await discovery.begin(setup.sources, setup.sandbox_directory)
+            takeover = sort_out(setup.kept)
+            for name in takeover.over:
+                setup.store.drop(name)
             registry = Registry(
                 setup.settings,
                 Provision(catalog, discovery=discovery, workshop=workshop, shells=shells),
@@ -157,6 +162,7 @@ async def _serve(setup: Setup, keeper: SessionKeeper) -> None:
                 keeper=keeper,
                 events=events,
                 ending=ending,
+                book=SessionBook(setup.store, takeover.specs),
             )
             draining = Draining(
                 registry,
@@ -164,6 +170,7 @@ async def _serve(setup: Setup, keeper: SessionKeeper) -> None:
                 upkeep,
                 grace_s=setup.settings.defaults.interrupt_grace_seconds,
             )
+            await registry.take_up(takeover)
             await workshop.begin(setup.sources.flakes, registry.artifacts_in_use)
             endpoint = EndpointLoader()
             server = ControlServer(
@@ -200,6 +207,8 @@ async def _serve(setup: Setup, keeper: SessionKeeper) -> None:
                 connections.start_soon(endpoint.run)
                 log.info("listening on %s (pid %d)", setup.socket_path, os.getpid())
                 how = await ending.wait()
+                if how != "end":
+                    registry.leave()
                 connections.cancel_scope.cancel()
             upkeep.cancel_scope.cancel()
         if how != "end":

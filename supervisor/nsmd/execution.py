@@ -147,9 +147,26 @@ class Execution:
         """The caller is gone: a one-shot is ended, a named session's execution goes on."""
         self._on_output = self._tell = None
         if self.origin.one_shot:
-            self.session.end("its client disconnected")
+            self.session.abandoned()
 
     # The session's side.
+
+    def note(self) -> dict[str, object]:
+        """What the agent is to remember of it, for a supervisor that comes after this one."""
+        origin, client = self.origin, self.request.client
+        known: dict[str, object] = {
+            "id": self.id,
+            "client": client.name,
+            "scope": client.scope,
+            "timeout_s": origin.timeout_s,
+        }
+        if origin.created:
+            known["created"] = True
+        if origin.replaced is not None:
+            known["replaced"] = origin.replaced
+        if origin.clamped_from_s is not None:
+            known["clamped_from_s"] = origin.clamped_from_s
+        return known
 
     def note_queued_behind(self) -> None:
         """Another execution of the session is in front of this one."""

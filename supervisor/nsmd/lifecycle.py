@@ -24,6 +24,7 @@ class Event(Enum):
     """What can happen to a session."""
 
     READY = "the agent is ready"
+    RESUMED = "its agent, which runs an execution, was taken up from an earlier supervisor"
     SUBMITTED = "an execution was queued"
     ANSWERED = "the running execution has its answer and nothing is queued"
     ANSWERED_MORE = "the running execution has its answer and another is queued"
@@ -58,6 +59,7 @@ _S, _E, _F = State, Event, Effect
 _OVER = (_S.ENDING, (_F.DISARM_IDLE, _F.KILL))
 _IGNORED_WHILE_ENDING = (
     _E.READY,
+    _E.RESUMED,
     _E.SUBMITTED,
     _E.ANSWERED,
     _E.ANSWERED_MORE,
@@ -72,6 +74,7 @@ TABLE: Mapping[tuple[State, Event], tuple[State, tuple[Effect, ...]]] = {
     # announced again by a SUBMITTED of its own after READY.
     (_S.STARTING, _E.SUBMITTED): (_S.STARTING, ()),
     (_S.STARTING, _E.READY): (_S.IDLE, (_F.ARM_IDLE,)),
+    (_S.STARTING, _E.RESUMED): (_S.RUNNING, ()),
     (_S.STARTING, _E.END): _OVER,
     (_S.STARTING, _E.LOST): _OVER,
     (_S.STARTING, _E.GONE): (_S.ENDED, (_F.FAIL_ALL, _F.REPORT)),

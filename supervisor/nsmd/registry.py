@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
@@ -24,9 +24,11 @@ from nsm.wire.errors import (
 )
 from nsm.wire.transcripts import EndedRow
 from nsmd import names, procstats
+from nsmd.agentframes import Noted, ResumedFrame
 from nsmd.catalog import ALIASES
 from nsmd.cgroups import Keeper, memory_of
 from nsmd.comers import Comers
+from nsmd.conversation import Earlier
 from nsmd.descriptors import MAX_PROXIED, Shares
 from nsmd.directory import Directory
 from nsmd.ending import Ending
@@ -34,6 +36,7 @@ from nsmd.events import Events
 from nsmd.execution import Execution, Origin
 from nsmd.history import EndedSessions, Executions
 from nsmd.jail import Launcher
+from nsmd.keeping import SessionBook
 from nsmd.limits import (
     check_code,
     check_keeps_state,
@@ -49,9 +52,12 @@ from nsmd.pool import Memory, Pool
 from nsmd.project import Projects, Unreadable, project_mode
 from nsmd.provision import Provision
 from nsmd.proxy import Gateway
+from nsmd.resumption import Resumption
 from nsmd.session import Session
 from nsmd.settings import Settings
 from nsmd.survival.fates import Fates
+from nsmd.survival.store import NoStore
+from nsmd.takeover import Takeover
 from nsmd.timer import Timers
 from nsmd.transcripts import Transcript, TranscriptStore
 from nsmd.values import (
@@ -101,6 +107,10 @@ class Registry:
         keeper: keeps sessions to their limits as a whole; None for nobody.
         events: told what happens to sessions and executions.
         ending: says whether anything new is taken.
+        book: has sessions kept for the supervisor that comes after this one; None for nobody.
+
+    Attributes:
+        leaving: sessions are left to the next supervisor.
     """
 
     def __init__(
@@ -121,7 +131,10 @@ class Registry:
         keeper: Keeper | None = None,
         events: Events | None = None,
         ending: Ending | None = None,
+        book: SessionBook | None = None,
     ) -> None:
+        self._book = book or SessionBook(NoStore())
+        self.leaving = False
         self.events = events or Events()
         self._ending = ending or Ending()
         self.fates = Fates()
@@ -144,6 +157,7 @@ class Registry:
         self._directory = Directory()
         self._ended = EndedSessions()
         self._executions = Executions()
+        self._resumption = Resumption(self.fates, self._executions)
         self._transcripts = TranscriptStore()
         self._closing = False
         self._measure = measure
@@ -419,6 +433,35 @@ class Registry:
         memory = await memory_of({id_: group for id_, group in grouped.items() if group})
         return [live_row(s, usage.get(s.pid), now, memory.get(s.id)) for s in sessions if s.live]
 
+    async def take_up(self, takeover: Takeover) -> None:
+        """Go on with the sessions of an earlier supervisor; returns when their agents have said
+        what they were in the middle of, or have taken too long for that."""
+        sessions: list[Session] = []
+        for found in takeover.found:
+            tenancy = found.record.tenancy
+            session = self._make_session(found.spec, found.record.id, found.earlier)
+            self._book.begin_after(session, found.record.revision)
+            session.claim(tenancy)
+            if tenancy.name is not None:
+                self._directory.give_name(session)
+            sessions.append(session)
+        for record in takeover.gone:
+            tenancy = record.tenancy
+            if tenancy.name is not None:
+                self._ended.add(tenancy.scope, tenancy.name, "while there was no supervisor")
+        self._resumption.begin(takeover, sessions)
+        for session in sessions:
+            self._nursery.start_soon(session.run, name=repr(session))
+        await self._resumption.settle()
+
+    def everything_kept(self) -> Iterator[tuple[str, Sequence[int]]]:
+        """See `SessionBook.everything`."""
+        return self._book.everything([session for session in self._directory if session.live])
+
+    def leave(self) -> None:
+        """Take no new work, and leave every session as it is."""
+        self._closing = self.leaving = True
+
     def close(self) -> None:
         """Take no new work and end every session."""
         self._closing = True
@@ -429,10 +472,28 @@ class Registry:
 
     def session_ready(self, session: Session) -> None:
         """See `SessionWatcher`."""
+        if session.tenancy is not None:
+            self._book.keep(session)
         self.pool.ready(session)
+
+    def session_changed(self, session: Session) -> None:
+        """See `SessionWatcher`."""
+        if session in self._book:
+            self._book.keep(session)
+
+    def session_resumed(self, session: Session, resumed: ResumedFrame) -> None:
+        """See `SessionWatcher`."""
+        self._book.keep(session)
+        self._resumption.resumed(session, resumed)
+
+    def execution_resumed(self, session: Session, noted: Noted) -> Execution:
+        """See `SessionWatcher`."""
+        return self._resumption.execution(session, noted)
 
     def session_ended(self, session: Session) -> None:
         """See `SessionWatcher`."""
+        self._book.drop(session)
+        self._resumption.ended(session)
         named = self._directory.remove(session)
         self.pool.forget(session)
         self._places.given_back()
@@ -504,6 +565,8 @@ class Registry:
                 own=self.provision.catalog.own_of(client, environment),
             )
         )
+        if session.link is not None:  # else it is kept as soon as it is ready
+            self._book.keep(session)
         return session
 
     def _spec(self, environment: Environment, mount: ProjectMount | None) -> JailSpec:
@@ -515,8 +578,20 @@ class Registry:
         )
 
     def _start_session(self, spec: JailSpec, turn: Turn | None = None) -> Session:
+        session = self._make_session(spec, names.fresh_id(self._directory), turn=turn)
+        self._nursery.start_soon(session.run, name=repr(session))
+        return session
+
+    def _make_session(
+        self,
+        spec: JailSpec,
+        session_id: str,
+        earlier: Earlier | None = None,
+        *,
+        turn: Turn | None = None,
+    ) -> Session:
         session = Session(
-            names.fresh_id(self._directory),
+            session_id,
             spec,
             launcher=self._launcher,
             limits=self._limits,
@@ -528,9 +603,9 @@ class Registry:
             nursery=self._nursery,
             keeper=self._keeper,
             events=self.events,
+            earlier=earlier,
         )
         self._directory.add(session)
-        self._nursery.start_soon(session.run, name=repr(session))
         return session
 
     def _execution_id(self, wanted: str | None) -> str:

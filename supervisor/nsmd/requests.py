@@ -37,25 +37,32 @@ class Requests:
         post: sends a frame to the agent.
     """
 
-    __slots__ = ("_capabilities", "_count", "_failure", "_post", "_settled", "_waiting")
+    __slots__ = ("_capabilities", "_count", "_era", "_failure", "_post", "_settled", "_waiting")
 
     def __init__(self, post: Callable[[Mapping[str, object]], None]) -> None:
         self._post = post
         self._waiting: dict[str, Question] = {}
         self._count = 0
+        self._era = ""
         self._capabilities: frozenset[str] | None = None  # known once the agent is ready
         self._failure: NsmError | None = None
         self._settled: trio.Event | None = None  # made for who asks before that
 
-    def open(self, capabilities: frozenset[str]) -> None:
-        """The agent is ready, and can do that."""
+    def open(self, capabilities: frozenset[str], *, era: int = 0) -> None:
+        """The agent is ready, and can do that.
+
+        Args:
+            era: how many supervisors have asked it before: it may still answer them.
+        """
+        if era:
+            self._era = f"{era}."
         self._capabilities = capabilities
         self._settle()
 
     def new_id(self) -> str:
         """An id that no question of this session has had."""
         self._count += 1
-        return f"q{self._count}"
+        return f"q{self._era}{self._count}"
 
     async def ask(
         self,

@@ -29,18 +29,20 @@ from nsmd.agentframes import (
     FileErrorFrame,
     FileFrame,
     ListeningFrame,
+    Noted,
     OtherFrame,
     OutputFrame,
     ReadyFrame,
     ResultFrame,
+    ResumedFrame,
     StatusFrame,
 )
 from nsmd.agentlink import AgentLink, AgentLinkError
 from nsmd.cgroups import Confinement, Keeper
-from nsmd.conversation import Conversation, StartLimiter
+from nsmd.conversation import Conversation, Earlier, StartLimiter
 from nsmd.events import Events
 from nsmd.execution import Execution, interrupted_early, out_of_time
-from nsmd.jail import Launcher, ProjectCopy
+from nsmd.jail import Jail, Launcher, ProjectCopy
 from nsmd.lifecycle import Effect, Event, State, advance
 from nsmd.policy import Policy
 from nsmd.proxy import Gateway, SessionNetwork
@@ -66,6 +68,21 @@ class SessionWatcher(Protocol):
     def session_ended(self, session: Session) -> None:
         """Nothing of the session is left."""
 
+    def session_changed(self, session: Session) -> None:
+        """What a later supervisor would have to know of it is another."""
+
+    def session_resumed(self, session: Session, resumed: ResumedFrame) -> None:
+        """The agent of one that was taken up has said what it was in the middle of."""
+
+    @property
+    def leaving(self) -> bool:
+        """Whether sessions are left to the next supervisor: nothing ends for want of its client."""
+        ...
+
+    def execution_resumed(self, session: Session, noted: Noted) -> Execution:
+        """The handle of an execution that an earlier supervisor was given."""
+        ...
+
 
 class Session:
     """See the module. Made by the pool, run by a nursery of the registry."""
@@ -75,7 +92,9 @@ class Session:
         "__weakref__",
         "_activity_asked",
         "_agent_id",
+        "_answered_before",
         "_conversation",
+        "_earlier",
         "_events",
         "_failure",
         "_idle",
@@ -120,8 +139,12 @@ class Session:
         nursery: trio.Nursery,
         keeper: Keeper | None = None,
         events: Events | None = None,
+        earlier: Earlier | None = None,
     ) -> None:
         self._events = events or Events()
+        self._earlier = earlier
+        # Results that an earlier supervisor may have had, by the agent's ids.
+        self._answered_before: dict[str, Execution] | None = None
         self.id = session_id
         self.spec = spec
         self.state = State.STARTING
@@ -129,7 +152,8 @@ class Session:
         self.executions = 0
         self.born_s = self.created_s = self.active_s = trio.current_time()
         self.ready_s: float | None = None
-        self.taken_up = 0  # how many supervisors it has outlived
+        # How many supervisors it has outlived.
+        self.taken_up = earlier.taken_up if earlier is not None else 0
         self.end_reason = ""
         self._limits = limits
         self._watcher = watcher
@@ -146,7 +170,13 @@ class Session:
         self._over: trio.Event | None = None
         self.requests = Requests(self._post)
         self.network = SessionNetwork(
-            session_id, spec.network, gateway=gateway, requests=self.requests, nursery=nursery
+            session_id,
+            earlier.network if earlier is not None else spec.network,
+            gateway=gateway,
+            requests=self.requests,
+            nursery=nursery,
+            listener=earlier.listener if earlier is not None else None,
+            changed=self._changed,
         )
         self._transcripts = transcripts
         self.transcript = transcripts.open(session_id, spec.environment, None)
@@ -159,6 +189,7 @@ class Session:
             starts=start_limiter,
             nursery=nursery,
             keeper=keeper,
+            earlier=earlier,
         )
 
     def __repr__(self) -> str:
@@ -168,6 +199,16 @@ class Session:
     def pid(self) -> int:
         """Of its jail's PID 1 on the host; 0 before there is one."""
         return self._conversation.pid
+
+    @property
+    def jail(self) -> Jail | None:
+        """What it lives in; None before there is one, and after."""
+        return self._conversation.jail
+
+    @property
+    def link(self) -> AgentLink | None:
+        """To its agent, while that can take work."""
+        return self._link
 
     @property
     def policy(self) -> Policy | None:
@@ -210,9 +251,12 @@ class Session:
         """Give a spare to somebody; its idle time and lifetime begin now."""
         assert self.tenancy is None, "a session is claimed once"
         self.tenancy = tenancy
+        earlier = self._earlier
         self.transcript = self._transcripts.open(self.id, self.spec.environment, tenancy)
         self.created_s = self.active_s = trio.current_time()
-        self._lifetime.arm(tenancy.max_lifetime_s)
+        if earlier is not None:
+            self.created_s = earlier.created_s
+        self._lifetime.arm(max(0.0, self.created_s + tenancy.max_lifetime_s - self.active_s))
         if self.state is State.IDLE:
             self._arm_idle()
         self._events.publish("session_claimed", session=self.id, subject=self)
@@ -274,6 +318,11 @@ class Session:
         """Who called `follow` has read enough."""
         self.transcript.followers -= 1
 
+    def abandoned(self) -> None:
+        """The client of a one-shot is gone."""
+        if not self._watcher.leaving:
+            self.end("its client disconnected")
+
     def note_activity(self) -> None:
         """The session is in use, also where nothing runs: its idle time begins anew."""
         self.active_s = trio.current_time()
@@ -325,6 +374,47 @@ class Session:
         if self._queue:
             self._feed(Event.SUBMITTED)
 
+    def agent_resumed(self, link: AgentLink, resumed: ResumedFrame) -> None:
+        """See `Listener`."""
+        assert self._earlier is not None, "only what was taken up is resumed"
+        self._link = link
+        self.requests.open(link.capabilities, era=self.taken_up)
+        self.executions = self._earlier.executions if resumed.count is None else resumed.count
+        for file_id in resumed.files:  # whose readers and writers are gone
+            self._post({"type": "file_close", "id": file_id, "keep": False})
+        # In the order in which they began; the last one may run.
+        for noted in sorted(resumed.executions, key=lambda each: (each.runs, _number(each.id))):
+            execution = self._watcher.execution_resumed(self, noted)
+            if self._running is not None:
+                self._answered_before = (self._answered_before or {}) | {
+                    self._agent_id: self._running
+                }
+            self._running, self._agent_id = execution, noted.id
+        self.network.opened(link)
+        if self._running is None:
+            self._feed(Event.READY)
+        else:
+            self._feed(Event.RESUMED)
+            self._resume(self._running)
+        self._watcher.session_resumed(self, resumed)
+        self._events.publish("session_taken_up", session=self.id, subject=self)
+        if self._queue and self._running is None:
+            self._feed(Event.SUBMITTED)
+
+    def _resume(self, execution: Execution) -> None:
+        """Treat one as if it had just been sent: how long it has run, only the agent knows."""
+        request = execution.request
+        self._streamed = False
+        self.transcript.begin(execution.id, request.client.name, request.code, streamed=False)
+        execution.note_sent()
+        if (confinement := self._conversation.confinement) is not None:
+            confinement.begun()
+        limit_s = execution.origin.timeout_s
+        if self._agent_keeps_time:
+            setup_s = self._limits.longest_setup_s(self.spec.environment)
+            limit_s += self._limits.grace_s + ANSWER_MARGIN_S + setup_s
+        self._watch(limit_s)
+
     def agent_gone(self) -> None:
         """See `Listener`."""
         self._link = None
@@ -356,6 +446,8 @@ class Session:
             case ResultFrame():
                 if self._running is not None and frame.id == self._agent_id:
                     self._answered(frame.outcome)
+                elif self._answered_before:
+                    self._answer_before(frame)
             case ErrorFrame():
                 if self._running is not None and frame.id == self._agent_id:
                     self._answered(InternalError(f"The agent refused the code: {frame.message}"))
@@ -373,10 +465,18 @@ class Session:
                 | ListeningFrame()
             ):
                 self.requests.take(frame)
-            case ReadyFrame() | OtherFrame():
+            case ReadyFrame() | ResumedFrame() | OtherFrame():
                 pass
             case _:
                 assert_never(frame)
+
+    def _answer_before(self, frame: ResultFrame) -> None:
+        execution = (self._answered_before or {}).pop(frame.id, None)
+        if execution is not None:
+            execution.finish(frame.outcome)
+
+    def _changed(self) -> None:
+        self._watcher.session_changed(self)
 
     def _activity_told(self, frame: StatusFrame) -> None:
         asked, self._activity_asked = self._activity_asked, False
@@ -398,7 +498,7 @@ class Session:
             execution.finish(answer)  # first: somebody waits
             self.transcript.finish(answer)
             self._finished(execution)
-            if execution.origin.one_shot:
+            if execution.origin.one_shot and not self._watcher.leaving:
                 self.end("one-shot finished")
                 return
         self._feed(Event.ANSWERED_MORE if self._queue else Event.ANSWERED)
@@ -433,7 +533,7 @@ class Session:
         execution = self._running = self._queue.pop(0)
         self.executions += 1
         self.active_s = trio.current_time()
-        self._agent_id = f"{self.id}.{self.executions}"
+        self._agent_id = f"{self.executions}.{execution.id}"
         limit_s = execution.origin.timeout_s
         self._streamed = execution.streams or self.transcript.followers > 0
         self.transcript.begin(
@@ -455,6 +555,8 @@ class Session:
             "grace_s": self._limits.grace_s,
             "stream": self._streamed,
         }
+        if self._link is not None and "notes" in self._link.capabilities:
+            frame["note"] = execution.note()
         if execution.request.reply_bytes is not None:
             frame["reply_bytes"] = execution.request.reply_bytes
         self._post(frame)
@@ -514,6 +616,8 @@ class Session:
     def _fail_all(self) -> None:
         error = self._failure or self.ended_error()
         running, self._running = self._running, None
+        for execution in (self._answered_before or {}).values():
+            execution.finish(error)
         if running is not None:
             self.transcript.finish(error)
             running.finish(error)
@@ -552,3 +656,9 @@ class Session:
             hint="Its variables and files are gone; call again to start a new one.",
             data={"session": self.id, "reason": reason},
         )
+
+
+def _number(agent_id: str) -> int:
+    """Of an execution within its session, as its id at the agent has it."""
+    number = agent_id.partition(".")[0]
+    return int(number) if number.isdecimal() and len(number) < 20 else 0

@@ -245,7 +245,14 @@ def test_resume_repeats_what_was_not_acknowledged(agent: AgentProcess) -> None:
     agent.send(type="ack", seq=1)
     frames = new_holder(agent)
     executions = {"e2": "finished", "e3": "finished"}
-    assert frames[0] == {"type": "resumed", "executions": executions, "files": []}
+    assert frames[0] == {
+        "type": "resumed",
+        "executions": executions,
+        "files": [],
+        "notes": {},
+        "recent": ["e1", "e2", "e3"],
+        "count": 3,
+    }
     assert frames[1:] == [second.frame, third.frame]
     agent.send(type="ack", seq=third.frame["seq"])
     assert [frame["type"] for frame in new_holder(agent)[1:]] == ["idle"]  # to the first probe
@@ -267,6 +274,29 @@ def test_resume_in_the_middle_of_an_execution(agent: AgentProcess) -> None:
     assert agent.python("kept").shown == ["1"]
 
 
+def test_a_new_holder_is_told_the_notes_of_what_it_may_have_to_answer_for(
+    agent: AgentProcess,
+) -> None:
+    hello(agent)
+    first = agent.python("1", note={"who": "one"})
+    second = agent.python("2", note={"who": "two"}, ack=first.frame["seq"])
+    code = "print('up')\nwhile not __import__('os').path.exists('go'): pass" + "\n" * 5000
+    request = agent.begin(code, stream=True, note={"who": "three"})
+    agent.running("up")
+    resumed = new_holder(agent)[0]
+    assert resumed["notes"] == {
+        "e2": {"note": {"who": "two"}, "code": "2"},
+        request: {"note": {"who": "three"}, "code": code[:2000]},
+    }
+    assert (resumed["recent"], resumed["count"]) == (["e1", "e2"], 3)
+    (agent.workspace / "go").touch()
+    agent.send(type="ack", seq=second.frame["seq"])
+    assert agent.result(request).exit_code == 0
+    for _ in range(70):
+        agent.python("")
+    assert len(new_holder(agent)[0]["recent"]) == 64
+
+
 def test_a_torn_request_is_dropped(agent: AgentProcess) -> None:
     hello(agent)
     frame = encode_frame(
@@ -275,7 +305,7 @@ def test_a_torn_request_is_dropped(agent: AgentProcess) -> None:
     for cut in (1, 3, 4, 5, 20, len(frame) - 21, len(frame) - 3, len(frame) - 1):
         agent.socket.sendall(frame[:cut])
         frames = new_holder(agent)
-        assert frames[0] == {"type": "resumed", "executions": {}, "files": []}
+        assert (frames[0]["executions"], frames[0]["recent"], frames[0]["count"]) == ({}, [], 0)
         agent.send(type="ack", seq=10**9)
     assert agent.python("import os; os.path.exists('torn')").shown == ["False"]
 

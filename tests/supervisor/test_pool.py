@@ -10,7 +10,7 @@ import pytest
 import trio
 import trio.testing
 
-from fakes import BASH, PYTHON, FakeAgent, FakeJail, FakeLauncher, echo, launching, spec
+from fakes import BASH, PYTHON, FakeAgent, FakeJail, FakeLauncher, Watcher, echo, launching, spec
 from nsm.wire.errors import StartFailedError
 from nsmd.lifecycle import State
 from nsmd.pool import Pool
@@ -91,7 +91,7 @@ async def bench(
     async with launching(behave) as launcher, trio.open_nursery() as nursery:
         started: list[Session] = []
 
-        class Watcher:
+        class Told(Watcher):
             def session_ready(self, session: Session) -> None:
                 pool.ready(session)
 
@@ -104,7 +104,7 @@ async def bench(
                 kind,
                 launcher=launcher,
                 limits=SessionLimits(),
-                watcher=Watcher(),
+                watcher=Told(),
                 start_limiter=trio.CapacityLimiter(64),
                 transcripts=TranscriptStore(),
                 gateway=Gateway(),

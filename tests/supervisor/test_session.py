@@ -14,7 +14,7 @@ import pytest
 import trio
 import trio.testing
 
-from fakes import FakeAgent, FakeJail, FakeLauncher, echo, launching, spec
+from fakes import FakeAgent, FakeJail, FakeLauncher, Watcher, echo, launching, spec
 from nsm.wire.errors import (
     InternalError,
     OverloadedError,
@@ -40,19 +40,6 @@ if TYPE_CHECKING:
     from nsmd.values import JailSpec
 
 TENANCY = Tenancy(name="a", scope="s", client="test", idle_timeout_s=100, max_lifetime_s=1000)
-
-
-class Watcher:
-    """Notes which sessions have ended."""
-
-    def __init__(self) -> None:
-        self.ended: list[Session] = []
-
-    def session_ready(self, session: Session) -> None:
-        pass
-
-    def session_ended(self, session: Session) -> None:
-        self.ended.append(session)
 
 
 class Bench:

@@ -12,6 +12,7 @@ processtree   what a process of ours has started, found and taken hold of
 projectcopy   what a session has changed in a project that is copied on write
 copyplace     room for that, where a jail is no fork
 process       a running jail: its processes, killed and waited for
+adopted       one that an earlier supervisor has started
 idmapped      mounts in which files belong to another user
 mounts        ways to closed directories, for a supervisor that runs as root
 user          the host's user as whom jails run

@@ -26,6 +26,11 @@ class Jail(Protocol):
     policy: Policy | None
 
     @property
+    def starter_pid(self) -> int:
+        """Process id of our child that made it, which is reaped with it; 0 where there is none."""
+        ...
+
+    @property
     def socket(self) -> socket.socket:
         """The supervisor's end of the agent's channel: a stream, non-blocking, close-on-exec."""
         ...

@@ -68,6 +68,11 @@ class BwrapJail:
         return f"<BwrapJail pid={self._pid} starter={self._starter.pid} {state}>"
 
     @property
+    def starter_pid(self) -> int:
+        """See `Jail`."""
+        return self._starter.pid
+
+    @property
     def socket(self) -> socket.socket:
         """See `Jail`."""
         return self._socket

@@ -72,6 +72,11 @@ class RunOnlyJail:
         return self._socket
 
     @property
+    def starter_pid(self) -> int:
+        """See `Jail`: none that lasts."""
+        return 0
+
+    @property
     def pid(self) -> int:
         """See `Jail`: no process."""
         return 0

@@ -56,6 +56,11 @@ class Listener:
     def __repr__(self) -> str:
         return f"<Listener port={self.port}>"
 
+    @property
+    def descriptor(self) -> int:
+        """Of the socket; valid until `close`."""
+        return self._socket.fileno()
+
     async def accept(self, limiter: trio.CapacityLimiter) -> trio.SocketStream:
         """The next connection.
 

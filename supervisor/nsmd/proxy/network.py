@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import trio
@@ -39,14 +40,19 @@ class SessionNetwork:
         rule: what the session begins with.
         requests: to its agent.
         nursery: owns the proxy's task, which ends with the session.
+        listener: descriptor of the socket that an earlier supervisor had for it; owned from now on.
+        changed: called when the list is another, or there is a listener.
     """
 
     __slots__ = (
         "_allowed",
+        "_changed",
         "_connections",
         "_counters",
+        "_earlier_listener",
         "_gateway",
         "_link",
+        "_listening",
         "_log",
         "_logged",
         "_look_up",
@@ -69,7 +75,12 @@ class SessionNetwork:
         gateway: Gateway,
         requests: Requests,
         nursery: trio.Nursery,
+        listener: int | None = None,
+        changed: Callable[[], None] = lambda: None,
     ) -> None:
+        self._earlier_listener = listener
+        self._changed = changed
+        self._listening: Listener | None = None
         self.mode: NetworkMode = rule.mode
         self._allowed = AllowList.of(rule.allow) if rule.mode == "allow" else AllowList()
         self._session_id = session_id
@@ -96,7 +107,9 @@ class SessionNetwork:
     def opened(self, link: AgentLink) -> None:
         """Its agent can take work."""
         self._link = link
-        if self.mode == "allow":
+        if self._earlier_listener is not None:
+            self._take_up(self._earlier_listener)
+        elif self.mode == "allow":
             self._start()
         elif self.mode == "full":
             self._problem = open_sockets() or ""
@@ -106,6 +119,11 @@ class SessionNetwork:
         self._link = None
         if self._scope is not None:
             self._scope.cancel()
+
+    @property
+    def listener_descriptor(self) -> int | None:
+        """The socket on which its proxy waits; None while there is none."""
+        return None if self._listening is None else self._listening.descriptor
 
     # For people and models.
 
@@ -184,6 +202,7 @@ class SessionNetwork:
 
     def _set(self, mode: NetworkMode, allowed: AllowList) -> None:
         self.mode, self._allowed = mode, allowed
+        self._changed()
         for host, port, address, scope in list((self._watched or {}).values()):
             if mode == "off" or not may_stay(allowed, host, port, address):
                 scope.cancel()
@@ -216,20 +235,37 @@ class SessionNetwork:
         except NsmError as error:
             self._note_problem(error.message)
             return
+        self._begin(partial(self._listener, self._link, question))
+
+    def _take_up(self, descriptor: int) -> None:
+        """Go on with the listener that there is: its session's code knows it already."""
+        self._earlier_listener = None
+
+        async def taken_up() -> Listener:
+            return Listener(descriptor)
+
+        self._begin(taken_up)
+
+    def _begin(self, find: Callable[[], Awaitable[Listener]]) -> None:
         self._problem = ""
         opening, scope = self._opening, self._scope = trio.Event(), trio.CancelScope()
-        self._nursery.start_soon(self._run, self._link, question, opening, scope, name=repr(self))
+        self._nursery.start_soon(self._run, find, opening, scope, name=repr(self))
 
     async def _run(
-        self, link: AgentLink, question: Question, opening: trio.Event, scope: trio.CancelScope
+        self,
+        find: Callable[[], Awaitable[Listener]],
+        opening: trio.Event,
+        scope: trio.CancelScope,
     ) -> None:
         """Own the listener from the request for it to the session's end."""
         listener: Listener | None = None
         try:
             with scope:
-                listener = await self._listener(link, question)
+                listener = await find()
                 self._port = listener.port
+                self._listening = listener
                 opening.set()
+                self._changed()
                 await self._accept(listener)
         except NsmError as error:
             if self._link is not None:
@@ -237,6 +273,7 @@ class SessionNetwork:
         except ListenerError as error:
             self._note_problem(f"its socket {error}")
         finally:
+            self._listening = None
             if listener is not None:
                 listener.close()
             self._port = self._opening = None

@@ -103,6 +103,11 @@ class ForkedJail:
         return f"<ForkedJail pid={self._pid}{' released' if self._released else ''}>"
 
     @property
+    def starter_pid(self) -> int:
+        """See `Jail`: the template reaps it, or bwrap."""
+        return 0
+
+    @property
     def socket(self) -> socket.socket:
         """See `Jail`."""
         return self._socket
