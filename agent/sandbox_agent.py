@@ -3142,7 +3142,9 @@ class Agent:
                 "type": "resumed",
                 "executions": executions,
                 "files": self._transfers.ids,
-                "notes": {known: self._notes[known] for known in executions if known in self._notes},
+                "notes": {
+                    known: self._notes[known] for known in executions if known in self._notes
+                },
                 "recent": self._channel.recent,
                 "count": self._executions,
             }
