@@ -139,6 +139,7 @@ class Bench:
             draining=self.draining,
             clients=lambda: self.server.connections,
             max_file_bytes=MAX_FILE_BYTES,
+            events=self.registry.events,
         )
         return ControlServer(Access(uid=uid, rights=rights, scope=scope), services, self._attach)
 

@@ -93,6 +93,13 @@ def status(**changes: Any) -> dict[str, Any]:
             "why": "cgroup v2 is not mounted",
         },
         "draining": None,
+        "audit": {
+            "enabled": True,
+            "path": "/home/user/.local/state/nsm/audit.jsonl",
+            "written": 12,
+            "dropped": 3,
+            "problem": "No space left on device",
+        },
     }
     return answer | changes
 

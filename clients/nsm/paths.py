@@ -83,6 +83,11 @@ def log_path() -> str:
     return os.path.join(state_dir(), "supervisor.log")
 
 
+def audit_path() -> str:
+    """Who ran what, when, in which session."""
+    return os.path.join(state_dir(), "audit.jsonl")
+
+
 def supervisor_command() -> tuple[str, ...]:
     """How the supervisor's program is called: ``NSM_SUPERVISOR``, else with this Python.
 

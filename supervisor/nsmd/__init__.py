@@ -48,6 +48,7 @@ directory            sessions by id and name
 listing              rows of lists of sessions
 changes/             what a session has made of a copied project
 files                files to and from a session
+audit/               who ran what, in a file of its own
 builds/              environments that nsm has Nix build
 provision            everything that environments come from, behind one door
 comers               clients that have just come: what is kept ready for them

@@ -18,8 +18,10 @@ from typing import Any, NoReturn
 
 import trio
 
+from nsm._version import __version__
 from nsmd.artifacts.keeper import open_keeper as open_artifacts
 from nsmd.artifacts.sources import Discovery
+from nsmd.audit import Recorder, open_journal
 from nsmd.builds.workshop import open_workshop
 from nsmd.catalog import Catalog
 from nsmd.cgroups import SessionKeeper, open_keeper
@@ -75,6 +77,7 @@ class Setup:
         nix: finds nix when it is needed.
         built_directory: for what it builds.
         shell_directory: for what nix says of projects' shells.
+        audit_path: of the audit's file.
         announce: called once the socket answers.
         store: keeps sessions' descriptors, whatever becomes of this process.
         kept: what it, or the program that this process was before, had kept of earlier ones.
@@ -99,6 +102,7 @@ class Setup:
     nix: NixFinder
     built_directory: str
     shell_directory: str
+    audit_path: str
     announce: Callable[[], None]
     store: DescriptorStore
     kept: Kept
@@ -118,10 +122,13 @@ async def _serve(setup: Setup, keeper: SessionKeeper) -> None:
     events = Events()
     environments = await trio.to_thread.run_sync(setup.find_environments)
     async with (
+        open_journal(setup.audit_path, setup.settings.audit) as journal,
         setup.open_launcher(keeper.enforcement) as launcher,
         trio.open_nursery() as sessions,
         _open_shells(setup, environments) as shells,
     ):
+        recorder = Recorder(journal)
+        events.subscribe(recorder)
         catalog = Catalog(environments, shells)
         async with (
             trio.open_nursery() as upkeep,
@@ -182,6 +189,7 @@ async def _serve(setup: Setup, keeper: SessionKeeper) -> None:
                     pid=os.getpid(),
                     jail=setup.jail,
                     limits=keeper.facts(),
+                    audit=journal.facts,
                     cold_starts=launcher.reasons if isinstance(launcher, TemplateLauncher) else {},
                     started_s=started_s,
                     shutdown=partial(ending.ask, "end"),
@@ -206,12 +214,15 @@ async def _serve(setup: Setup, keeper: SessionKeeper) -> None:
                 setup.announce()
                 connections.start_soon(endpoint.run)
                 log.info("listening on %s (pid %d)", setup.socket_path, os.getpid())
+                recorder.say("supervisor_started", {"pid": os.getpid(), "version": __version__})
                 how = await ending.wait()
                 if how != "end":
                     registry.leave()
+                recorder.say("supervisor_ended", {"pid": os.getpid(), "how": how})
                 connections.cancel_scope.cancel()
             upkeep.cancel_scope.cancel()
         if how != "end":
+            await journal.close()
             setup.leave(how)
         registry.close()
         sessions.cancel_scope.deadline = trio.current_time() + END_DEADLINE_S

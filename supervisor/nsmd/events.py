@@ -32,6 +32,7 @@ EventKind = Literal[
     "pool_refilled",
     "memory_pressure",
     "configuration_reloaded",
+    "operation",
     "draining",
     "restarted",
 ]

@@ -88,6 +88,11 @@ class Execution:
         return 0.0 if self._sent_s is None else max(0.0, now - self._sent_s)
 
     @property
+    def answer(self) -> RunResult | NsmError | None:
+        """What came of it; None until then."""
+        return self._answer
+
+    @property
     def answer_bytes(self) -> int:
         """About how much memory the answer takes; the code is dropped when it comes."""
         if not isinstance(self._answer, RunResult):

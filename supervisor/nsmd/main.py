@@ -179,6 +179,7 @@ class _Starter:
             nix=NixFinder(search_path, os.environ, paths.home()),
             built_directory=os.path.join(paths.state_dir(), "environments"),
             shell_directory=os.path.join(paths.state_dir(), "devshells"),
+            audit_path=_audit_path(),
             announce=self._announce,
             store=NoStore(),
             kept={},
@@ -206,6 +207,15 @@ class _Starter:
             logging.getLogger(__name__).debug("nobody waits for the ready line")
         finally:
             os.close(fd)
+
+
+def _audit_path() -> str:
+    """The audit's file; its directory is made where it can be."""
+    try:
+        paths.ensure_private_dir(paths.state_dir())
+    except OSError as error:
+        logging.getLogger(__name__).warning("no state is kept: %s", error)
+    return paths.audit_path()
 
 
 def _leave(how: str) -> NoReturn:

@@ -183,6 +183,22 @@ class McpSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AuditSettings:
+    """`[audit]`: who ran what, in `audit.jsonl`.
+
+    With `code`, the code itself beside its hash. A file larger than `max_mb` is set aside; `keep`
+    is how many such there are.
+    """
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
+
+    enabled: bool = True
+    code: bool = False
+    max_mb: Annotated[int, Ge(1), Le(MAX_MEGABYTES)] = 16
+    keep: Annotated[int, Ge(0), Le(1000)] = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """The whole of `config.toml`."""
 
@@ -198,3 +214,4 @@ class Settings:
     nix: NixSettings = field(default_factory=NixSettings)
     drain: DrainSettings = field(default_factory=DrainSettings)
     mcp: McpSettings = field(default_factory=McpSettings)
+    audit: AuditSettings = field(default_factory=AuditSettings)

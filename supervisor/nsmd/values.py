@@ -271,6 +271,7 @@ class Client:
         sources: of environments that are for clients with this entry only.
         inherited: variables of its own that its project's development shell is to have.
         network: what its new sessions may reach, in place of what is configured; None for that.
+        peer: process and user id of who connected, as the kernel has them; None where unknown.
     """
 
     name: str
@@ -281,6 +282,7 @@ class Client:
     max_lifetime_s: float | None = None
     inherited: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     network: NetworkRule | None = None
+    peer: tuple[int, int] | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -55,6 +55,7 @@ FLOORS = (
         "directory",
         "builds",
         "changes",
+        "audit",
         "keeping",
     ),
     ("takeover",),

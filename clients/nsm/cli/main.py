@@ -27,6 +27,7 @@ VERBS = {
     "inspect": "show what a session may see, change, reach and use",
     "envs": "list what there is to run code in",
     "env": "build environments with Nix, and keep them",
+    "audit": "show who ran what, when, and what came of it",
     "pool": "show the sessions that are kept ready, and why so many",
     "status": "show the supervisor's state",
     "drain": "take no new work, and wait until nothing runs",

@@ -291,6 +291,11 @@ def status(answer: Status) -> str:
         lines.append(("limits", kept))
         if limits.why:
             lines.append(("", limits.why))
+    if (audit := answer.audit) is not None:
+        lines.append(("audit", audit.path if audit.enabled else "off"))
+        if audit.dropped:
+            now = f", and is losing more: {audit.problem}" if audit.problem else ""
+            lines.append(("", f"has lost {audit.dropped} lines{now}"))
     return "\n".join(f"{name:<12}{visible(text)}" for name, text in lines)
 
 

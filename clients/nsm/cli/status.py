@@ -28,7 +28,9 @@ def main(arguments: list[str]) -> int:
         status = client.status()
     if options.json:
         limits = None if status.limits is None else status.limits._asdict()
-        terminal.out_json(status._asdict() | {"jail": status.jail._asdict(), "limits": limits})
+        audit = None if status.audit is None else status.audit._asdict()
+        parts = {"jail": status.jail._asdict(), "limits": limits, "audit": audit}
+        terminal.out_json(status._asdict() | parts)
     else:
         terminal.out(render.status(status))
     return EXIT_OK

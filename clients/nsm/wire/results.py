@@ -289,9 +289,27 @@ class LimitsStatus(NamedTuple):
     why: str
 
 
+class AuditStatus(NamedTuple):
+    """The audit's file.
+
+    Attributes:
+        enabled: lines are written.
+        path: of the file.
+        written, dropped: lines since the supervisor started.
+        problem: why lines are lost now, for people; empty where none are.
+    """
+
+    enabled: bool
+    path: str
+    written: int
+    dropped: int
+    problem: str
+
+
 class Status(NamedTuple):
-    """The supervisor itself. `sessions` and `clients` are counts; `limits` is None where an older
-    supervisor does not tell; `draining` is why it takes nothing new, None while it does."""
+    """The supervisor itself. `sessions` and `clients` are counts; `limits` and `audit` are None
+    where an older supervisor does not tell; `draining` is why it takes nothing new, None while it
+    does."""
 
     version: str
     pid: int
@@ -302,6 +320,7 @@ class Status(NamedTuple):
     jail: JailStatus
     limits: LimitsStatus | None = None
     draining: str | None = None
+    audit: AuditStatus | None = None
 
     @classmethod
     def from_wire(cls, wire: Mapping[str, Any]) -> Self:
@@ -322,6 +341,7 @@ class Status(NamedTuple):
             ),
             limits=_limits(status.optional("limits", status.map)),
             draining=status.optional("draining", status.text),
+            audit=_audit(status.optional("audit", status.map)),
         )
 
 
@@ -334,6 +354,19 @@ def _limits(wire: Mapping[str, Any] | None) -> LimitsStatus | None:
         processes=limits.text("processes"),
         cpu=limits.text("cpu"),
         why=limits.text("why"),
+    )
+
+
+def _audit(wire: Mapping[str, Any] | None) -> AuditStatus | None:
+    if not wire:
+        return None
+    audit = Fields(wire, "the status of the audit")
+    return AuditStatus(
+        enabled=audit.flag("enabled"),
+        path=audit.text("path"),
+        written=audit.integer("written"),
+        dropped=audit.integer("dropped"),
+        problem=audit.text("problem"),
     )
 
 

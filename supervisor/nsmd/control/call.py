@@ -39,6 +39,7 @@ class Services:
         clients: how many connections there are.
         started_s: on trio's clock.
         max_file_bytes: limit of one file that is transferred.
+        audit: facts about the audit's file.
         review: of what sessions have changed in projects.
     """
 
@@ -57,6 +58,7 @@ class Services:
     ending: Ending = field(default_factory=Ending)
     events: Events = field(default_factory=Events)
     limits: Mapping[str, str]
+    audit: Callable[[], Mapping[str, Any]] = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +68,7 @@ class Call:
     Attributes:
         client: from the connection's hello.
         scope: likewise, or as the socket says.
+        peer: process and user id of who connected, as the kernel has them.
         confined: the connection may know and reach nothing beyond its scope.
         files: that the connection has open.
         room: for output that waits for the client.
@@ -78,6 +81,7 @@ class Call:
     args: arguments.Arguments
     client: str
     scope: str
+    peer: tuple[int, int]
     confined: bool
     files: OpenFiles
     room: Room
@@ -87,7 +91,7 @@ class Call:
 
     def as_client(self) -> Client:
         """Who asks; its project left out."""
-        return Client(name=self.client, scope=self.scope)
+        return Client(name=self.client, scope=self.scope, peer=self.peer)
 
     def target(self) -> Session:
         """The live session that the argument `target` means.

@@ -34,6 +34,7 @@ from nsmd.control import running
 from nsmd.control.call import Call, Right, Services
 from nsmd.control.operations import OPERATIONS, Row
 from nsmd.control.outgoing import Outgoing
+from nsmd.control.peers import peer_of
 from nsmd.control.stream import Room
 from nsmd.execution import Execution
 from nsmd.files import OpenFiles
@@ -112,6 +113,7 @@ class _Connection:
         self._descriptor = descriptor
         self._rights = rights
         self._scope = scope
+        self._peer = peer_of(descriptor)
         self._pace = Pace()
         self._services = services
         self._nursery = nursery
@@ -222,6 +224,8 @@ class _Connection:
             answer = await row.function(call)
         except Exception as error:  # noqa: BLE001  # as above
             answer = error
+        if row.right == "manage":
+            self._tell_of(call, request.op, answer)
         self._answer(request, answer)
         # The traceback of an error holds this frame, which holds the error: megabytes of output
         # would stay until Python looks for such circles.
@@ -230,6 +234,16 @@ class _Connection:
             await self._outgoing.flushed()
             for function in pending.afterwards:
                 function()
+
+    def _tell_of(self, call: Call, op: str, answer: dict[str, Any] | Exception) -> None:
+        refused = {"error": getattr(answer, "code", "internal"), "why": str(answer)}
+        self._services.events.publish(
+            "operation",
+            subject=call.as_client(),
+            op=op,
+            arguments=call.args,
+            **(refused if isinstance(answer, Exception) else {}),
+        )
 
     def _answer(self, request: Request, answer: dict[str, Any] | RunResult | Exception) -> None:
         del self._pending[request.id]
@@ -274,6 +288,7 @@ class _Connection:
             args=request.args,
             client=self._hello.name or "unknown",
             scope=self._scope,
+            peer=self._peer,
             confined=row.right not in self._rights or not self._rights & {"read", "manage"},
             files=self._files,
             room=self._room_for_output,

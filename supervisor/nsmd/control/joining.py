@@ -17,7 +17,7 @@ from nsmd.limits import check_code
 from nsmd.requests import NoAnswerError
 from nsmd.session import Session
 from nsmd.transcripts import Reader
-from nsmd.values import Client, OutputSink, RunRequest
+from nsmd.values import OutputSink, RunRequest
 
 log = logging.getLogger(__name__)
 
@@ -66,7 +66,7 @@ def submit_in(call: Call, on_output: OutputSink | None = None) -> Execution:
     """Code in a live session."""
     args, session = call.args, call.target()
     request = RunRequest(
-        client=Client(name=call.client, scope=call.scope),
+        client=call.as_client(),
         env=session.spec.environment.name,
         code=arguments.text(args, "code"),
         session=session.name,

@@ -53,6 +53,7 @@ async def _status(call: Call) -> dict[str, Any]:
         "jail": dict(services.jail),
         "limits": dict(services.limits),
         "draining": services.ending.draining or None,
+        "audit": dict(services.audit()),
     }
 
 
@@ -70,6 +71,7 @@ def _submit(call: Call, on_output: OutputSink | None = None) -> Execution:
             project=project,
             inherited=inherited,
             network=networking.wanted(call),
+            peer=call.peer,
         ),
         env=arguments.text(args, "env"),
         code=arguments.text(args, "code"),

@@ -7,8 +7,6 @@ answer, a connection that raises ends alone; both are logged.
 from __future__ import annotations
 
 import logging
-import socket
-import struct
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -18,11 +16,10 @@ from nsm.wire.connection import sniff
 from nsm.wire.errors import ForbiddenError, OverloadedError
 from nsmd.control.call import ALL_RIGHTS, Right, Services
 from nsmd.control.connection import CHUNK_BYTES, HELLO_TIMEOUT_S, farewell, serve_connection
+from nsmd.control.peers import peer_of
 from nsmd.descriptors import MAX_CONNECTIONS
 
 log = logging.getLogger(__name__)
-
-_UCRED = struct.Struct("3i")
 
 
 class ServeAttachment(Protocol):
@@ -110,7 +107,7 @@ class ControlServer:
             self._connections -= 1
 
     async def _admit(self, stream: trio.SocketStream) -> None:
-        peer = _peer_uid(stream)
+        _, peer = peer_of(stream.socket.fileno())
         if peer not in (self._access.uid, 0):
             log.warning("refused a connection of uid %d", peer)
             await farewell(stream, ForbiddenError("This supervisor belongs to another user."))
@@ -136,9 +133,3 @@ class ControlServer:
             )
         else:
             await serve_connection(stream, first, access.rights, self._services, scope=access.scope)
-
-
-def _peer_uid(stream: trio.SocketStream) -> int:
-    data = stream.socket.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
-    _pid, uid, _gid = _UCRED.unpack(data)
-    return int(uid)

@@ -52,6 +52,7 @@ class Attach:
         inherits: the shim tells further variables if it is asked.
         inherited: those.
         confined: it may not choose what code sees, by its roots either.
+        peer: process and user id of the shim, as the kernel has them; None where unknown.
     """
 
     variables: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -65,6 +66,7 @@ class Attach:
     inherits: bool = False
     inherited: Variables = field(default=(), repr=False)
     confined: bool = False
+    peer: tuple[int, int] | None = None
 
     def kept_to(self, scope: str) -> Attach:
         """The same for a client that may only run code, in that scope.

@@ -12,6 +12,7 @@ import trio
 
 from nsm._version import __version__
 from nsm.wire.errors import BadRequestError, NsmError
+from nsmd.control.peers import peer_of
 from nsmd.limits import Variables
 from nsmd.mcp.attach import accepted, parse_attach, parse_inherited, refused
 from nsmd.mcp.load import EndpointLoader
@@ -60,6 +61,8 @@ async def serve_attachment(
         try:
             line, rest = await _first_line(stream, first_bytes)
             attach = parse_attach(line)
+            if isinstance(stream, trio.SocketStream):
+                attach = replace(attach, peer=peer_of(stream.socket.fileno()))
             if scope is not None:
                 attach = attach.kept_to(scope) if confined else replace(attach, scope=scope)
             await stack.enter_async_context(

@@ -303,6 +303,7 @@ class Endpoint:
             idle_timeout_s=attach.idle_timeout_s,
             max_lifetime_s=attach.max_lifetime_s,
             inherited=attach.inherited,
+            peer=attach.peer,
         )
 
     async def _project(self, ctx: Context) -> tuple[ProjectMount | None, str]:

@@ -1,0 +1,112 @@
+"""`nsm audit`: who ran what, when, and what came of it."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections import deque
+from typing import TYPE_CHECKING
+
+from nsm import paths
+from nsm.cli import terminal
+from nsm.cli.options import EXIT_OK, Parser
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from nsm.cli.audittrail import Line
+
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
+
+
+def parser() -> Parser:
+    """The verb's options."""
+    parser = Parser(
+        "audit",
+        "Show who ran what, when, in which session, and what came of it. Needs no supervisor.",
+        "Code itself is kept only with `code = true` in [audit] of config.toml, and is in --json.",
+    )
+    parser.add_argument(
+        "-f", "--follow", action="store_true", help="go on with what is added, until Ctrl-C"
+    )
+    parser.add_argument(
+        "-n", "--lines", type=_count, metavar="N", help="the last N lines only; 0 with -f: new ones"
+    )
+    parser.add_argument(
+        "--since",
+        type=_since,
+        metavar="TIME",
+        help="no earlier ones: 90m, 2h, 7d, or 2026-05-04[T10:11[:12]], UTC",
+    )
+    parser.add_argument(
+        "--session", metavar="SESSION", help="of one session: its id, name or SCOPE/NAME"
+    )
+    parser.add_argument("--json", action="store_true", help="print the lines as they are, JSON")
+    return parser
+
+
+def main(arguments: list[str]) -> int:
+    """Show."""
+    import json  # noqa: PLC0415  # for --json only, and as the next one
+
+    from nsm.cli import audittrail  # noqa: PLC0415  # not for completion
+
+    options = parser().parse_args(arguments)
+    since: str = options.since or ""
+    session: str | None = options.session
+    path = paths.audit_path()
+
+    def wanted(line: Line) -> bool:
+        return line["at"] >= since and (session is None or audittrail.concerns(line, session))
+
+    def show(lines: Iterable[Line]) -> None:
+        for line in lines:
+            if options.json:
+                sys.stdout.write(json.dumps(line) + "\n")  # ASCII, as `terminal.out_json`
+            else:
+                terminal.out(audittrail.words(line))
+        if options.follow:
+            sys.stdout.flush()
+
+    if not options.follow:
+        show(_last(filter(wanted, audittrail.read(path)), options.lines))
+        if not audittrail.files(path):
+            terminal.note(f"nothing is written down yet, in {path}")
+        return EXIT_OK
+    try:
+        added = audittrail.follow(path)
+        there: Iterable[Line] = iter(lambda: next(added), None)
+        show(_last(filter(wanted, there), options.lines))
+        for line in added:
+            if line is not None and wanted(line):
+                show([line])
+    except KeyboardInterrupt:
+        return EXIT_OK
+    return EXIT_OK
+
+
+def _last(lines: Iterable[Line], count: int | None) -> Iterable[Line]:
+    return lines if count is None else deque(lines, count)
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of lines")
+    return int(text)
+
+
+def _since(text: str) -> str:
+    """A time as the lines have it, in RFC 3339; the beginning of one compares as it should."""
+    import time  # noqa: PLC0415  # only where it is asked for
+
+    if text[-1:] in _UNITS and text[:-1].isdecimal():
+        begin = time.time() - int(text[:-1]) * _UNITS[text[-1]]
+        return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(max(0.0, begin)))
+    for form in ("%Y-%m-%d", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M:%SZ"):
+        try:
+            return time.strftime("%Y-%m-%dT%H:%M:%S", time.strptime(text, form))
+        except ValueError:
+            continue
+    raise argparse.ArgumentTypeError(
+        f"{text!r} is no time; expected 90m, 2h, 7d, 2026-05-04 or 2026-05-04T10:11"
+    )

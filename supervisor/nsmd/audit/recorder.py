@@ -1,0 +1,228 @@
+"""What happens, as lines of the audit.
+
+An execution is one line, written when it ended; one that runs for longer than the journal gathers
+has a line at its beginning, too, so that no end of the supervisor hides it. What people and
+programs ask for beside running code is a line where it changes something.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, cast
+
+from nsm.wire.errors import NsmError
+from nsmd.audit.journal import Journal, Record, plain
+from nsmd.events import Happening
+from nsmd.execution import Execution
+from nsmd.session import Session
+from nsmd.values import Client, RunResult
+
+TOLD_ARGUMENTS: Mapping[str, tuple[str, ...]] = {
+    "apply": ("target", "force", "changes"),
+    "discard": ("target", "paths"),
+    "drain": ("timeout_s", "cancel"),
+    "env_add": ("reference", "name"),
+    "env_remove": ("targets", "name", "reference"),
+    "env_update": ("targets", "name"),
+    "file_open": ("target", "path", "mode"),
+    "interrupt": ("target",),
+    "kill": ("targets", "idle_s", "all"),
+    "net": ("target", "action", "hosts"),
+}
+"""Of operations: what is written down of their arguments. Never code, and never what files hold."""
+
+NOT_TOLD = frozenset(
+    "changes change check complete env_list env_log events file_close file_read file_write logs "
+    "metrics run_in stats".split()
+)
+"""Operations with the right `manage` that change nothing, or that are told otherwise."""
+
+MAX_LISTED = 50
+"""Of a list among such arguments."""
+
+_PASSED_ON = frozenset(
+    ("session_taken_up", "memory_pressure", "configuration_reloaded", "draining", "restarted")
+)
+
+_MAX_BEGUN = 100_000
+
+
+class Recorder:
+    """A listener of events.
+
+    Args:
+        journal: takes the lines.
+    """
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        self._begun: dict[Execution, tuple[float, str]] = {}
+        self._untold: set[Execution] = set()
+        journal.gather = self._take_untold
+
+    def __repr__(self) -> str:
+        return f"<Recorder of {self._journal!r}, {len(self._begun)} executions run>"
+
+    def __call__(self, happening: Happening) -> None:
+        """See `nsmd.events.Listener`."""
+        if not self._journal.enabled:
+            return
+        match happening.kind:
+            case "execution_started":
+                self._execution_started(cast("Execution", happening.subject))
+            case "execution_finished":
+                self._execution_finished(cast("Execution", happening.subject))
+            case "session_claimed":
+                self._session_started(cast("Session", happening.subject))
+            case "session_ended":
+                self._session_ended(cast("Session", happening.subject))
+            case "operation":
+                self._operation(happening)
+            case kind if kind in _PASSED_ON:
+                self.say(kind, plain({"session": happening.session, **happening.facts}))
+            case _:
+                pass
+
+    def say(self, event: str, facts: Mapping[str, Any]) -> None:
+        """Add a line of now."""
+        if self._journal.enabled:
+            self._journal.put(Record(self._journal.wall(), {"event": event, **facts}))
+
+    # Executions.
+
+    def _execution_started(self, execution: Execution) -> None:
+        if len(self._begun) < _MAX_BEGUN:
+            # The code is dropped from long requests with their answers.
+            self._begun[execution] = self._journal.wall(), execution.request.code
+            self._untold.add(execution)
+            self._journal.wake()
+
+    def _take_untold(self) -> Iterator[Record]:
+        untold, self._untold = self._untold, set()
+        for execution in untold:
+            begun_s, code = self._begun[execution]
+            facts = {"event": "execution_started", **_execution_facts(execution)}
+            yield Record(begun_s, facts, code)
+
+    def _execution_finished(self, execution: Execution) -> None:
+        begun_s, code = self._begun.pop(execution, (None, execution.request.code or None))
+        self._untold.discard(execution)
+        now_s = self._journal.wall()
+        facts = {"event": "execution", **_execution_facts(execution)}
+        facts.update(_outcome_facts(execution, began=begun_s is not None))
+        if begun_s is not None:
+            facts["elapsed_s"] = round(now_s - begun_s, 6)
+        self._journal.put(Record(now_s, facts, code))
+
+    # The rest.
+
+    def _session_started(self, session: Session) -> None:
+        project, rule = session.spec.project, session.network.rule
+        self.say(
+            "session_started",
+            {
+                **_session_facts(session),
+                **plain(
+                    {
+                        "project": project.path if project is not None else None,
+                        "project_mode": project.mode if project is not None else None,
+                        "network": rule.mode,
+                        "allow": list(rule.allow),
+                    }
+                ),
+            },
+        )
+
+    def _session_ended(self, session: Session) -> None:
+        if session.tenancy is None:  # a spare that nobody took
+            return
+        facts = {"reason": session.end_reason, "executions": session.executions}
+        self.say("session_ended", {**_session_facts(session), **facts})
+
+    def _operation(self, happening: Happening) -> None:
+        facts = dict(happening.facts)
+        name, client = facts.pop("op"), cast("Client", happening.subject)
+        arguments = cast("Mapping[str, Any]", facts.pop("arguments"))
+        if name in NOT_TOLD or (name == "net" and arguments.get("action") in (None, "list")):
+            return
+        told = {
+            key: _shown(arguments[key])
+            for key in TOLD_ARGUMENTS.get(name, ())
+            if arguments.get(key) not in (None, False, [])
+        }
+        self.say(
+            "operation", {"operation": name, **_client_facts(client), "arguments": told, **facts}
+        )
+
+
+def _client_facts(client: Client) -> dict[str, Any]:
+    facts: dict[str, Any] = {"client": client.name, "scope": client.scope}
+    if client.peer is not None:
+        facts["pid"], facts["uid"] = client.peer
+    return facts
+
+
+def _session_facts(session: Session) -> dict[str, Any]:
+    facts: dict[str, Any] = {"session": session.id, "name": session.name}
+    if (tenancy := session.tenancy) is not None:
+        facts["client"], facts["scope"] = tenancy.client, tenancy.scope
+    facts["env"] = session.spec.environment.name
+    return facts
+
+
+def _execution_facts(execution: Execution) -> dict[str, Any]:
+    session = execution.session
+    return {
+        "execution": execution.id,
+        "session": session.id,
+        "name": session.name,
+        "env": execution.origin.env,
+        **_client_facts(execution.request.client),
+    }
+
+
+def _outcome_facts(execution: Execution, *, began: bool) -> dict[str, Any]:
+    answer = execution.answer
+    if isinstance(answer, RunResult):
+        outcome = answer.outcome
+        facts: dict[str, Any] = {
+            "outcome": _word(answer, began=began),
+            "exit_code": outcome.exit_code,
+            "duration_s": round(outcome.duration_s, 6),
+        }
+        if answer.limit_events:
+            facts["limits"] = [event.kind for event in answer.limit_events]
+        return facts
+    assert isinstance(answer, NsmError), "it has one of the two when it is finished"
+    return {
+        "outcome": "lost" if began else "not-run",
+        "error": answer.code,
+        "why": answer.message,
+    }
+
+
+def _word(answer: RunResult, *, began: bool) -> str:
+    outcome = answer.outcome
+    if outcome.timed_out:
+        return "timeout"
+    if outcome.interrupted:
+        return "interrupted" if began else "not-run"
+    return "ok" if outcome.exit_code == 0 else "error"
+
+
+def _shown(value: object) -> object:
+    """An argument as JSON has it, short."""
+    match value:
+        case bytes():
+            return value.decode(errors="backslashreplace")
+        case str():
+            return value[:4096]
+        case list():
+            items = cast("list[object]", value)
+            shown = [_shown(item) for item in items[:MAX_LISTED]]
+            return shown if len(items) <= MAX_LISTED else [*shown, f"and {len(items)} in all"]
+        case dict():
+            row = cast("dict[str, object]", value)
+            return _shown(row["path"]) if "path" in row else str(row)[:200]
+        case _:
+            return value

@@ -1,0 +1,24 @@
+"""Who is at the other end of a connection, as the kernel has it (unix(7), SO_PEERCRED)."""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+
+_UCRED = struct.Struct("3i")
+
+
+def peer_of(descriptor: int) -> tuple[int, int]:
+    """Process and user id of who connected a Unix stream socket.
+
+    Args:
+        descriptor: of the socket; it stays open.
+
+    Raises:
+        OSError: it is no such socket.
+    """
+    with socket.socket(fileno=os.dup(descriptor)) as connection:
+        data = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
+    pid, uid, _gid = _UCRED.unpack(data)
+    return int(pid), int(uid)

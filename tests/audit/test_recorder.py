@@ -1,0 +1,157 @@
+"""What happens, as lines: who, what, when, in which session, with what outcome."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import trio
+
+from control_bench import Bench, bench
+from nsm.wire.errors import NsmError
+from nsmd.audit import Journal, Recorder
+from nsmd.settings import AuditSettings
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+    from pathlib import Path
+
+
+class Trail:
+    """A bench whose happenings are written down."""
+
+    def __init__(self, it: Bench, path: Path) -> None:
+        self.it = it
+        self.path = path
+        self.journal = Journal(str(path), AuditSettings(), wall=lambda: 0.0)
+        self.recorder = Recorder(self.journal)
+        it.registry.events.subscribe(self.recorder)
+
+    def lines(self, *events: str) -> list[dict[str, Any]]:
+        self.journal.write(self.journal.take())  # no thread: the clock would jump meanwhile
+        if not self.path.exists():
+            return []
+        lines = [json.loads(line) for line in self.path.read_bytes().splitlines()]
+        return [line for line in lines if not events or line["event"] in events]
+
+
+@asynccontextmanager
+async def trail(tmp_path: Path) -> AsyncGenerator[Trail]:
+    async with bench() as it:
+        made = Trail(it, tmp_path / "audit.jsonl")
+        yield made
+    await made.journal.close()
+
+
+async def test_a_session_from_beginning_to_end(
+    tmp_path: Path, autojump_clock: trio.abc.Clock
+) -> None:
+    async with trail(tmp_path) as it:
+        peer = await it.it.connect()
+        answer = await peer.call("run", env="python", code="1", session="a")
+        await peer.call("kill", targets=["a"])
+        lines = it.lines()
+    assert [line["event"] for line in lines] == [
+        "session_started",
+        "execution",
+        "session_ended",
+        "operation",
+    ]
+    started, execution, ended, killed = lines
+    session = {"session": answer["session"]["id"], "name": "a"}
+    for line in (started, execution, ended):
+        assert line.items() >= session.items()
+        assert line["env"] == "python"
+        assert line["scope"] == "here"
+    assert started["network"] == "off"
+    assert execution["execution"] == answer["execution_id"]
+    assert execution["code_sha256"] == hashlib.sha256(b"1").hexdigest()
+    assert (execution["outcome"], execution["exit_code"]) == ("ok", 0)
+    assert (execution["pid"], execution["uid"]) == (os.getpid(), os.getuid())
+    assert (ended["executions"], ended["reason"]) == (1, f"killed by {killed['client']}")
+    assert (killed["operation"], killed["arguments"]) == ("kill", {"targets": ["a"]})
+    assert killed["pid"] == os.getpid()
+    assert not any("code" in line for line in lines)
+
+
+async def test_what_runs_for_long_has_a_line_at_its_beginning(
+    tmp_path: Path, autojump_clock: trio.abc.Clock
+) -> None:
+    async with trail(tmp_path) as it:
+        peer = await it.it.connect()
+        running = await peer.start("run", env="python", code="wait", session="a")
+        await trio.testing.wait_all_tasks_blocked()
+        (begun,) = it.lines("execution_started", "execution")
+        await (await it.it.connect()).call("interrupt", target="a")
+        await peer.answer(running)
+        begun_again, finished = it.lines("execution_started", "execution")
+    assert begun == begun_again
+    assert (begun["event"], finished["event"]) == ("execution_started", "execution")
+    assert begun["execution"] == finished["execution"]
+    assert begun["code_sha256"] == finished["code_sha256"]
+    assert finished["outcome"] == "interrupted"
+
+
+async def test_long_code_has_its_hash(tmp_path: Path, autojump_clock: trio.abc.Clock) -> None:
+    async with trail(tmp_path) as it:
+        peer = await it.it.connect()
+        code = "1" + " " * 1000  # dropped with the answer, before the end is told
+        await peer.call("run", env="python", code=code, session="a")
+        (line,) = it.lines("execution")
+    assert line["code_sha256"] == hashlib.sha256(code.encode()).hexdigest()
+
+
+async def test_what_never_ran_is_no_execution(
+    tmp_path: Path, autojump_clock: trio.abc.Clock
+) -> None:
+    async with trail(tmp_path) as it:
+        peer = await it.it.connect()
+        first = await peer.start("run", env="python", code="wait", session="a")
+        second = await peer.start("run", env="python", code="2", session="a")
+        await trio.testing.wait_all_tasks_blocked()
+        await (await it.it.connect()).call("kill", targets=["a"])
+        for id_ in (first, second):
+            with pytest.raises(NsmError):
+                await peer.answer(id_)
+        lines = it.lines("execution")
+    assert [(line["outcome"], line["error"]) for line in lines] == [
+        ("lost", "session-ended"),
+        ("not-run", "session-ended"),
+    ]
+
+
+async def test_operations_that_change_something(
+    tmp_path: Path, autojump_clock: trio.abc.Clock
+) -> None:
+    async with trail(tmp_path) as it:
+        peer = await it.it.connect()
+        await peer.call("run", env="python", code="1", session="a")
+        await peer.call("status")
+        await peer.call("net", target="a")
+        await peer.call("net", target="a", action="off")
+        with pytest.raises(NsmError):
+            await peer.call("interrupt", target="nothing")
+        lines = it.lines("operation")
+    assert [line["operation"] for line in lines] == ["net", "interrupt"]
+    assert lines[0]["arguments"] == {"target": "a", "action": "off"}
+    assert "error" not in lines[0]
+    assert lines[1]["error"] == "unknown-session"
+
+
+async def test_it_can_be_turned_off_and_on(tmp_path: Path, autojump_clock: trio.abc.Clock) -> None:
+    async with trail(tmp_path) as it:
+        it.journal.configure(AuditSettings(enabled=False))
+        peer = await it.it.connect()
+        running = await peer.start("run", env="python", code="wait", session="a")
+        await trio.testing.wait_all_tasks_blocked()
+        it.journal.configure(AuditSettings())
+        await (await it.it.connect()).call("interrupt", target="a")
+        await peer.answer(running)
+        lines = it.lines()
+    # It began while nobody wrote: its end is told, and its hash too, from the request.
+    assert [line["event"] for line in lines] == ["operation", "execution"]
+    assert lines[1]["code_sha256"] == hashlib.sha256(b"wait").hexdigest()
