@@ -53,6 +53,7 @@ builds/              environments that nsm has Nix build
 provision            everything that environments come from, behind one door
 comers               clients that have just come: what is kept ready for them
 registry             names, scopes, limits, reasons; the one way to run code
+pressure             when the machine is short of memory
 draining             nothing new is begun, and what runs comes to its end
 control/             the control socket: operations for command line and API
 mcp/                 the endpoint that models see

@@ -40,6 +40,7 @@ from nsmd.limits import session_limits
 from nsmd.mcp.attachment import serve_attachment
 from nsmd.mcp.load import EndpointLoader
 from nsmd.nix.program import NixFinder
+from nsmd.pressure import Pressure
 from nsmd.project import Unreadable
 from nsmd.provision import Provision
 from nsmd.registry import Registry
@@ -155,6 +156,7 @@ async def _serve(setup: Setup, keeper: SessionKeeper) -> None:
             takeover = sort_out(setup.kept)
             for name in takeover.over:
                 setup.store.drop(name)
+            memory = HostMemory()
             registry = Registry(
                 setup.settings,
                 Provision(catalog, discovery=discovery, workshop=workshop, shells=shells),
@@ -165,7 +167,7 @@ async def _serve(setup: Setup, keeper: SessionKeeper) -> None:
                 sessions=sessions,
                 upkeep=upkeep,
                 shares=setup.shares,
-                memory=HostMemory(),
+                memory=memory,
                 keeper=keeper,
                 events=events,
                 ending=ending,
@@ -178,6 +180,9 @@ async def _serve(setup: Setup, keeper: SessionKeeper) -> None:
                 grace_s=setup.settings.defaults.interrupt_grace_seconds,
             )
             await registry.take_up(takeover)
+            pressure = Pressure(setup.settings.memory_pressure, memory, registry, registry.pool)
+            registry.pool.on_pressure = pressure.look
+            upkeep.start_soon(pressure.run)
             await workshop.begin(setup.sources.flakes, registry.artifacts_in_use)
             endpoint = EndpointLoader()
             server = ControlServer(

@@ -151,6 +151,9 @@ class Pool:
         nursery: owns the pool's two tasks; cancelling it stops refills.
         memory: what there is of it.
         processors: that starts can use; None for those that this process may use.
+
+    Attributes:
+        on_pressure: called when memory gets short, after the pool has been told.
     """
 
     def __init__(
@@ -179,7 +182,8 @@ class Pool:
         self._due_s = math.inf
         self._sleep: trio.CancelScope | None = None
         nursery.start_soon(self._run)
-        nursery.start_soon(self._memory.watch, self.look_soon)
+        self.on_pressure: Callable[[], None] = _nothing
+        nursery.start_soon(self._memory.watch, self._memory_short)
 
     def __repr__(self) -> str:
         return f"<Pool {self.spares} spares of {len(self._kinds)} kinds>"
@@ -280,6 +284,10 @@ class Pool:
     def look_soon(self) -> None:
         """Something changed that may change the plan."""
         self._look_at(trio.current_time())
+
+    def _memory_short(self) -> None:
+        self.look_soon()
+        self.on_pressure()
 
     # The pool's task.
 
@@ -400,6 +408,10 @@ class Pool:
     async def _measure(self, kind: Kind, pid: int) -> None:
         cost = await self._memory.cost_bytes(pid)
         kind.cost_bytes = kind.cost_bytes if cost is None else cost
+
+
+def _nothing() -> None:
+    """Nobody else wants to know."""
 
 
 def _newest(ready: list[Session]) -> Session | None:

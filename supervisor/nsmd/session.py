@@ -57,6 +57,7 @@ ANSWER_MARGIN_S = 10.0
 """How long past limit and grace an agent may stay silent before its session is given up."""
 
 ENDING_REASON_UNKNOWN = "it ended"
+IDLE_REASON = "idle timeout"
 
 
 class SessionWatcher(Protocol):
@@ -166,7 +167,7 @@ class Session:
         self._lifetime = Timer(timers, self._lifetime_over)
         self._agent_id = ""
         self._streamed = False
-        self._activity_asked = False
+        self._activity_asked = ""  # why it is asked, while it is
         self._over: trio.Event | None = None
         self.requests = Requests(self._post)
         self.network = SessionNetwork(
@@ -326,7 +327,7 @@ class Session:
     def note_activity(self) -> None:
         """The session is in use, also where nothing runs: its idle time begins anew."""
         self.active_s = trio.current_time()
-        self._activity_asked = False  # whatever the agent answers is out of date
+        self._activity_asked = ""  # whatever the agent answers is out of date
         if self.state is State.IDLE:
             self._arm_idle()
 
@@ -341,6 +342,14 @@ class Session:
             return
         self.end_reason = reason
         self._feed(Event.END)
+
+    def end_if_unused(self, reason: str) -> None:
+        """End it if nothing runs in it, not in the background either, which its agent is asked;
+        nothing where it cannot tell."""
+        known = self._link is not None and "status" in self._link.capabilities
+        if self.state is State.IDLE and known:
+            self._activity_asked = reason
+            self._feed(Event.IDLE_EXPIRED)
 
     async def wait_ended(self) -> None:
         """Wait until nothing of the session is left."""
@@ -479,13 +488,13 @@ class Session:
         self._watcher.session_changed(self)
 
     def _activity_told(self, frame: StatusFrame) -> None:
-        asked, self._activity_asked = self._activity_asked, False
+        asked, self._activity_asked = self._activity_asked, ""
         if not asked or self.state is not State.IDLE:
             return  # work came meanwhile, or nobody asked
         if frame.background > 0 or frame.running is not None:
             self._feed(Event.STILL_ACTIVE)
         else:
-            self.end("idle timeout")
+            self.end(asked)
 
     def _answered(self, answer: Outcome | NsmError) -> None:
         execution, self._running, self._agent_id = self._running, None, ""
@@ -592,21 +601,21 @@ class Session:
         self.end(reason)
 
     def _arm_idle(self) -> None:
-        self._activity_asked = False
+        self._activity_asked = ""
         if self.tenancy is not None:  # a spare's time is the pool's business
             self._idle.arm(self.tenancy.idle_timeout_s)
 
     def _idle_over(self) -> None:
         if self._activity_asked:  # and not answered: the agent is no longer there to be asked
-            self.end("idle timeout")
+            self.end(self._activity_asked)
         else:
             self._feed(Event.IDLE_EXPIRED)
 
     def _ask_activity(self) -> None:
         if self._link is None or "status" not in self._link.capabilities:
-            self.end("idle timeout")
+            self.end(IDLE_REASON)
             return
-        self._activity_asked = True
+        self._activity_asked = self._activity_asked or IDLE_REASON
         self._post({"type": "status"})
         self._idle.arm(ANSWER_MARGIN_S)
 

@@ -164,6 +164,17 @@ class NixSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryPressureSettings:
+    """`[memory_pressure]`: whether sessions that have been idle for `idle_seconds` may end when the
+    machine is short of memory, the longest idle ones first."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
+
+    end_idle_sessions: bool = True
+    idle_seconds: Seconds = 600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DrainSettings:
     """`[drain]`: `timeout_seconds` is how long what runs may go on when the supervisor is told to
     end (SIGTERM), before it is interrupted."""
@@ -212,6 +223,7 @@ class Settings:
     session: SessionSettings = field(default_factory=SessionSettings)
     pool: PoolSettings = field(default_factory=PoolSettings)
     nix: NixSettings = field(default_factory=NixSettings)
+    memory_pressure: MemoryPressureSettings = field(default_factory=MemoryPressureSettings)
     drain: DrainSettings = field(default_factory=DrainSettings)
     mcp: McpSettings = field(default_factory=McpSettings)
     audit: AuditSettings = field(default_factory=AuditSettings)

@@ -63,7 +63,7 @@ FLOORS = (
     ("places", "provision"),
     ("comers",),
     ("registry",),
-    ("draining",),
+    ("draining", "pressure"),
     ("control", "mcp"),
     ("limitchecks", "copychecks", "doctor", "listening", "servicemanager"),
     ("daemon",),

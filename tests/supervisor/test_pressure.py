@@ -1,0 +1,273 @@
+"""Who goes when memory is short, in which order, and who never does. Time is virtual."""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import trio
+import trio.testing
+
+from control_bench import bench
+from nsmd.poolpolicy import MemorySeen
+from nsmd.pressure import MOST_AT_ONCE, REASON, STEP_S, Pressure, is_short
+from nsmd.settings import MemoryPressureSettings
+from nsmd.values import Client, RunRequest
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable
+
+    from control_bench import Bench
+    from fakes import Behaviour, FakeAgent, FakeJail
+    from nsmd.events import Happening
+
+GIB = 1 << 30
+PRESSED = MemorySeen(total_bytes=16 * GIB, available_bytes=GIB, pressure_percent=30.0, watched=True)
+CALM = MemorySeen(total_bytes=16 * GIB, available_bytes=8 * GIB, pressure_percent=0.0, watched=True)
+WORKER = Client(name="editor", scope="here")
+
+
+@dataclass
+class SomeMemory:
+    now: MemorySeen = CALM
+    looks: int = 0
+
+    def seen(self) -> MemorySeen:
+        self.looks += 1
+        return self.now
+
+    async def cost_bytes(self, pid: int) -> int | None:
+        raise NotImplementedError
+
+    async def watch(self, tell: Callable[[], None]) -> None:
+        raise NotImplementedError
+
+
+@dataclass
+class SomePool:
+    spares: int = 0
+    looks: int = 0
+
+    def look_soon(self) -> None:
+        self.looks += 1
+        self.spares = 0
+
+
+@dataclass
+class Stage:
+    it: Bench
+    pressure: Pressure
+    memory: SomeMemory
+    pool: SomePool
+    told: list[Happening] = field(default_factory=list)
+
+    async def open(self, *names: str, code: str = "x") -> None:
+        for name in names:
+            request = RunRequest(client=WORKER, env="python", code=code, session=name)
+            execution = self.it.registry.submit(request)
+            if code != "wait":
+                await execution.wait()
+            await trio.sleep(1)  # so that they are idle for different times
+
+    @property
+    def alive(self) -> list[str | None]:
+        return [session.name for session in self.it.registry.live_sessions()]
+
+
+@asynccontextmanager
+async def stage(
+    *, end_idle_sessions: bool = True, behave: Behaviour | None = None
+) -> AsyncGenerator[Stage]:
+    settings = MemoryPressureSettings(end_idle_sessions=end_idle_sessions, idle_seconds=600)
+    async with bench(*([behave] if behave else [])) as it, trio.open_nursery() as nursery:
+        memory, pool = SomeMemory(), SomePool()
+        pressure = Pressure(settings, memory, it.registry, pool)
+        on = Stage(it, pressure, memory, pool)
+        it.registry.events.subscribe(
+            lambda h: on.told.append(h) if h.kind == "memory_pressure" else None
+        )
+        nursery.start_soon(pressure.run)
+        yield on
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize(
+    ("seen", "already", "short"),
+    [
+        (MemorySeen(), False, False),
+        (PRESSED, False, True),
+        (CALM, True, False),
+        (MemorySeen(total_bytes=100, available_bytes=14, pressure_percent=10.0), False, True),
+        (MemorySeen(total_bytes=100, available_bytes=16, pressure_percent=90.0), False, False),
+        (MemorySeen(total_bytes=100, available_bytes=5, pressure_percent=9.0), False, False),
+        (MemorySeen(total_bytes=100, available_bytes=5, pressure_percent=9.0), True, True),
+        (MemorySeen(total_bytes=100, available_bytes=5, pressure_percent=0.9), True, False),
+        (MemorySeen(total_bytes=100, available_bytes=3), False, True),
+        (MemorySeen(total_bytes=100, available_bytes=5), False, False),
+    ],
+)
+def test_what_short_means(seen: MemorySeen, already: bool, short: bool) -> None:
+    assert is_short(seen, already=already) is short
+
+
+async def test_spares_go_first_then_the_longest_idle(autojump_clock: trio.abc.Clock) -> None:
+    async with stage() as on:
+        await on.open("oldest", "older", "old")
+        await trio.sleep(600)
+        await on.open("young")
+        on.memory.now, on.pool.spares = PRESSED, 2
+        on.pressure.look()
+        await trio.testing.wait_all_tasks_blocked()
+        assert (on.pool.looks, on.pool.spares) == (1, 0)
+        assert on.alive == ["oldest", "older", "old", "young"]
+        await trio.sleep(STEP_S / 2)
+        on.pressure.look()  # too early
+        assert len(on.told) == 1
+        gone: list[list[str | None]] = []
+        for _ in range(4):
+            await trio.sleep(STEP_S)
+            gone.append(on.alive)
+        assert gone == [["older", "old", "young"], ["old", "young"], ["young"], ["young"]]
+        assert on.told[0].facts["spares"] == 2
+        assert [len(each.facts["sessions"]) for each in on.told] == [0, 1, 1, 1]
+
+
+async def test_they_are_told_why(autojump_clock: trio.abc.Clock) -> None:
+    async with stage() as on:
+        await on.open("a")
+        await trio.sleep(600)
+        on.memory.now = PRESSED
+        on.pressure.look()
+        await trio.testing.wait_all_tasks_blocked()
+        request = RunRequest(client=WORKER, env="python", code="x", session="a")
+        result = await on.it.registry.submit(request).wait()
+        assert result.created
+        assert result.replaced is not None
+        assert REASON in result.replaced
+
+
+async def test_steps_grow_and_end_with_the_pressure(autojump_clock: trio.abc.Clock) -> None:
+    async with stage() as on:
+        await on.open(*(f"s{number}" for number in range(50)))
+        await trio.sleep(600)
+        on.memory.now = PRESSED
+        on.pressure.look()
+        left: list[int] = []
+        for _ in range(6):
+            await trio.testing.wait_all_tasks_blocked()
+            left.append(len(on.alive))
+            await trio.sleep(STEP_S)
+        assert left == [49, 48, 46, 42, 34, 34 - MOST_AT_ONCE]
+        on.memory.now = CALM
+        await trio.sleep(10 * STEP_S)
+        calm, looks = len(on.alive), on.memory.looks
+        await trio.sleep(3600)
+        assert len(on.alive) == calm
+        assert on.memory.looks == looks, "nobody is woken while all is well"
+        on.memory.now = PRESSED
+        on.pressure.look()
+        await trio.testing.wait_all_tasks_blocked()
+        assert len(on.alive) == calm - 1, "it begins with one again"
+
+
+async def test_those_in_use_stay(autojump_clock: trio.abc.Clock) -> None:
+    async def busy_behind(agent: FakeAgent, jail: FakeJail) -> None:
+        del jail
+        await agent.be_ready()
+        background = 0
+        while True:
+            frame = await agent.receive()
+            match frame["type"]:
+                case "execute" if frame["code"] == "wait":
+                    pass
+                case "execute":
+                    background = frame["code"].count("&")
+                    await agent.answer(frame)
+                case "status":
+                    answer: dict[str, Any] = {"running": None, "background": background}
+                    await agent.send({"type": "status", **answer})
+                case _:
+                    pass
+
+    async with stage(behave=busy_behind) as on:
+        await on.open("background", code="server &")
+        await on.open("running", "watched", "idle")
+        on.it.registry.find("watched").follow()
+        await trio.sleep(600)
+        await on.open("running", code="wait")
+        on.memory.now = PRESSED
+        on.pressure.look()
+        await trio.sleep(2.5 * STEP_S)
+        assert on.alive == ["background", "running", "watched"]
+        on.it.registry.find("watched").unfollow()
+        await trio.sleep(STEP_S)
+        assert len(on.told) == 3, "only what is news"
+        assert on.alive == ["background", "running"]
+
+
+async def test_an_agent_that_does_not_answer_has_nothing_to_lose(
+    autojump_clock: trio.abc.Clock,
+) -> None:
+    async def mute(agent: FakeAgent, jail: FakeJail) -> None:
+        del jail
+        await agent.be_ready()
+        await agent.answer(await agent.receive())
+        while True:
+            await agent.receive()
+
+    async with stage(behave=mute) as on:
+        await on.open("a")
+        session = on.it.registry.find("a")
+        await trio.sleep(600)
+        on.memory.now = PRESSED
+        on.pressure.look()
+        await trio.sleep(3 * STEP_S)
+        assert on.alive == []
+        assert session.end_reason == REASON
+
+
+async def test_it_can_be_turned_off(autojump_clock: trio.abc.Clock) -> None:
+    async with stage(end_idle_sessions=False) as on:
+        await on.open("a")
+        await trio.sleep(600)
+        on.memory.now, on.pool.spares = PRESSED, 1
+        on.pressure.look()
+        await trio.sleep(10 * STEP_S)
+        assert on.alive == ["a"]
+        assert on.pool.spares == 0
+
+
+async def test_where_the_kernel_does_not_tell_what_happens_anyway_wakes_it(
+    autojump_clock: trio.abc.Clock,
+) -> None:
+    async with stage() as on:
+        await on.open("old")
+        await trio.sleep(3600)
+        quiet = on.memory.looks
+        await trio.sleep(3600)
+        assert on.memory.looks == quiet, "an idle supervisor does not look"
+        pressed = MemorySeen(total_bytes=100, available_bytes=5, pressure_percent=50.0)
+        on.memory.now = pressed
+        for _ in range(100):
+            await on.it.registry.submit(
+                RunRequest(client=WORKER, env="python", code="x", session="young")
+            ).wait()
+        assert on.memory.looks <= quiet + 2, "and a busy one does so now and then"
+        await trio.testing.wait_all_tasks_blocked()
+        assert on.alive == ["young"]
+
+
+async def test_with_the_kernel_s_call_nothing_else_makes_it_look(
+    autojump_clock: trio.abc.Clock,
+) -> None:
+    async with stage() as on:
+        await on.open("old")
+        await trio.sleep(3600)
+        on.memory.now = PRESSED
+        await on.open("young")
+        assert on.alive == ["old", "young"]
+        on.pressure.look()
+        await trio.testing.wait_all_tasks_blocked()
+        assert on.alive == ["young"]
