@@ -13,6 +13,10 @@ import trio
 _WORTH_CLEARING = 64
 """Entries that nobody waits for any more, before the heap is searched for them."""
 
+AHEAD_S = 10.0
+"""Entries of timers that are not due by then are taken out with the first of them: sessions that
+were busy together would each wake an idle supervisor once more."""
+
 
 class Timers:
     """The task, and when it has to wake up for which timer.
@@ -40,9 +44,13 @@ class Timers:
             with trio.CancelScope(deadline=self._wakes_s) as self._scope:
                 await trio.sleep_forever()
             now = trio.current_time()
-            while self._wakes_s <= now:
-                _, number, timer = heapq.heappop(self._heap)
-                if timer.waits_for(number):
+            while self._wakes_s <= now + AHEAD_S:
+                wakes_s, number, timer = self._heap[0]
+                waited_for = timer.waits_for(number)
+                if waited_for and wakes_s > now and timer.due_s <= wakes_s:
+                    break
+                heapq.heappop(self._heap)
+                if waited_for:
                     timer.came_up(now)
                 else:
                     self._obsolete -= 1
@@ -116,6 +124,11 @@ class Timer:
             self._timers.forget()
 
     # The side of `Timers`.
+
+    @property
+    def due_s(self) -> float:
+        """When the function is to be called; infinite for never."""
+        return self._due_s
 
     def waits_for(self, entry: int) -> bool:
         """Whether that entry is the valid one."""

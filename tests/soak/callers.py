@@ -64,8 +64,8 @@ def of_result(result: RunResult, streamed: str = "") -> Reply:
         kind="ran",
         text=result.stdout,
         streamed=streamed,
-        created=result.session is not None and result.session.created,
-        replaced=result.session.replaced if result.session is not None else None,
+        created=result.session.created,
+        replaced=result.session.replaced,
         restarted=result.restart_reason if result.interpreter_restarted else "",
         failed=result.exit_code != 0,
     )
@@ -143,12 +143,12 @@ class CommandCaller:
             return self._refused(done.stderr)
         if not stream:
             wire = json.loads(done.stdout)
-            session_wire = wire["session"] or {"created": False, "replaced": None}
+            where: dict[str, Any] = wire["session"]
             return Reply(
                 kind="ran",
                 text=wire["stdout"],
-                created=session_wire["created"],
-                replaced=session_wire["replaced"],
+                created=where["created"],
+                replaced=where["replaced"],
                 restarted=wire["restart_reason"] if wire["interpreter_restarted"] else "",
                 failed=wire["exit_code"] != 0,
             )

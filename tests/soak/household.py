@@ -118,7 +118,10 @@ def _read(pid: int) -> Process | None:
         status = Path(f"/proc/{pid}/status").read_text(errors="replace")
     except (FileNotFoundError, ProcessLookupError):
         return None
-    numbers = next((ln.split()[1:] for ln in status.splitlines() if ln.startswith("NSpid:")), [])
+    numbers: list[str] = []
+    for line in status.splitlines():
+        if line.startswith("NSpid:"):
+            numbers = line.split()[1:]
     return Process(
         pid=pid,
         parent=int(stat[1]),

@@ -162,6 +162,7 @@ class Worker(threading.Thread):
 
     def _end(self, life: Life, pid: int | None) -> None:
         """Read the ledger, and end the session."""
+        said = ""
         for _ in range(5):
             if not life.begun:
                 break  # it was lost with its last answer
@@ -173,9 +174,10 @@ class Worker(threading.Thread):
                 lines = [line for line in reply.text.splitlines() if TOKEN.match(line)]
                 life.audit("\n".join(lines))
                 break
+            said = reply.text
             self._soak.over.wait(0.5)
         else:
-            raise Wrong(f"the ledger of {life.name} cannot be read: {reply}")
+            raise Wrong(f"the ledger of {life.name} cannot be read: {said}")
         self._soak.desk.kill(self._caller.scope, life.name)
 
 

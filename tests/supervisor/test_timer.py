@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 import trio
 
-from nsmd.timer import Timer, Timers
+from nsmd.timer import AHEAD_S, Timer, Timers
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -149,3 +149,44 @@ async def test_one_that_is_armed_ever_earlier(autojump_clock: trio.abc.Clock) ->
         await trio.sleep(20_000)
         assert it.calls == pytest.approx([2])
         assert len(timers) == 0
+
+
+class Wakes(trio.abc.Instrument):
+    """Counts how often the timers' task goes on."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def before_task_step(self, task: trio.lowlevel.Task) -> None:
+        self.count += "Timers.run" in task.name
+
+
+async def test_timers_that_were_disarmed_wake_it_once(autojump_clock: trio.abc.Clock) -> None:
+    """A thousand sessions have each run something: their timeouts come up for nothing."""
+    async with running() as timers:
+        many = [Noting(timers) for _ in range(1000)]
+        for each in many:
+            each.timer.arm(40)
+            await trio.sleep(AHEAD_S / len(many) / 2)
+            each.timer.disarm()
+        wakes = Wakes()
+        trio.lowlevel.add_instrument(wakes)
+        await trio.sleep(60)
+        trio.lowlevel.remove_instrument(wakes)
+        assert len(timers) == 0
+        assert not any(each.calls for each in many)
+        assert 0 < wakes.count < 10
+
+
+async def test_what_is_due_soon_is_not_called_early(autojump_clock: trio.abc.Clock) -> None:
+    async with running() as timers:
+        disarmed, due, put_off = Noting(timers), Noting(timers), Noting(timers)
+        disarmed.timer.arm(1)
+        disarmed.timer.disarm()
+        due.timer.arm(3)
+        put_off.timer.arm(2)
+        put_off.timer.arm(4)
+        await trio.sleep(100)
+        assert disarmed.calls == []
+        assert due.calls == pytest.approx([3])
+        assert put_off.calls == pytest.approx([4])
