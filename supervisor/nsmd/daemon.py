@@ -113,7 +113,9 @@ class Setup:
 async def serve(setup: Setup) -> None:
     """Run the supervisor until SIGTERM, SIGINT or a `shutdown` operation."""
     # First of all: what is started stays in the group where the supervisor was then.
-    async with open_keeper(session_limits(setup.settings), setup.variables) as keeper:
+    async with open_keeper(
+        session_limits(setup.settings), setup.variables, store=setup.store, kept=setup.kept
+    ) as keeper:
         await _serve(setup, keeper)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cgroups.faketree import FakeTree
+from cgroups.programs import Programs
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -24,3 +26,10 @@ def short_dir() -> Generator[Path]:
 @pytest.fixture
 def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeTree:
     return FakeTree(tmp_path, monkeypatch)
+
+
+@pytest.fixture
+def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Programs:
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.defpath}")
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    return Programs(tmp_path)

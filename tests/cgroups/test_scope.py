@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from cgroups.programs import Programs
 from nsmd.cgroups import scope
 from nsmd.cgroups.place import NoGroupsError, Place
 from nsmd.cgroups.scope import enter_scope, is_delegated
@@ -20,38 +21,6 @@ HERE = Place(
     managed=True,
 )
 NAME = f"nsm-supervisor-{os.getpid()}.scope"
-
-
-class Programs:
-    """`busctl` and `systemctl` that note what they are asked.
-
-    Attributes:
-        variables: of a process whose user has a manager.
-    """
-
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
-        (directory / "systemd").mkdir()
-        (directory / "systemd/private").write_text("")
-        self.variables = {"XDG_RUNTIME_DIR": str(directory)}
-        self.says("busctl")
-        self.says("systemctl")
-
-    def says(self, name: str, script: str = "") -> None:
-        path = self._directory / name
-        path.write_text(f'#!/bin/sh\necho "{name} $*" >>{self._directory}/log\n{script}\n')
-        path.chmod(0o755)
-
-    def asked(self) -> list[str]:
-        log = self._directory / "log"
-        return log.read_text().splitlines() if log.exists() else []
-
-
-@pytest.fixture
-def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Programs:
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.defpath}")
-    monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    return Programs(tmp_path)
 
 
 async def test_one_scope_around_this_process(programs: Programs) -> None:

@@ -10,15 +10,18 @@ from typing import Protocol
 
 import trio
 
+from nsmd.cgroups import anchor as anchors
+from nsmd.cgroups.anchor import Anchor
 from nsmd.cgroups.confinement import Confinement
 from nsmd.cgroups.group import Group
 from nsmd.cgroups.limits import GroupLimits, limits_of
 from nsmd.cgroups.notices import Notices
 from nsmd.cgroups.place import NoGroupsError, find_place
-from nsmd.cgroups.scope import enter_scope, is_delegated
-from nsmd.cgroups.tree import GroupTree, Leftovers, make_own_directory
+from nsmd.cgroups.scope import enter_scope, is_delegated, is_main_process
+from nsmd.cgroups.tree import GroupTree, Leftovers, divided_around, make_own_directory
 from nsmd.cgroups.watchdog import Watchdog
 from nsmd.jail.interface import Jail
+from nsmd.survival.store import DescriptorStore, Kept
 from nsmd.values import Enforcement, JailSpec, SessionLimits
 
 log = logging.getLogger(__name__)
@@ -62,13 +65,22 @@ class SessionKeeper:
         why: that is so, for people.
         fix: what to do about it, for people.
         limits: of all sessions.
+        anchor: what holds a scope for sessions, of this supervisor or an earlier one; the owner
+            closes it.
     """
 
     def __init__(
-        self, tree: GroupTree | None, *, why: str = "", fix: str = "", limits: SessionLimits
+        self,
+        tree: GroupTree | None,
+        *,
+        why: str = "",
+        fix: str = "",
+        limits: SessionLimits,
+        anchor: Anchor | None = None,
     ) -> None:
         self.tree = tree
         self.fix = fix
+        self.anchor = anchor
         self.watchdog = Watchdog()
         self.notices = Notices() if tree is not None else None
         self._limits = limits
@@ -206,7 +218,11 @@ def _lacking(controllers: frozenset[str]) -> str:
 
 
 async def find_keeper(
-    limits: SessionLimits, environment: Mapping[str, str], *, root: str = "/"
+    limits: SessionLimits,
+    environment: Mapping[str, str],
+    *,
+    root: str = "/",
+    kept: Kept | None = None,
 ) -> SessionKeeper:
     """What this host allows; takes 50 ms or so where systemd is asked.
 
@@ -215,20 +231,40 @@ async def find_keeper(
     Args:
         environment: of this process.
         root: where `/proc` and `/run` are; other than `/` in tests only.
+        kept: what an earlier supervisor has left; what is for this is taken from there.
     """
+    anchor = anchors.taken_up(kept or {})
     try:
-        return SessionKeeper(await _find_tree(environment, root), limits=limits)
+        found = await _find_tree(environment, root, anchor)
+        if isinstance(found, Anchor):
+            anchor = found
+            found = GroupTree(anchor.directory, pid=anchor.pid or None, own=anchors.OWN)
     except NoGroupsError as error:
         log.info("sessions have no control groups: %s", error.why)
-        return SessionKeeper(None, why=error.why, fix=error.fix, limits=limits)
+        return SessionKeeper(None, why=error.why, fix=error.fix, limits=limits, anchor=anchor)
+    return SessionKeeper(found, limits=limits, anchor=anchor)
 
 
-async def _find_tree(environment: Mapping[str, str], root: str) -> GroupTree:
+async def _find_tree(
+    environment: Mapping[str, str], root: str, anchor: Anchor | None
+) -> GroupTree | Anchor:
     """
     Raises:
         NoGroupsError: there is none.
     """
     place = find_place(root)
+    if around := divided_around(place):
+        return GroupTree(around, pid=None)
+    if anchor is not None:
+        return anchor
+    if place.managed and place.unit.endswith(".service") and is_main_process(environment):
+        try:
+            return await anchors.start(environment)
+        except NoGroupsError:
+            # Where the service's own group is the only one to be had, the next start may fail for
+            # the sessions in it, unless systemd is told `DelegateSubgroup=` (254 and newer).
+            if not (place.ours or await is_delegated(place, environment)):
+                raise
     if place.ours:
         return GroupTree(place.directory)
     if place.managed:
@@ -246,17 +282,32 @@ async def _find_tree(environment: Mapping[str, str], root: str) -> GroupTree:
 
 @asynccontextmanager
 async def open_keeper(
-    limits: SessionLimits, environment: Mapping[str, str]
+    limits: SessionLimits,
+    environment: Mapping[str, str],
+    *,
+    store: DescriptorStore | None = None,
+    kept: Kept | None = None,
 ) -> AsyncGenerator[SessionKeeper]:
     """What confines all sessions of a supervisor; leaving stops its tasks, not what it confines.
 
     Args:
         environment: of this process.
+        store: keeps what holds the sessions' groups; None for nobody.
+        kept: see `find_keeper`.
     """
-    keeper = await find_keeper(limits, environment)
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(keeper.watchdog.run)
-        if keeper.notices is not None:
-            nursery.start_soon(keeper.notices.run)
-        yield keeper
-        nursery.cancel_scope.cancel()
+    keeper = await find_keeper(limits, environment, kept=kept)
+    if store is not None and keeper.anchor is not None:
+        keeper.anchor.keep(store)
+    try:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(keeper.watchdog.run)
+            if keeper.notices is not None:
+                nursery.start_soon(keeper.notices.run)
+            yield keeper
+            nursery.cancel_scope.cancel()
+    finally:
+        # Not in vain where others hold it, too.
+        if keeper.anchor is not None:
+            if store is not None:
+                store.drop(anchors.NAME)
+            keeper.anchor.close()

@@ -76,6 +76,28 @@ def find_place(root: str = "/") -> Place:
     Raises:
         NoGroupsError: there is no cgroup v2, or its controllers are elsewhere.
     """
+    mount_point, directory = _directory(root, "self")
+    return Place(
+        mount_point=mount_point,
+        directory=directory,
+        unit=os.path.basename(directory) if directory != mount_point else "",
+        delegated=_has_mark(directory),
+        alone=words(directory, "cgroup.procs") <= {str(os.getpid())},
+        managed=os.path.isdir(os.path.join(root, "run/systemd/system")),
+    )
+
+
+def directory_of(pid: int, root: str = "/") -> str:
+    """The directory of a process's group.
+
+    Raises:
+        NoGroupsError: as for `find_place`.
+    """
+    return _directory(root, str(pid))[1]
+
+
+def _directory(root: str, process: str) -> tuple[str, str]:
+    """Where cgroup v2 is mounted, and the directory of a process's group."""
     mount = _mount(root)
     if mount is None:
         raise NoGroupsError("cgroup v2 is not mounted", UNIFY)
@@ -87,21 +109,14 @@ def find_place(root: str = "/") -> Place:
             "in version 1, or off",
             UNIFY,
         )
-    group = _own_group(root)
+    group = _group(root, process)
     if group is None or not f"{group}/".startswith(f"{mount_root.rstrip('/')}/"):
         raise NoGroupsError(
             "the supervisor's own group is not in the tree that is mounted",
             "Start the container with a cgroup namespace of its own (--cgroupns=private).",
         )
     directory = (mount_point + group[len(mount_root.rstrip("/")) :]).rstrip("/")
-    return Place(
-        mount_point=mount_point,
-        directory=directory,
-        unit=os.path.basename(group),
-        delegated=_has_mark(directory),
-        alone=words(directory, "cgroup.procs") <= {str(os.getpid())},
-        managed=os.path.isdir(os.path.join(root, "run/systemd/system")),
-    )
+    return mount_point, directory
 
 
 def _mount(root: str) -> tuple[str, str] | None:
@@ -118,9 +133,9 @@ def _mount(root: str) -> tuple[str, str] | None:
     return None
 
 
-def _own_group(root: str) -> str | None:
+def _group(root: str, process: str) -> str | None:
     try:
-        with open(os.path.join(root, "proc/self/cgroup"), encoding="utf-8") as file:
+        with open(os.path.join(root, f"proc/{process}/cgroup"), encoding="utf-8") as file:
             for line in file:
                 if line.startswith("0::/"):
                     return line[len("0::") :].rstrip("\n")

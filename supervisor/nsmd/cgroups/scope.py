@@ -43,7 +43,7 @@ async def is_delegated(place: Place, environment: Mapping[str, str]) -> bool:
     if not place.unit.endswith((".service", ".scope")):
         return False
     try:
-        manager, variables = _manager(environment)
+        manager, variables = manager_of(environment)
         show = ["systemctl", *manager, "show", "--value", "-p", "Delegate", place.unit]
         told = await _run(show, variables)
     except NoGroupsError:
@@ -61,9 +61,9 @@ async def enter_scope(place: Place, environment: Mapping[str, str]) -> None:
     Raises:
         NoGroupsError: systemd is not there, or does not do it.
     """
-    if place.unit.endswith(".service") and _is_main_process(environment):
+    if place.unit.endswith(".service") and is_main_process(environment):
         raise NoGroupsError(f"its service {place.unit} is not delegated to it", DELEGATE)
-    manager, variables = _manager(environment)
+    manager, variables = manager_of(environment)
     name = f"nsm-supervisor-{os.getpid()}.scope"
     properties = [
         ("Description", "s", "nsm: jailed sessions for coding agents"),
@@ -82,11 +82,11 @@ async def enter_scope(place: Place, environment: Mapping[str, str]) -> None:
         if len(properties) == 4 and "OOMPolicy" in told:
             del properties[2]
             continue
-        raise NoGroupsError(f"systemd makes no scope for it ({told})", _how_to_manage())
+        raise NoGroupsError(f"systemd makes no scope for it ({told})", how_to_manage())
     # The answer to the request comes before it is carried out; this waits for that.
     told = _complaint(await _run(["systemctl", *manager, "start", name], variables))
     if told:
-        raise NoGroupsError(f"systemd does not start its scope ({told})", _how_to_manage())
+        raise NoGroupsError(f"systemd does not start its scope ({told})", how_to_manage())
 
 
 def _start_transient(name: str, properties: list[tuple[str, str, str]]) -> list[str]:
@@ -123,7 +123,7 @@ async def _run(
             )
     except OSError as error:
         raise NoGroupsError(
-            f"{command[0]} cannot be run: {error.strerror}", _how_to_manage()
+            f"{command[0]} cannot be run: {error.strerror}", how_to_manage()
         ) from error
     return None
 
@@ -134,10 +134,15 @@ def _complaint(told: subprocess.CompletedProcess[bytes] | None) -> str:
         return f"no answer within {ANSWER_TIMEOUT_S:g} s"
     if told.returncode == 0:
         return ""
-    return told.stderr.decode(errors="replace").strip()[:300] or f"status {told.returncode}"
+    return complaint_of(told.stderr.decode(errors="replace")) or f"status {told.returncode}"
 
 
-def _manager(environment: Mapping[str, str]) -> tuple[list[str], Mapping[str, str]]:
+def complaint_of(words: str) -> str:
+    """What a program of systemd's has said, short enough to be told."""
+    return words.strip()[:300]
+
+
+def manager_of(environment: Mapping[str, str]) -> tuple[list[str], Mapping[str, str]]:
     """How programs are told which manager is meant, and what leads them to it.
 
     Raises:
@@ -148,7 +153,7 @@ def _manager(environment: Mapping[str, str]) -> tuple[list[str], Mapping[str, st
     return ["--user"], _bus_variables(environment)
 
 
-def _is_main_process(environment: Mapping[str, str]) -> bool:
+def is_main_process(environment: Mapping[str, str]) -> bool:
     """Whether we are the one that systemd started (systemd.exec(5), SYSTEMD_EXEC_PID)."""
     return environment.get("SYSTEMD_EXEC_PID") == str(os.getpid())
 
@@ -165,7 +170,7 @@ def _bus_variables(environment: Mapping[str, str]) -> dict[str, str]:
         runtime = usual
     if not os.path.exists(f"{runtime}/systemd/private") and not os.path.exists(f"{runtime}/bus"):
         raise NoGroupsError(
-            "no service manager of this user runs (`systemd --user`)", _how_to_manage()
+            "no service manager of this user runs (`systemd --user`)", how_to_manage()
         )
     variables = {"XDG_RUNTIME_DIR": runtime}
     if "DBUS_SESSION_BUS_ADDRESS" in environment:
@@ -181,7 +186,7 @@ def _is_ours(directory: str) -> bool:
     return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
 
 
-def _how_to_manage() -> str:
+def how_to_manage() -> str:
     if os.geteuid() == 0:
         return "Run the supervisor as a system service with Delegate=yes."
     return (

@@ -25,6 +25,9 @@ OWN_WEIGHT = 1000
 """Of the supervisor beside all sessions together, which have 100: it has little to do, and whoever
 waits for a session waits for it."""
 
+OWN = "supervisor"
+"""The group of what is beside the sessions."""
+
 _PREFIX = "nsm-"
 
 
@@ -63,7 +66,7 @@ class Leftovers:
         if sessions == self._own:
             return
         top = os.path.dirname(sessions)
-        for each in (sessions, f"{top}/supervisor", top):
+        for each in (sessions, f"{top}/{OWN}", top):
             try:
                 files.remove(each)
             except FileNotFoundError:
@@ -77,6 +80,9 @@ class GroupTree:
 
     Args:
         directory: ours to divide.
+        pid: of the process that is in it, and makes room for sessions: 0 for this one. None for a
+            tree that was divided already.
+        own: name of that process's group.
 
     Attributes:
         controllers: that limit sessions.
@@ -86,7 +92,7 @@ class GroupTree:
         NoGroupsError: it cannot be divided, or nothing would limit memory or processes.
     """
 
-    def __init__(self, directory: str) -> None:
+    def __init__(self, directory: str, *, pid: int | None = 0, own: str = OWN) -> None:
         self.directory = directory
         self.sessions = f"{directory}/sessions"
         available = files.words(directory, "cgroup.controllers")
@@ -96,21 +102,23 @@ class GroupTree:
                 f"{directory} was delegated without the controllers of memory and processes",
                 "Have `DelegateControllers=` or `Delegate=` name `memory pids cpu`.",
             )
-        own = f"{directory}/supervisor"
+        home = f"{directory}/{own}"
         try:
-            _make(own)
-            files.write(own, "cgroup.procs", str(os.getpid()))
+            if pid is not None:
+                _make(home)
+                files.write(home, "cgroup.procs", str(pid or os.getpid()))
             _make(self.sessions)
             for name in wanted:
                 files.write(directory, "cgroup.subtree_control", f"+{name}")
                 files.write(self.sessions, "cgroup.subtree_control", f"+{name}")
         except OSError as error:
-            self._undo(own)
+            if pid is not None:
+                self._undo(home, pid or os.getpid())
             raise NoGroupsError(f"{directory} cannot be divided: {error.strerror}") from error
         # What holds is what is read, not what was written.
         self.controllers = files.words(self.sessions, "cgroup.subtree_control") & set(wanted)
         with suppress(OSError):
-            files.write(own, "cpu.weight", str(OWN_WEIGHT))
+            files.write(home, "cpu.weight", str(OWN_WEIGHT))
         self._leftovers = Leftovers(self.sessions)
         self._sweep()
 
@@ -138,16 +146,24 @@ class GroupTree:
                 if os.path.isdir(f"{self.sessions}/{name}"):
                     self.remove(f"{self.sessions}/{name}")
 
-    def _undo(self, own: str) -> None:
+    def _undo(self, home: str, pid: int) -> None:
         """Leave everything as it was, as far as that is possible."""
         for name in CONTROLLERS:
             with suppress(OSError):
                 files.write(self.directory, "cgroup.subtree_control", f"-{name}")
         with suppress(OSError):
-            files.write(self.directory, "cgroup.procs", str(os.getpid()))
-        for each in (self.sessions, own):
+            files.write(self.directory, "cgroup.procs", str(pid))
+        for each in (self.sessions, home):
             with suppress(OSError):
                 files.remove(each)
+
+
+def divided_around(place: Place) -> str | None:
+    """The part of the tree that this process has divided itself, before it became another program;
+    None if it has not."""
+    around, name = os.path.split(place.directory)
+    ours = name == OWN and os.access(f"{around}/sessions/cgroup.procs", os.W_OK)
+    return around if ours else None
 
 
 def make_own_directory(place: Place) -> str:
