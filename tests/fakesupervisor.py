@@ -60,6 +60,7 @@ class FakeSupervisor:
         self.hellos: list[Hello] = []
         self.requests: list[Request] = []
         self.cancelled: list[int] = []
+        self.capabilities: tuple[str, ...] = ("again",)
         self.hang_up_after: str | None = None
         """An operation whose answer is the connection's last word."""
         self._peers: list[_Peer] = []
@@ -81,6 +82,12 @@ class FakeSupervisor:
 
     def close(self) -> None:
         """Stop listening and hang up on everyone."""
+        self.stop_listening()
+        for peer in self._peers:
+            peer.close()
+
+    def stop_listening(self) -> None:
+        """Make room for another one."""
         if self._listener is not None:
             # Closing alone does not wake up the thread that is in accept().
             with contextlib.suppress(OSError):
@@ -89,8 +96,7 @@ class FakeSupervisor:
             assert self.path is not None
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self.path)
-        for peer in self._peers:
-            peer.close()
+            self._listener = None
 
     def connect(self) -> socket.socket:
         """The client's end of a new connection."""
@@ -104,10 +110,11 @@ class FakeSupervisor:
         thread.start()
 
     def _accept(self) -> None:
-        assert self._listener is not None
+        listener = self._listener
+        assert listener is not None
         while True:
             try:
-                connection, _ = self._listener.accept()
+                connection, _ = listener.accept()
             except OSError:
                 return
             self._serve(connection)
@@ -155,7 +162,8 @@ class _Peer:
             case Hello():
                 self._supervisor.hellos.append(message)
                 rights = ("read", "run", "manage")
-                self.write(Hello("nsm-supervisor", "0.1.0", pid=4711, rights=rights))
+                capabilities = self._supervisor.capabilities
+                self.write(Hello("nsm-supervisor", "0.1.0", "", capabilities, 4711, rights))
             case Request():
                 self._supervisor.requests.append(message)
                 exchange = self._exchanges[message.id] = Exchange(self, message)

@@ -16,9 +16,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nsm import operations, paths, start
+from nsm.again import RECONNECTED, Asked, LostError
 from nsm.wire import results
 from nsm.wire.connection import ClientConnection
-from nsm.wire.errors import DisconnectedError
+from nsm.wire.errors import DisconnectedError, ShuttingDownError
 from nsm.wire.messages import CONNECTION_ID, Cancel, Event, Failure, Hello, Request, Result
 from nsm.wire.results import EnvironmentRow, KillReport, RunResult, SessionRow, Status
 
@@ -51,6 +52,11 @@ _READ_BYTES = 65536
 class Client:
     """One connection to the supervisor, which is started where none listens.
 
+    A connection that is lost, since the supervisor was killed or restarted, is made anew: a call of
+    code that was under way gets its result all the same, once, if the session has outlived the
+    supervisor. Where that can't be known, the error says so (`ResultLostError`,
+    `FateUnknownError`).
+
     For one thread at a time. Everything raised on purpose is an `NsmError` (with `code`,
     `message` and `hint`) or, for an unusable socket path, `nsm.paths.PathError`. Answers with an
     error leave the client usable; any other exception in the middle of a call, such as
@@ -58,6 +64,7 @@ class Client:
 
     Attributes:
         server: how the supervisor introduced itself: its version, process id, our rights.
+        autostart: start a supervisor where none listens, when a lost connection is made anew.
     """
 
     def __init__(
@@ -65,6 +72,7 @@ class Client:
         *,
         scope: str = "cli",
         autostart: bool = True,
+        reconnect: bool = True,
         socket_path: str | None = None,
         name: str = "nsm",
         connection: socket.socket | None = None,
@@ -74,6 +82,7 @@ class Client:
         Args:
             scope: name space of session names; clients of one scope share their sessions.
             autostart: start a supervisor where none listens.
+            reconnect: make a lost connection anew; not one that was given.
             socket_path: absolute; None for the usual one (`nsm.paths.socket_path`).
             name: the program, for `nsm ps`.
             connection: a stream socket that leads to a supervisor already, in place of a path; it
@@ -82,22 +91,44 @@ class Client:
         Raises:
             NotRunningError: no supervisor listens, and none may or could be started.
         """
+        self.autostart = autostart
+        self._hello = operations.hello(name=name, scope=scope)
+        self._path: str | None = None  # to connect anew; None where that is not wanted
         if connection is None:
-            connection = start.connect(socket_path or paths.socket_path(), autostart=autostart)
+            path = socket_path or paths.socket_path()
+            connection = start.connect(path, autostart=autostart)
+            self._path = path if reconnect else None
+        self._interrupts: Interrupts | None = None
+        self._lost = False
+        try:
+            self._begin(connection)
+        except LostError:
+            if self._path is None:
+                raise
+            # It was ending already when it took the connection.
+            self._begin(start.reconnect(self._path, autostart=autostart))
+
+    def _begin(self, connection: socket.socket) -> None:
+        """Introduce ourselves over a fresh connection."""
         self._socket = connection
         self._protocol = ClientConnection()
-        self._interrupts: Interrupts | None = None
         try:
-            self.server = self._introduce(operations.hello(name=name, scope=scope))
+            self.server = self._introduce(self._hello)
+        except LostError:
+            self._drop()
+            raise
         except BaseException:
             self.close()
             raise
+        self._lost = False
 
     def _introduce(self, hello: Hello) -> Hello:
         self._socket.settimeout(ANSWER_TIMEOUT_S)
         self._write(self._protocol.send(hello))
         message = self._next_message()
         if isinstance(message, Failure):
+            if isinstance(message.error, ShuttingDownError):
+                raise LostError(arrived=False)
             raise message.error
         assert isinstance(message, Hello), "the protocol lets nothing else come first"
         self._socket.settimeout(None)
@@ -121,8 +152,14 @@ class Client:
     def close(self) -> None:
         """Close the connection. One-shot runs of it end, named sessions stay."""
         self._socket.close()
+        self._lost = False
         if self._interrupts is not None:
             self._interrupts.close()
+
+    def _drop(self) -> None:
+        """The connection is of no more use; another one may be made."""
+        self._socket.close()
+        self._lost = self._path is not None
 
     def run(
         self,
@@ -496,18 +533,52 @@ class Client:
         on_event: Callable[[Event], object] | None = None,
         interrupts: Interrupts | None = None,
     ) -> dict[str, Any]:
+        if self._path is None:
+            return self._ask(op, args, on_event, interrupts)
+        asked = Asked(op, args)
+        while True:
+            try:
+                if self._lost:
+                    self._reconnect(asked, on_event)
+                return self._ask(op, asked.args, on_event, interrupts)
+            except LostError as error:
+                asked.lost(error)
+
+    def _reconnect(self, asked: Asked, on_event: Callable[[Event], object] | None) -> None:
+        assert self._path is not None, "only what may be made anew is lost"
+        self._begin(start.reconnect(self._path, autostart=self.autostart))
+        asked.check(self.server)
+        if asked.losses and on_event is not None:
+            on_event(Event(CONNECTION_ID, RECONNECTED, {}))
+
+    def _ask(
+        self,
+        op: str,
+        args: dict[str, Any],
+        on_event: Callable[[Event], object] | None,
+        interrupts: Interrupts | None,
+    ) -> dict[str, Any]:
+        """Send a request over the connection that there is, and wait for its answer."""
         if self._socket.fileno() < 0:
             raise DisconnectedError("this client is closed", hint="Make a new one.")
         id_ = self._protocol.new_id()
         request = self._protocol.send(Request(id_, op, args))
+        arrived = False
         try:
-            self._write(request)
+            arrived = self._write(request)
             answer = self._wait_for_answer(id_, on_event, interrupts)
+        except LostError:
+            self._drop()
+            raise LostError(arrived=arrived) from None
         except BaseException:
             self.close()  # half a frame may have been sent or read
             raise
         if isinstance(answer, Failure):
-            if answer.id == CONNECTION_ID:
+            if answer.id == CONNECTION_ID and isinstance(answer.error, ShuttingDownError):
+                self._drop()
+                if not arrived:
+                    raise LostError(arrived=False)
+            elif answer.id == CONNECTION_ID:
                 self.close()
             raise answer.error
         return answer.result
@@ -539,13 +610,15 @@ class Client:
             self._protocol.receive_data(self._read())
         return message
 
-    def _write(self, data: bytes) -> None:
+    def _write(self, data: bytes) -> bool:
+        """Returns whether all of it was taken."""
         try:
             self._socket.sendall(data)
         except (BrokenPipeError, ConnectionResetError):
-            pass  # reading tells more: the supervisor may have said why it closed
+            return False  # reading tells more: the supervisor may have said why it closed
         except TimeoutError:
             raise self._too_slow() from None
+        return True
 
     def _read(self) -> bytes:
         try:
@@ -555,10 +628,7 @@ class Client:
         except TimeoutError:
             raise self._too_slow() from None
         if not data:
-            raise DisconnectedError(
-                "the supervisor closed the connection before it answered",
-                hint="It was ended or has crashed; its log says more. Try again to start another.",
-            )
+            raise LostError
         return data
 
     def _too_slow(self) -> DisconnectedError:

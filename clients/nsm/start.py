@@ -12,6 +12,7 @@ import fcntl
 import os
 import socket
 import struct
+import time
 
 from nsm import paths
 
@@ -22,6 +23,12 @@ if TYPE_CHECKING:
 CONNECT_TIMEOUT_S = 10.0
 """How long a connection may wait in the supervisor's backlog. It accepts at once unless it is
 stopped or overloaded."""
+
+RECONNECT_S = 10.0
+"""How long a client that has lost its connection waits for another supervisor. One takes a second
+to listen, and longer on a machine that is short of everything."""
+
+_RETRY_S = 0.1
 
 _TIMEVAL = struct.Struct("@ll")
 """Seconds and microseconds; socket(7)."""
@@ -54,6 +61,31 @@ def connect(path: str, *, autostart: bool = True) -> socket.socket:
     if not autostart:
         _not_running(f"no supervisor listens on {path}", "`nsm run` or `nsm-mcp` starts one.")
     return _start(path)
+
+
+def reconnect(
+    path: str, *, autostart: bool = True, patience_s: float = RECONNECT_S
+) -> socket.socket:
+    """A connection in place of one that was lost; as `connect`, with patience.
+
+    Whoever was to start the next supervisor may need a moment, and the one that has gone may hold
+    its lock until the kernel has taken it away.
+
+    Args:
+        patience_s: seconds; once, it is tried in any case.
+
+    Raises:
+        NotRunningError, PathError: as `connect`, when the time is over.
+    """
+    deadline = time.monotonic() + patience_s
+    while True:
+        try:
+            return connect(path, autostart=autostart)
+        except Exception:
+            if time.monotonic() + _RETRY_S > deadline:
+                raise
+        # There is nothing to wait for: a socket that nobody listens on does not tell when.
+        time.sleep(_RETRY_S)
 
 
 def _try_connect(path: str) -> socket.socket | None:

@@ -51,6 +51,7 @@ files                files to and from a session
 audit/               who ran what, in a file of its own
 builds/              environments that nsm has Nix build
 provision            everything that environments come from, behind one door
+retrying             code that is sent again after a lost connection: it is run once
 comers               clients that have just come: what is kept ready for them
 registry             names, scopes, limits, reasons; the one way to run code
 pressure             when the machine is short of memory

@@ -58,13 +58,15 @@ class Execution:
         session: Session,
         on_output: OutputSink | None,
         on_finished: Callable[[Execution], None],
+        callers: int = 1,
     ) -> None:
         self.id = execution_id
         self.request = request
         self.origin = origin
         self.session = session
         self.limit_events: tuple[LimitEvent, ...] = ()
-        self._on_output = on_output
+        self._sinks: tuple[OutputSink, ...] = () if on_output is None else (on_output,)
+        self._callers = callers
         self._on_finished = on_finished
         self._submitted_s = trio.current_time()
         self._sent_s: float | None = None
@@ -109,7 +111,7 @@ class Execution:
     @property
     def streams(self) -> bool:
         """Whether somebody wants the output as it comes."""
-        return self._on_output is not None
+        return bool(self._sinks)
 
     async def wait(self) -> RunResult:
         """The answer. Cancelling the waiter does nothing to the execution.
@@ -148,9 +150,29 @@ class Execution:
         """Ask for an interrupt; the answer then says `interrupted`."""
         self.session.interrupt(self)
 
-    def abandon(self) -> None:
-        """The caller is gone: a one-shot is ended, a named session's execution goes on."""
-        self._on_output = self._tell = None
+    def join(self, on_output: OutputSink | None = None) -> Execution:
+        """One caller more waits: it has lost its connection, and asks again over another.
+
+        Args:
+            on_output: takes what is printed from now on.
+        """
+        self._callers += 1
+        if on_output is not None and not self.done:
+            self._sinks = (*self._sinks, on_output)
+            self.session.stream(self)
+        return self
+
+    def abandon(self, on_output: OutputSink | None = None) -> None:
+        """A caller is gone. Without any, a one-shot is ended; a named session's execution goes on.
+
+        Args:
+            on_output: what it had been given for that caller.
+        """
+        self._sinks = tuple(sink for sink in self._sinks if sink != on_output)
+        self._callers -= 1
+        if self._callers > 0:
+            return
+        self._sinks, self._tell = (), None
         if self.origin.one_shot:
             self.session.abandoned()
 
@@ -184,8 +206,8 @@ class Execution:
 
     def emit(self, output: Output) -> None:
         """Hand a piece of output to whoever asked for it."""
-        if self._on_output is not None:
-            self._on_output(output)
+        for sink in self._sinks:
+            sink(output)
 
     def finish(self, answer: Outcome | NsmError) -> None:
         """Give the answer, once; later ones are ignored."""
@@ -197,7 +219,7 @@ class Execution:
             tell(self._answer)  # first: somebody waits
         if self._finished is not None:
             self._finished.set()
-        self._on_output = None
+        self._sinks = ()
         if len(self.request.code) > _KEPT_CODE_CHARS:
             self.request = replace(self.request, code="")
         self._on_finished(self)

@@ -53,6 +53,7 @@ from nsmd.project import Projects, Unreadable, project_mode
 from nsmd.provision import Provision
 from nsmd.proxy import Gateway
 from nsmd.resumption import Resumption
+from nsmd.retrying import Retries
 from nsmd.session import Session
 from nsmd.settings import Settings
 from nsmd.survival.fates import Fates
@@ -158,6 +159,7 @@ class Registry:
         self._ended = EndedSessions()
         self._executions = Executions()
         self._resumption = Resumption(self.fates, self._executions)
+        self.retries = Retries(self._executions, self.fates)
         self._transcripts = TranscriptStore()
         self._closing = False
         self._measure = measure
@@ -273,6 +275,10 @@ class Registry:
         Raises:
             NsmError: the request cannot be carried out; the type says why.
         """
+        if request.again:
+            execution = self.retries.find(request, request.session)
+            if execution is not None:
+                return execution.join(on_output)
         # What a live session runs in counts, whatever has become of that environment since.
         live = self._meant(request)
         self._check_open(live=live is not None)
@@ -311,6 +317,11 @@ class Registry:
         Raises:
             NsmError: the request cannot be carried out; the type says why.
         """
+        if request.again:
+            scope = session.tenancy.scope if session.tenancy is not None else None
+            execution = self.retries.find(request, session.name, scope)
+            if execution is not None:
+                return execution.join(on_output)
         self._check_open(live=True)
         check_code(request.code)
         environment = session.spec.environment

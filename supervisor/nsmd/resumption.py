@@ -82,7 +82,7 @@ class Resumption:
             one_shot=session.name is None,
         )
         finished = self._executions.finished
-        execution = Execution(execution_id, request, origin, session, None, finished)
+        execution = Execution(execution_id, request, origin, session, None, finished, callers=0)
         self._executions.add(execution)
         return execution
 

@@ -307,6 +307,14 @@ class Session:
     def follow(self) -> None:
         """Somebody reads the transcript as it grows: from now on output comes as it is printed."""
         self.transcript.followers += 1
+        self._stream_now()
+
+    def stream(self, execution: Execution) -> None:
+        """Somebody wants the output of an execution as it is printed, from now on."""
+        if execution is self._running:
+            self._stream_now()
+
+    def _stream_now(self) -> None:
         link = self._link
         if self._running is None or self._streamed or link is None:
             return

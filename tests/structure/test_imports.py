@@ -60,7 +60,7 @@ FLOORS = (
     ),
     ("takeover",),
     ("resumption",),
-    ("places", "provision"),
+    ("places", "provision", "retrying"),
     ("comers",),
     ("registry",),
     ("draining", "pressure"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -11,7 +10,7 @@ import pytest
 import trio
 import trio.testing
 
-from fakes import BASH, BROKEN, PYTHON, FakeAgent, FakeJail, FakeLauncher, echo, launching, no_usage
+from fakes import BASH, PYTHON, FakeAgent, FakeJail, echo
 from nsm.wire.errors import (
     AmbiguousSessionError,
     BadProjectError,
@@ -28,81 +27,26 @@ from nsm.wire.errors import (
     UnknownSessionError,
     WrongEnvironmentError,
 )
-from nsmd.catalog import Catalog, Rank, Source
+from nsmd.catalog import Rank, Source
 from nsmd.jail.projectcopy import NoCopyError
 from nsmd.places import MAX_WAITING, WAIT_S
 from nsmd.project import check_project
-from nsmd.provision import Provision
-from nsmd.registry import CONCURRENT_STARTS, Registry
+from nsmd.registry import CONCURRENT_STARTS
 from nsmd.settings import PoolSettings, SessionSettings, Settings
 from nsmd.values import (
     MAX_CODE_BYTES,
     Artifact,
-    Client,
     Environment,
     NetworkRule,
     RunRequest,
-    RunResult,
     Sources,
 )
+from registrybench import ALICE, BOB, bench
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
     from pathlib import Path
 
-    from fakes import Behaviour
     from nsmd.values import JailSpec
-
-ALICE = Client(name="editor", scope="alice")
-BOB = Client(name="editor", scope="bob")
-
-
-@dataclasses.dataclass
-class Bench:
-    registry: Registry
-    launcher: FakeLauncher
-
-    async def run(
-        self,
-        code: str = "x",
-        *,
-        session: str | None = "a",
-        env: str = "python",
-        client: Client = ALICE,
-        timeout_s: float | None = None,
-        execution_id: str | None = None,
-    ) -> RunResult:
-        request = RunRequest(
-            client=client,
-            env=env,
-            code=code,
-            session=session,
-            timeout_s=timeout_s,
-            execution_id=execution_id,
-        )
-        return await self.registry.submit(request).wait()
-
-
-@asynccontextmanager
-async def bench(
-    settings: Settings | None = None, behave: Behaviour = echo
-) -> AsyncGenerator[Bench]:
-    async with launching(behave) as launcher:
-        async with trio.open_nursery() as sessions:
-            async with trio.open_nursery() as upkeep:
-                registry = Registry(
-                    settings or Settings(pool=PoolSettings(min_spares=1)),
-                    Provision(Catalog([PYTHON, BASH, BROKEN])),
-                    launcher,
-                    home="/home/user",
-                    sessions=sessions,
-                    upkeep=upkeep,
-                    measure=no_usage,
-                )
-                yield Bench(registry, launcher)
-                upkeep.cancel_scope.cancel()
-            registry.close()
-        assert all(jail.released for jail in launcher.jails)
 
 
 async def test_a_name_is_made_once_and_found_again(autojump_clock: trio.abc.Clock) -> None:

@@ -137,6 +137,18 @@ class UnknownExecutionError(NsmError):
     code = "unknown-execution"
 
 
+class ResultLostError(NsmError):
+    """Code that was sent again has been run, and its result is no longer there."""
+
+    code = "result-lost"
+
+
+class FateUnknownError(NsmError):
+    """Nobody knows whether code that was sent again has been run."""
+
+    code = "fate-unknown"
+
+
 class CodeTooLargeError(NsmError):
     """The code exceeds `MAX_CODE_BYTES`."""
 
@@ -220,6 +232,8 @@ _BY_CODE: dict[str, type[NsmError]] = {
         StartFailedError,
         SessionEndedError,
         UnknownExecutionError,
+        ResultLostError,
+        FateUnknownError,
         CodeTooLargeError,
         ResultTooLargeError,
         FileError,

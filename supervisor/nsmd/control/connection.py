@@ -16,6 +16,7 @@ from nsm.wire.errors import (
     ForbiddenError,
     InternalError,
     NsmError,
+    ShuttingDownError,
     UnknownOperationError,
 )
 from nsm.wire.frames import LocalProtocolError, RemoteProtocolError
@@ -46,6 +47,15 @@ log = logging.getLogger(__name__)
 CHUNK_BYTES = 64 * 1024
 HELLO_TIMEOUT_S = 30.0
 """A connection that says nothing for that long is closed; it holds a descriptor."""
+
+CAPABILITIES = ("again",)
+"""`again`: `run` and `run_in` may be sent once more after the connection was lost."""
+
+ENDED = ShuttingDownError(
+    "The supervisor was shut down, and its sessions with it.",
+    hint="Whether code that was under way ran to its end is unknown. The next call starts another "
+    "supervisor.",
+)
 
 FAREWELL_TIMEOUT_S = 2.0
 """Bound on telling a peer why its connection ends."""
@@ -130,7 +140,10 @@ class _Connection:
         return not self._outgoing.waiting
 
     def close(self) -> None:
-        """The client is gone."""
+        """The client is gone, or is to go."""
+        if self._services.ending.how == "end" and self.between_frames:
+            # Else it would start another supervisor and ask that for its answers.
+            self._send(Failure(CONNECTION_ID, ENDED))
         self._outgoing.close()
         for pending in self._pending.values():
             if pending.execution is not None:
@@ -192,6 +205,7 @@ class _Connection:
                 ours = Hello(
                     name="nsm-supervisor",
                     program_version=__version__,
+                    capabilities=CAPABILITIES,
                     pid=os.getpid(),
                     rights=tuple(sorted(self._rights)),
                     inherit=tuple(self._services.registry.inherit),

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from typing import Any
 
 import trio
 
-from nsm.wire.errors import BadRequestError
+from nsm.wire.errors import BadRequestError, UnknownSessionError
 from nsm.wire.transcripts import to_wire
 from nsmd.agentframes import CheckedFrame, CompletionsFrame
 from nsmd.control import arguments
@@ -64,16 +65,23 @@ async def _send_entries(call: Call, reader: Reader) -> None:
 
 def submit_in(call: Call, on_output: OutputSink | None = None) -> Execution:
     """Code in a live session."""
-    args, session = call.args, call.target()
+    args, registry = call.args, call.services.registry
     request = RunRequest(
         client=call.as_client(),
-        env=session.spec.environment.name,
+        env="",  # as its session has it
         code=arguments.text(args, "code"),
-        session=session.name,
         timeout_s=arguments.optional_number(args, "timeout_s"),
         execution_id=arguments.optional_text(args, "execution_id"),
+        again=arguments.flag(args, "again"),
     )
-    return call.services.registry.submit_in(session, request, on_output)
+    try:
+        session = call.target()
+    except UnknownSessionError:
+        if not request.again:
+            raise
+        return registry.retries.find_of_gone(request).join(on_output)
+    request = replace(request, env=session.spec.environment.name, session=session.name)
+    return registry.submit_in(session, request, on_output)
 
 
 async def complete(call: Call) -> dict[str, Any]:

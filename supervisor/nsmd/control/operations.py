@@ -78,6 +78,7 @@ def _submit(call: Call, on_output: OutputSink | None = None) -> Execution:
         session=arguments.optional_text(args, "session"),
         timeout_s=arguments.optional_number(args, "timeout_s"),
         execution_id=arguments.optional_text(args, "execution_id"),
+        again=arguments.flag(args, "again"),
         project_mode=project.mode if project is not None and wanted.get("mode") else None,
     )
     return call.services.registry.submit(request, on_output)

@@ -33,10 +33,14 @@ class Submit(Protocol):
 
 
 def not_streaming(submit: Submit) -> Callable[[Call], Execution | None]:
-    """For a client that wants the result and nothing before; None for another."""
+    """For a client that wants the result and nothing before; None for another.
+
+    What is asked for again may be waited for by somebody else already, whom `Execution.tell` would
+    push aside.
+    """
 
     def submit_if_so(call: Call) -> Execution | None:
-        if arguments.flag(call.args, "stream"):
+        if arguments.flag(call.args, "stream") or arguments.flag(call.args, "again"):
             return None
         try:
             return submit(call)
@@ -52,7 +56,7 @@ def streaming(submit: Submit) -> Operation:
 
     async def carry_out(call: Call) -> dict[str, Any]:
         if not arguments.flag(call.args, "stream"):
-            return await _carry_out_after_look(call, submit)
+            return await _carry_out(call, submit)
         stream = OutputStream(call.room)
         try:
             execution = submit(call, stream.put)
@@ -67,14 +71,17 @@ def streaming(submit: Submit) -> Operation:
         finally:
             stream.discard()
             if not execution.done:  # cancelled: the client is gone
-                execution.abandon()
+                execution.abandon(stream.put)
 
     return carry_out
 
 
-async def _carry_out_after_look(call: Call, submit: Submit) -> dict[str, Any]:
-    await call.services.registry.look(call.as_client())
-    execution = await patiently(partial(submit, call), call.on_cancel)
+async def _carry_out(call: Call, submit: Submit) -> dict[str, Any]:
+    try:
+        execution = submit(call)
+    except NO_ENVIRONMENT:
+        await call.services.registry.look(call.as_client())
+        execution = await patiently(partial(submit, call), call.on_cancel)
     call.on_cancel(execution.interrupt)
     try:
         return result_to_wire(await execution.wait())

@@ -1,0 +1,130 @@
+"""When a client whose connection was lost may send a call once more, over another one.
+
+An answer must come once, and what a call does must be done once. So code goes out under an id, by
+which a later supervisor knows it; what only looks is asked again; and whatever changes something
+is not sent twice, unless it cannot have arrived. Pure, and imported by every client.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from nsm.wire.errors import DisconnectedError
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from nsm.wire.messages import Hello
+
+AGAIN = "again"
+"""Supervisors that say so in their `hello` know the argument of that name; an older one would run
+the code a second time."""
+
+MAX_LOSSES = 20
+"""Connections that one call may lose. A call that brings its supervisor down each time must not
+do so for ever."""
+
+RUNS = frozenset({"run", "run_in"})
+
+_LOOKS = frozenset(
+    {
+        "change",
+        "changes",
+        "check",
+        "complete",
+        "env_list",
+        "env_log",
+        "envs",
+        "file_open",
+        "inspect",
+        "logs",
+        "ping",
+        "pool",
+        "result",
+        "sessions",
+        "status",
+    }
+)
+"""Operations that may be carried out twice. `logs` begins anew: who follows one is told by
+`RECONNECTED`, and can tell what comes twice."""
+
+RECONNECTED = "reconnected"
+"""Name of an event that the client itself gives to `on_event`: the connection was lost, and the
+call goes on over another one. Output may be missing before it."""
+
+
+class LostError(DisconnectedError):
+    """The connection ended without a word, as that of a supervisor that was killed.
+
+    Attributes:
+        arrived: whether all of the request had been handed to the kernel.
+    """
+
+    def __init__(self, *, arrived: bool = True) -> None:
+        super().__init__(
+            "the supervisor closed the connection before it answered",
+            hint="It was ended or has crashed; its log says more. Try again to start another.",
+        )
+        self.arrived = arrived
+
+
+class Asked:
+    """One call, over as many connections as it takes.
+
+    Attributes:
+        args: to be sent now.
+        losses: connections that it has lost.
+    """
+
+    __slots__ = ("_arrived", "_op", "args", "losses")
+
+    def __init__(self, op: str, args: dict[str, Any]) -> None:
+        if op in RUNS and "execution_id" not in args:
+            args = {**args, "execution_id": os.urandom(16).hex()}
+        self._op = op
+        self._arrived = False
+        self.args = args
+        self.losses = 0
+
+    def __repr__(self) -> str:
+        return f"<Asked for {self._op}, {self.losses} connections lost>"
+
+    def lost(self, error: LostError) -> None:
+        """Its connection was lost.
+
+        Raises:
+            DisconnectedError: it must not be sent again.
+        """
+        self.losses += 1
+        self._arrived = self._arrived or error.arrived
+        if self.losses > MAX_LOSSES:
+            raise error
+        if not self._arrived or self._op in _LOOKS:
+            return
+        if self._op.startswith("file_"):
+            raise DisconnectedError(
+                "the supervisor ended while a file was on its way",
+                hint="Files appear whole or not at all: see whether it is there, and copy it again "
+                "if it is not.",
+            ) from error
+        if self._op not in RUNS:
+            raise DisconnectedError(
+                f"the supervisor ended before it answered, and whether {self._op!r} was carried "
+                "out is unknown",
+                hint="See what is there now, then try again.",
+            ) from error
+        self.args = {**self.args, "again": True}
+
+    def check(self, server: Hello) -> None:
+        """It is about to be sent to another supervisor.
+
+        Raises:
+            DisconnectedError: that one is too old to be asked again.
+        """
+        if self._arrived and self._op in RUNS and AGAIN not in server.capabilities:
+            raise DisconnectedError(
+                "the supervisor ended before it answered, and the one that is there now "
+                f"({server.program_version}) is too old to be asked for the result",
+                hint="Whether the code ran is unknown: check what it has done.",
+            )

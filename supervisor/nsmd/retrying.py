@@ -1,0 +1,100 @@
+"""Code that clients send again, since they lost the connection over which they had sent it before.
+
+It must be run once in all: what is under way or remembered here is the answer; what an earlier
+supervisor was given is run if it is known not to have been, and else the client is told what is
+known of it.
+"""
+
+from __future__ import annotations
+
+from nsm.wire.errors import BadRequestError, FateUnknownError, ResultLostError
+from nsmd.execution import Execution
+from nsmd.history import Executions
+from nsmd.survival.fates import Fates
+from nsmd.values import RunRequest
+
+_CHECK = "Check what it has done (its variables, its files) before you run it again."
+
+
+class Retries:
+    """What there is of executions by the ids that clients gave them.
+
+    Args:
+        executions: those that this supervisor was given, or has taken up.
+        fates: what is known of those of earlier ones.
+    """
+
+    def __init__(self, executions: Executions, fates: Fates) -> None:
+        self._executions = executions
+        self._fates = fates
+
+    def find(
+        self, request: RunRequest, name: str | None, scope: str | None = None
+    ) -> Execution | None:
+        """The execution that is meant; None if the code has never been run, and is to be run now.
+
+        Args:
+            request: that says `again`.
+            name: of the session that it is for; None for no session of its own.
+            scope: of that session; None for the client's own.
+
+        Raises:
+            BadRequestError: it has no id to be found by.
+            ResultLostError: it was run.
+            FateUnknownError: it may have been.
+        """
+        execution = self._under_way(request)
+        if execution is not None:
+            return execution
+        wanted, client = _id_of(request), request.client
+        fate = self._fates.of(wanted, client.scope if scope is None else scope, name)
+        if fate == "done":
+            raise _lost(wanted)
+        if fate == "unknown":
+            raise _unknown(wanted)
+        return None
+
+    def find_of_gone(self, request: RunRequest) -> Execution:
+        """The same where the session that it was for is not there: then nothing can be run.
+
+        Raises:
+            BadRequestError, ResultLostError, FateUnknownError: as `find`.
+        """
+        execution = self._under_way(request)
+        if execution is not None:
+            return execution
+        wanted = _id_of(request)
+        raise _lost(wanted) if wanted in self._fates.done else _unknown(wanted)
+
+    def _under_way(self, request: RunRequest) -> Execution | None:
+        execution = self._executions.get(_id_of(request))
+        if execution is None or execution.request.client.scope != request.client.scope:
+            return None
+        return execution
+
+
+def _id_of(request: RunRequest) -> str:
+    if request.execution_id is None:
+        raise BadRequestError(
+            "`again` says that code was sent before, and nothing says under which id.",
+            hint="Send the same `execution_id` both times.",
+        )
+    return request.execution_id
+
+
+def _lost(execution_id: str) -> ResultLostError:
+    return ResultLostError(
+        "The supervisor ended while this call was under way. Its code was run to its end; the "
+        "result is lost.",
+        hint=_CHECK,
+        data={"execution_id": execution_id},
+    )
+
+
+def _unknown(execution_id: str) -> FateUnknownError:
+    return FateUnknownError(
+        "The supervisor ended while this call was under way: whether its code ran, and how far, "
+        "is unknown. Its session may have ended, with its variables and files.",
+        hint=_CHECK,
+        data={"execution_id": execution_id},
+    )

@@ -1,0 +1,254 @@
+"""The blocking client whose supervisor goes away, and another one that is asked in its place."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import nsm
+import samples
+from fakesupervisor import Exchange, FakeSupervisor
+from nsm import again, start
+from nsm.wire.errors import (
+    DisconnectedError,
+    FateUnknownError,
+    NotRunningError,
+    NsmError,
+    ShuttingDownError,
+)
+from nsm.wire.messages import Failure
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from nsm.wire.messages import Event
+
+
+class Generations:
+    """Supervisors on one path, one after the other; each has its own handlers."""
+
+    def __init__(self, path: str, stack: ExitStack) -> None:
+        self.path = path
+        self._stack = stack
+        self.all: list[FakeSupervisor] = []
+
+    def add(self, **handlers: Any) -> FakeSupervisor:
+        """Another one listens from now on."""
+        supervisor = FakeSupervisor(self.path, **handlers)
+        self._stack.enter_context(supervisor)
+        self.all.append(supervisor)
+        return supervisor
+
+    def crash(self, **handlers: Any) -> FakeSupervisor:
+        """The last one is gone without a word, and another one is there."""
+        last = self.all[-1]
+        last.stop_listening()
+        supervisor = self.add(**handlers)
+        last.close()
+        return supervisor
+
+    def client(self, **options: Any) -> nsm.Client:
+        return self._stack.enter_context(
+            nsm.Client(socket_path=self.path, autostart=False, **options)
+        )
+
+
+@pytest.fixture
+def generations(tmp_path: Path) -> Iterator[Generations]:
+    tmp_path.chmod(0o700)
+    with ExitStack() as stack:
+        yield Generations(str(tmp_path / "s"), stack)
+
+
+def dying(generations: Generations, **next_handlers: Any) -> Any:
+    """A handler during which the supervisor is replaced by another one."""
+
+    def handler(exchange: Exchange) -> dict[str, Any]:
+        generations.crash(**next_handlers)
+        exchange.hang_up()
+        return {}
+
+    return handler
+
+
+def result(**changes: Any) -> Any:
+    return lambda _exchange: samples.run_result(**changes)
+
+
+@pytest.mark.parametrize("op", ["run", "run_in"])
+def test_code_under_way_is_asked_for_again_under_its_id(generations: Generations, op: str) -> None:
+    generations.add(**{op: dying(generations, **{op: result(stdout="42\n")})})
+    client = generations.client()
+    wire = client.call(op, {"env": "python", "target": "a", "code": "6 * 7"})
+    assert wire["stdout"] == "42\n"
+    ((first,), (second,)) = (supervisor.requests for supervisor in generations.all)
+    assert "again" not in first.args
+    assert second.args == {**first.args, "again": True}
+    assert len(first.args["execution_id"]) == 32
+    assert [hello.scope for hello in generations.all[1].hellos] == ["cli"]
+
+
+def test_a_callers_own_id_stays(generations: Generations) -> None:
+    generations.add(run=dying(generations, run=result()))
+    generations.client().run("x", env="python", execution_id="mine")
+    assert [each.requests[0].args["execution_id"] for each in generations.all] == ["mine", "mine"]
+
+
+def test_what_the_next_supervisor_says_of_it_is_the_answer(generations: Generations) -> None:
+    def unknown(_exchange: Exchange) -> dict[str, Any]:
+        raise FateUnknownError("nobody knows")
+
+    generations.add(run=dying(generations, run=unknown))
+    with pytest.raises(FateUnknownError, match="nobody knows"):
+        generations.client().run("x", env="python")
+
+
+def test_it_may_lose_several_connections(generations: Generations) -> None:
+    third = {"run": result(exit_code=3)}
+    second = {"run": dying(generations, **third)}
+    generations.add(run=dying(generations, **second))
+    assert generations.client().run("x", env="python").exit_code == 3
+    assert len(generations.all) == 3
+
+
+def test_but_not_for_ever(generations: Generations, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(again, "MAX_LOSSES", 2)
+
+    def hang_up(exchange: Exchange) -> dict[str, Any]:
+        exchange.hang_up()
+        return {}
+
+    supervisor = generations.add(run=hang_up)
+    with pytest.raises(DisconnectedError, match="before it answered"):
+        generations.client().run("x", env="python")
+    assert len(supervisor.requests) == 3
+
+
+def test_what_only_looks_is_asked_again_as_it_was(generations: Generations) -> None:
+    generations.add(ping=dying(generations, ping=lambda _exchange: {}))
+    generations.client().ping()
+    assert [each.requests[0].args for each in generations.all] == [{}, {}]
+
+
+def test_what_changes_something_is_not_sent_twice(generations: Generations) -> None:
+    second: dict[str, Any] = {"kill": lambda _exchange: {"killed": [], "errors": []}}
+    generations.add(kill=dying(generations, **second))
+    client = generations.client()
+    with pytest.raises(DisconnectedError, match="'kill' was carried out is unknown"):
+        client.kill("a")
+    assert generations.all[1].requests == []
+    client.kill("b")  # the client is of use all the same
+    assert [request.args for request in generations.all[1].requests] == [{"targets": ["b"]}]
+
+
+def test_between_calls_nobody_notices(generations: Generations) -> None:
+    generations.add(run=result())
+    client = generations.client()
+    client.run("x", env="python")
+    second = generations.crash(run=result(), kill=lambda _exchange: {"killed": [], "errors": []})
+    client.kill("a")  # it cannot have arrived at the first
+    client.run("y", env="python")
+    assert [request.op for request in second.requests] == ["kill", "run"]
+    assert "again" not in second.requests[1].args
+
+
+def test_events_say_that_output_may_be_missing(generations: Generations) -> None:
+    def printing(exchange: Exchange) -> dict[str, Any]:
+        exchange.output("stdout", "two")
+        return samples.run_result(stdout="onetwo")
+
+    def first(exchange: Exchange) -> dict[str, Any]:
+        exchange.output("stdout", "one")
+        seen.wait()
+        return dying(generations, run=printing)(exchange)  # type: ignore[no-any-return]
+
+    events: list[tuple[str, dict[str, Any]]] = []
+    seen = threading.Event()
+
+    def note(event: Event) -> None:
+        events.append((event.event, event.data))
+        seen.set()
+
+    generations.add(run=first)
+    client = generations.client()
+    arguments = {"env": "python", "code": "x", "stream": True}
+    client.call("run", arguments, on_event=note)
+    assert events == [
+        ("output", {"stream": "stdout", "text": "one"}),
+        (again.RECONNECTED, {}),
+        ("output", {"stream": "stdout", "text": "two"}),
+    ]
+
+
+def test_a_supervisor_that_was_shut_down_is_not_replaced(generations: Generations) -> None:
+    ended = ShuttingDownError("it was shut down")
+
+    def farewell(exchange: Exchange) -> dict[str, Any]:
+        exchange._peer.write(Failure(0, ended))
+        return {}
+
+    supervisor = generations.add(run=farewell, ping=lambda _exchange: {})
+    client = generations.client()
+    with pytest.raises(ShuttingDownError, match="it was shut down"):
+        client.run("x", env="python")
+    client.ping()
+    assert [request.op for request in supervisor.requests] == ["run", "ping"]
+
+
+def test_without_another_supervisor_the_client_says_so(
+    generations: Generations, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(start, "RECONNECT_S", 0.0)
+    supervisor = generations.add(ping=lambda _exchange: {})
+    client = generations.client()
+    client.ping()
+    supervisor.close()
+    with pytest.raises(NotRunningError):
+        client.ping()
+    generations.add(ping=lambda _exchange: {})
+    client.ping()
+
+
+def test_a_supervisor_too_old_to_be_asked_is_not(generations: Generations) -> None:
+    def first(exchange: Exchange) -> dict[str, Any]:
+        supervisor = generations.crash(run=result())
+        supervisor.capabilities = ()
+        exchange.hang_up()
+        return {}
+
+    generations.add(run=first)
+    with pytest.raises(DisconnectedError, match="too old"):
+        generations.client().run("x", env="python")
+    assert generations.all[1].requests == []
+
+
+def test_a_file_on_its_way_is_not_continued(generations: Generations) -> None:
+    opened = {"file": 1, "path": "/workspace/a", "size": 0, "permissions": 0o600}
+    generations.add(file_open=lambda _exchange: opened, file_write=dying(generations))
+    pieces = iter([b"data", b""])
+    with pytest.raises(DisconnectedError, match="while a file was on its way"):
+        generations.client().put_file("a", "a", lambda _count: next(pieces))
+
+
+def test_who_does_not_want_it_is_told_at_once(generations: Generations) -> None:
+    generations.add(run=dying(generations, run=result()))
+    client = generations.client(reconnect=False)
+    with pytest.raises(DisconnectedError):
+        client.run("x", env="python")
+    with pytest.raises(DisconnectedError, match="closed"):
+        client.run("x", env="python")
+    assert generations.all[1].requests == []
+
+
+def test_a_closed_client_stays_closed(generations: Generations) -> None:
+    supervisor = generations.add(run=result())
+    client = generations.client()
+    supervisor.close()
+    client.close()
+    generations.add(run=result())
+    with pytest.raises(NsmError, match="closed"):
+        client.run("x", env="python")

@@ -1,0 +1,72 @@
+"""A registry over fake jails, and two clients."""
+
+from __future__ import annotations
+
+import dataclasses
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+import trio
+
+from fakes import BASH, BROKEN, PYTHON, FakeLauncher, echo, launching, no_usage
+from nsmd.catalog import Catalog
+from nsmd.provision import Provision
+from nsmd.registry import Registry
+from nsmd.settings import PoolSettings, Settings
+from nsmd.values import Client, RunRequest, RunResult
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+    from fakes import Behaviour
+
+ALICE = Client(name="editor", scope="alice")
+BOB = Client(name="editor", scope="bob")
+
+
+@dataclasses.dataclass
+class Bench:
+    registry: Registry
+    launcher: FakeLauncher
+
+    async def run(
+        self,
+        code: str = "x",
+        *,
+        session: str | None = "a",
+        env: str = "python",
+        client: Client = ALICE,
+        timeout_s: float | None = None,
+        execution_id: str | None = None,
+    ) -> RunResult:
+        request = RunRequest(
+            client=client,
+            env=env,
+            code=code,
+            session=session,
+            timeout_s=timeout_s,
+            execution_id=execution_id,
+        )
+        return await self.registry.submit(request).wait()
+
+
+@asynccontextmanager
+async def bench(
+    settings: Settings | None = None, behave: Behaviour = echo
+) -> AsyncGenerator[Bench]:
+    async with launching(behave) as launcher:
+        async with trio.open_nursery() as sessions:
+            async with trio.open_nursery() as upkeep:
+                registry = Registry(
+                    settings or Settings(pool=PoolSettings(min_spares=1)),
+                    Provision(Catalog([PYTHON, BASH, BROKEN])),
+                    launcher,
+                    home="/home/user",
+                    sessions=sessions,
+                    upkeep=upkeep,
+                    measure=no_usage,
+                )
+                yield Bench(registry, launcher)
+                upkeep.cancel_scope.cancel()
+            registry.close()
+        assert all(jail.released for jail in launcher.jails)

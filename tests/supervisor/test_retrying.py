@@ -1,0 +1,193 @@
+"""Code that is sent again: it is run once, and answered each time. Time is virtual."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+import pytest
+import trio
+import trio.testing
+
+from fakes import FakeAgent, FakeJail
+from nsm.wire.errors import BadRequestError, FateUnknownError, ResultLostError
+from nsmd.values import Client, Output, RunRequest
+from registrybench import ALICE, BOB, bench
+
+if TYPE_CHECKING:
+    from nsmd.execution import Execution
+
+pytestmark = pytest.mark.usefixtures("autojump_clock")
+
+
+def request(
+    execution_id: str | None = "e",
+    *,
+    again: bool = True,
+    session: str | None = "a",
+    client: Client = ALICE,
+) -> RunRequest:
+    return RunRequest(
+        client=client,
+        env="python",
+        code="x",
+        session=session,
+        execution_id=execution_id,
+        again=again,
+    )
+
+
+class Halting:
+    """An agent whose executions go on until the test lets them end.
+
+    Attributes:
+        ran: how many were begun.
+        frames: that came besides.
+    """
+
+    def __init__(self) -> None:
+        self.ran = 0
+        self.frames: list[str] = []
+        self.go_on = trio.Event()
+        self.agents: list[FakeAgent] = []
+        self.ids: list[str] = []
+
+    async def __call__(self, agent: FakeAgent, jail: FakeJail) -> None:
+        await agent.be_ready()
+        self.agents.append(agent)
+        try:
+            while True:
+                frame = await agent.receive()
+                if frame["type"] == "execute":
+                    self.ran += 1
+                    self.ids.append(frame["id"])
+                    await self.go_on.wait()
+                    await agent.answer(frame, stdout="done")
+                else:
+                    self.frames.append(frame["type"])
+        except EOFError:
+            return
+
+
+async def test_what_is_under_way_is_waited_for_and_not_run_twice() -> None:
+    agent = Halting()
+    async with bench(behave=agent) as it:
+        first = it.registry.submit(request(again=False))
+        await trio.testing.wait_all_tasks_blocked()
+        second = it.registry.submit(request())
+        assert second is first
+        agent.go_on.set()
+        assert (await second.wait()).outcome.stdout == "done"
+        assert agent.ran == 1
+
+
+async def test_a_remembered_result_is_given_again() -> None:
+    async with bench() as it:
+        first = await it.registry.submit(request(again=False)).wait()
+        assert await it.registry.submit(request()).wait() == first
+
+
+async def test_in_a_session_of_any_scope_likewise() -> None:
+    agent = Halting()
+    async with bench(behave=agent) as it:
+        session = it.registry.submit(request("other", again=False)).session
+        await trio.testing.wait_all_tasks_blocked()
+        first = it.registry.submit_in(session, request(again=False, client=BOB))
+        assert it.registry.submit_in(session, request(client=BOB)) is first
+        assert it.registry.retries.find_of_gone(request(client=BOB)) is first
+        agent.go_on.set()
+        await first.wait()
+
+
+async def test_somebody_elses_execution_is_not_found() -> None:
+    async with bench() as it:
+        await it.registry.submit(request(again=False)).wait()
+        with pytest.raises(FateUnknownError):
+            it.registry.submit(request(client=BOB))
+
+
+async def test_what_nobody_knows_is_not_run() -> None:
+    async with bench() as it:
+        with pytest.raises(FateUnknownError, match="unknown") as caught:
+            it.registry.submit(request())
+        assert caught.value.data == {"execution_id": "e"}
+        assert it.registry.live_sessions() == []
+        with pytest.raises(FateUnknownError):
+            it.registry.retries.find_of_gone(request())
+
+
+async def test_what_is_known_not_to_have_been_run_is_run_now() -> None:
+    async with bench() as it:
+        it.registry.fates.complete = True
+        it.registry.fates.surviving.add(("alice", "a"))
+        answer = await it.registry.submit(request()).wait()
+        assert answer.execution_id == "e"
+        assert (await it.registry.submit(request(session=None, execution_id="f")).wait()).created
+
+
+async def test_the_scope_of_the_session_counts_and_not_the_clients() -> None:
+    async with bench() as it:
+        it.registry.fates.complete = True
+        it.registry.fates.surviving.add(("alice", "a"))
+        session = it.registry.submit(request("first", again=False)).session
+        await it.registry.submit_in(session, request(client=BOB)).wait()
+        with pytest.raises(FateUnknownError):
+            it.registry.submit(request("g", client=BOB))
+
+
+async def test_what_was_run_to_its_end_is_not_run_again() -> None:
+    async with bench() as it:
+        it.registry.fates.done.add("e")
+        with pytest.raises(ResultLostError, match="run to its end"):
+            it.registry.submit(request())
+        with pytest.raises(ResultLostError):
+            it.registry.retries.find_of_gone(request())
+
+
+async def test_without_an_id_there_is_nothing_to_find() -> None:
+    async with bench() as it:
+        with pytest.raises(BadRequestError, match="execution_id"):
+            it.registry.submit(request(None))
+
+
+async def test_output_goes_to_all_who_wait_and_begins_late() -> None:
+    agent = Halting()
+    first: list[str] = []
+    late: list[str] = []
+
+    def put(to: list[str], output: Output) -> None:
+        to.append(output.text)
+
+    async with bench(behave=agent) as it:
+        execution = it.registry.submit(request(again=False))
+        await trio.testing.wait_all_tasks_blocked()
+        put_first, put_late = partial(put, first), partial(put, late)
+        it.registry.submit(request(), put_first)
+        it.registry.submit(request(), put_late)
+        await print_to(agent, execution, "one")
+        execution.abandon(put_first)
+        await print_to(agent, execution, "two")
+        agent.go_on.set()
+        await execution.wait()
+        assert agent.frames == ["stream"]  # once, and it has not streamed before
+    assert first == ["one"]
+    assert late == ["one", "two"]
+
+
+async def print_to(agent: Halting, execution: Execution, text: str) -> None:
+    frame = {"type": "output", "id": agent.ids[0], "stream": "stdout", "text": text}
+    await agent.agents[0].send(frame)
+    await trio.testing.wait_all_tasks_blocked()
+
+
+async def test_a_one_shot_goes_on_as_long_as_somebody_waits() -> None:
+    agent = Halting()
+    async with bench(behave=agent) as it:
+        execution = it.registry.submit(request(again=False, session=None))
+        await trio.testing.wait_all_tasks_blocked()
+        it.registry.submit(request(session=None))
+        execution.abandon()
+        await trio.testing.wait_all_tasks_blocked()
+        assert execution.session.live
+        execution.abandon()
+        assert not execution.session.live
