@@ -69,8 +69,11 @@ def give_stdin(monkeypatch: pytest.MonkeyPatch, data: bytes, *, terminal: bool =
 
 
 def sent(supervisor: FakeSupervisor) -> dict[str, Any]:
+    """The arguments of the one request, without the id that the client has made up."""
     (request,) = supervisor.requests
-    return request.args
+    args = dict(request.args)
+    assert len(args.pop("execution_id")) == 32
+    return args
 
 
 def test_code_as_an_argument(
