@@ -54,12 +54,12 @@ class Halting:
 
     async def __call__(self, agent: FakeAgent, jail: FakeJail) -> None:
         await agent.be_ready()
-        self.agents.append(agent)
         try:
             while True:
                 frame = await agent.receive()
                 if frame["type"] == "execute":
                     self.ran += 1
+                    self.agents.append(agent)
                     self.ids.append(frame["id"])
                     await self.go_on.wait()
                     await agent.answer(frame, stdout="done")
@@ -169,6 +169,7 @@ async def test_output_goes_to_all_who_wait_and_begins_late() -> None:
         await print_to(agent, execution, "two")
         agent.go_on.set()
         await execution.wait()
+        await trio.testing.wait_all_tasks_blocked()
         assert agent.frames == ["stream"]  # once, and it has not streamed before
     assert first == ["one"]
     assert late == ["one", "two"]
