@@ -128,7 +128,7 @@ def decode(kind: type[R], data: bytes) -> R:
     fields = head.split(b" ")
     if not data.startswith(_MAGIC) or not separator or len(fields) != 3:
         raise RecordError("it does not begin as a record does")
-    if not fields[1].isdigit():
+    if not fields[1].isdigit() or len(fields[1]) > 9:
         raise RecordError("its version is no number")
     if int(fields[1]) > VERSION:
         raise NewerRecordError(

@@ -1,0 +1,154 @@
+"""Records of what is kept: written and read, cut, damaged, of other versions."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from nsmd.policy import policy_of
+from nsmd.survival import records
+from nsmd.survival.codec import CodecError, from_plain, to_plain
+from nsmd.survival.records import NewerRecordError, RecordError, SessionRecord, SpecRecord
+from nsmd.values import (
+    Artifact,
+    Environment,
+    JailSizes,
+    JailSpec,
+    NetworkRule,
+    ProjectMount,
+    ReadOnlyBind,
+    SessionLimits,
+    SetupStep,
+    Sources,
+    Tenancy,
+)
+
+ENVIRONMENT = Environment(
+    name="python",
+    interpreter="python",
+    program="/usr/bin/python3",
+    binds=(ReadOnlyBind(source="/opt/a", target="/opt/b"),),
+    timeout_s=12.5,
+    preload=("json",),
+    variables=(("A", "1"), ("B", "\udc80")),
+    setup=(SetupStep(name="shell", code="x = 1"),),
+    artifact=Artifact(run="/nix/run", session_run="/nix/session", takes=frozenset({"b", "a"})),
+    network=NetworkRule(mode="allow", allow=("example.org",)),
+)
+PROJECT = ProjectMount(path="/p", mount_point="/project", device=3, inode=4, mode="overlay")
+SPEC = JailSpec(environment=ENVIRONMENT, project=PROJECT, sizes=JailSizes(tmp_mb=7))
+RECORD = SessionRecord(
+    id="0123abcd",
+    revision=3,
+    spec="spec-1",
+    tenancy=Tenancy(
+        name="work",
+        scope="cli",
+        client="nsm",
+        idle_timeout_s=60,
+        max_lifetime_s=3600.5,
+        own=Sources(directory="/d", flakes=("nixpkgs#hello",)),
+    ),
+    token="00" * 16,
+    capabilities=("notes", "sequence"),
+    pid=77,
+    channel="8:1f",
+    listener="8:20",
+    network=NetworkRule(mode="allow", allow=("example.org", "*.example.com:443")),
+    created_s=1.25,
+    applied={"a/b": 10**18},
+)
+
+
+def test_what_is_read_is_what_was_written() -> None:
+    policy = policy_of(SPEC, SessionLimits(), "forked")
+    kept = SpecRecord(spec=SPEC, policy=policy)
+    assert records.decode(SpecRecord, records.encode(kept)) == kept
+    assert records.decode(SessionRecord, records.encode(RECORD)) == RECORD
+    assert records.spec_name(records.encode(kept)) == records.spec_name(records.encode(kept))
+
+
+def test_a_record_that_was_cut_anywhere_is_refused() -> None:
+    data = records.encode(RECORD)
+    for length in range(len(data)):
+        with pytest.raises(RecordError) as caught:
+            records.decode(SessionRecord, data[:length])
+        assert not isinstance(caught.value, NewerRecordError)
+
+
+def test_a_record_with_a_byte_changed_is_refused() -> None:
+    data = records.encode(RECORD)
+    version = data.index(b" ") + 1
+    for place in range(len(data)):
+        if place == version:
+            continue  # a version of its own
+        damaged = data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :]
+        with pytest.raises(RecordError):
+            records.decode(SessionRecord, damaged)
+
+
+@pytest.mark.parametrize("version", [2, 10, 999])
+def test_a_newer_record_is_told_from_a_damaged_one(version: int) -> None:
+    head, _, body = records.encode(RECORD).partition(b"\n")
+    magic, _, checksum = head.split(b" ")
+    newer = b"%s %d %s\n%s" % (magic, version, checksum, body + b"something else")
+    with pytest.raises(NewerRecordError, match=f"version {version}, and this nsm understands"):
+        records.decode(SessionRecord, newer)
+
+
+def test_fields_that_only_a_newer_nsm_knows_are_passed_over() -> None:
+    plain = to_plain(RECORD) | {"colour": "red"}
+    plain["tenancy"]["colour"] = {"deep": [1]}
+    assert from_plain(SessionRecord, plain) == RECORD
+
+
+@pytest.mark.parametrize(
+    ("change", "where"),
+    [
+        ({"id": 5}, "it.id is 5, not str"),
+        ({"revision": True}, "it.revision is True, not int"),
+        ({"tenancy": []}, r"it.tenancy is \[\], not an object"),
+        ({"capabilities": "all"}, "it.capabilities is 'all', not a list"),
+        ({"network": {"mode": "some"}}, "it.network.mode is 'some'"),
+        ({"channel": None}, "it.channel is None, not str"),
+        ({"applied": {"a": "b"}}, "it.applied is 'b', not int"),
+    ],
+)
+def test_what_is_wrong_is_named(change: dict[str, object], where: str) -> None:
+    with pytest.raises(CodecError, match=where):
+        from_plain(SessionRecord, to_plain(RECORD) | change)
+
+
+def test_what_is_missing_is_named() -> None:
+    plain = to_plain(RECORD)
+    del plain["token"]
+    with pytest.raises(CodecError, match="token"):
+        from_plain(SessionRecord, plain)
+
+
+def test_what_has_no_plain_form_is_refused() -> None:
+    with pytest.raises(TypeError, match="bytes has no plain form"):
+        to_plain((RECORD, b""))
+
+
+def test_a_memory_file_cannot_be_changed() -> None:
+    descriptor = records.memory_file(b"nsm-record x")
+    try:
+        assert records.read_file(descriptor) == b"nsm-record x"
+        with pytest.raises(OSError, match="not permitted"):
+            os.pwrite(descriptor, b"y", 0)
+        with pytest.raises(OSError, match="not permitted"):
+            os.ftruncate(descriptor, 3)
+    finally:
+        os.close(descriptor)
+
+
+def test_other_descriptors_are_no_records() -> None:
+    read_end, write_end = os.pipe()
+    try:
+        assert records.read_file(read_end) is None
+    finally:
+        os.close(read_end)
+        os.close(write_end)
+    assert records.read_file(10**6) is None

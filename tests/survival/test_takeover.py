@@ -1,0 +1,187 @@
+"""What was kept, sorted out: descriptors in any order, lost ones, dead jails, garbage."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import time
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+import trio
+
+from nsmd import takeover
+from nsmd.keeping import boot_id
+from nsmd.survival import records
+from nsmd.survival.records import SessionRecord, SpecRecord
+from nsmd.values import Environment, JailSizes, JailSpec, NetworkRule, Tenancy
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+SPEC = JailSpec(
+    environment=Environment(name="python", interpreter="python"),
+    project=None,
+    sizes=JailSizes(),
+)
+SPEC_DATA = records.encode(SpecRecord(spec=SPEC))
+SPEC_NAME = records.spec_name(SPEC_DATA)
+TENANCY = Tenancy(name="a", scope="s", client="c", idle_timeout_s=10, max_lifetime_s=100)
+
+
+class Left:
+    """What a supervisor has left of one session: a process in place of its jail."""
+
+    def __init__(self, owned: ExitStack) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-ISc", "input()"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL
+        )
+        owned.callback(self.end)
+        self.agent_end, self.channel = socket.socketpair()
+        owned.enter_context(self.agent_end)
+        self.listener = socket.socket()
+        self.record = SessionRecord(
+            id="00000001",
+            revision=1,
+            spec=SPEC_NAME,
+            tenancy=TENANCY,
+            token="ab" * 16,
+            capabilities=("sequence",),
+            pid=self.process.pid,
+            channel=records.identity(self.channel.fileno()),
+            listener=records.identity(self.listener.fileno()),
+            network=NetworkRule(mode="allow", allow=("example.org",)),
+            created_s=time.monotonic() - 50,
+            boot=boot_id(),
+            executions=7,
+            taken_up=2,
+        )
+
+    def end(self) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        self.process.kill()
+        self.process.wait()
+
+    def give(self, *more: bytes, record: SessionRecord | None = None) -> list[int]:
+        """The descriptors, which are another's then."""
+        data = records.encode(record or self.record)
+        given = [
+            os.pidfd_open(self.process.pid),
+            self.channel.detach(),
+            self.listener.detach(),
+            *(records.memory_file(each) for each in (data, *more)),
+        ]
+        random.Random(1).shuffle(given)
+        return given
+
+
+@pytest.fixture
+def left() -> Iterator[Left]:
+    before = len(os.listdir("/proc/self/fd"))
+    with ExitStack() as owned:
+        it = Left(owned)
+        yield it
+        it.channel.close()
+        it.listener.close()
+    assert len(os.listdir("/proc/self/fd")) == before, "a descriptor was left open"
+
+
+def spec_files() -> dict[str, list[int]]:
+    return {SPEC_NAME: [records.memory_file(SPEC_DATA)]}
+
+
+def release(found: takeover.Found) -> None:
+    found.earlier.jail.release()
+    if found.earlier.listener is not None:
+        os.close(found.earlier.listener)
+
+
+async def test_a_session_that_lives_is_found(left: Left) -> None:
+    older = records.encode(replace(left.record, executions=1, revision=0))
+    kept = {"session-00000001": left.give(older, older), **spec_files()}
+    result = takeover.sort_out(kept)
+    (found,) = result.found
+    assert (result.gone, result.over, result.newer) == ([], [], 0)
+    assert result.specs == [SPEC_NAME]
+    assert (found.record, found.spec) == (left.record, SPEC)
+    earlier = found.earlier
+    assert earlier.jail.pid == left.process.pid
+    assert (earlier.executions, earlier.taken_up, earlier.token) == (7, 3, b"\xab" * 16)
+    assert 49 < trio.current_time() - earlier.created_s < 80
+    earlier.jail.socket.send(b"hello")
+    assert left.agent_end.recv(9) == b"hello"
+    earlier.jail.kill()
+    await earlier.jail.wait()
+    assert left.process.returncode is None, "it was reaped in passing: it is our child here"
+    release(found)
+
+
+async def test_one_whose_jail_has_ended_is_gone(left: Left) -> None:
+    given = left.give()
+    left.process.send_signal(signal.SIGKILL)
+    left.process.wait()
+    result = takeover.sort_out({"session-00000001": given, **spec_files()})
+    assert (result.found, result.gone, result.over) == ([], [left.record], ["session-00000001"])
+
+
+@pytest.mark.parametrize("lacking", ["channel", "pidfd", "record", "spec"])
+async def test_one_that_is_not_all_there_is_ended(left: Left, lacking: str) -> None:
+    given = left.give()
+    kinds: dict[str, Callable[[int], bool]] = {
+        "pidfd": lambda fd: takeover.pid_of(fd) is not None,
+        "record": lambda fd: records.read_file(fd) is not None,
+        "channel": lambda fd: records.identity(fd) == left.record.channel,
+        "spec": lambda _: False,
+    }
+    for descriptor in [each for each in given if kinds[lacking](each)]:
+        os.close(descriptor)
+        given.remove(descriptor)
+    specs = {} if lacking == "spec" else spec_files()
+    result = takeover.sort_out({"session-00000001": given, **specs})
+    assert (result.found, result.over) == ([], ["session-00000001"])
+    assert result.gone == ([] if lacking == "record" else [left.record])
+    if lacking != "pidfd":
+        with trio.fail_after(20):
+            await trio.to_thread.run_sync(left.process.wait)
+        assert left.process.returncode == -signal.SIGKILL
+    else:
+        assert left.agent_end.recv(1) == b"", "its agent sees the end of its channel"
+
+
+async def test_a_newer_record_leaves_everything_as_it_is(left: Left) -> None:
+    head, _, body = records.encode(left.record).partition(b"\n")
+    newer = head.replace(b"record 1", b"record 2") + b"\n" + body
+    result = takeover.sort_out({"session-00000001": left.give(newer), **spec_files()})
+    assert (result.newer, result.found, result.over, result.gone) == (1, [], [], [])
+    assert left.process.poll() is None
+
+
+async def test_a_damaged_record_beside_a_good_one_does_no_harm(left: Left) -> None:
+    damaged = records.encode(replace(left.record, revision=9))[:-5]
+    result = takeover.sort_out({"session-00000001": left.give(damaged), **spec_files()})
+    (found,) = result.found
+    assert found.record.revision == 1
+    release(found)
+
+
+async def test_what_is_nobodys_is_ended_and_forgotten(left: Left) -> None:
+    read_end, write_end = os.pipe()
+    kept = {"session-x": [read_end, write_end], "session-y": [], "spec-z": [os.dup(0)]}
+    result = takeover.sort_out(kept)
+    assert sorted(result.over) == ["session-x", "session-y", "spec-z"]
+    assert (result.found, result.gone) == ([], [])
+
+
+async def test_ages_of_another_boot_say_nothing(left: Left) -> None:
+    record = replace(left.record, boot="another")
+    result = takeover.sort_out({"session-00000001": left.give(record=record), **spec_files()})
+    (found,) = result.found
+    assert trio.current_time() - found.earlier.created_s < 10
+    release(found)
