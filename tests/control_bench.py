@@ -24,6 +24,7 @@ from nsmd.nix.program import NixFinder
 from nsmd.provision import Provision
 from nsmd.registry import Registry
 from nsmd.settings import Defaults, PoolSettings, SessionSettings, Settings
+from nsmd.telemetry import Telemetry
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -120,6 +121,7 @@ class Bench:
         self._nursery = nursery
         self.ending = ending
         self.draining = Draining(registry, ending, nursery)
+        self.telemetry = Telemetry(registry)
         self.server = self.make_server(ALL_RIGHTS, os.getuid())
 
     def make_server(
@@ -140,6 +142,7 @@ class Bench:
             clients=lambda: self.server.connections,
             max_file_bytes=MAX_FILE_BYTES,
             events=self.registry.events,
+            telemetry=self.telemetry,
         )
         return ControlServer(Access(uid=uid, rights=rights, scope=scope), services, self._attach)
 
@@ -160,7 +163,12 @@ class Bench:
         self.shut_down = True
 
     async def _attach(
-        self, stream: trio.SocketStream, first_bytes: bytes, *, scope: str | None, confined: bool
+        self,
+        stream: trio.abc.HalfCloseableStream,
+        first_bytes: bytes,
+        *,
+        scope: str | None,
+        confined: bool,
     ) -> None:
         self.attached.append(first_bytes)
         self.scopes.append((scope, confined))

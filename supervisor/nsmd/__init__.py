@@ -56,6 +56,7 @@ comers               clients that have just come: what is kept ready for them
 registry             names, scopes, limits, reasons; the one way to run code
 pressure             when the machine is short of memory
 draining             nothing new is begun, and what runs comes to its end
+telemetry/           what is counted, and how it is told
 control/             the control socket: operations for command line and API
 mcp/                 the endpoint that models see
 servicemanager       the socket that systemd passes, and what it is told

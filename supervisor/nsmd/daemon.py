@@ -47,6 +47,8 @@ from nsmd.registry import Registry
 from nsmd.settings import Settings
 from nsmd.survival.store import DescriptorStore, Kept
 from nsmd.takeover import sort_out
+from nsmd.telemetry import Surroundings, Telemetry
+from nsmd.telemetry.scraping import serve_metrics
 from nsmd.templates import TemplateLauncher
 from nsmd.values import Enforcement, Environment, Sources
 
@@ -79,6 +81,7 @@ class Setup:
         built_directory: for what it builds.
         shell_directory: for what nix says of projects' shells.
         audit_path: of the audit's file.
+        metrics_path: of the Unix socket for metrics.
         announce: called once the socket answers.
         store: keeps sessions' descriptors, whatever becomes of this process.
         kept: what it, or the program that this process was before, had kept of earlier ones.
@@ -104,6 +107,7 @@ class Setup:
     built_directory: str
     shell_directory: str
     audit_path: str
+    metrics_path: str
     announce: Callable[[], None]
     store: DescriptorStore
     kept: Kept
@@ -175,6 +179,16 @@ async def _serve(setup: Setup, keeper: SessionKeeper) -> None:
                 ending=ending,
                 book=SessionBook(setup.store, takeover.specs),
             )
+            telemetry = Telemetry(
+                registry,
+                Surroundings(
+                    connections=lambda: server.connections,
+                    max_connections=setup.shares.connections,
+                    templates=_templates_of(launcher),
+                    ending=ending,
+                    started_s=started_s,
+                ),
+            )
             draining = Draining(
                 registry,
                 ending,
@@ -203,6 +217,7 @@ async def _serve(setup: Setup, keeper: SessionKeeper) -> None:
                     ending=ending,
                     draining=draining,
                     events=events,
+                    telemetry=telemetry,
                     clients=lambda: server.connections,
                     max_file_bytes=setup.settings.session.max_file_mb << 20,
                 ),
@@ -220,6 +235,9 @@ async def _serve(setup: Setup, keeper: SessionKeeper) -> None:
                 await connections.start(partial(trio.serve_listeners, server.handle, [listener]))
                 setup.announce()
                 connections.start_soon(endpoint.run)
+                connections.start_soon(
+                    serve_metrics, setup.metrics_path, setup.settings.metrics.port, telemetry.text
+                )
                 log.info("listening on %s (pid %d)", setup.socket_path, os.getpid())
                 recorder.say("supervisor_started", {"pid": os.getpid(), "version": __version__})
                 how = await ending.wait()
@@ -234,6 +252,12 @@ async def _serve(setup: Setup, keeper: SessionKeeper) -> None:
         registry.close()
         sessions.cancel_scope.deadline = trio.current_time() + END_DEADLINE_S
     log.info("ended")
+
+
+def _templates_of(launcher: Launcher) -> Callable[[], int]:
+    if not isinstance(launcher, TemplateLauncher):
+        return lambda: 0
+    return lambda: len(launcher.templates)
 
 
 @asynccontextmanager

@@ -95,6 +95,16 @@ class Execution:
         return self._answer
 
     @property
+    def submitted_s(self) -> float:
+        """When it was asked for, on trio's clock."""
+        return self._submitted_s
+
+    @property
+    def sent_s(self) -> float | None:
+        """When it was sent to the agent, on trio's clock; None before."""
+        return self._sent_s
+
+    @property
     def answer_bytes(self) -> int:
         """About how much memory the answer takes; the code is dropped when it comes."""
         if not isinstance(self._answer, RunResult):

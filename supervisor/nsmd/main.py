@@ -180,6 +180,7 @@ class _Starter:
             built_directory=os.path.join(paths.state_dir(), "environments"),
             shell_directory=os.path.join(paths.state_dir(), "devshells"),
             audit_path=_audit_path(),
+            metrics_path=os.path.join(paths.runtime_dir(), "metrics.sock"),
             announce=self._announce,
             store=NoStore(),
             kept={},

@@ -20,6 +20,7 @@ import trio
 
 from nsmd import poolpolicy
 from nsmd.demand import Demand, Refills
+from nsmd.events import EventKind, Events
 from nsmd.lifecycle import State
 from nsmd.poolpolicy import KindPlan, KindSeen, MemorySeen, Observation, Plan
 from nsmd.session import Session
@@ -151,6 +152,7 @@ class Pool:
         nursery: owns the pool's two tasks; cancelling it stops refills.
         memory: what there is of it.
         processors: that starts can use; None for those that this process may use.
+        events: told what is taken and refilled.
 
     Attributes:
         on_pressure: called when memory gets short, after the pool has been told.
@@ -163,10 +165,12 @@ class Pool:
         nursery: trio.Nursery,
         memory: Memory | None = None,
         processors: int | None = None,
+        events: Events | None = None,
     ) -> None:
         self._settings = settings
         self._start = start
         self._nursery = nursery
+        self._events = events or Events()
         self._memory = memory or UnknownMemory()
         self._processors = processors or len(os.sched_getaffinity(0))
         self._kinds: OrderedDict[JailSpec, Kind] = OrderedDict()
@@ -224,6 +228,8 @@ class Pool:
             kind.misses += 1
             self.misses += 1
             session = _oldest(kind.starting) or self._begin(spec, now, refill=False)
+        taken: EventKind = "pool_miss" if session.state is State.STARTING else "pool_hit"
+        self._events.publish(taken, session=session.id, subject=session)
         self._unanswered[session] = now
         if self._short_s is None:
             self._short_s = now
@@ -256,6 +262,11 @@ class Pool:
         # Starts that callers wait for compete with each other, and say less.
         if start.refill or not kind.refills:
             kind.refills.note(trio.current_time() - start.since_s)
+        if start.refill:
+            took_s = trio.current_time() - start.since_s
+            self._events.publish(
+                "pool_refilled", session=session.id, subject=session, seconds=took_s
+            )
         if session in kind.starting:
             kind.starting.remove(session)
             kind.ready.append(session)

@@ -170,7 +170,7 @@ class Registry:
         upkeep.start_soon(self._timers.run)
         room = session_room(settings, shares)
         self._places = Places(room, self.live_sessions, self._starts)
-        self.pool = Pool(settings.pool, self._start_session, upkeep, memory)
+        self.pool = Pool(settings.pool, self._start_session, upkeep, memory, events=self.events)
         self._comers = Comers(provision, self._spec, self.pool.expect)
         provision.subscribe(self._environments_changed)
 
@@ -590,6 +590,7 @@ class Registry:
 
     def _start_session(self, spec: JailSpec, turn: Turn | None = None) -> Session:
         session = self._make_session(spec, names.fresh_id(self._directory), turn=turn)
+        self.events.publish("session_started", session=session.id, subject=session)
         self._nursery.start_soon(session.run, name=repr(session))
         return session
 

@@ -115,6 +115,7 @@ class Session:
         "end_reason",
         "executions",
         "id",
+        "lost",
         "network",
         "ready_s",
         "requests",
@@ -156,6 +157,7 @@ class Session:
         # How many supervisors it has outlived.
         self.taken_up = earlier.taken_up if earlier is not None else 0
         self.end_reason = ""
+        self.lost = False  # its jail or agent ended it, or it never came to be
         self._limits = limits
         self._watcher = watcher
         self._queue: list[Execution] = []
@@ -441,7 +443,7 @@ class Session:
         """See `Listener`; what is known already is kept."""
         if self.state in (State.ENDING, State.ENDED):
             return
-        self.end_reason, self._failure = reason, failure
+        self.end_reason, self._failure, self.lost = reason, failure, True
         self._feed(Event.LOST)
 
     def _post(self, frame: Mapping[str, object]) -> None:
@@ -658,7 +660,13 @@ class Session:
         if self.tenancy is not None:
             self._transcripts.close(self.transcript, self.end_reason)
         self._watcher.session_ended(self)
-        self._events.publish("session_ended", session=self.id, subject=self, reason=self.end_reason)
+        self._events.publish(
+            "session_ended",
+            session=self.id,
+            subject=self,
+            reason=self.end_reason,
+            lost=self.lost,
+        )
         if self._over is not None:
             self._over.set()
 

@@ -210,6 +210,16 @@ class AuditSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MetricsSettings:
+    """`[metrics]`: for Prometheus, which does not read Unix sockets: a port on 127.0.0.1, where any
+    user of this machine may read them; None for none."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
+
+    port: Annotated[int, Ge(1), Le(65535)] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """The whole of `config.toml`."""
 
@@ -227,3 +237,4 @@ class Settings:
     drain: DrainSettings = field(default_factory=DrainSettings)
     mcp: McpSettings = field(default_factory=McpSettings)
     audit: AuditSettings = field(default_factory=AuditSettings)
+    metrics: MetricsSettings = field(default_factory=MetricsSettings)

@@ -18,6 +18,7 @@ SOURCES = {
 
 FLOORS = (
     ("values", "settings", "timer", "descriptors", "heap", "checks", "pace", "ending", "events"),
+    ("listening",),
     (
         "config",
         "names",
@@ -64,8 +65,9 @@ FLOORS = (
     ("comers",),
     ("registry",),
     ("draining", "pressure"),
+    ("telemetry",),
     ("control", "mcp"),
-    ("limitchecks", "copychecks", "doctor", "listening", "servicemanager"),
+    ("limitchecks", "copychecks", "doctor", "servicemanager"),
     ("daemon",),
     ("main",),
     ("__main__",),

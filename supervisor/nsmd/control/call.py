@@ -16,6 +16,7 @@ from nsmd.events import Events
 from nsmd.files import OpenFiles
 from nsmd.registry import Registry
 from nsmd.session import Session
+from nsmd.telemetry import Telemetry
 from nsmd.values import Client
 
 Right = Literal["read", "run", "manage"]
@@ -36,6 +37,7 @@ class Services:
         ending: the same, in other ways.
         draining: has nothing new begun before that.
         events: what happens here.
+        telemetry: what was counted of it.
         clients: how many connections there are.
         started_s: on trio's clock.
         max_file_bytes: limit of one file that is transferred.
@@ -57,6 +59,7 @@ class Services:
     review: Review = field(default_factory=Review)
     ending: Ending = field(default_factory=Ending)
     events: Events = field(default_factory=Events)
+    telemetry: Telemetry
     limits: Mapping[str, str]
     audit: Callable[[], Mapping[str, Any]] = dict[str, Any]
 

@@ -126,6 +126,7 @@ class _Connection:
         self._peer = peer_of(descriptor)
         self._pace = Pace()
         self._services = services
+        self._traffic = services.telemetry.traffic["control"]
         self._nursery = nursery
         self._protocol = ServerConnection()
         self._outgoing = Outgoing(descriptor, nursery)
@@ -145,6 +146,10 @@ class _Connection:
             # Else it would start another supervisor and ask that for its answers.
             self._send(Failure(CONNECTION_ID, ENDED))
         self._outgoing.close()
+        if self._hello is not None:
+            self._services.events.publish(
+                "client_left", protocol="control", client=self._hello.name
+            )
         for pending in self._pending.values():
             if pending.execution is not None:
                 pending.execution.abandon()
@@ -159,6 +164,7 @@ class _Connection:
             trio.BrokenResourceError: it is gone.
         """
         data = first
+        self._traffic.received += len(first)
         while True:
             self._protocol.receive_data(data)
             messages = 0
@@ -181,11 +187,13 @@ class _Connection:
         while True:
             await trio.lowlevel.wait_readable(self._descriptor)
             try:
-                return os.read(self._descriptor, CHUNK_BYTES)
+                data = os.read(self._descriptor, CHUNK_BYTES)
             except BlockingIOError:
                 continue
             except OSError as error:
                 raise trio.BrokenResourceError from error
+            self._traffic.received += len(data)
+            return data
 
     def _take(self, message: Hello | Request | Cancel | Invalid) -> None:
         match message:
@@ -202,6 +210,9 @@ class _Connection:
                 if self._scope is None:
                     self._scope = message.scope or "cli"
                 self._hello = message
+                self._services.events.publish(
+                    "client_came", protocol="control", client=message.name
+                )
                 ours = Hello(
                     name="nsm-supervisor",
                     program_version=__version__,
@@ -214,7 +225,9 @@ class _Connection:
                 self._services.registry.greet(message.name or "unknown", self._scope)
 
     def _send(self, message: ServerMessage) -> None:
-        self._outgoing.put(self._protocol.send(message))
+        data = self._protocol.send(message)
+        self._traffic.sent += len(data)
+        self._outgoing.put(data)
 
     def _begin(self, request: Request) -> None:
         """Begin to carry a request out; its answer comes now or later."""

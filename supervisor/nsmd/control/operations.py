@@ -20,6 +20,7 @@ from nsmd.control import (
     inspecting,
     joining,
     networking,
+    observing,
     pooling,
     running,
 )
@@ -184,6 +185,9 @@ OPERATIONS: Mapping[str, Row] = {
     "interrupt": Row("manage", _interrupt, own=True),
     "kill": Row("manage", _kill),
     "drain": Row("manage", draining.drain),
+    "metrics": Row("read", observing.metrics),
+    "stats": Row("read", observing.stats),
+    "events": Row("manage", observing.events),
     "shutdown": Row("manage", _shutdown),
     "logs": Row("manage", joining.logs),
     "run_in": Row(

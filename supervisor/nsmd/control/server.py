@@ -16,6 +16,7 @@ from nsm.wire.connection import sniff
 from nsm.wire.errors import ForbiddenError, OverloadedError
 from nsmd.control.call import ALL_RIGHTS, Right, Services
 from nsmd.control.connection import CHUNK_BYTES, HELLO_TIMEOUT_S, farewell, serve_connection
+from nsmd.control.counted import CountedStream
 from nsmd.control.peers import peer_of
 from nsmd.descriptors import MAX_CONNECTIONS
 
@@ -26,7 +27,12 @@ class ServeAttachment(Protocol):
     """Takes over a connection that begins as an MCP attachment."""
 
     async def __call__(
-        self, stream: trio.SocketStream, first_bytes: bytes, *, scope: str | None, confined: bool
+        self,
+        stream: trio.abc.HalfCloseableStream,
+        first_bytes: bytes,
+        *,
+        scope: str | None,
+        confined: bool,
     ) -> None:
         """Serve it until it is gone.
 
@@ -128,8 +134,17 @@ class ControlServer:
             return
         access = self._access
         if sniff(first) == "attachment" and "run" in access.rights:
-            await self._serve_attachment(
-                stream, first, scope=access.scope, confined=access.confined
-            )
+            await self._attach(stream, first)
         else:
             await serve_connection(stream, first, access.rights, self._services, scope=access.scope)
+
+    async def _attach(self, stream: trio.SocketStream, first: bytes) -> None:
+        access, services = self._access, self._services
+        counted = CountedStream(stream, services.telemetry.traffic["mcp"], len(first))
+        services.events.publish("client_came", protocol="mcp")
+        try:
+            await self._serve_attachment(
+                counted, first, scope=access.scope, confined=access.confined
+            )
+        finally:
+            services.events.publish("client_left", protocol="mcp")

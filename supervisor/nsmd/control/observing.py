@@ -1,0 +1,112 @@
+"""Operations for people and programs that watch the supervisor: metrics, percentiles, events."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import trio
+
+from nsm.wire.errors import UnknownSessionError
+from nsmd.control import arguments
+from nsmd.control.call import Call
+from nsmd.telemetry import Ring, Told
+from nsmd.telemetry.stats import report
+
+
+async def metrics(call: Call) -> dict[str, Any]:
+    """All metrics, as Prometheus reads them."""
+    accept = arguments.optional_text(call.args, "accept") or ""
+    text, content_type = await call.services.telemetry.text(accept)
+    return {"text": text.decode(), "content_type": content_type}
+
+
+async def stats(call: Call) -> dict[str, Any]:
+    """How long things take: percentiles since the supervisor started."""
+    return report(call.services.telemetry)
+
+
+async def events(call: Call) -> dict[str, Any]:
+    """What happened lately, and what happens; each is an event."""
+    ring = call.services.telemetry.recent
+    last = arguments.optional_count(call.args, "last")
+    follow = arguments.flag(call.args, "follow")
+    wanted = arguments.optional_text(call.args, "session")
+    session = None if wanted is None else _session(call, ring, wanted)
+    reader = _Reader(ring, session, last)
+    stopped = trio.CancelScope()
+    call.on_cancel(stopped.cancel)
+    with stopped:
+        await _send(call, reader)
+        while follow:
+            await ring.more(reader.number)
+            await _send(call, reader)
+    return {"number": reader.number}
+
+
+def _session(call: Call, ring: Ring, target: str) -> str:
+    """The id of a session, live or ended.
+
+    Raises:
+        UnknownSessionError, AmbiguousSessionError: none is meant, or several.
+    """
+    try:
+        return call.services.registry.transcript(target)[0].subject.id
+    except UnknownSessionError:
+        # A one-shot that has ended, or one whose transcript is gone.
+        if any(told.session == target for told in ring.after(0)):
+            return target
+        raise
+
+
+class _Reader:
+    """How far one client has read.
+
+    Args:
+        session: id of the only session that is wanted; None for all.
+        last: of what was wanted until now; None for all that is kept.
+    """
+
+    def __init__(self, ring: Ring, session: str | None, last: int | None) -> None:
+        self._ring = ring
+        self._session = session
+        wanted = [told.number for told in ring.after(0) if self._wants(told)]
+        if last is not None:
+            wanted = wanted[len(wanted) - last :] if last < len(wanted) else wanted
+            wanted = wanted if last else []
+        self.number = wanted[0] - 1 if wanted else ring.count
+
+    def _wants(self, told: Told) -> bool:
+        return self._session in (None, told.session)
+
+    def next(self) -> tuple[list[Told], int]:
+        """What has come, and how many that came before it are not kept any more."""
+        found = self._ring.after(self.number)
+        missed = found[0].number - self.number - 1 if found else 0
+        if found:
+            self.number = found[-1].number
+        return [told for told in found if self._wants(told)], missed
+
+
+async def _send(call: Call, reader: _Reader) -> None:
+    """What there is now. While a slow client takes it, more may come, and go again."""
+    while True:
+        found, missed = reader.next()
+        if missed:
+            await call.emit("missed", {"count": missed})
+        for told in found:
+            await call.emit("event", _to_wire(told))
+        if not found and not missed:
+            return
+        # A client that takes everything at once must not hold others up.
+        await trio.lowlevel.checkpoint()
+
+
+def _to_wire(told: Told) -> dict[str, Any]:
+    return {
+        "number": told.number,
+        "at": time.time() - (trio.current_time() - told.at_s),
+        "kind": told.kind,
+        "session": told.session or None,
+        "facts": dict(told.facts),
+    }

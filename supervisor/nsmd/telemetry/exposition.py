@@ -1,0 +1,71 @@
+"""The text that Prometheus reads. HEAVY: imports `prometheus_client`, when first asked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.registry import Collector
+
+from nsmd.telemetry.counts import Labels
+from nsmd.telemetry.families import Family
+from nsmd.telemetry.histogram import Histogram
+from nsmd.telemetry.telemetry import Reading, Value
+
+
+class _Read(Collector):
+    """What was read, for a registry of its own that lasts as long as one answer."""
+
+    def __init__(self, readings: Sequence[Reading]) -> None:
+        self._readings = readings
+
+    def collect(self) -> Iterable[Metric]:
+        """See `Collector`."""
+        return (_metric(family, values) for family, values in self._readings)
+
+
+def text_of(readings: Sequence[Reading], accept: str = "") -> tuple[bytes, str]:
+    """Readings as text; some milliseconds, to be spent in a thread.
+
+    Args:
+        accept: as in a request's Accept header: which format is wanted.
+
+    Returns:
+        The text, and its content type.
+    """
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Read(readings))
+    encode, content_type = choose_encoder(accept)
+    return encode(registry), content_type
+
+
+def _metric(family: Family, values: Mapping[Labels, Value]) -> Metric:
+    labels = list(family.labels)
+    match family.kind:
+        case "counter":
+            metric: Metric = CounterMetricFamily(family.name, family.help, labels=labels)
+        case "gauge":
+            metric = GaugeMetricFamily(family.name, family.help, labels=labels)
+        case "histogram":
+            metric = HistogramMetricFamily(family.name, family.help, labels=labels)
+    for own, value in values.items():
+        if isinstance(value, Histogram):
+            assert isinstance(metric, HistogramMetricFamily), family.name
+            metric.add_metric(own, buckets=list(_buckets(value)), sum_value=value.sum_s)
+        else:
+            assert isinstance(metric, CounterMetricFamily | GaugeMetricFamily), family.name
+            metric.add_metric(own, value)
+    return metric
+
+
+def _buckets(histogram: Histogram) -> Iterator[tuple[str, float]]:
+    for bound, count in histogram.shown():
+        yield repr(bound), count
+    yield "+Inf", histogram.count

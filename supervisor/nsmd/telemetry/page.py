@@ -1,0 +1,89 @@
+"""docs/metrics.md, made of the table of metrics:
+`.venv/bin/python -m nsmd.telemetry.page >docs/metrics.md`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from itertools import groupby
+
+from nsmd.telemetry.families import FAMILIES, LABELS, Family
+from nsmd.telemetry.histogram import BOUNDS, SHOWN
+
+_HEAD = """\
+# Metrics
+
+What the supervisor counts, for Prometheus and for you. `supervisor/nsmd/telemetry/page.py` makes
+this page of the table in `families.py` beside it.
+
+## Looking at them
+
+| with | you see |
+| --- | --- |
+| `nsm stats` | how long things take: percentiles by environment |
+| `nsm events -f` | what happens, as it happens |
+| `nsm metrics` | everything below, as text |
+
+`nsm metrics` asks over the control socket, like every command. There is a socket of its own, too,
+which serves `/metrics` over HTTP to its user, `metrics.sock` in the runtime directory:
+
+```sh
+curl --unix-socket "$XDG_RUNTIME_DIR/nsm/metrics.sock" http://localhost/metrics
+```
+
+Prometheus reads no Unix sockets. Give it a port, in `~/.config/nsm/config.toml`:
+
+```toml
+[metrics]
+port = 9464
+```
+
+The port is on 127.0.0.1 only, and answers nothing but `GET /metrics`, asked for by `127.0.0.1` or
+`localhost` (a web page cannot make your browser read it under a name of its own). Any user of the
+machine can read it: names of environments and counts, never code, output, or names of sessions,
+clients, files and hosts. Without a port, node_exporter's textfile collector takes what
+`nsm metrics > FILE.prom` writes.
+
+What to load into Prometheus and Grafana is in `monitoring/`
+([README](../monitoring/README.md)).
+
+Counters begin at 0 with each supervisor, also with one that takes up the sessions of another;
+`rate()` and `increase()` know that.
+"""
+
+
+def page() -> str:
+    """The whole page."""
+    groups = "".join(
+        _section(name, list(families)) for name, families in groupby(FAMILIES, lambda f: f.group)
+    )
+    return f"{_HEAD}{groups}{_labels()}{_buckets()}"
+
+
+def _section(name: str, families: list[Family]) -> str:
+    head = f"\n## {name}\n\n| metric | type | labels | says |\n| --- | --- | --- | --- |\n"
+    return head + "".join(_rows(families))
+
+
+def _rows(families: list[Family]) -> Iterator[str]:
+    for family in families:
+        labels = ", ".join(f"`{label}`" for label in family.labels)
+        yield f"| `{family.told_as}` | {family.kind} | {labels} | {family.help} |\n"
+
+
+def _labels() -> str:
+    rows = "".join(f"| `{label}` | {what} |\n" for label, what in LABELS.items())
+    return f"\n## Labels\n\n| label | values |\n| --- | --- |\n{rows}"
+
+
+def _buckets() -> str:
+    shown = ", ".join(f"{BOUNDS[index]:g}" for index in SHOWN)
+    return (
+        "\n## Buckets\n\n"
+        f"Histograms have these upper bounds, in seconds: {shown}.\n"
+        "`nsm stats` has ten to a decade.\n"
+    )
+
+
+if __name__ == "__main__":
+    sys.stdout.write(page())

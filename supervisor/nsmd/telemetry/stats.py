@@ -1,0 +1,54 @@
+"""Percentiles of what was counted, for people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from nsmd.telemetry.histogram import Histogram, together
+from nsmd.telemetry.telemetry import Telemetry
+
+
+def report(telemetry: Telemetry) -> dict[str, Any]:
+    """The answer to `stats`: durations in seconds, since the supervisor started."""
+    counts = telemetry.counts
+    pool = {"hits": 0, "misses": 0}
+    for (_, result), count in counts.takes.items():
+        pool["hits" if result == "hit" else "misses"] += count
+    return {
+        "uptime_s": telemetry.uptime_s,
+        "environments": [_environment(telemetry, env) for env in _environments(counts.latency)],
+        "starts": [
+            {"env": env, "kind": kind, "times": _times(histogram)}
+            for (env, kind), histogram in sorted(counts.starts.items())
+        ],
+        "pool": pool,
+        "event_loop": _times(telemetry.lag.busy),
+    }
+
+
+def _environments(latency: Mapping[tuple[str, ...], Histogram]) -> Iterable[str]:
+    return sorted({env for env, _ in latency})
+
+
+def _environment(telemetry: Telemetry, env: str) -> dict[str, Any]:
+    counts = telemetry.counts
+    mine = {outcome: each for (of, outcome), each in counts.latency.items() if of == env}
+    return {
+        "env": env,
+        "outcomes": {outcome: histogram.count for outcome, histogram in sorted(mine.items())},
+        "latency": _times(together(mine.values())),
+        "wait": _times(counts.wait.get(env, Histogram())),
+    }
+
+
+def _times(histogram: Histogram) -> dict[str, Any]:
+    count = histogram.count
+    return {
+        "total": count,
+        "mean_s": histogram.sum_s / count if count else None,
+        "p50_s": histogram.quantile(0.5),
+        "p90_s": histogram.quantile(0.9),
+        "p99_s": histogram.quantile(0.99),
+        "max_s": histogram.max_s if count else None,
+    }

@@ -1,0 +1,208 @@
+"""All that is counted, and what is looked up when somebody asks."""
+
+from __future__ import annotations
+
+import platform
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import trio
+
+from nsm._version import __version__
+from nsmd.ending import Ending
+from nsmd.events import Happening
+from nsmd.registry import Registry
+from nsmd.telemetry import families as f
+from nsmd.telemetry.counts import Counts, Labels
+from nsmd.telemetry.families import Family
+from nsmd.telemetry.histogram import Histogram
+from nsmd.telemetry.lag import LoopLag
+from nsmd.telemetry.ring import Ring
+from nsmd.values import Client
+
+SHELL = "project"
+"""The name of all environments that are projects' own shells."""
+
+V = TypeVar("V", int, Histogram)
+
+Value = float | Histogram
+Reading = tuple[Family, Mapping[Labels, Value]]
+
+
+@dataclass(slots=True)
+class Traffic:
+    """Bytes of one protocol, from and to clients."""
+
+    received: int = 0
+    sent: int = 0
+
+
+@dataclass(slots=True, kw_only=True)
+class Surroundings:
+    """What is looked up when somebody asks, and does not happen.
+
+    Attributes:
+        connections: how many there are.
+        max_connections: how many there may be.
+        templates: how many there are.
+        ending: whether new sessions may come.
+        started_s: on trio's clock.
+    """
+
+    connections: Callable[[], int] = lambda: 0
+    max_connections: int = 0
+    templates: Callable[[], int] = lambda: 0
+    ending: Ending = field(default_factory=Ending)
+    started_s: float = field(default_factory=trio.current_time)
+
+
+class Telemetry:
+    """See the module. Made within the event loop.
+
+    Args:
+        registry: whose events are counted.
+        surroundings: see there.
+
+    Attributes:
+        counts: what has happened.
+        recent: the latest of it.
+        lag: of the event loop.
+        traffic: by protocol, `control` and `mcp`.
+    """
+
+    def __init__(self, registry: Registry, surroundings: Surroundings | None = None) -> None:
+        self._registry = registry
+        self._around = surroundings or Surroundings()
+        self.counts = Counts(registry.events, self._for_everyone)
+        self.recent = Ring()
+        self.lag = LoopLag()
+        self.traffic = {"control": Traffic(), "mcp": Traffic()}
+        self._writing = trio.CapacityLimiter(1)
+        registry.events.subscribe(self._take)
+        trio.lowlevel.add_instrument(self.lag)
+
+    def __repr__(self) -> str:
+        return f"<Telemetry {self.recent.count} events>"
+
+    @property
+    def uptime_s(self) -> float:
+        """Since the supervisor started."""
+        return trio.current_time() - self._around.started_s
+
+    def _take(self, happening: Happening) -> None:
+        self.recent.take(happening)
+        self.counts.take(happening)
+
+    def _for_everyone(self, name: str) -> bool:
+        # A client without an entry of its own sees what there is for everyone.
+        catalog = self._registry.provision.catalog
+        return name == SHELL or name in catalog.view(Client(name="", scope="")).names
+
+    def read(self) -> list[Reading]:
+        """Every family but those of the process, with the values that it has now. Takes about a
+        microsecond a session."""
+        return [
+            *self._of_executions(),
+            *self._of_sessions(),
+            *self._of_the_pool(),
+            *self._of_clients(),
+            *self._of_the_network(),
+            *self._of_itself(),
+        ]
+
+    async def text(self, accept: str = "") -> tuple[bytes, str]:
+        """All metrics as Prometheus reads them.
+
+        Args:
+            accept: as in a request's Accept header: which format is wanted.
+
+        Returns:
+            The text, and its content type.
+        """
+        # One at a time, whoever asks: they compete with the event loop for Python's lock.
+        return await trio.to_thread.run_sync(_text_of, self.read(), accept, limiter=self._writing)
+
+    def _of_executions(self) -> Iterator[Reading]:
+        counts = self.counts
+        yield f.EXECUTIONS, {labels: each.count for labels, each in counts.latency.items()}
+        yield f.LATENCY, _copied(counts.latency)
+        yield f.WAIT, _copied(_single(counts.wait))
+        yield f.LIMITS_HIT, dict(counts.limits_hit)
+        yield f.DENIALS, _single(counts.denials)
+
+    def _of_sessions(self) -> Iterator[Reading]:
+        counts = self.counts
+        states: defaultdict[Labels, int] = defaultdict(int)
+        for session in self._registry.live_sessions():
+            states[counts.environment_of(session), session.state.value] += 1
+        yield f.SESSIONS, states
+        yield f.STARTS, _copied(counts.starts)
+        yield f.START_FAILURES, _single(counts.start_failures)
+        yield f.ENDED, dict(counts.ended)
+        yield f.TAKEN_UP, _single(counts.taken_up)
+
+    def _of_the_pool(self) -> Iterator[Reading]:
+        counts, pool = self.counts, self._registry.pool
+        spares: defaultdict[Labels, int] = defaultdict(int)
+        wanted: defaultdict[Labels, int] = defaultdict(int)
+        for kind in pool.kinds:
+            env = counts.label(kind.spec.environment.name)
+            spares[env, "ready"] += len(kind.ready)
+            spares[env, "starting"] += len(kind.starting)
+            wanted[(env,)] += kind.plan.wanted
+        yield f.HANDED_OUT, dict(counts.takes)
+        yield f.SPARES, spares
+        yield f.WANTED, wanted
+        yield f.REFILLS, _copied(_single(counts.refills))
+        budget = pool.budget_bytes
+        yield f.POOL_BUDGET, {} if budget is None else {(): budget}
+        yield f.TEMPLATES, {(): self._around.templates()}
+
+    def _of_clients(self) -> Iterator[Reading]:
+        yield f.CLIENTS, {(name,): self.counts.clients[name] for name in self.traffic}
+        yield f.CONNECTED, {(name,): self.counts.connected[name] for name in self.traffic}
+        yield f.CONNECTIONS, {(): self._around.connections()}
+        yield f.CONNECTIONS_LIMIT, {(): self._around.max_connections}
+        moved: dict[Labels, Value] = {}
+        for name, traffic in self.traffic.items():
+            moved[name, "in"], moved[name, "out"] = traffic.received, traffic.sent
+        yield f.BYTES, moved
+
+    def _of_the_network(self) -> Iterator[Reading]:
+        gateway = self._registry.gateway
+        counters = gateway.counters
+        yield f.PROXY_REQUESTS, {(name,): count for name, count in counters.verdicts.items()}
+        yield (
+            f.PROXY_BYTES,
+            {("in",): counters.received_bytes, ("out",): counters.sent_bytes},
+        )
+        yield f.PROXY_CONNECTIONS, {(): gateway.room.borrowed_tokens}
+
+    def _of_itself(self) -> Iterator[Reading]:
+        happened = self.counts.happened
+        yield f.INFO, {(__version__, platform.python_version()): 1}
+        yield f.UPTIME, {(): self.uptime_s}
+        yield f.RESTARTS, {(): self.counts.restarts}
+        yield f.DRAINING, {(): int(bool(self._around.ending.draining))}
+        yield f.LAG, {(): self.lag.busy.copy()}
+        yield f.RELOADS, {(): happened["configuration_reloaded"]}
+        yield f.PRESSURE, {(): happened["memory_pressure"]}
+        yield f.EVENTS, {(): self.recent.count}
+
+
+def _text_of(readings: list[Reading], accept: str) -> tuple[bytes, str]:
+    # The first time takes some 100 ms: what Prometheus' library imports.
+    from nsmd.telemetry import exposition, process  # noqa: PLC0415
+
+    return exposition.text_of([*readings, *process.readings()], accept)
+
+
+def _single(values: Mapping[str, V]) -> dict[Labels, V]:
+    return {(label,): value for label, value in values.items()}
+
+
+def _copied(values: Mapping[Labels, Histogram]) -> dict[Labels, Histogram]:
+    """As they are now: another thread makes text of them."""
+    return {labels: histogram.copy() for labels, histogram in values.items()}
