@@ -66,7 +66,6 @@ class FakeSession:
         self._events: list[tuple[str, dict[str, Any]]] = []
         self._followers: list[Exchange] = []
         self._numbers = itertools.count(1)
-        self._ended = threading.Event()
         self._reason: str | None = None
 
     def __enter__(self) -> Self:
@@ -79,7 +78,6 @@ class FakeSession:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._ended.set()
         self.supervisor.__exit__()
 
     def start(self, code: str, *, client: str = "claude", execution_id: str = "") -> str:
@@ -125,8 +123,10 @@ class FakeSession:
 
     def end(self, reason: str) -> None:
         """The session ends."""
-        self._reason = reason
-        self._ended.set()
+        with self._lock:
+            self._reason = reason
+            for follower in self._followers:
+                follower.cancelled.set()
 
     def _emit(self, event: str, **data: Any) -> None:
         with self._lock:
@@ -142,7 +142,11 @@ class FakeSession:
             for event, data in self._events:
                 exchange.emit(event, data)
             self._followers.append(exchange)
-        self._ended.wait(PATIENCE_S)
+            if self._reason:
+                exchange.cancelled.set()
+        exchange.cancelled.wait(PATIENCE_S)
+        with self._lock:
+            self._followers.remove(exchange)
         state = "ended" if self._reason else "idle"
         return {
             "id": ID,

@@ -297,6 +297,10 @@ class Terminal:
                 os.close(descriptor)
         self._master = self._slave = -1
 
+    def take(self, text: str) -> None:
+        """The program has written something; the screen is locked meanwhile."""
+        self.emulator.feed(text)
+
     def _read(self) -> None:
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
         poll = select.poll()
@@ -310,7 +314,7 @@ class Terminal:
             except OSError:  # EIO: nobody has the other end open any more
                 break
             with self._changed:
-                self.emulator.feed(decoder.decode(data))
+                self.take(decoder.decode(data))
                 replies, self.emulator.replies = self.emulator.replies, []
                 self._changed.notify_all()
             for reply in replies:

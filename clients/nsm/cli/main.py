@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 VERBS = {
     "run": "run code in a session, or in a fresh jail",
     "ps": "list the sessions",
+    "top": "watch the sessions: processor, memory, rates",
     "logs": "show what was run in a session, and what came of it",
     "cp": "copy files to and from sessions",
     "diff": "show what a session has changed in the project",

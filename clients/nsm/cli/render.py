@@ -96,12 +96,12 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]], right: str = "")
         right: the names of columns that are aligned to the right, separated by spaces.
     """
     lines = [list(header)] + [[visible(cell) for cell in row] for row in rows]
-    widths = [max(map(_width, column)) for column in zip(*lines, strict=True)]
+    widths = [max(map(columns, column)) for column in zip(*lines, strict=True)]
     to_the_right = [name in right.split() for name in header]
     texts: list[str] = []
     for line in lines:
         cells = [
-            " " * (width - _width(cell)) + cell if flush else cell + " " * (width - _width(cell))
+            " " * (width - columns(cell)) + cell if flush else cell + " " * (width - columns(cell))
             for cell, width, flush in zip(line, widths, to_the_right, strict=True)
         ]
         texts.append("  ".join(cells).rstrip())
@@ -353,7 +353,7 @@ def below_home(path: str, home: str) -> str:
     return "~" + path[len(home) :] if path.startswith(home.rstrip("/") + "/") else path
 
 
-def _width(text: str) -> int:
+def columns(text: str) -> int:
     """Columns on a terminal: wide characters take two, combining ones none."""
     if text.isascii():
         return len(text)

@@ -1,0 +1,278 @@
+"""What `nsm top` shows and what keys do to it. Pure: keys in, actions and lines of text out."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from nsm.cli import render
+from nsm.cli.top.figures import ORDERS, Line, Rates, matching, ordered
+from nsm.cli.top.table import cut, summary, table
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from nsm.wire.results import SessionRow
+
+Style = Literal["plain", "title", "header", "running", "selected", "problem", "keys"]
+
+Deed = Literal["leave", "refresh", "redraw", "suspend", "kill", "interrupt"]
+Visit = Literal["attach", "logs", "inspect"]
+
+KEYS = "q quit  <> sort  / filter  k kill  i interrupt  a attach  l logs  Enter all  ? help"
+
+HELP = (
+    "Up, Down, PgUp, PgDn, End         choose a session; the choice follows it",
+    "Home                              choose the first one, whichever that is",
+    "< and >                           sort by another column; also P (CPU), M (memory),",
+    "                                  R (runs a second), N (name)",
+    "r                                 the other way round",
+    "/                                 show only what has a text in it; Enter keeps it, Esc clears",
+    "k                                 end the session, after a question",
+    "i                                 interrupt what runs in it",
+    "a                                 join it with `nsm attach`; Ctrl-D comes back here",
+    "l                                 read along with `nsm logs -f`; Ctrl-C comes back here",
+    "Enter                             all that is known of it, with `nsm inspect`",
+    "Space                             look again now",
+    "q                                 leave; sessions go on",
+)
+
+_FIRST_KEYS = {"P": "cpu", "M": "memory", "R": "rate", "N": "name"}
+_VISITS: dict[str, Visit] = {"a": "attach", "l": "logs", "enter": "inspect"}
+
+_LEAST_HEIGHT = 8
+"""Below that many lines, what stands above the header is left out."""
+
+
+class Action(NamedTuple):
+    """What a key asks for beyond the board; `session` is an id, empty where none is meant."""
+
+    deed: Deed | Visit
+    session: str = ""
+
+
+class Text(NamedTuple):
+    """One line on the screen."""
+
+    style: Style
+    text: str
+
+
+class Board:
+    """See the module.
+
+    Attributes:
+        heading: the supervisor, in words.
+        away: why there is none at this moment; empty while there is.
+        message: what came of the last action; until the next key.
+        order, reverse: how lines are sorted; `wanted`: the text that they are chosen by.
+        selected: id of the session that actions mean; empty where there is none.
+    """
+
+    def __init__(self, order: str = "cpu", wanted: str = "", *, reverse: bool = False) -> None:
+        self.heading = ""
+        self.away = ""
+        self.message = ""
+        self.order, self.reverse, self.wanted = order, reverse, wanted
+        self.selected = ""
+        self._mode: Literal["table", "filter", "kill", "help"] = "table"
+        self._rates = Rates()
+        self._all: list[Line] = []
+        self._lines: list[Line] = []
+        self._drawn: tuple[int, str, list[str]] | None = None
+        self._first = 0
+        self._page = 1
+        self._by_hand = False  # else the first line is chosen, whichever that is
+
+    def __repr__(self) -> str:
+        return f"<Board {len(self._lines)} of {len(self._all)} sessions, {self._mode}>"
+
+    def take(self, rows: Iterable[SessionRow], at_s: float) -> None:
+        """The sessions as they are now; `at_s` as for `Rates`."""
+        self.away = ""
+        self._all = self._rates.take(rows, at_s)
+        self._arrange()
+
+    def press(self, key: str) -> Action | None:
+        """A key was pressed.
+
+        Args:
+            key: a character, or one of ``up down pageup pagedown home end enter escape backspace
+                c-c c-z c-l``; others do nothing.
+
+        Returns:
+            What is to be done; None for nothing but drawing.
+        """
+        self.message = ""
+        if key == "c-c":
+            return Action("leave")
+        if key == "c-z":
+            return Action("suspend")
+        match self._mode:
+            case "filter":
+                self._type(key)
+                return None
+            case "kill":
+                self._mode = "table"
+                wanted = key in ("y", "Y") and self._chosen() is not None
+                return Action("kill", self.selected) if wanted else None
+            case "help":
+                self._mode = "table"
+                return None
+            case "table":
+                return self._command(key)
+
+    def paste(self, text: str) -> None:
+        """Several characters came at once."""
+        if self._mode == "filter":
+            self._filter(self.wanted + "".join(filter(str.isprintable, text)))
+
+    def _command(self, key: str) -> Action | None:
+        self._move(key)
+        if key in ("q", "Q"):
+            return Action("leave")
+        if key == " ":
+            return Action("refresh")
+        if key == "c-l":
+            return Action("redraw")
+        if key in ("<", ">"):
+            step = 1 if key == ">" else -1
+            self.order = ORDERS[(ORDERS.index(self.order) + step) % len(ORDERS)]
+        elif key in _FIRST_KEYS:
+            self.order, self.reverse = _FIRST_KEYS[key], False
+        elif key == "r":
+            self.reverse = not self.reverse
+        elif key in ("/", "f"):
+            self._mode = "filter"
+        elif key == "escape":
+            self.wanted = ""
+        elif key in ("?", "h"):
+            self._mode = "help"
+        elif key in ("k", "i") or key in _VISITS:
+            return self._about_one(key)
+        self._arrange()
+        return None
+
+    def _about_one(self, key: str) -> Action | None:
+        if self._chosen() is None:
+            self.message = "There is no session to do that to."
+            return None
+        self._by_hand = True
+        if key == "k":
+            self._mode = "kill"
+            return None
+        return Action("interrupt" if key == "i" else _VISITS[key], self.selected)
+
+    def _type(self, key: str) -> None:
+        match key:
+            case "enter":
+                self._mode = "table"
+            case "escape":
+                self._mode = "table"
+                self._filter("")
+            case "backspace":
+                self._filter(self.wanted[:-1])
+            case _ if len(key) == 1 and key.isprintable():
+                self._filter(self.wanted + key)
+            case _:
+                pass
+
+    def _filter(self, wanted: str) -> None:
+        self.wanted = wanted
+        self._arrange()
+
+    def _move(self, key: str) -> None:
+        steps = {
+            "up": -1,
+            "down": 1,
+            "pageup": -self._page,
+            "pagedown": self._page,
+            "home": -len(self._lines),
+            "end": len(self._lines),
+        }
+        if key in steps and self._lines:
+            place = min(max(0, self._place() + steps[key]), len(self._lines) - 1)
+            self.selected = self._lines[place].row.id
+            self._by_hand = key != "home"
+
+    def _place(self) -> int:
+        """Of the chosen one in the table."""
+        ids = [line.row.id for line in self._lines]
+        return ids.index(self.selected) if self.selected in ids else 0
+
+    def _chosen(self) -> Line | None:
+        return next((line for line in self._lines if line.row.id == self.selected), None)
+
+    def label_of(self, session: str) -> str:
+        """What people call a session that is or was shown."""
+        found = next((line.label for line in self._all if line.row.id == session), session)
+        return render.visible(found)
+
+    def _arrange(self) -> None:
+        place = self._place()
+        self._lines = ordered(matching(self._all, self.wanted), self.order, reverse=self.reverse)
+        self._drawn = None
+        ended = self._chosen() is None
+        if ended or not self._by_hand:
+            at = min(place, len(self._lines) - 1) if self._by_hand else 0
+            self.selected = self._lines[at].row.id if self._lines else ""
+            if ended and self._mode == "kill":
+                self._mode = "table"
+                self.message = "That session has ended meanwhile."
+
+    # What is shown.
+
+    def frame(self, columns: int, rows: int) -> list[Text]:
+        """The screen's lines, at most `rows` of at most `columns` columns."""
+        above = [*self._above(), Text("plain", "")] if rows >= _LEAST_HEIGHT else []
+        body = self._body(columns, max(1, rows - len(above) - 2))
+        lines = [*above, *body]
+        lines += [Text("plain", "")] * (rows - 1 - len(lines))
+        lines = [*lines[: max(0, rows - 1)], self._below()]
+        return [Text(line.style, cut(line.text, columns)) for line in lines]
+
+    def _above(self) -> list[Text]:
+        heading = Text("problem", self.away) if self.away else Text("title", self.heading)
+        chosen = f"sorted by {self.order}{', reversed' if self.reverse else ''}"
+        if self.wanted and self._mode != "filter":
+            having = f"{len(self._lines)} of {len(self._all)} having {self.wanted!r}"
+            chosen += f"; {render.visible(having)}"
+        return [heading, Text("plain", summary(self._all)), Text("plain", chosen)]
+
+    def _body(self, columns: int, height: int) -> list[Text]:
+        if self._mode == "help":
+            return [Text("header", "keys"), *(Text("plain", line) for line in HELP)][: height + 1]
+        if self._drawn is None or self._drawn[0] != columns:
+            self._drawn = (columns, *table(self._lines, columns))
+        _, header, texts = self._drawn
+        self._page, place = height, self._place()
+        last_first = max(0, len(texts) - height)
+        self._first = min(max(self._first, place - height + 1), place, last_first)
+        shown = [Text("header", header)]
+        for at in range(self._first, min(self._first + height, len(texts))):
+            line = self._lines[at]
+            style: Style = "running" if line.row.state == "running" else "plain"
+            shown.append(Text("selected" if at == place else style, texts[at]))
+        if not texts:
+            shown.append(Text("plain", "Nothing to show." if self._all else "No sessions."))
+        return shown
+
+    def _below(self) -> Text:
+        if self._mode == "filter":
+            return Text("plain", f"having: {render.visible(self.wanted)}_")
+        if self._mode == "kill":
+            label = self.label_of(self.selected)
+            return Text("problem", f"End session {label} with all that runs in it? y/N")
+        if self.message:
+            return Text("plain", self.message)
+        return Text("keys", KEYS)
+
+
+def plain(lines: Sequence[Line], above: str, columns: int) -> str:
+    """The same without a terminal: all lines, no keys."""
+    header, texts = table(lines, columns)
+    return "\n".join([above, summary(lines), "", header, *texts])
+
+
+def heading(version: str, pid: int | None) -> str:
+    """The supervisor in words."""
+    return f"nsm {render.visible(version)}, process {'-' if pid is None else pid}"

@@ -1,0 +1,278 @@
+"""The composition root of `nsm top` at a terminal: draws, asks, acts, connects anew."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING
+
+from prompt_toolkit.application import Application
+from prompt_toolkit.key_binding import KeyBindings
+from prompt_toolkit.keys import Keys
+from prompt_toolkit.layout import FormattedTextControl, Layout, Window
+from prompt_toolkit.output import ColorDepth
+from prompt_toolkit.styles import Style
+
+from nsm import paths, start
+from nsm.cli import main as cli
+from nsm.cli import render
+from nsm.cli.attach import tty
+from nsm.cli.attach.link import Link
+from nsm.cli.options import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK
+from nsm.cli.top.board import Action, Board, heading
+from nsm.wire import results
+from nsm.wire.errors import NotRunningError, NsmError
+from nsm.wire.results import KillReport, SessionRow
+
+if TYPE_CHECKING:
+    import signal
+    from collections.abc import Callable
+
+    from prompt_toolkit.formatted_text import StyleAndTextTuples
+    from prompt_toolkit.key_binding import KeyPressEvent
+
+CLIENT_NAME = "nsm top"
+
+RETRY_S = 1.0
+"""Between attempts to find a supervisor that is being started anew."""
+
+SHARE = 9
+"""Looking takes at most a tenth of the supervisor's time: so many times as long nobody looks."""
+
+ESCAPE_S = 0.05
+"""After Esc, as long until it is known to be no part of another key's sequence."""
+
+_STYLE = Style.from_dict(
+    {
+        "title": "bold",
+        "header": "reverse",
+        "running": "ansigreen",
+        "selected": "reverse bold",
+        "problem": "bold ansired",
+        "keys": "ansibrightblack",
+    }
+)
+
+_KEYS: dict[Keys | str, str] = {
+    Keys.Up: "up",
+    Keys.Down: "down",
+    Keys.PageUp: "pageup",
+    Keys.PageDown: "pagedown",
+    Keys.Home: "home",
+    Keys.End: "end",
+    Keys.ControlM: "enter",
+    Keys.ControlJ: "enter",
+    Keys.Escape: "escape",
+    Keys.ControlH: "backspace",
+    Keys.ControlC: "c-c",
+    Keys.ControlL: "c-l",
+    Keys.ControlZ: "c-z",
+}
+"""By the board's names. Each is bound: prompt_toolkit keeps those from whoever wants any key."""
+
+
+class Died(Exception):  # noqa: N818  # it is no error
+    """A signal has ended us; `number` says which."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(f"signal {number}")
+        self.number = number
+
+
+def watch(*, order: str, wanted: str, reverse: bool, delay_s: float) -> int:
+    """Show the table until the person leaves.
+
+    Args:
+        order, wanted, reverse: as for `Board`.
+        delay_s: between looks.
+
+    Returns:
+        The exit code.
+
+    Raises:
+        NsmError: there is no supervisor to begin with.
+        OSError: its socket is unusable.
+    """
+    board = Board(order, wanted, reverse=reverse)
+    start.connect(paths.socket_path(), autostart=False).close()
+    while True:
+        try:
+            action = asyncio.run(Screen(board, delay_s).show())
+        except Died as death:
+            tty.end_by(death.number)
+            return EXIT_FAILED
+        except EOFError:  # the terminal has gone
+            return EXIT_FAILED
+        if action.deed == "leave":
+            return EXIT_OK
+        _visit(action)
+
+
+def _visit(action: Action) -> None:
+    """Give the terminal to another verb until that ends."""
+    options = {"attach": [], "logs": ["-f", "-n", "5"], "inspect": []}[action.deed]
+    code = cli.main([action.deed, *options, action.session])
+    sys.stdout.flush()
+    if action.deed == "inspect" or code not in (EXIT_OK, EXIT_INTERRUPTED):
+        with suppress(KeyboardInterrupt):
+            sys.stderr.write("nsm: Enter goes back to the table ")
+            sys.stderr.flush()
+            sys.stdin.readline()
+
+
+class Screen:
+    """The table on the terminal, from one visit elsewhere to the next."""
+
+    def __init__(self, board: Board, delay_s: float) -> None:
+        self._board = board
+        self._delay_s = delay_s
+        self._link: Link | None = None
+        self._look_now = asyncio.Event()
+        self._deeds: set[asyncio.Task[None]] = set()
+        control = FormattedTextControl(self._text, focusable=True, show_cursor=False)
+        self._app: Application[Action] = Application(
+            Layout(Window(control, always_hide_cursor=True)),
+            key_bindings=self._bindings(),
+            style=_STYLE,
+            full_screen=True,
+            color_depth=ColorDepth.DEPTH_1_BIT if os.environ.get("NO_COLOR") else None,
+        )
+        self._app.ttimeoutlen = ESCAPE_S
+
+    async def show(self) -> Action:
+        """Draw and act until the person leaves or goes elsewhere; says where.
+
+        Raises:
+            Died: by a signal.
+            EOFError: the terminal has gone.
+        """
+        handlers: dict[signal.Signals, Callable[[], object]] = {
+            number: partial(self._die, number) for number in tty.ENDING_SIGNALS
+        }
+        looking = asyncio.ensure_future(self._look())
+        looking.add_done_callback(self._looked)
+        try:
+            with tty.handled(handlers):
+                return await self._app.run_async(handle_sigint=False)
+        finally:
+            for task in (looking, *self._deeds):
+                task.cancel()
+            if self._link is not None:
+                self._link.close()
+
+    def _die(self, number: int) -> None:
+        if self._app.is_running and not self._app.is_done:
+            self._app.exit(exception=Died(number))
+
+    def _looked(self, looking: asyncio.Future[None]) -> None:
+        """It never returns: what it raises is a mistake of ours, to be shown."""
+        if not looking.cancelled() and (error := looking.exception()) is not None:
+            self._app.exit(exception=error)
+
+    # Looking.
+
+    async def _look(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            self._look_now.clear()
+            begun_s = loop.time()
+            try:
+                link = await self._connected()
+                wire = await link.call("sessions")
+                rows = [SessionRow.from_wire(row) for row in results.rows(wire, "sessions")]
+            except NotRunningError:
+                self._lost(None)
+            except (NsmError, OSError) as error:
+                self._lost(error)
+            else:
+                self._board.take(rows, loop.time())
+            self._app.invalidate()
+            pause_s = max(self._delay_s, SHARE * (loop.time() - begun_s))
+            if self._board.away:
+                pause_s = RETRY_S
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._look_now.wait(), pause_s)
+
+    async def _connected(self) -> Link:
+        if self._link is None or self._link.lost.done():
+            connection = start.connect(paths.socket_path(), autostart=False)
+            self._link = await Link.open(connection, name=CLIENT_NAME, scope="cli")
+            status = await self._link.call("status")
+            fields = results.Fields(status, "the supervisor's status")
+            self._board.heading = heading(fields.text("version"), fields.integer("pid"))
+        return self._link
+
+    def _lost(self, error: NsmError | OSError | None) -> None:
+        if self._link is not None:
+            self._link.close()
+            self._link = None
+        why = "none is running" if error is None else render.visible(str(error))
+        self._board.away = f"No supervisor: {why}. Looking for the next one."
+
+    # Acting.
+
+    def _act(self, action: Action) -> None:
+        match action.deed:
+            case "leave" | "attach" | "logs" | "inspect":
+                self._app.exit(result=action)
+            case "refresh":
+                self._look_now.set()
+            case "redraw":
+                self._app.renderer.clear()
+            case "suspend":
+                self._app.suspend_to_background()
+            case "kill" | "interrupt":
+                task = asyncio.ensure_future(self._carry_out(action))
+                self._deeds.add(task)
+                task.add_done_callback(self._deeds.discard)
+
+    async def _carry_out(self, action: Action) -> None:
+        label = self._board.label_of(action.session)
+        try:
+            link = await self._connected()
+            if action.deed == "kill":
+                wire = await link.call("kill", {"targets": [action.session]})
+                errors = KillReport.from_wire(wire).errors
+                message = errors[0].error.message if errors else f"Session {label} was ended."
+            else:
+                answer = await link.call("interrupt", {"target": action.session})
+                message = f"Nothing was running in {label}."
+                if results.flag(answer, "interrupted"):
+                    message = f"What ran in {label} was interrupted."
+        except (NsmError, OSError) as error:
+            message = str(error)
+        self._board.message = render.visible(message)
+        self._look_now.set()
+        self._app.invalidate()
+
+    # The terminal.
+
+    def _text(self) -> StyleAndTextTuples:
+        size = self._app.output.get_size()
+        parts: StyleAndTextTuples = []
+        for line in self._board.frame(size.columns, size.rows):
+            # A bar reaches over the whole line.
+            bar = line.style in ("header", "selected")
+            space = " " * (size.columns - render.columns(line.text)) if bar else ""
+            parts += [(f"class:{line.style}", line.text + space), ("", "\n")]
+        return parts[:-1]
+
+    def _bindings(self) -> KeyBindings:
+        bindings = KeyBindings()
+
+        def press(event: KeyPressEvent) -> None:
+            action = self._board.press(_KEYS.get(event.key_sequence[0].key, event.data))
+            if action is not None:
+                self._act(action)
+
+        for key in (*_KEYS, Keys.Any):
+            bindings.add(key)(press)
+
+        @bindings.add(Keys.BracketedPaste)
+        def _(event: KeyPressEvent) -> None:
+            self._board.paste(event.data)
+
+        return bindings

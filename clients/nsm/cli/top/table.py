@@ -1,0 +1,129 @@
+"""The table of `nsm top` as text that fits a terminal. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from nsm.cli import render
+from nsm.cli.top.figures import totals
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from nsm.cli.top.figures import Line
+
+GAP = "  "
+CUT = "+"
+"""Stands where a text was too wide, as in top(1)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column.
+
+    Attributes:
+        order: what a person sorts by to sort by it; empty if that makes no sense.
+        rank: those of the highest go first where the terminal is narrow.
+        widest: cells wider than that are cut.
+        right: aligned to the right.
+    """
+
+    title: str
+    order: str
+    rank: int
+    widest: int
+    right: bool
+    cell: Callable[[Line], str]
+
+
+def number(value: float | None) -> str:
+    """A share or a rate: ``0.4``, ``12``."""
+    if value is None:
+        return "-"
+    return f"{value:.1f}" if value < 99.95 else f"{value:.0f}"  # four columns
+
+
+COLUMNS = (
+    Column("NAME", "name", 0, 28, False, lambda line: line.label),
+    Column("ENV", "env", 5, 16, False, lambda line: line.row.env),
+    Column("CLIENT", "client", 7, 20, False, lambda line: line.row.client),
+    Column("STATE", "state", 1, 8, False, lambda line: line.row.state),
+    Column("FOR", "idle", 4, 8, True, lambda line: render.duration(line.since_s)),
+    Column("CPU%", "cpu", 2, 6, True, lambda line: number(line.cpu_percent)),
+    Column("MEMORY", "memory", 3, 12, True, lambda line: render.memory(line.row.memory_bytes)),
+    Column("PROCS", "processes", 8, 5, True, lambda line: _count(line.row.processes)),
+    Column("RUNS/S", "rate", 6, 6, True, lambda line: number(line.runs_per_s)),
+    Column("RUNS", "runs", 9, 9, True, lambda line: str(line.row.executions)),
+    Column("CPU", "time", 10, 8, True, lambda line: render.processor_time(line.row.cpu_s)),
+    Column("AGE", "age", 11, 8, True, lambda line: render.duration(line.row.age_s)),
+    Column("ID", "", 12, 12, False, lambda line: line.row.id),
+)
+
+
+def _count(value: int | None) -> str:
+    return "-" if value is None else str(value)
+
+
+def cut(text: str, width: int) -> str:
+    """The text as far as so many columns hold it."""
+    if render.columns(text) <= width:
+        return text
+    while text and render.columns(text) >= width:
+        text = text[:-1]
+    return text + CUT if width > 0 else ""
+
+
+def aligned(text: str, width: int, *, right: bool) -> str:
+    """The text cut or padded to so many columns."""
+    text = cut(text, width)
+    space = " " * (width - render.columns(text))
+    return space + text if right else text + space
+
+
+def table(lines: Sequence[Line], width: int) -> tuple[str, list[str]]:
+    """The header and a text for each line, each at most `width` columns wide.
+
+    Columns that do not fit are left out, those that say least first.
+    """
+    cells = {
+        column.title: [cut(render.visible(column.cell(line)), column.widest) for line in lines]
+        for column in COLUMNS
+    }
+    widths = {
+        column.title: max([len(column.title), *map(render.columns, cells[column.title])])
+        for column in COLUMNS
+    }
+    shown = list(COLUMNS)
+    while len(shown) > 1 and _total(shown, widths) > width:
+        shown.remove(max(shown, key=lambda column: column.rank))
+
+    def joined(texts: Sequence[str]) -> str:
+        parts = [
+            aligned(text, widths[column.title], right=column.right)
+            for column, text in zip(shown, texts, strict=True)
+        ]
+        return cut(GAP.join(parts).rstrip(), width)
+
+    header = joined([column.title for column in shown])
+    return header, [
+        joined([cells[column.title][number_] for column in shown]) for number_ in range(len(lines))
+    ]
+
+
+def _total(columns: Sequence[Column], widths: dict[str, int]) -> int:
+    return sum(widths[column.title] for column in columns) + len(GAP) * (len(columns) - 1)
+
+
+def summary(lines: Sequence[Line]) -> str:
+    """All sessions in one line."""
+    total = totals(lines)
+    return ", ".join(
+        [
+            f"{render.count(total.sessions, 'session')} ({total.running} running)",
+            f"{number(total.cpu_percent)} % CPU",
+            render.memory(total.memory_bytes),
+            f"{total.processes} processes",
+            f"{number(total.runs_per_s)} runs/s",
+        ]
+    )

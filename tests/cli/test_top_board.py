@@ -1,0 +1,311 @@
+"""What `nsm top` shows and what keys do to it, without a terminal."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import samples
+from nsm.cli import render
+from nsm.cli.top.board import HELP, KEYS, Action, Board
+from nsm.cli.top.figures import ORDERS, Line, Rates, matching, ordered, totals
+from nsm.cli.top.table import COLUMNS, cut, number, summary, table
+from nsm.wire.results import SessionRow
+
+
+def row(id_: str, **changes: Any) -> SessionRow:
+    return SessionRow.from_wire(samples.session_row(id=id_, **{"name": f"name-{id_}"} | changes))
+
+
+def lines(*rows: SessionRow) -> list[Line]:
+    return [Line(each, None, None) for each in rows]
+
+
+def shown(board: Board, columns: int = 120, rows: int = 12) -> list[str]:
+    return [line.text for line in board.frame(columns, rows)]
+
+
+def board_of(*rows: SessionRow, **options: Any) -> Board:
+    board = Board(**options)
+    board.take(rows, 0.0)
+    return board
+
+
+# Figures.
+
+
+def test_shares_and_rates_are_of_the_time_between() -> None:
+    rates = Rates()
+    assert rates.take([row("a", cpu_s=1.0, executions=5)], 10.0) == lines(
+        row("a", cpu_s=1.0, executions=5)
+    )
+    (line,) = rates.take([row("a", cpu_s=2.0, executions=8)], 12.0)
+    assert (line.cpu_percent, line.runs_per_s) == (50.0, 1.5)
+    (line,) = rates.take([row("a", cpu_s=2.0, executions=8)], 13.0)
+    assert (line.cpu_percent, line.runs_per_s) == (0.0, 0.0)
+
+
+def test_a_look_too_soon_is_compared_with_the_one_before() -> None:
+    rates = Rates()
+    rates.take([row("a", cpu_s=0.0)], 0.0)
+    (line,) = rates.take([row("a", cpu_s=0.2)], 0.25)
+    assert line.cpu_percent == pytest.approx(80)
+    (line,) = rates.take([row("a", cpu_s=0.5)], 1.0)
+    assert line.cpu_percent == pytest.approx(50)
+    (line,) = rates.take([row("a", cpu_s=0.5)], 1.0)
+    assert line.cpu_percent is None
+
+
+def test_what_is_not_known_has_no_share_and_nothing_goes_backwards() -> None:
+    rates = Rates()
+    rates.take([row("a", cpu_s=None), row("b", cpu_s=3.0, executions=9)], 0.0)
+    unknown, back = rates.take([row("a", cpu_s=1.0), row("b", cpu_s=1.0, executions=0)], 1.0)
+    assert unknown.cpu_percent is None
+    assert (back.cpu_percent, back.runs_per_s) == (0.0, 0.0)
+
+
+def test_totals_are_of_all() -> None:
+    many = [
+        Line(row("a", state="running", memory_bytes=10, processes=2), 50.0, 1.0),
+        Line(row("b", memory_bytes=None, processes=None), None, None),
+        Line(row("c", memory_bytes=5, processes=1), 25.0, 0.5),
+    ]
+    assert totals(many) == (3, 1, 3, 15, 75.0, 1.5)
+    assert summary(many) == "3 sessions (1 running), 75.0 % CPU, 0.0 MiB, 3 processes, 1.5 runs/s"
+
+
+def test_for_how_long_it_is_in_its_state() -> None:
+    assert Line(row("a", state="running", running_s=4.0, idle_s=0.0), None, None).since_s == 4.0
+    assert Line(row("a", state="idle", idle_s=7.0), None, None).since_s == 7.0
+    assert Line(row("a", state="starting", age_s=2.0), None, None).since_s == 2.0
+
+
+@pytest.mark.parametrize("by", ORDERS)
+@pytest.mark.parametrize("reverse", [False, True])
+def test_every_order_keeps_all_and_puts_the_unknown_last(by: str, reverse: bool) -> None:
+    some = [
+        Line(row("b", memory_bytes=2, processes=1, cpu_s=0.5, executions=1, age_s=5), 1.0, 0.1),
+        Line(row("a", memory_bytes=2, processes=1, cpu_s=0.5, executions=1, age_s=5), 1.0, 0.1),
+        Line(row("c", memory_bytes=9, processes=4, cpu_s=9.0, executions=7, age_s=9), 9.0, 0.9),
+        Line(row("d", memory_bytes=None, processes=None, cpu_s=None), None, None),
+    ]
+    result = ordered(some, by, reverse=reverse)
+    assert sorted(line.row.id for line in result) == ["a", "b", "c", "d"]
+    if by in ("cpu", "memory", "processes", "rate", "time"):
+        expected = ["a", "b", "c", "d"] if reverse else ["c", "a", "b", "d"]
+        assert [line.row.id for line in result] == expected
+    if by == "name":
+        assert [line.row.id for line in result] == list("dcba" if reverse else "abcd")
+
+
+def test_matching_looks_everywhere_and_not_at_case() -> None:
+    some = lines(row("a", env="bash"), row("b", client="Zed"), row("c", project="/home/me/words"))
+    assert [line.row.id for line in matching(some, "BASH")] == ["a"]
+    assert [line.row.id for line in matching(some, "zed")] == ["b"]
+    assert [line.row.id for line in matching(some, "words")] == ["c"]
+    assert matching(some, "") == some
+    assert matching(some, "nowhere") == []
+
+
+# The table.
+
+
+@pytest.mark.parametrize("width", [1, 5, 20, 50, 79, 80, 120, 300])
+def test_the_table_fits_and_loses_what_says_least(width: int) -> None:
+    some = lines(
+        row("a", name="x" * 60, client="漢字" * 20, env="e" * 30),
+        row("b", name=None, memory_bytes=None, cpu_s=None, processes=None),
+    )
+    header, texts = table(some, width)
+    assert len(texts) == 2
+    assert all(render.columns(text) <= width for text in (header, *texts))
+    titles = header.split()
+    ranks = {column.title: column.rank for column in COLUMNS}
+    if width >= 50:
+        assert "NAME" in titles
+        assert "CPU%" in titles
+        left_out = [rank for title, rank in ranks.items() if title not in titles]
+        assert all(ranks[title] < min(left_out, default=99) for title in titles)
+    if width == 300:
+        assert titles == [column.title for column in COLUMNS]
+
+
+def test_names_can_not_drive_the_terminal() -> None:
+    _, (text,) = table(lines(row("a", name="\x1b[2J\u202ename", client="a\nb")), 200)
+    assert text.isprintable()
+
+
+def test_every_column_can_be_sorted_by_unless_that_makes_no_sense() -> None:
+    assert {column.order for column in COLUMNS} - {""} == set(ORDERS)
+
+
+def test_a_wide_character_is_not_cut_in_two() -> None:
+    assert cut("漢字漢字", 5) == "漢字+"
+    assert cut("漢字漢字", 4) == "漢+"
+    assert cut("abc", 3) == "abc"
+    assert cut("abc", 0) == ""
+
+
+def test_numbers_take_few_columns() -> None:
+    assert [number(n) for n in (None, 0.0, 12.34, 99.96, 1234.5)] == [
+        "-",
+        "0.0",
+        "12.3",
+        "100",
+        "1234",
+    ]
+
+
+# The board.
+
+
+def test_it_fills_the_screen_and_no_more() -> None:
+    board = board_of(*(row(f"{n:02}") for n in range(40)))
+    for columns, rows in ((80, 24), (30, 9), (20, 3), (10, 1), (200, 60)):
+        frame = board.frame(columns, rows)
+        assert len(frame) == rows
+        assert all(render.columns(line.text) <= columns for line in frame)
+    assert shown(board)[-1] == KEYS
+
+
+def test_nothing_is_said_to_be_nothing() -> None:
+    board = board_of()
+    assert "No sessions." in shown(board)
+    assert board.press("k") is None
+    assert shown(board)[-1] == "There is no session to do that to."
+    assert board.press("down") is None
+    assert shown(board)[-1] == KEYS
+    board = board_of(row("a"), wanted="other")
+    assert "Nothing to show." in shown(board)
+
+
+def test_the_choice_follows_its_session_and_the_screen_the_choice() -> None:
+    board = board_of(*(row(f"{n:02}", memory_bytes=n) for n in range(40)), order="name")
+    for _ in range(15):
+        board.press("down")
+    assert board.selected == "15"
+    assert any(line.style == "selected" and "name-15" in line.text for line in board.frame(80, 12))
+    board.press("M")
+    assert board.selected == "15"
+    board.press("end")
+    assert board.selected == "00"
+    assert any(line.style == "selected" and "name-00" in line.text for line in board.frame(80, 12))
+    board.press("home")
+    assert board.selected == "39"
+    board.press("pagedown")
+    assert int(board.selected) == 39 - 6
+    board.press("up")
+    assert int(board.selected) == 39 - 5
+
+
+def test_when_it_ends_the_next_one_is_chosen() -> None:
+    board = board_of(row("a"), row("b"), row("c"), order="name")
+    board.press("down")
+    board.take([row("a"), row("c")], 1.0)
+    assert board.selected == "c"
+    board.take([row("a")], 2.0)
+    assert board.selected == "a"
+    board.take([], 3.0)
+    assert board.selected == ""
+
+
+def test_sorting_goes_round_and_back() -> None:
+    board = board_of(row("a"))
+    seen = [board.order]
+    for _ in ORDERS:
+        board.press(">")
+        seen.append(board.order)
+    assert set(seen) == set(ORDERS)
+    assert seen[0] == seen[-1]
+    board.press("<")
+    assert board.order == seen[-2]
+    board.press("r")
+    assert f"sorted by {board.order}, reversed" in shown(board)
+
+
+def test_a_filter_is_typed_and_cleared() -> None:
+    board = board_of(row("a", env="bash"), row("b", env="node"), order="name")
+    for key in ("/", "n", "o", "x", "backspace"):
+        assert board.press(key) is None
+    assert shown(board)[-1] == "having: no_"
+    board.paste("de\n\x1b")
+    board.press("enter")
+    assert board.wanted == "node"
+    assert "sorted by name; 1 of 2 having 'node'" in shown(board)
+    assert board.press("q") == Action("leave")
+    board.press("/")
+    assert board.press("q") is None  # a letter like any other here
+    board.press("escape")
+    assert board.wanted == ""
+    assert len(board.frame(80, 12)) == 12
+
+
+@pytest.mark.parametrize(("answer", "ends"), [("y", True), ("n", False), ("enter", False)])
+def test_ending_a_session_is_asked_about_first(answer: str, ends: bool) -> None:
+    board = board_of(row("a"), row("b"), order="name")
+    board.press("down")
+    assert board.press("k") is None
+    assert shown(board)[-1] == "End session name-b with all that runs in it? y/N"
+    assert board.press(answer) == (Action("kill", "b") if ends else None)
+    assert shown(board)[-1] == KEYS
+
+
+def test_the_answer_is_never_for_another_session() -> None:
+    board = board_of(row("a"), row("b"), order="name")
+    board.press("k")
+    board.take([row("b")], 1.0)
+    assert shown(board)[-1] == "That session has ended meanwhile."
+    assert board.press("y") is None
+
+
+def test_keys_that_ask_for_more_than_the_board_has() -> None:
+    board = board_of(row("a"))
+    assert board.press("i") == Action("interrupt", "a")
+    assert board.press("a") == Action("attach", "a")
+    assert board.press("l") == Action("logs", "a")
+    assert board.press("enter") == Action("inspect", "a")
+    assert board.press(" ") == Action("refresh")
+    assert board.press("c-l") == Action("redraw")
+    assert board.press("c-z") == Action("suspend")
+    assert board.press("c-c") == Action("leave")
+    assert board.press("<f5>") is None
+
+
+def test_help_shows_until_the_next_key() -> None:
+    board = board_of(row("a"))
+    board.press("?")
+    assert set(HELP) <= set(shown(board, rows=30))
+    assert board.press("k") is None
+    assert not set(HELP) & set(shown(board, rows=30))
+    assert shown(board)[-1] == KEYS
+
+
+def test_without_supervisor_the_last_figures_stay() -> None:
+    board = board_of(row("a"))
+    board.heading = "nsm 1"
+    assert shown(board)[0] == "nsm 1"
+    board.away = "No supervisor"
+    frame = board.frame(80, 12)
+    assert frame[0] == ("problem", "No supervisor")
+    assert any("name-a" in line.text for line in frame)
+    board.take([row("a")], 1.0)
+    assert shown(board)[0] == "nsm 1"
+
+
+def test_unless_somebody_has_chosen_the_first_one_is_chosen() -> None:
+    board = board_of(row("a"), row("b"), order="memory")
+    board.take([row("a", memory_bytes=1), row("b", memory_bytes=2)], 1.0)
+    assert board.selected == "b"
+    board.press("down")
+    board.take([row("a", memory_bytes=3), row("b", memory_bytes=2)], 2.0)
+    assert board.selected == "a"
+    board.take([row("a", memory_bytes=1), row("b", memory_bytes=2)], 3.0)
+    assert board.selected == "a"
+    board.press("home")
+    board.take([row("a", memory_bytes=3), row("b", memory_bytes=2)], 4.0)
+    board.take([row("a", memory_bytes=1), row("b", memory_bytes=2)], 5.0)
+    assert board.selected == "b"
+    board.press("k")  # the question is about that one, whatever comes to the top meanwhile
+    board.take([row("a", memory_bytes=3), row("b", memory_bytes=2)], 6.0)
+    assert board.press("y") == Action("kill", "b")
