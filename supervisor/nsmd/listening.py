@@ -17,6 +17,10 @@ MAX_SOCKET_PATH_BYTES = 107
 """Linux, unix(7): sun_path has 108 bytes with its end."""
 
 
+Identity = tuple[int, int]
+"""Device and inode."""
+
+
 class PlaceError(Exception):
     """The lock or the socket cannot be had; the message says why and what to do."""
 
@@ -87,18 +91,22 @@ def check_passed(path: str, owners: Collection[int]) -> None:
 
 
 @contextmanager
-def hold_lock(path: str) -> Generator[None]:
-    """Hold the supervisor's lock.
+def hold_lock(path: str, held: int | None = None) -> Generator[int]:
+    """Hold the supervisor's lock; gives its descriptor.
+
+    Args:
+        held: the same, of the program that this process was before; owned from now on.
 
     Raises:
         PlaceError: another supervisor holds it, or the file cannot be made.
     """
-    try:
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    except OSError as error:
-        raise PlaceError(
-            f"{path} cannot be opened ({error.strerror}).",
-        ) from error
+    if held is not None:
+        fd = held
+    else:
+        try:
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        except OSError as error:
+            raise PlaceError(f"{path} cannot be opened ({error.strerror}).") from error
     try:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -113,7 +121,7 @@ def hold_lock(path: str) -> Generator[None]:
             os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
         except OSError as error:
             raise PlaceError(f"{path} cannot be written ({error.strerror}).") from error
-        yield
+        yield fd
     finally:
         # The file stays: removing it would let two supervisors lock two files of one name.
         os.close(fd)
@@ -143,16 +151,22 @@ def listening_socket(path: str) -> Generator[socket.socket]:
             raise PlaceError(f"{path} cannot be used as socket ({error.strerror}).") from error
         finally:
             os.umask(before)
-        identity = _identity(path)
+        identity = identity_of(path)
         listener.listen(BACKLOG)
         listener.setblocking(False)
-        try:
+        with removed_at_the_end(path, identity):
             yield listener
-        finally:
-            # Not if somebody put another one in its place.
-            if identity is not None and _identity(path) == identity:
-                with suppress(OSError):
-                    os.unlink(path)
+
+
+@contextmanager
+def removed_at_the_end(path: str, identity: Identity | None) -> Generator[None]:
+    """Remove a socket of ours afterwards, unless somebody put another one in its place."""
+    try:
+        yield
+    finally:
+        if identity is not None and identity_of(path) == identity:
+            with suppress(OSError):
+                os.unlink(path)
 
 
 def _clear(path: str) -> None:
@@ -186,7 +200,8 @@ def _clear(path: str) -> None:
         os.unlink(path)
 
 
-def _identity(path: str) -> tuple[int, int] | None:
+def identity_of(path: str) -> Identity | None:
+    """Tells the file at a path from another one there; None where there is none."""
     try:
         status = os.lstat(path)
     except OSError:

@@ -8,9 +8,10 @@ import logging
 import os
 import socket
 import sys
+from collections.abc import Collection
 from contextlib import ExitStack
+from dataclasses import dataclass
 from functools import partial
-from typing import NoReturn
 
 from nsm import paths
 from nsm._version import __version__
@@ -19,17 +20,25 @@ from nsmd.descriptors import raise_limit, share_out
 from nsmd.hostpaths import trusted_owners
 from nsmd.listening import (
     BACKLOG,
+    Identity,
     PlaceError,
     check_passed,
     check_way,
     hold_lock,
+    identity_of,
     listening_socket,
+    removed_at_the_end,
 )
 from nsmd.settings import Settings
+from nsmd.survival.handing import HandedOver, take_over
+from nsmd.survival.store import Kept
 from nsmd.values import Sources
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
+
+KEEPER_SOCKET = "keeper.sock"
+"""In the runtime directory; `nsm.start` looks for it, too."""
 
 FALLBACK_PATH = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin"
 """Searched after PATH: editors start programs with little or none of it."""
@@ -120,15 +129,12 @@ class _Starter:
         os.umask(0o077)
         try:
             with ExitStack() as stack:
-                runtime = paths.ensure_runtime_dir()
-                stack.enter_context(hold_lock(os.path.join(runtime, "supervisor.lock")))
-                listener = _open_listener(stack)
-                self._serve(settings, listener, listener.getsockname())
+                self._serve(settings, _open_place(stack))
         except (PlaceError, servicemanager.ServiceManagerError, OSError) as error:
             return self._fail(str(error), EXIT_FAILED)
         return 0
 
-    def _serve(self, settings: Settings, listener: socket.socket, socket_path: str) -> None:
+    def _serve(self, settings: Settings, place: _Place) -> None:
         import trio  # noqa: PLC0415 (reports are quick without it)
 
         from nsmd import daemon, heap  # noqa: PLC0415
@@ -139,7 +145,7 @@ class _Starter:
         from nsmd.limits import session_limits  # noqa: PLC0415
         from nsmd.locales import passed_on  # noqa: PLC0415
         from nsmd.nix.program import NixFinder  # noqa: PLC0415
-        from nsmd.survival.store import NoStore  # noqa: PLC0415
+        from nsmd.survival.taking import Leaving, open_store  # noqa: PLC0415
         from nsmd.templates import open_launcher  # noqa: PLC0415
 
         heap.map_large_blocks()
@@ -150,10 +156,13 @@ class _Starter:
         launcher = BwrapLauncher.for_host(
             search_path, settings.defaults.jail_uid, limits=session_limits(settings)
         )
+        store, kept = open_store(
+            os.environ, os.path.join(paths.runtime_dir(), KEEPER_SOCKET), place.kept, place.handed
+        )
         setup = daemon.Setup(
             settings=settings,
-            listener=listener,
-            socket_path=socket_path,
+            listener=place.listener,
+            socket_path=place.listener.getsockname(),
             home=paths.home(),
             private=(paths.runtime_dir(), paths.state_dir(), paths.config_dir()),
             variables=os.environ,
@@ -182,11 +191,18 @@ class _Starter:
             audit_path=_audit_path(),
             metrics_path=os.path.join(paths.runtime_dir(), "metrics.sock"),
             announce=self._announce,
-            store=NoStore(),
-            kept={},
-            leave=_leave,
+            store=store,
+            kept=kept,
+            leave=Leaving(
+                listener=place.listener.fileno(),
+                own=place.own,
+                lock=place.lock,
+                store=store,
+                command=_own_command(),
+            ),
         )
         trio.run(daemon.serve, setup)
+        store.end()
 
     def _fail(self, message: str, code: int) -> int:
         self._tell(message)
@@ -219,34 +235,81 @@ def _audit_path() -> str:
     return paths.audit_path()
 
 
-def _leave(how: str) -> NoReturn:
-    del how
-    os._exit(0)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Place:
+    """The supervisor's place in the file system, and what was given to it there.
+
+    Attributes:
+        own: tells the socket's file, if it is to be removed at the end.
+        lock: descriptor.
+        kept: by the service manager, for an earlier supervisor.
+        handed: by the program that this process was before; None where it was none.
+    """
+
+    listener: socket.socket
+    own: Identity | None
+    lock: int
+    kept: Kept
+    handed: HandedOver | None
 
 
-def _open_listener(stack: ExitStack) -> socket.socket:
-    """The service manager's socket, which it keeps for the next supervisor; else one of our own.
+def _open_place(stack: ExitStack) -> _Place:
+    """The lock, and a socket: of the program before this one, of the service manager, which keeps
+    it for the next supervisor, or one of our own.
 
     Raises:
         PlaceError, ServiceManagerError: there can be none.
     """
-    passed = servicemanager.take_listener(os.environ)
+    runtime = paths.ensure_runtime_dir()
+    handed = take_over(os.environ)
+    lock = stack.enter_context(
+        hold_lock(os.path.join(runtime, "supervisor.lock"), handed.lock if handed else None)
+    )
+    passed = servicemanager.take_passed(os.environ)
     expected = paths.socket_path()
     owners = trusted_owners()
     check_way(os.path.dirname(expected), owners)
-    if passed is None:
-        return stack.enter_context(listening_socket(expected))
-    stack.enter_context(passed)
-    check_passed(passed.getsockname(), owners)
-    passed.listen(BACKLOG)  # again, which only sets how many may wait
-    if passed.getsockname() != expected:
+    own = None
+    if handed is not None:
+        listener, own = socket.socket(fileno=handed.listener), handed.own
+        listener.setblocking(False)
+        stack.enter_context(listener)
+        stack.enter_context(removed_at_the_end(listener.getsockname(), own))
+    elif passed.listener is not None:
+        listener = stack.enter_context(passed.listener)
+        _check_passed(listener, expected, owners)
+    else:
+        listener = stack.enter_context(listening_socket(expected))
+        own = identity_of(expected)
+    return _Place(listener=listener, own=own, lock=lock, kept=passed.kept, handed=handed)
+
+
+def _check_passed(listener: socket.socket, expected: str, owners: Collection[int]) -> None:
+    """
+    Raises:
+        PlaceError: others may reach it.
+    """
+    path = listener.getsockname()
+    check_passed(path, owners)
+    listener.listen(BACKLOG)  # again, which only sets how many may wait
+    if path != expected:
         logging.getLogger(__name__).warning(
             "listening on %s as the service manager says; clients look for %s, unless NSM_SOCKET "
             "says otherwise",
-            passed.getsockname(),
+            path,
             expected,
         )
-    return passed
+
+
+def _own_command() -> list[str]:
+    """The program that this process is, as it is installed when it is started again."""
+    if os.environ.get("NSM_SUPERVISOR"):
+        return list(paths.supervisor_command())
+    given = sys.orig_argv[1:]
+    if "--ready-fd" in given:  # which has been told
+        at = given.index("--ready-fd")
+        del given[at : at + 2]
+    return [sys.executable, *given]
 
 
 def _log_to_stderr() -> None:

@@ -11,6 +11,10 @@ import logging
 import os
 import socket
 from collections.abc import MutableMapping
+from dataclasses import dataclass, field
+from itertools import zip_longest
+
+from nsmd.survival.store import KEPT_PREFIXES, Kept
 
 log = logging.getLogger(__name__)
 
@@ -24,39 +28,70 @@ class ServiceManagerError(Exception):
     """What was passed cannot be used; the message says why and what to change in the unit."""
 
 
-def take_listener(
-    environment: MutableMapping[str, str], *, first_fd: int = FIRST_FD
-) -> socket.socket | None:
-    """The listening socket that the service manager passed, if it did.
+@dataclass(frozen=True, slots=True)
+class Passed:
+    """What a service manager passed.
+
+    Attributes:
+        listener: a non-blocking socket that listens; None where there is none. Whoever takes it
+            closes it.
+        kept: what it had kept for an earlier supervisor.
+    """
+
+    listener: socket.socket | None = None
+    kept: Kept = field(default_factory=dict[str, list[int]])
+
+
+def take_passed(environment: MutableMapping[str, str], *, first_fd: int = FIRST_FD) -> Passed:
+    """The listening socket that the service manager passed, if it did, and what it had kept.
 
     The variables are removed: what the supervisor starts is not to believe that it was meant.
+    None of it is inherited further.
 
     Args:
         environment: of this process.
         first_fd: other than 3 in tests only.
 
-    Returns:
-        A non-blocking socket that is not inherited further; the caller closes it. None where
-        nothing was passed, or to another process.
-
     Raises:
-        ServiceManagerError: it is not exactly one listening Unix stream socket with a path.
+        ServiceManagerError: what it did not keep for us is not exactly one listening Unix stream
+            socket with a path.
     """
-    pid, _, count, _ = (environment.pop(name, "") for name in LISTEN_VARIABLES)
+    pid, _, count, names = (environment.pop(name, "") for name in LISTEN_VARIABLES)
     # A shell or wrapper between us and the manager that forked instead of replacing itself has
     # another pid: then the descriptors are whoever's they are, not ours.
     if pid != str(os.getpid()) or count in ("", "0"):
-        return None
-    if count != "1":
+        return Passed()
+    sockets: list[int] = []
+    kept: dict[str, list[int]] = {}
+    if count.isdigit():
+        for fd, name in zip_longest(range(first_fd, first_fd + int(count)), names.split(":")):
+            if fd is None:
+                break
+            if name and name.startswith(KEPT_PREFIXES):
+                os.set_inheritable(fd, False)
+                kept.setdefault(name, []).append(fd)
+            else:
+                sockets.append(fd)
+        if not sockets:
+            return Passed(None, kept)
+    if len(sockets) != 1:
         raise ServiceManagerError(
-            f"The service manager passed {count!r} sockets, nsm takes one. Leave one ListenStream= "
-            "in nsm-supervisor.socket."
+            f"The service manager passed {len(sockets) or count!r} sockets, nsm takes one. Leave "
+            "one ListenStream= in nsm-supervisor.socket."
         )
+    return Passed(_listener(sockets[0]), kept)
+
+
+def _listener(fd: int) -> socket.socket:
+    """
+    Raises:
+        ServiceManagerError: it is no listening Unix stream socket with a path.
+    """
     try:
-        passed = socket.socket(fileno=first_fd)
+        passed = socket.socket(fileno=fd)
     except OSError as error:
         raise ServiceManagerError(
-            f"What the service manager passed as descriptor {first_fd} is no socket "
+            f"What the service manager passed as descriptor {fd} is no socket "
             f"({error.strerror}). Start nsm-supervisor by its .socket unit, or without LISTEN_FDS."
         ) from error
     if reason := _why_unusable(passed):

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import socket
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
 
-from nsmd.servicemanager import LISTEN_VARIABLES, ServiceManagerError, take_listener, tell
+from nsmd.servicemanager import LISTEN_VARIABLES, Passed, ServiceManagerError, take_passed, tell
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -33,7 +33,7 @@ def test_the_socket_is_taken_once_and_is_not_passed_on(tmp_path: Path) -> None:
     environment = passed() | {"HOME": "/"}
     with listener(tmp_path / "s") as fd:
         os.set_inheritable(fd, True)
-        taken = take_listener(environment, first_fd=fd)
+        taken = take_passed(environment, first_fd=fd).listener
         assert taken is not None
         with taken, socket.socket(socket.AF_UNIX) as client:
             assert environment == {"HOME": "/"}
@@ -42,7 +42,7 @@ def test_the_socket_is_taken_once_and_is_not_passed_on(tmp_path: Path) -> None:
             client.connect(str(tmp_path / "s"))
             connection, _ = taken.accept()
             connection.close()
-    assert take_listener(environment) is None
+    assert take_passed(environment) == Passed()
     assert (tmp_path / "s").exists()  # it is the service manager's
 
 
@@ -56,20 +56,45 @@ def test_the_socket_is_taken_once_and_is_not_passed_on(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_not_for_us_is_left_alone(environment: dict[str, str]) -> None:
-    assert take_listener(environment, first_fd=-1) is None
+    assert take_passed(environment, first_fd=-1) == Passed()
     assert not set(LISTEN_VARIABLES) & set(environment)
+
+
+def test_what_was_kept_is_told_from_the_socket(tmp_path: Path) -> None:
+    with listener(tmp_path / "s") as fd, ExitStack() as stack:
+        fds = [fd]
+        while len(fds) < 4:  # in one row, as a manager passes them
+            fds.append(os.dup(fd))
+            assert fds[-1] == fds[0] + len(fds) - 1
+            os.set_inheritable(fds[-1], True)
+        names = "nsm-supervisor.socket:session-a:spec-0:session-a"
+        environment = passed("4") | {"LISTEN_FDNAMES": names}
+        taken = take_passed(environment, first_fd=fd)
+        assert taken.listener is not None
+        stack.enter_context(taken.listener)
+        for kept in fds[1:]:
+            stack.callback(os.close, kept)
+        assert taken.kept == {"session-a": [fds[1], fds[3]], "spec-0": [fds[2]]}
+        assert not any(map(os.get_inheritable, fds))
+
+
+def test_there_may_be_no_socket_beside_what_was_kept() -> None:
+    with open(os.devnull, "rb") as kept:
+        environment = passed() | {"LISTEN_FDNAMES": "session-a"}
+        taken = take_passed(environment, first_fd=kept.fileno())
+        assert taken == Passed(None, {"session-a": [kept.fileno()]})
 
 
 @pytest.mark.parametrize("count", ["2", "-1", "many"])
 def test_only_one_is_taken(count: str) -> None:
     with pytest.raises(ServiceManagerError, match=r"one ListenStream="):
-        take_listener(passed(count))
+        take_passed(passed(count))
 
 
 def test_what_cannot_serve_is_refused_and_closed(tmp_path: Path) -> None:
     def refused(fd: int) -> str:
         with pytest.raises(ServiceManagerError) as caught:
-            take_listener(passed(), first_fd=fd)
+            take_passed(passed(), first_fd=fd)
         return str(caught.value)
 
     with socket.socket(socket.AF_INET) as internet:

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Literal, Protocol
 
 StoreKind = Literal["systemd", "keeper", "none"]
 
 Kept = Mapping[str, Sequence[int]]
 """Descriptors that a store gave back, by name, in any order; owned by whoever takes them, and not
-inherited by programs. Names are 1 to 64 characters of ``A-Z a-z 0-9 . _ -``."""
+inherited by programs. Names are 1 to 64 characters of ``A-Z a-z 0-9 . _ -``, and begin with one of
+`KEPT_PREFIXES`. What was given back is still kept, until it is dropped."""
+
+KEPT_PREFIXES = ("session-", "spec-", "template-", "state-")
+"""By them, a service manager's sockets are told from what it keeps."""
+
+Refill = Callable[[], Iterable[tuple[str, Sequence[int]]]]
+"""Names and descriptors of all that should be kept at this moment: what `keep` was told and `drop`
+was not. A store that lost what it had, or could not be told at once, asks for them."""
 
 
 class DescriptorStore(Protocol):
@@ -33,6 +41,25 @@ class DescriptorStore(Protocol):
     def drop(self, name: str) -> None:
         """Close all that is kept under a name; nothing if there is none."""
 
+    def contents(self) -> dict[str, list[int]]:
+        """What should be kept, by the `refill` that it runs with; empty before."""
+        ...
+
+    async def run(self, refill: Refill) -> None:
+        """See that all is kept, also where it could not be at once; until cancelled."""
+
+    def settle(self) -> None:
+        """Called before this process leaves: what was kept has arrived, or cannot.
+
+        It may take a few seconds.
+        """
+
+    def end(self) -> None:
+        """Called after all sessions have ended: nothing is kept any more.
+
+        It may take a few seconds.
+        """
+
 
 class NoStore:
     """See `DescriptorStore`: keeps nothing. Sessions end with the supervisor."""
@@ -41,9 +68,35 @@ class NoStore:
 
     def __init__(self, problem: str = "") -> None:
         self.problem = problem
+        self._refill: Refill = tuple
 
     def keep(self, name: str, descriptors: Sequence[int]) -> None:
         """See `DescriptorStore`."""
 
     def drop(self, name: str) -> None:
         """See `DescriptorStore`."""
+
+    def contents(self) -> dict[str, list[int]]:
+        """See `DescriptorStore`."""
+        return gathered(self._refill)
+
+    async def run(self, refill: Refill) -> None:
+        """See `DescriptorStore`."""
+        import trio  # noqa: PLC0415 (reports, which import this module, are quick without it)
+
+        self._refill = refill
+        await trio.sleep_forever()
+
+    def settle(self) -> None:
+        """See `DescriptorStore`."""
+
+    def end(self) -> None:
+        """See `DescriptorStore`."""
+
+
+def gathered(refill: Refill) -> dict[str, list[int]]:
+    """The descriptors of each name, which may be told in several pieces."""
+    found: dict[str, list[int]] = {}
+    for name, descriptors in refill():
+        found.setdefault(name, []).extend(descriptors)
+    return found

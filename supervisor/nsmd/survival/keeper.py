@@ -1,0 +1,235 @@
+"""Holds copies of a supervisor's descriptors, so that sessions outlive it. A program of its own.
+
+Run by path with the standard library alone (``python -I -S keeper.py LINGER_S``); nothing of nsm is
+imported, so that whatever is wrong with a supervisor is not wrong here. It knows nothing of what it
+holds: a supervisor gives it descriptors under names, and the next one takes them back. Descriptor 0
+is a listening socket, descriptor 1 is connected to the first supervisor.
+
+Messages are packets (unix(7), SOCK_SEQPACKET): a word, or a word and a name.
+
+``supervise``  the connection is the supervisor's; the one before it is closed. Answer: ``pid N``
+``give``       answered by ``has NAME`` with descriptors for all that is held, then by ``all``
+``keep NAME``  copies of the descriptors that come with it, beside those that it has already
+``set NAME``   in place of those that it has
+``drop NAME``  close them
+``end``        close all, and end
+``count``      answered by ``count N``: how many names there are; anyone may ask
+
+What cannot be held is answered by ``lost NAME``. Words that it does not know are ignored.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import select
+import signal
+import socket
+import struct
+import sys
+import time
+
+TYPE_CHECKING = False  # `typing` is large
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+MAX_DESCRIPTORS = 200
+"""In one message; the kernel's limit is 253 (unix(7), SCM_RIGHTS)."""
+
+MAX_CONNECTIONS = 32
+MESSAGE_BYTES = 4096
+RESERVED = 64
+"""Numbers below the limit that are not given away: connections come and go above what is held."""
+
+GIVE_TIMEOUT_S = 30
+"""A supervisor that takes nothing for so long is given no more."""
+
+
+def receive(connection: socket.socket, flags: int = 0) -> tuple[bytes, list[int], bool]:
+    """A message, its descriptors, and whether there were more of them than there was room for.
+
+    None is inherited further. (`socket.recv_fds` of Python 3.11 takes no notice of its flags.)
+    """
+    room = socket.CMSG_SPACE(4 * MAX_DESCRIPTORS)
+    message, ancillary, found, _ = connection.recvmsg(
+        MESSAGE_BYTES, room, flags | socket.MSG_CMSG_CLOEXEC
+    )
+    fds = [
+        fd
+        for level, kind, data in ancillary
+        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS)
+        for (fd,) in struct.iter_unpack("i", data[: len(data) // 4 * 4])
+    ]
+    return message, fds, bool(found & socket.MSG_CTRUNC)
+
+
+def identity(fd: int) -> tuple[int, int, str]:
+    """The same for two descriptors of one thing.
+
+    Before Linux 6.9 all pidfds are one inode; proc_pid_fdinfo(5) tells them apart.
+    """
+    status = os.fstat(fd)
+    pid = ""
+    if status.st_mode & 0o170000 == 0:
+        with open(f"/proc/self/fdinfo/{fd}", encoding="ascii") as info:
+            pid = "".join(line for line in info if line.startswith("Pid:"))
+    return status.st_dev, status.st_ino, pid
+
+
+class Keeper:
+    """See the module.
+
+    Args:
+        listener: where supervisors connect.
+        first: connected to the first of them already.
+        linger_s: how long all is held without one.
+    """
+
+    def __init__(self, listener: socket.socket, first: socket.socket, linger_s: float) -> None:
+        self.listener = listener
+        self.supervisor: socket.socket | None = first
+        self.connections = {first.fileno(): first}
+        self.linger_s = linger_s
+        self.alone_since = time.monotonic()
+        self.ended = False
+        self.held: dict[str, dict[tuple[int, int, str], int]] = {}
+        self.poll = select.poll()
+        self.poll.register(listener, select.POLLIN)
+        self.poll.register(first, select.POLLIN)
+
+    def run(self) -> None:
+        """Until told to end, or nobody needs it."""
+        while not self.ended and (self.supervisor or self.held):
+            left_s = self.alone_since + self.linger_s - time.monotonic()
+            ready = self.poll.poll(None if self.supervisor else max(0.0, left_s * 1000))
+            # Whoever came while this process was stopped is heard before the time is looked at.
+            if not ready and left_s <= 0:
+                return
+            for fd, _ in ready:
+                if fd == self.listener.fileno():
+                    self.accept()
+                elif fd in self.connections:
+                    self.hear(self.connections[fd])
+
+    def accept(self) -> None:
+        """Let somebody of the same user in."""
+        try:
+            connection, _ = self.listener.accept()
+        except OSError:
+            return
+        credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+        if struct.unpack("3i", credentials)[1] != os.geteuid():
+            connection.close()
+            return
+        if len(self.connections) >= MAX_CONNECTIONS:  # those that say nothing make room
+            self.leave(next(c for c in self.connections.values() if c is not self.supervisor))
+        seconds = struct.pack("@ll", GIVE_TIMEOUT_S, 0)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, seconds)
+        self.connections[connection.fileno()] = connection
+        self.poll.register(connection, select.POLLIN)
+
+    def leave(self, connection: socket.socket) -> None:
+        """Close a connection."""
+        self.poll.unregister(connection)
+        del self.connections[connection.fileno()]
+        connection.close()
+        if connection is self.supervisor:
+            self.supervisor = None
+            self.alone_since = time.monotonic()
+
+    def hear(self, connection: socket.socket) -> bool:
+        """Carry out one message; False where there is none."""
+        try:
+            message, fds, cut = receive(connection, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return False
+        except OSError:
+            message, fds, cut = b"", [], False
+        if not message:
+            close(fds)
+            self.leave(connection)
+            return False
+        word, _, name = message.decode("ascii", "replace").partition(" ")
+        if word == "count":
+            answer(connection, f"count {len(self.held)}")
+        elif word == "supervise":
+            self.follow(connection)
+            answer(connection, f"pid {os.getpid()}")
+        elif connection is self.supervisor:
+            self.ended = word == "end"
+            self.obey(word, name, fds, cut=cut)
+            return True
+        close(fds)
+        return True
+
+    def follow(self, connection: socket.socket) -> None:
+        """Another supervisor, which wants what the one before it said last, too."""
+        before = self.supervisor
+        while before is not None and before is not connection and self.hear(before):
+            pass
+        if before is not None and before is self.supervisor is not connection:
+            self.leave(before)
+        self.supervisor = connection
+
+    def obey(self, word: str, name: str, fds: list[int], *, cut: bool) -> None:
+        """What a supervisor asks for.
+
+        Args:
+            cut: the message had descriptors for which there was no room.
+        """
+        if word in ("drop", "set"):
+            close(self.held.pop(name, {}).values())
+        if word == "give":
+            self.give()
+        if word not in ("keep", "set"):
+            close(fds)
+        elif cut or not fds or max(fds) >= resource.getrlimit(resource.RLIMIT_NOFILE)[0] - RESERVED:
+            close(fds)
+            answer(self.supervisor, f"lost {name}")
+        else:
+            mine = self.held.setdefault(name, {})
+            for fd in fds:
+                kept = mine.setdefault(identity(fd), fd)
+                if kept != fd:
+                    os.close(fd)
+
+    def give(self) -> None:
+        """Copies of all that is held."""
+        for name, kept in self.held.items():
+            fds = list(kept.values())
+            for start in range(0, len(fds), MAX_DESCRIPTORS):
+                answer(self.supervisor, f"has {name}", fds[start : start + MAX_DESCRIPTORS])
+        answer(self.supervisor, "all")
+
+
+def answer(connection: socket.socket | None, text: str, fds: list[int] | None = None) -> None:
+    """Say something; the connection of whoever does not listen is ended."""
+    if connection is None:
+        return
+    try:
+        socket.send_fds(connection, [text.encode()], fds or [])
+    except OSError:
+        connection.shutdown(socket.SHUT_RDWR)
+
+
+def close(fds: Iterable[int]) -> None:
+    """Close them all."""
+    for fd in fds:
+        os.close(fd)
+
+
+def main() -> None:
+    """The program."""
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.chdir("/")
+    os.closerange(3, 1 << 20)
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    listener, first = socket.socket(fileno=0), socket.socket(fileno=1)
+    listener.setblocking(False)
+    Keeper(listener, first, float(sys.argv[1])).run()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,347 @@
+"""The program that holds descriptors, and the supervisor's side of it: processes, really killed."""
+
+from __future__ import annotations
+
+import os
+import resource
+import select
+import signal
+import socket
+import stat
+from contextlib import ExitStack, suppress
+from typing import TYPE_CHECKING
+
+import pytest
+import trio
+import trio.testing
+
+from nsmd.survival import keeperstore
+from nsmd.survival.keeperstore import Found, KeeperError, KeeperStore, take
+from processes import Watched
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Sequence
+    from pathlib import Path
+
+END_S = 10
+
+
+class World:
+    """A place for a keeper, descriptors to be held, and no process left afterwards."""
+
+    def __init__(self, directory: Path, stack: ExitStack) -> None:
+        self.path = str(directory / "keeper.sock")
+        self._stack = stack
+
+    def store(self, found: Found | None = None, *, linger_s: float = 60) -> KeeperStore:
+        store = KeeperStore(self.path, found=found, linger_s=linger_s)
+        self._stack.callback(store.end)
+        return store
+
+    def taken(self) -> Found:
+        found = take(self.path)
+        assert found is not None
+        self._stack.callback(self._give_up, found)
+        return found
+
+    @staticmethod
+    def _give_up(found: Found) -> None:
+        found.link.close()
+        for fd in (fd for fds in found.kept.values() for fd in fds):
+            os.close(fd)
+
+    def pair(self) -> tuple[socket.socket, socket.socket]:
+        ours, theirs = socket.socketpair()
+        return self._stack.enter_context(ours), self._stack.enter_context(theirs)
+
+    def ask(self, *messages: bytes, fds: Sequence[int] = ()) -> socket.socket:
+        link = self._stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
+        link.settimeout(END_S)
+        link.connect(self.path)
+        for message in messages:
+            socket.send_fds(link, [message], fds)
+        return link
+
+    def held(self) -> int:
+        with self.ask(b"count") as link:
+            return int(link.recv(100).split()[1])
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Generator[World]:
+    before = len(os.listdir("/proc/self/fd"))
+    with ExitStack() as stack:
+        yield World(tmp_path, stack)
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def lost_supervisor(store: KeeperStore) -> None:
+    """As a supervisor that was killed leaves it: its connection has ended."""
+    assert store._link is not None
+    store._link.close()
+    store._link = None
+
+
+def ended(pid: int) -> None:
+    """Wait for a keeper's end, and collect it."""
+    with suppress(ProcessLookupError):
+        pidfd = os.pidfd_open(pid)
+        try:
+            assert select.select([pidfd], [], [], END_S)[0]
+        finally:
+            os.close(pidfd)
+    with suppress(ChildProcessError):
+        os.waitpid(pid, 0)
+
+
+def test_what_is_kept_comes_back_under_its_name(world: World) -> None:
+    store = world.store()
+    assert store.pid == 0  # nothing to keep yet
+    ours, theirs = world.pair()
+    process = os.pidfd_open(os.getpid())
+    store.keep("session-a", [theirs.fileno()])
+    store.keep("session-a", [process])
+    store.keep("session-b", [theirs.fileno()])
+    os.close(process)
+    theirs.close()
+    store.drop("session-b")
+    lost_supervisor(store)
+    found = world.taken()
+    assert (found.pid, list(found.kept), len(found.kept["session-a"])) == (
+        store.pid,
+        ["session-a"],
+        2,
+    )
+    channel = next(fd for fd in found.kept["session-a"] if stat.S_ISSOCK(os.fstat(fd).st_mode))
+    assert not any(os.get_inheritable(fd) for fd in found.kept["session-a"])
+    os.write(channel, b"there")
+    assert ours.recv(10) == b"there"
+    world.store(found).end()
+    ended(found.pid)
+    assert not os.path.exists(world.path)
+
+
+def test_the_same_descriptor_is_kept_once(world: World) -> None:
+    """Before Linux 6.9 all pidfds are one inode."""
+    store = world.store()
+    _, theirs = world.pair()
+    own, parent = os.pidfd_open(os.getpid()), os.pidfd_open(os.getppid())
+    for _ in range(3):
+        store.keep("session-a", [theirs.fileno(), own, parent])
+    os.close(own)
+    os.close(parent)
+    lost_supervisor(store)
+    found = world.taken()
+    assert len(found.kept["session-a"]) == 3
+    world.store(found)
+
+
+def test_the_keeper_holds_nothing_of_its_starter(world: World) -> None:
+    store = world.store()
+    _, theirs = world.pair()
+    with open(os.devnull, "rb") as inherited:
+        os.set_inheritable(inherited.fileno(), True)
+        os.set_inheritable(inherited.fileno(), False)
+        store.keep("session-a", [theirs.fileno()])
+    assert world.held() == 1  # it has come up
+    facts = f"/proc/{store.pid}"
+    assert os.readlink(f"{facts}/cwd") == "/"
+    assert os.getsid(store.pid) == os.getpgid(store.pid) == store.pid
+    assert os.readlink(f"{facts}/fd/2") == os.devnull
+    # Two sockets, /dev/null, what it holds; the connection that has asked may be there still.
+    assert len(os.listdir(f"{facts}/fd")) in (4, 5)
+    soft, hard = resource.prlimit(store.pid, resource.RLIMIT_NOFILE)
+    assert soft == hard
+    assert stat.S_IMODE(os.stat(world.path).st_mode) == 0o600
+    os.kill(store.pid, signal.SIGHUP)  # the terminal hangs up
+    os.kill(store.pid, signal.SIGINT)
+    assert world.held() == 1
+
+
+def test_it_ends_when_nobody_came(world: World) -> None:
+    store = world.store(linger_s=0.01)
+    ours, theirs = world.pair()
+    store.keep("session-a", [theirs.fileno()])
+    theirs.close()
+    pid = store.pid
+    lost_supervisor(store)
+    ended(pid)
+    assert ours.recv(1) == b""  # so does whatever it has held
+    assert take(world.path) is None
+
+
+def test_it_ends_at_once_with_nothing_to_hold(world: World) -> None:
+    store = world.store()
+    _, theirs = world.pair()
+    store.keep("session-a", [theirs.fileno()])
+    store.drop("session-a")
+    lost_supervisor(store)
+    ended(store.pid)
+
+
+def test_who_comes_while_it_is_stopped_is_heard(world: World) -> None:
+    """Its time is over when it goes on; but a supervisor has come meanwhile."""
+    store = world.store(linger_s=0.001)
+    _, theirs = world.pair()
+    store.keep("session-a", [theirs.fileno()])
+    assert world.held() == 1
+    os.kill(store.pid, signal.SIGSTOP)
+    lost_supervisor(store)
+    link = world.ask(b"supervise", b"give")
+    os.kill(store.pid, signal.SIGCONT)
+    assert link.recv(100) == f"pid {store.pid}".encode()
+    assert link.recv(100) == b"has session-a"
+    assert link.recv(100) == b"all"
+    link.send(b"end")
+    ended(store.pid)
+
+
+def test_what_a_killed_supervisor_said_last_is_kept(world: World) -> None:
+    """The next one asks before the keeper has read all of it."""
+    store = world.store()
+    ours, theirs = world.pair()
+    store.keep("session-0", [theirs.fileno()])
+    assert world.held() == 1
+    os.kill(store.pid, signal.SIGSTOP)
+    for number in range(1, 50):
+        store.keep(f"session-{number}", [theirs.fileno()])
+    link = world.ask(b"supervise", b"give")
+    lost_supervisor(store)
+    os.kill(store.pid, signal.SIGCONT)
+    names: set[bytes] = set()
+    while (message := link.recv(100)) != b"all":
+        names.add(message)
+    assert len(names) == 51  # and its process id
+    link.send(b"end")
+    ended(store.pid)
+    assert ours.fileno() >= 0
+
+
+def test_garbage_does_no_harm(world: World) -> None:
+    store = world.store()
+    ours, theirs = world.pair()
+    store.keep("session-a", [theirs.fileno()])
+    for message in (b"\xff" * 4000, b"keep", b"drop session-a", b"end", b"give", b"x" * 65000):
+        world.ask(message, fds=[ours.fileno()] * 250).close()
+    for _ in range(100):
+        with suppress(OSError):
+            world.ask()
+    found = world.taken()
+    assert found.kept.keys() == {"session-a"}
+    for message in (b"what", b" ", b"keep", b"keep session-b", b"set session-b"):
+        found.link.send(message)
+    lost_supervisor(store)
+    assert world.held() == 1
+    world.store(found)
+
+
+def test_a_full_socket_holds_up_nobody(world: World) -> None:
+    """What a stopped keeper cannot take now, it gets when it goes on: what holds by then."""
+    store = world.store()
+    _, theirs = world.pair()
+    wanted: dict[str, list[int]] = {}
+
+    def keep(name: str) -> None:
+        wanted[name] = [theirs.fileno()]
+        store.keep(name, wanted[name])
+
+    keep("session-first")
+    os.kill(store.pid, signal.SIGSTOP)
+    for number in range(2000):
+        keep(f"session-{number}")
+    assert "has not taken" in store.problem
+    for number in range(1000, 2000):
+        del wanted[f"session-{number}"]
+        store.drop(f"session-{number}")
+    os.kill(store.pid, signal.SIGCONT)
+
+    async def main() -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(store.run, wanted.items)
+            with trio.fail_after(END_S):
+                await store.caught_up()
+            nursery.cancel_scope.cancel()
+
+    trio.run(main)
+    assert store.problem == ""
+    lost_supervisor(store)
+    found = world.taken()
+    assert found.kept.keys() == wanted.keys()
+    world.store(found)
+
+
+async def test_a_killed_keeper_is_replaced_and_told_all(world: World) -> None:
+    store = world.store()
+    _, theirs = world.pair()
+    store.keep("session-a", [theirs.fileno()])
+    first = store.pid
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(store.run, {"session-a": [theirs.fileno()]}.items)
+        for _ in range(3):
+            killed = store.pid
+            with Watched([killed]) as watched:
+                os.kill(killed, signal.SIGKILL)
+                await watched.all_ended()
+            await trio.testing.wait_all_tasks_blocked()  # it has noticed
+            with trio.fail_after(END_S):
+                await store.caught_up()
+            assert store.pid not in (killed, 0)
+        nursery.cancel_scope.cancel()
+    assert store.pid != first
+    lost_supervisor(store)
+    found = world.taken()
+    assert found.kept.keys() == {"session-a"}
+    world.store(found)
+
+
+def test_one_that_does_not_answer_is_left_alone(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keeperstore, "ANSWER_TIMEOUT_S", 0.05)
+    store = world.store()
+    _, theirs = world.pair()
+    store.keep("session-a", [theirs.fileno()])
+    os.kill(store.pid, signal.SIGSTOP)
+    with pytest.raises(KeeperError, match="does not answer"):
+        take(world.path, timeout_s=0.05)
+    pid = store.pid
+    store.end()  # its own supervisor has it killed
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+
+
+def test_what_does_not_fit_is_refused(world: World) -> None:
+    store = world.store()
+    pairs = [world.pair() for _ in range(20)]
+    store.keep("session-first", [pairs[0][0].fileno()])
+    assert world.held() == 1  # it has come up, and raised its limit
+    resource.prlimit(store.pid, resource.RLIMIT_NOFILE, (80, 80))
+    link = world.ask(b"supervise")
+    assert link.recv(100) == f"pid {store.pid}".encode()
+    lost_supervisor(store)
+    for number, pair in enumerate(pairs):
+        socket.send_fds(link, [f"keep session-{number}".encode()], [pair[0].fileno()])
+    link.send(b"supervise")
+    answers: list[bytes] = []
+    while not (answer := link.recv(100)).startswith(b"pid"):
+        answers.append(answer)
+    assert answers
+    assert set(answers) == {f"lost session-{n}".encode() for n in range(20 - len(answers), 20)}
+    assert world.held() == 21 - len(answers)
+    link.send(b"end")
+    ended(store.pid)
+
+
+async def test_no_room_for_more_is_told(world: World) -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    ours.setblocking(False)
+    store = KeeperStore(world.path, found=Found(link=ours, pid=os.getpid()))
+    with ours, theirs:
+        theirs.send(b"lost session-a")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(store.run, dict[str, list[int]]().items)
+            await trio.testing.wait_all_tasks_blocked()
+            assert "no room for 1 of" in store.problem
+            store.drop("session-a")
+            assert store.problem == ""
+            nursery.cancel_scope.cancel()

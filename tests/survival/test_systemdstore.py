@@ -1,0 +1,142 @@
+"""Descriptors are handed to systemd as sd_notify(3) says, also when it is slow."""
+
+from __future__ import annotations
+
+import os
+import socket
+from contextlib import ExitStack, closing
+from typing import TYPE_CHECKING
+
+import pytest
+import trio
+import trio.testing
+
+from nsmd.survival import keeper
+from nsmd.survival.systemdstore import SystemdStore, systemd_keeps
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+    from pathlib import Path
+
+
+class Manager:
+    """Takes what systemd is told."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = str(path)
+        self.held: dict[str, int] = {}
+        self.barriers = 0
+        self.bind()
+
+    def bind(self) -> None:
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self.socket.bind(self.path)
+
+    def again(self) -> None:
+        """With another socket at the same path."""
+        self.socket.close()
+        os.unlink(self.path)
+        self.bind()
+
+    def take(self) -> None:
+        """All that has come."""
+        while True:
+            try:
+                message, fds, _ = keeper.receive(self.socket, socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                return
+            for fd in fds:
+                os.close(fd)
+            told = dict(line.split("=", 1) for line in message.decode().splitlines())
+            match told:
+                case {"FDSTORE": "1", "FDNAME": name, "FDPOLL": "0"}:
+                    self.held[name] = self.held.get(name, 0) + len(fds)
+                case {"FDSTOREREMOVE": "1", "FDNAME": name}:
+                    self.held.pop(name, None)
+                case _:
+                    assert told == {"BARRIER": "1"}
+                    self.barriers += 1
+
+
+@pytest.fixture
+def manager(tmp_path: Path) -> Generator[Manager]:
+    it = Manager(tmp_path / "notify")
+    yield it
+    it.socket.close()
+
+
+@pytest.mark.parametrize(
+    ("variables", "keeps"),
+    [
+        ({}, None),
+        ({"FDSTORE": "10"}, None),
+        ({"NOTIFY_SOCKET": "vsock:2:1", "FDSTORE": "10"}, None),
+        ({"NOTIFY_SOCKET": "/run/notify"}, None),
+        ({"NOTIFY_SOCKET": "/run/notify", "FDSTORE": "0"}, None),
+        ({"NOTIFY_SOCKET": "/run/notify", "FDSTORE": "512"}, 512),
+        ({"NOTIFY_SOCKET": "@notify", "NSM_FDSTORE": "systemd"}, 0),
+        ({"NOTIFY_SOCKET": "/run/notify", "NSM_FDSTORE": "yes"}, None),
+    ],
+)
+def test_systemd_says_whether_it_keeps_any(variables: dict[str, str], keeps: int | None) -> None:
+    assert systemd_keeps(variables) == keeps
+
+
+@pytest.fixture
+def stack() -> Generator[ExitStack]:
+    with ExitStack() as stack:
+        yield stack
+
+
+def test_what_is_kept_and_dropped(manager: Manager, stack: ExitStack) -> None:
+    store = stack.enter_context(closing(SystemdStore(manager.path, 3, {"session-old": [7, 8]})))
+    store.keep("session-a", [0, 2])
+    assert "FileDescriptorStoreMax=" in store.problem
+    store.drop("session-old")
+    store.drop("session-never")
+    assert store.problem == ""
+    manager.held["session-old"] = 2
+    manager.take()
+    assert manager.held == {"session-a": 2}
+    manager.again()  # systemctl daemon-reexec, at worst
+    store.keep("session-b", [0])
+    manager.take()
+    assert manager.held == {"session-a": 2, "session-b": 1}
+
+
+async def test_the_end_is_waited_for(manager: Manager) -> None:
+    store = SystemdStore(manager.path, 0, manager.held)
+    for number in range(1000):  # more than the socket takes at once
+        store.keep(f"session-{number}", [0])
+    with trio.fail_after(10):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(trio.to_thread.run_sync, store.end)
+            while not manager.barriers:
+                await trio.lowlevel.wait_readable(manager.socket)
+                manager.take()
+    assert manager.held == {}
+
+
+async def test_what_it_cannot_take_now_it_is_told_later(manager: Manager, stack: ExitStack) -> None:
+    store = stack.enter_context(closing(SystemdStore(manager.path)))
+    wanted: dict[str, list[int]] = {}
+    for number in range(2000):
+        wanted[f"session-{number}"] = [0, 2]
+        store.keep(f"session-{number}", [0, 2])
+    for number in range(1990, 2000):
+        del wanted[f"session-{number}"]
+        store.drop(f"session-{number}")
+    assert "has not taken" in store.problem
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(store.run, wanted.items)
+        with trio.fail_after(10):
+            while store.problem:
+                await trio.lowlevel.wait_readable(manager.socket)
+                manager.take()
+                await trio.testing.wait_all_tasks_blocked()
+        nursery.cancel_scope.cancel()
+    manager.take()
+    assert manager.held == {name: len(fds) for name, fds in wanted.items()}
+    manager.socket.close()
+    store.keep("session-late", [0])
+    assert "has not taken 1 thing" in store.problem
