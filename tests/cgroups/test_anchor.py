@@ -16,6 +16,7 @@ from nsmd.cgroups import find_keeper
 from nsmd.cgroups import keeper as keepers
 from nsmd.cgroups.anchor import Anchor
 from nsmd.cgroups.place import NoGroupsError, Place
+from nsmd.survival.store import NoStore
 from nsmd.values import SessionLimits
 
 if TYPE_CHECKING:
@@ -28,13 +29,13 @@ EXECS = 'while [ "$1" != /bin/sh ]; do shift; done; exec "$@"'
 """What systemd-run does in the end."""
 
 
-class Store:
+class Store(NoStore):
     """Keeps copies, as systemd does."""
 
     kind: StoreKind = "systemd"
-    problem = ""
 
     def __init__(self) -> None:
+        super().__init__()
         self.kept: dict[str, list[int]] = {}
 
     def keep(self, name: str, descriptors: Sequence[int]) -> None:

@@ -105,7 +105,7 @@ def test_what_is_kept_and_dropped(manager: Manager, stack: ExitStack) -> None:
 
 
 async def test_the_end_is_waited_for(manager: Manager) -> None:
-    store = SystemdStore(manager.path, 0, manager.held)
+    store = SystemdStore(manager.path)
     for number in range(1000):  # more than the socket takes at once
         store.keep(f"session-{number}", [0])
     with trio.fail_after(10):
