@@ -7,6 +7,7 @@ heap                 memory goes back to the system
 pace                 how fast one client is listened to
 ending               how the supervisor is to end
 events               what happens, told to whoever listens
+journald             lines of the log as systemd's journal takes them
 config               reads and explains `config.toml`
 flakes               references to what Nix builds
 hostrules            which hosts a pattern means
@@ -60,6 +61,7 @@ telemetry/           what is counted, and how it is told
 control/             the control socket: operations for command line and API
 mcp/                 the endpoint that models see
 servicemanager       the socket that systemd passes, and what it is told
+servicestatus        what the service manager is told while the supervisor runs
 checks, limitchecks  rows of the doctor's table
 copychecks           whether projects can be copied on write here
 doctor               what nsm needs here, and how to get it

@@ -44,6 +44,7 @@ from nsmd.pressure import Pressure
 from nsmd.project import Unreadable
 from nsmd.provision import Provision
 from nsmd.registry import Registry
+from nsmd.servicestatus import ServiceStatus
 from nsmd.settings import Settings
 from nsmd.survival.store import DescriptorStore, Kept
 from nsmd.takeover import sort_out
@@ -229,11 +230,21 @@ async def _serve(setup: Setup, keeper: SessionKeeper) -> None:
                 ),
                 max_connections=setup.shares.connections,
             )
+            status = ServiceStatus(
+                setup.variables,
+                lambda: (
+                    len(registry.live_sessions()),
+                    len(registry.unfinished()),
+                    server.connections,
+                ),
+                draining.remaining_s,
+            )
             async with trio.open_nursery() as connections:
                 connections.start_soon(_end_on_signal, setup, ending, draining)
                 listener = trio.SocketListener(trio.socket.from_stdlib_socket(setup.listener))
                 await connections.start(partial(trio.serve_listeners, server.handle, [listener]))
                 setup.announce()
+                connections.start_soon(status.run, events)
                 connections.start_soon(endpoint.run)
                 connections.start_soon(
                     serve_metrics, setup.metrics_path, setup.settings.metrics.port, telemetry.text
@@ -241,6 +252,7 @@ async def _serve(setup: Setup, keeper: SessionKeeper) -> None:
                 log.info("listening on %s (pid %d)", setup.socket_path, os.getpid())
                 recorder.say("supervisor_started", {"pid": os.getpid(), "version": __version__})
                 how = await ending.wait()
+                status.ends(how)
                 if how != "end":
                     registry.leave()
                 recorder.say("supervisor_ended", {"pid": os.getpid(), "how": how})

@@ -83,6 +83,12 @@ class Draining:
         self._nursery.start_soon(self._run, drain)
         return drain
 
+    def remaining_s(self) -> float | None:
+        """Until what is left is interrupted; None for no deadline."""
+        if self.drain is None or math.isinf(self.drain.due_s):
+            return None
+        return max(0.0, self.drain.due_s - trio.current_time())
+
     def cancel(self) -> bool:
         """Take new work again; False where nothing was being drained, or an end follows."""
         drain = self.drain

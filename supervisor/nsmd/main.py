@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import faulthandler
 import json
 import logging
 import os
@@ -15,7 +16,7 @@ from functools import partial
 
 from nsm import paths
 from nsm._version import __version__
-from nsmd import servicemanager
+from nsmd import journald, servicemanager
 from nsmd.descriptors import raise_limit, share_out
 from nsmd.hostpaths import trusted_owners
 from nsmd.listening import (
@@ -149,6 +150,9 @@ class _Starter:
         from nsmd.templates import open_launcher  # noqa: PLC0415
 
         heap.map_large_blocks()
+        if "WATCHDOG_USEC" in os.environ:
+            # systemd's watchdog ends a loop that hangs by SIGABRT: the log is to say where it hung.
+            faulthandler.enable()
         sources = sources_of(os.environ) or Sources()
         settings = with_said(settings, sources.metadata)
         shares = share_out(raise_limit())
@@ -313,8 +317,6 @@ def _own_command() -> list[str]:
 
 
 def _log_to_stderr() -> None:
-    logging.basicConfig(
-        stream=sys.stderr,
-        level=logging.INFO,
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
-    )
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(journald.formatter_for(sys.stderr, os.environ))
+    logging.basicConfig(level=logging.INFO, handlers=[handler])

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import socket
-from collections.abc import MutableMapping
+from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass, field
 from itertools import zip_longest
 
@@ -105,7 +105,7 @@ def _listener(fd: int) -> socket.socket:
     return passed
 
 
-def tell(environment: MutableMapping[str, str], message: str) -> None:
+def tell(environment: Mapping[str, str], message: str) -> None:
     """Tell the service manager something, if it wants to know; a failure is logged.
 
     Args:

@@ -19,6 +19,7 @@ from nsm.wire.errors import (
     OverloadedError,
     SessionEndedError,
 )
+from nsmd import journald
 from nsmd.agentframes import (
     AgentFrame,
     CheckedFrame,
@@ -371,6 +372,7 @@ class Session:
 
     async def run(self) -> None:
         """Own the jail from launch to its last process; returns when the session is over."""
+        journald.about(session=self.id, client="")
         try:
             await self._conversation.run()
         except Exception:  # a fault of ours costs this session and not a thousand others

@@ -17,7 +17,18 @@ SOURCES = {
 }
 
 FLOORS = (
-    ("values", "settings", "timer", "descriptors", "heap", "checks", "pace", "ending", "events"),
+    (
+        "values",
+        "settings",
+        "timer",
+        "descriptors",
+        "heap",
+        "checks",
+        "pace",
+        "ending",
+        "events",
+        "journald",
+    ),
     ("listening",),
     (
         "config",
@@ -68,6 +79,7 @@ FLOORS = (
     ("telemetry",),
     ("control", "mcp"),
     ("limitchecks", "copychecks", "doctor", "servicemanager"),
+    ("servicestatus",),
     ("daemon",),
     ("main",),
     ("__main__",),

@@ -31,6 +31,7 @@ from nsm.wire.messages import (
     Result,
     ServerMessage,
 )
+from nsmd import journald
 from nsmd.control import running
 from nsmd.control.call import Call, Right, Services
 from nsmd.control.operations import OPERATIONS, Row
@@ -210,6 +211,7 @@ class _Connection:
                 if self._scope is None:
                     self._scope = message.scope or "cli"
                 self._hello = message
+                journald.about(client=message.name)
                 self._services.events.publish(
                     "client_came", protocol="control", client=message.name
                 )

@@ -1,0 +1,87 @@
+"""Lines of the log as systemd's journal takes them: with a priority, and facts to search for.
+
+Where standard error is the journal's own stream, it puts time and program beside each line, and
+takes a level from ``<N>`` at its beginning (sd-daemon(3)). What a line is about follows it as
+``key=value``, so that `journalctl --user -u nsm-supervisor -g session=ID` finds a session's.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Mapping
+from contextvars import ContextVar
+from typing import TextIO
+
+PLAIN = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+"""Where nobody puts the time beside it."""
+
+_ABOUT: ContextVar[Mapping[str, str] | None] = ContextVar("about", default=None)
+
+
+def about(**facts: str) -> None:
+    """What this task is about, and those that it starts from now on.
+
+    Args:
+        facts: `session`, `client`: ids and names. One that is empty is not shown.
+    """
+    _ABOUT.set({**(_ABOUT.get() or {}), **facts})
+
+
+def goes_to_journal(stream: TextIO, environment: Mapping[str, str]) -> bool:
+    """Whether what is written there is read by the journal (systemd.exec(5), JOURNAL_STREAM)."""
+    try:
+        found = os.fstat(stream.fileno())
+    except (OSError, ValueError):
+        return False
+    return environment.get("JOURNAL_STREAM") == f"{found.st_dev}:{found.st_ino}"
+
+
+def formatter_for(stream: TextIO, environment: Mapping[str, str]) -> logging.Formatter:
+    """How lines look there.
+
+    Args:
+        environment: of this process, as the service manager has set it.
+    """
+    return JournalFormatter() if goes_to_journal(stream, environment) else TailFormatter(PLAIN)
+
+
+class TailFormatter(logging.Formatter):
+    """Lines with what they are about at their end."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 (logging's name)
+        """See `logging.Formatter`."""
+        facts = (_ABOUT.get() or {}).items()
+        tail = "".join(f" {key}={_quoted(value)}" for key, value in facts if value)
+        return super().formatMessage(record) + tail
+
+
+class JournalFormatter(TailFormatter):
+    """Each line begins with its priority: a line is an entry of the journal."""
+
+    def __init__(self) -> None:
+        super().__init__("%(name)s: %(message)s")
+
+    def format(self, record: logging.LogRecord) -> str:
+        """See `logging.Formatter`."""
+        prefix = f"<{_priority(record.levelno)}>"
+        return "\n".join(f"{prefix}{line}" for line in super().format(record).split("\n"))
+
+
+def _priority(level: int) -> int:
+    """syslog(3)'s, of a level of Python's."""
+    if level >= logging.CRITICAL:
+        return 2
+    if level >= logging.ERROR:
+        return 3
+    if level >= logging.WARNING:
+        return 4
+    return 6 if level >= logging.INFO else 7
+
+
+def _quoted(value: str) -> str:
+    """One word, whatever clients call themselves."""
+    if value.isascii() and value.isprintable() and not set(value) & set(' "='):
+        return value
+    text = value.encode("unicode_escape").decode().replace('"', '\\"')
+    return f'"{text}"'
