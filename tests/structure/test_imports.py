@@ -69,6 +69,7 @@ FLOORS = (
         "changes",
         "audit",
         "keeping",
+        "reconfiguration",
     ),
     ("takeover",),
     ("resumption",),
