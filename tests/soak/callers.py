@@ -16,6 +16,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+import trio
+
 import nsm
 from nsm.wire.errors import (
     DisconnectedError,
@@ -117,6 +119,72 @@ class ApiCaller:
         if self._client is not None:
             self._client.close()
             self._client = None
+
+
+class AioCaller:
+    """`nsm.AsyncClient`: calls of any number of threads over one connection."""
+
+    def __init__(self, socket_path: str, scope: str = SCOPE) -> None:
+        self.scope = scope
+        self._path = socket_path
+        self._token: trio.lowlevel.TrioToken | None = None
+        self._client: nsm.AsyncClient | None = None
+        self._began = threading.Event()
+        self._users = 0
+        self._thread = threading.Thread(target=trio.run, args=(self._serve,), name="soak-aio")
+
+    def share(self) -> AioCaller:
+        """For one more thread, which closes it once."""
+        self._users += 1
+        if self._users == 1:
+            self._thread.start()
+            assert self._began.wait(ANSWER_S)
+        return self
+
+    def call(self, env: str, session: str | None, code: str, *, stream: bool) -> Reply:
+        return trio.from_thread.run(self._call, env, session, code, stream, trio_token=self._token)
+
+    def close(self) -> None:
+        self._users -= 1
+        if self._users == 0:
+            trio.from_thread.run_sync(self._over.set, trio_token=self._token)
+            self._thread.join()
+
+    async def _serve(self) -> None:
+        self._token = trio.lowlevel.current_trio_token()
+        self._over = trio.Event()
+        self._opening = trio.Lock()
+        self._began.set()
+        await self._over.wait()
+        if self._client is not None:
+            await self._client.aclose()
+
+    async def _call(self, env: str, session: str | None, code: str, stream: bool) -> Reply:
+        said: list[str] = []
+
+        def hear(_stream: str, text: str) -> None:
+            said.append(text)
+
+        client = None
+        try:
+            client = await self._connected()
+            result = await client.run(
+                code, env=env, session=session, on_output=hear if stream else None
+            )
+        except NsmError as error:
+            if isinstance(error, DisconnectedError) and client and self._client is client:
+                self._client = None
+                await client.aclose()
+            return of_error(error)
+        return of_result(result, "".join(said))
+
+    async def _connected(self) -> nsm.AsyncClient:
+        async with self._opening:
+            if self._client is None:
+                client = nsm.AsyncClient(socket_path=self._path, scope=self.scope, name="soak-aio")
+                await client.__aenter__()
+                self._client = client
+            return self._client
 
 
 class CommandCaller:

@@ -11,6 +11,9 @@ from collections import Counter
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+import nsm
+from nsm.wire.errors import NsmError
+
 if TYPE_CHECKING:
     import random
     from collections.abc import Callable
@@ -24,7 +27,8 @@ LATE_S = 15.0
 CONNECTIONS = 40
 """That say nothing, at a time."""
 
-_AGENT_KINDS = ("agent", "spare")
+REFILL_S = 1.0
+"""For a supervisor to hand everything to a new keeper, which takes milliseconds."""
 
 
 class Faults(threading.Thread):
@@ -36,7 +40,12 @@ class Faults(threading.Thread):
     """
 
     def __init__(
-        self, household: Household, rng: random.Random, directory: Path, every_s: float
+        self,
+        household: Household,
+        rng: random.Random,
+        directory: Path,
+        every_s: float,
+        wanted: Callable[[str], bool],
     ) -> None:
         super().__init__(name="faults")
         self.counts: Counter[str] = Counter()
@@ -49,7 +58,12 @@ class Faults(threading.Thread):
         self._over = threading.Event()
         self._began_s = time.monotonic()
         self._killed: dict[str, dict[int, float]] = {"session": {}, "interpreter": {}}
-        self._kinds: dict[str, tuple[float, Callable[[Members], str | None]]] = {
+        every: dict[str, tuple[float, Callable[[Members], str | None]]] = {
+            "kill the supervisor": (3, lambda members: self._kill(members.supervisors)),
+            "kill the supervisor and the next": (0.5, self._kill_again),
+            "kill the keeper": (1, self._kill_keeper),
+            "reload": (1, self._reload),
+            "stop the keeper": (0.5, lambda members: self._pause(members.keepers)),
             "kill an agent": (0.5, self._kill_agent),
             "kill an interpreter": (1, self._kill_interpreter),
             "kill a template": (1, lambda members: self._kill(members.templates)),
@@ -62,6 +76,7 @@ class Faults(threading.Thread):
             "garbage": (0.5, self._garbage),
             "silence": (0.5, self._silence),
         }
+        self._kinds = {kind: way for kind, way in every.items() if wanted(kind)}
 
     def run(self) -> None:
         while not self._over.wait(self._rng.uniform(0.2, 1.8) * self._every_s):
@@ -106,6 +121,46 @@ class Faults(threading.Thread):
         pid = self._rng.choice(pids)
         return str(pid) if send(pid, signal.SIGKILL) else None
 
+    def _kill_again(self, members: Members) -> str | None:
+        """The next one too, while it takes up what it has found."""
+        first = self._kill(members.supervisors)
+        if first is None:
+            return None
+        deadline = time.monotonic() + LATE_S
+        while time.monotonic() < deadline:
+            others = [pid for pid in self._household.members().supervisors if str(pid) != first]
+            if others:
+                time.sleep(self._rng.uniform(0, 0.7))
+                return f"{first}, {self._kill(others)}"
+            time.sleep(0.02)
+        return first
+
+    def _kill_keeper(self, members: Members) -> str | None:
+        """While there is somebody who notices: of both at once nothing could remain."""
+        if not members.keepers or not self._ask("ping"):
+            return None
+        killed = self._kill(members.keepers)
+        deadline = time.monotonic() + LATE_S
+        while time.monotonic() < deadline:
+            if set(self._household.members().keepers) - set(members.keepers):
+                time.sleep(REFILL_S)
+                return killed
+            time.sleep(0.05)
+        raise AssertionError("nobody has started another keeper")
+
+    def _reload(self, _members: Members) -> str | None:
+        return "" if self._ask("reload") else None
+
+    def _ask(self, op: str) -> bool:
+        """Have the supervisor do something; whether it is there to do it."""
+        path = os.fspath(self._directory / "control.sock")
+        try:
+            with nsm.Client(socket_path=path, autostart=False) as client:
+                client.call(op)
+        except NsmError:
+            return False
+        return True
+
     def _kill_agent(self, members: Members) -> str | None:
         if not members.agents:
             return None
@@ -135,7 +190,8 @@ class Faults(threading.Thread):
         """To every socket that there is."""
         paths = [path for path in self._directory.iterdir() if path.is_socket()]
         for path in paths:
-            with suppress(OSError), socket.socket(socket.AF_UNIX) as connection:
+            kind = socket.SOCK_SEQPACKET if path.name == "keeper.sock" else socket.SOCK_STREAM
+            with suppress(OSError), socket.socket(socket.AF_UNIX, kind) as connection:
                 connection.settimeout(2)
                 connection.connect(os.fspath(path))
                 beginning = self._rng.choice(

@@ -139,8 +139,9 @@ def _sort(process: Process, by_pid: dict[int, Process], members: Members) -> Non
         members.agents.append(process.pid)
     elif parent is not None and _is_agent(parent):
         members.interpreters[process.pid] = parent.pid
-    elif "nsmd" in command:
-        members.supervisors.append(process.pid)
+    elif _is_supervisor(process):
+        if parent is None or not _is_supervisor(parent):  # else about to become something else
+            members.supervisors.append(process.pid)
     elif any(word.endswith("keeper.py") for word in command):
         members.keepers.append(process.pid)
     elif "nsm.shim" in command:
@@ -151,6 +152,11 @@ def _sort(process: Process, by_pid: dict[int, Process], members: Members) -> Non
         members.templates.append(process.pid)
     else:
         members.others.append(process.pid)
+
+
+def _is_supervisor(process: Process) -> bool:
+    """Not the launcher, which has the same among its arguments."""
+    return process.command[1:4] == ("-P", "-m", "nsmd")
 
 
 def _is_agent(process: Process) -> bool:

@@ -5,7 +5,7 @@ no answer mismatched, missing or doubled (`soak.ledgers`); no process, descripto
 group left.
 
 ``SOAK_SEED`` repeats what is drawn; what it meets depends on time as well. ``SOAK_EVERY_S`` is the
-mean time between faults.
+mean time between faults, ``SOAK_FAULTS`` a pattern for those that are wanted.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 import faulthandler
 import os
 import random
+import re
 import secrets
 import tempfile
 import threading
@@ -26,7 +27,7 @@ import pytest
 
 import nsm
 from e2e_support import variables_for
-from soak.callers import ApiCaller, Caller, CommandCaller, Desk, ShimCaller
+from soak.callers import AioCaller, ApiCaller, Caller, CommandCaller, Desk, ShimCaller
 from soak.faults import Faults
 from soak.household import Household
 from soak.ledgers import READ, TOKEN, Life, Lost, Wrong, one_shot
@@ -42,6 +43,7 @@ SECONDS = 60 * (MINUTES if MINUTES >= 10 else MINUTES / 3)
 
 SEED = int(os.environ.get("SOAK_SEED") or secrets.randbits(32))
 EVERY_S = float(os.environ.get("SOAK_EVERY_S", "2"))
+WANTED = re.compile(os.environ.get("SOAK_FAULTS", ""))
 
 PARKED = 30
 """Sessions that live through all of it, and are asked now and then."""
@@ -189,13 +191,21 @@ class Soak:
         self.tally = Tally()
         self.socket = str(directory / "control.sock")
         self.desk = Desk(self.socket)
-        self.faults = Faults(household, random.Random(SEED), directory, EVERY_S)
+        self.faults = Faults(
+            household,
+            random.Random(SEED),
+            directory,
+            EVERY_S,
+            lambda kind: WANTED.search(kind) is not None,
+        )
         self._began_s = time.monotonic()
         work = directory / "work"
         work.mkdir()
         some = range(5, 40)
+        aio = AioCaller(self.socket)
         makers: list[tuple[str, Caller, range | None]] = [
             *(("api", ApiCaller(self.socket), some) for _ in range(3)),
+            *(("aio", aio.share(), some) for _ in range(4)),
             *(("shim", ShimCaller(work), some) for _ in range(4)),
             *(("command", CommandCaller(work), some) for _ in range(1)),
             *(("parked", ApiCaller(self.socket, "parked"), None) for _ in range(PARKED)),

@@ -69,7 +69,6 @@ FLOORS = (
         "changes",
         "audit",
         "keeping",
-        "reconfiguration",
     ),
     ("takeover",),
     ("resumption",),

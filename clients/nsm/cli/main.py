@@ -37,7 +37,7 @@ VERBS = {
     "drain": "take no new work, and wait until nothing runs",
     "shutdown": "end the supervisor and all sessions",
     "doctor": "check what nsm needs on this host",
-    "config": "check or show the configuration, or have it read again",
+    "config": "check or show the configuration",
     "completion": "print a script that completes commands in your shell",
 }
 """The verbs and what they do; each is a module of this package."""

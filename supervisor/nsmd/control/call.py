@@ -14,7 +14,6 @@ from nsmd.draining import Draining
 from nsmd.ending import Ending
 from nsmd.events import Events
 from nsmd.files import OpenFiles
-from nsmd.reconfiguration import Reconfiguration
 from nsmd.registry import Registry
 from nsmd.session import Session
 from nsmd.telemetry import Telemetry
@@ -36,7 +35,6 @@ class Services:
         cold_starts: why sessions of an environment are no forks, by the environment's name.
         shutdown: asks the daemon to end, and to end all sessions.
         ending: the same, in other ways.
-        configuration: reads the file again.
         draining: has nothing new begun before that.
         events: what happens here.
         telemetry: what was counted of it.
@@ -57,7 +55,6 @@ class Services:
     shutdown: Callable[[], None]
     clients: Callable[[], int]
     draining: Draining
-    configuration: Reconfiguration
     max_file_bytes: int
     review: Review = field(default_factory=Review)
     ending: Ending = field(default_factory=Ending)

@@ -1,0 +1,117 @@
+"""How long nobody is served while a supervisor is replaced, with sessions to take up or none."""
+
+from __future__ import annotations
+
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from functools import partial
+from pathlib import Path
+from typing import Self
+
+import trio
+
+import private_supervisor
+from bench import CONFIGURATION, Bench, connect, run_once, settle
+from measure import Comparison, Findings, Target, alternate
+from nsm.wire.errors import DisconnectedError
+from parts.sessions import check_variables, create, name
+
+SESSIONS = 100
+BUDGET = 3.0
+"""How many times longer it may take with so many sessions."""
+
+
+def measure(bench: Bench) -> Findings:
+    """Kill -9 and a new start, and `nsm reload`."""
+    sessions = min(SESSIONS, bench.most_sessions)
+    with ExitStack() as stack:
+        many, none = (stack.enter_context(Replaced(number)) for number in (sessions, 0))
+        ways: dict[str, Callable[[Replaced], float]] = {
+            "kill -9 to serving again": Replaced.kill,
+            "nsm reload to serving again": Replaced.reload,
+        }
+        for what, way in ways.items():
+            pairs = alternate(partial(way, many), partial(way, none), rounds=bench.some_rounds(0.5))
+            yield Comparison(
+                name=f"{what}, with {sessions} sessions",
+                peer="the same with none",
+                pairs=pairs,
+                unit="ms",
+                target=Target(bound="≤", value=BUDGET),
+            )
+        with connect(many.variables) as client:
+            check_variables(client, sessions)
+
+
+class Replaced:
+    """A supervisor in a directory of its own, replaced again and again.
+
+    Args:
+        sessions: how many there are to take up each time.
+    """
+
+    def __init__(self, sessions: int) -> None:
+        self._sessions = sessions
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Self:
+        with ExitStack() as stack:
+            path = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="nsm-bench-")))
+            self.variables = private_supervisor.variables_for(path)
+            folder = Path(self.variables["XDG_CONFIG_HOME"], "nsm")
+            folder.mkdir(parents=True)
+            (folder / "config.toml").write_text(CONFIGURATION)
+            self._log = path / "log"
+            self._process = self._start()
+            stack.callback(self._end)
+            trio.run(create, self.variables, 0, self._sessions)
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def kill(self) -> float:
+        """From its sudden death to the answer of the next one, milliseconds."""
+        self._settle()
+        began_s = time.perf_counter()
+        self._process.kill()
+        self._process.wait()
+        self._process = self._start()
+        self._ask()
+        return (time.perf_counter() - began_s) * 1000
+
+    def reload(self) -> float:
+        """From asking it to become another program to that one's answer, milliseconds."""
+        self._settle()
+        began_s = time.perf_counter()
+        with connect(self.variables) as client, suppress(DisconnectedError):
+            client.call("reload")
+            while True:  # until the program that was asked is no more
+                client.ping()
+        self._ask()
+        return (time.perf_counter() - began_s) * 1000
+
+    def _ask(self) -> None:
+        """Have it do something: a list of what it has, and code where there is a session."""
+        with connect(self.variables) as client:
+            assert len(client.sessions()) == self._sessions, "sessions were lost"
+            if self._sessions:
+                run_once(client, "assert kept == 0", session=name(0))
+
+    def _settle(self) -> None:
+        with connect(self.variables) as client:
+            settle(client)
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        with private_supervisor.interrupts_deferred():
+            process, reading = private_supervisor.start(self.variables, self._log)
+        with open(reading, "rb") as ready:
+            assert ready.readline() == b"\n", private_supervisor.tail(self._log)
+        return process
+
+    def _end(self) -> None:
+        private_supervisor.end(self._process)
