@@ -17,10 +17,15 @@ MODERN_META: Message = {
 
 
 class Peer:
-    """One end of a connection; lines are JSON."""
+    """One end of a connection; lines are JSON.
+
+    Attributes:
+        mark: what stood before the last line (`nsmd.mcp.numbers`).
+    """
 
     def __init__(self, stream: trio.abc.Stream) -> None:
         self.stream = stream
+        self.mark = ""
         self._received = b""
         self._next_id = 0
 
@@ -45,6 +50,10 @@ class Peer:
                 raise EOFError
             self._received += chunk
         line, _, self._received = self._received.partition(b"\n")
+        self.mark = ""
+        if line[:1].isdigit():
+            mark, _, line = line.partition(b" ")
+            self.mark = mark.decode()
         message = json.loads(line)
         assert isinstance(message, dict)
         return message  # pyright: ignore[reportUnknownVariableType]

@@ -106,7 +106,10 @@ class Client:
             if self._path is None:
                 raise
             # It was ending already when it took the connection.
-            self._begin(start.reconnect(self._path, autostart=autostart))
+            self._begin(self._connect_anew(self._path))
+
+    def _connect_anew(self, path: str) -> socket.socket:
+        return start.reconnect(path, autostart=self.autostart, patience_s=start.RECONNECT_S)
 
     def _begin(self, connection: socket.socket) -> None:
         """Introduce ourselves over a fresh connection."""
@@ -546,7 +549,7 @@ class Client:
 
     def _reconnect(self, asked: Asked, on_event: Callable[[Event], object] | None) -> None:
         assert self._path is not None, "only what may be made anew is lost"
-        self._begin(start.reconnect(self._path, autostart=self.autostart))
+        self._begin(self._connect_anew(self._path))
         asked.check(self.server)
         if asked.losses and on_event is not None:
             on_event(Event(CONNECTION_ID, RECONNECTED, {}))

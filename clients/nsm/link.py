@@ -43,14 +43,28 @@ class AttachError(Exception):
     """The supervisor does not take this client; the message says why and what to do."""
 
 
+class AttachLostError(AttachError):
+    """The supervisor ended before it answered."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "the supervisor ended before it took this client: its log says more, `nsm doctor` says "
+            "where that is."
+        )
+
+
 class Link:
     """The connection to one supervisor.
 
     Attributes:
         queued, sent: bytes given to `queue`, and those of them that the kernel has taken.
+        numbered: the supervisor knows calls by the numbers of their lines, and can be asked again.
+        ending: it has said that it ends, and all that it has.
     """
 
-    def __init__(self, connection: socket.socket, received: bytes) -> None:
+    def __init__(self, connection: socket.socket, received: bytes, *, numbered: bool) -> None:
+        self.numbered = numbered
+        self.ending = False
         self.connection = connection
         self.lines = jsonlines.LineBuffer()
         self.early = received  # came with the answer to the attach line
@@ -80,8 +94,11 @@ class Link:
         del self.pending[:sent]
 
 
-def attach(connection: socket.socket) -> Link:
+def attach(connection: socket.socket, attachment_id: str) -> Link:
     """Introduce this client to the supervisor on a fresh connection.
+
+    Args:
+        attachment_id: the same for all connections of this client, and for no other's; hex.
 
     Raises:
         AttachError: it refused, or did not answer as a supervisor does.
@@ -89,11 +106,12 @@ def attach(connection: socket.socket) -> Link:
     """
     try:
         connection.settimeout(ATTACH_TIMEOUT_S)
-        connection.sendall(_attach_line())
-        answer, rest = _first_line(connection)
-        wanted = _check_attached(answer)
-        if wanted is not None:
-            connection.sendall(_inherited_line(wanted))
+        connection.sendall(_attach_line(attachment_id))
+        line, rest = _first_line(connection)
+        answer = _check_attached(line)
+        wanted: list[object] | object = answer.get("inherit")
+        if isinstance(wanted, list):
+            connection.sendall(_inherited_line(wanted))  # pyright: ignore[reportUnknownArgumentType]
         connection.setblocking(False)
     except TimeoutError:
         connection.close()
@@ -101,10 +119,13 @@ def attach(connection: socket.socket) -> Link:
             f"the supervisor did not answer within {ATTACH_TIMEOUT_S:.0f} s. It is stopped or "
             "overloaded: its log says more, `nsm doctor` says where that is."
         ) from None
+    except (BrokenPipeError, ConnectionResetError):
+        connection.close()
+        raise AttachLostError from None
     except BaseException:
         connection.close()
         raise
-    return Link(connection, rest)
+    return Link(connection, rest, numbered=answer.get("numbered") is True)
 
 
 def _first_line(connection: socket.socket) -> tuple[bytes, bytes]:
@@ -112,6 +133,8 @@ def _first_line(connection: socket.socket) -> tuple[bytes, bytes]:
     while (end := received.find(b"\n")) < 0:
         chunk = connection.recv(_CHUNK_BYTES)
         received += chunk
+        if not chunk and not received:
+            raise AttachLostError
         if not chunk or len(received) > MAX_ATTACH_ANSWER_BYTES:
             raise AttachError(
                 "the program on the socket did not answer as a supervisor does. "
@@ -120,12 +143,13 @@ def _first_line(connection: socket.socket) -> tuple[bytes, bytes]:
     return bytes(received[:end]), bytes(received[end + 1 :])
 
 
-def _attach_line() -> bytes:
+def _attach_line(attachment_id: str) -> bytes:
     try:
         cwd = os.getcwd()
     except OSError:  # deleted
         cwd = None
     attach = {
+        "id": attachment_id,
         "program_version": __version__,
         "variables": {name: os.environ[name] for name in VARIABLES if name in os.environ},
         "cwd": cwd,
@@ -142,8 +166,8 @@ def _inherited_line(names: list[object]) -> bytes:
     return jsonlines.dump({"nsm": 1, "inherited": values}) + b"\n"
 
 
-def _check_attached(line: bytes) -> list[object] | None:
-    """The names of variables that the supervisor asks for, if it asks."""
+def _check_attached(line: bytes) -> dict[str, object]:
+    """The supervisor's answer, if it takes this client."""
     try:
         answer = jsonlines.first_member(jsonlines.parse(line))
     except ValueError:
@@ -154,5 +178,4 @@ def _check_attached(line: bytes) -> list[object] | None:
         error = jsonlines.first_member(answer.get("error"))
         reason = error.get("message") or "the supervisor refused this client"
         raise AttachError(f"{reason} {error.get('hint') or ''}".rstrip())
-    wanted: list[object] | object = answer.get("inherit")
-    return wanted if isinstance(wanted, list) else None  # pyright: ignore[reportUnknownVariableType]
+    return answer

@@ -1,9 +1,9 @@
 """`nsm-mcp`: the pipe between an MCP client's stdin and stdout and the supervisor's socket.
 
-MCP itself is served by the supervisor. The shim knows as much JSON-RPC as it takes to answer for a
-supervisor that is gone: which requests are under way, and how the client introduced itself. It is
-started for every window of every editor, so it imports the standard library only, little of that,
-and nothing that imports `typing` or `dataclasses`.
+MCP itself is served by the supervisor. The shim knows as much JSON-RPC as it takes to have another
+supervisor answer for one that is gone, or to answer for it: which requests are under way, and how
+the client introduced itself. It is started for every window of every editor, so it imports the
+standard library only, little of that, and nothing that imports `typing` or `dataclasses`.
 
 One thread, one `poll` over three descriptors, no busy waiting. What waits to be written is bounded:
 beyond `HIGH_WATER_BYTES` the side that it comes from is not read.
@@ -20,14 +20,14 @@ import time
 
 from nsm import jsonlines, paths, start
 from nsm._version import __version__
-from nsm.link import Link, attach
+from nsm.link import AttachLostError, Link, attach
 
 TYPE_CHECKING = False  # `typing` itself takes 8 ms to import; checkers know this name
 if TYPE_CHECKING:
     import socket
     from collections.abc import Callable
 
-    Connect = Callable[[], socket.socket]
+    Connect = Callable[[float], socket.socket]
     Message = dict[str, object]
 
 HIGH_WATER_BYTES = 1024 * 1024
@@ -37,6 +37,13 @@ DRAIN_S = 5.0
 """After the client's end-of-file, how long calls under way may still be answered. Clients that
 close stdin and wait do so for 2 s, then send SIGTERM; pipelines in a shell wait as long as it takes
 to start a supervisor."""
+
+HELD_BYTES = 32 * 1024 * 1024
+"""Of requests under way, kept so that another supervisor can be given them. Those beyond are told
+to be lost with the one that had them."""
+
+MAX_LOSSES = 20
+"""Supervisors that may end during one request, which could be why they do."""
 
 PARSE_ERROR, INVALID_REQUEST, INTERNAL_ERROR = -32700, -32600, -32603  # JSON-RPC 2.0, section 5.1
 
@@ -54,18 +61,42 @@ started if none runs. Name it as the command of a stdio server in the client's c
 """
 
 
+class Call:
+    """A request that has no answer yet.
+
+    Attributes:
+        end: the byte of the link's stream with which it ended.
+        line: it; None where it must not be sent again.
+        number: of its line, by which the supervisor knows it.
+        began_s: when it came, on the monotonic clock.
+        losses: supervisors that ended meanwhile.
+    """
+
+    __slots__ = ("began_s", "end", "line", "losses", "method", "number")
+
+    def __init__(self, method: str, end: int, line: bytes | None, number: int) -> None:
+        self.method = method
+        self.end = end
+        self.line = line
+        self.number = number
+        self.began_s = time.monotonic()
+        self.losses = 0
+
+
 class Relay:
     """Moves lines between the client and the supervisor until the client is gone.
 
     Args:
         stdin, stdout: the client's descriptors.
-        connect: gives a connection to the supervisor, or raises what says why not.
+        connect: gives a connection to the supervisor, or raises what says why not. Its argument is
+            for how many seconds it should go on trying.
         drain_s: see `DRAIN_S`.
     """
 
     def __init__(
         self, stdin: int, stdout: int, connect: Connect, *, drain_s: float = DRAIN_S
     ) -> None:
+        self._id = os.urandom(16).hex()
         self._stdin = stdin
         self._stdout = stdout
         self._connect = connect
@@ -77,9 +108,9 @@ class Relay:
         self._deadline = 0.0  # of draining, once stdin is closed
         self._link: Link | None = None
         self._exit_code: int | None = None  # set when there is nothing left but to flush
-        # Requests that the supervisor has yet to answer: method, and the byte of the link's
-        # stream with which the request ended.
-        self._calls: dict[int | str, tuple[str, int]] = {}
+        self._calls: dict[int | str, Call] = {}
+        self._held = 0  # bytes of their lines
+        self._lines_numbered = 0
         self._initialize: tuple[int | str, bytes] | None = None
         self._initialized: bytes | None = None
         self._replayed: int | str | None = None  # id of the answer that the client has already
@@ -152,7 +183,8 @@ class Relay:
         if not chunk:
             self._stdin_open = False
             # A stream of changes has no end that anybody would wait for.
-            self._calls = {k: call for k, call in self._calls.items() if call[0] != _LISTEN}
+            for known in [k for k, call in self._calls.items() if call.method == _LISTEN]:
+                self._forget(known)
             self._deadline = time.monotonic() + self._drain_s
             lines = [self._lines.rest()]  # a last line may lack its end
         for line in lines:
@@ -203,11 +235,27 @@ class Relay:
                 return
         if self._link is None:
             return  # nobody is left whom a notification or an answer could concern
-        self._link.queue(line)
-        for known, method in requests:
-            self._calls[known] = method, self._link.queued
+        self._send(self._link, line, requests)
         for message in messages:
             self._note(message, line)
+
+    def _send(self, link: Link, line: bytes, requests: list[tuple[int | str, str]]) -> None:
+        # A batch, which one revision had, could be answered in part: it is sent once.
+        single = len(requests) == 1 and line.lstrip()[:1] == b"{"
+        held = line if single and self._held + len(line) <= HELD_BYTES else None
+        if held is not None:
+            self._lines_numbered += 1
+        number = self._lines_numbered
+        link.queue(b"%d %b" % (number, line) if held is not None and link.numbered else line)
+        for known, method in requests:
+            self._forget(known)
+            self._calls[known] = Call(method, link.queued, held, number)
+        self._held += len(held or b"")
+
+    def _forget(self, known: int | str) -> None:
+        call = self._calls.pop(known, None)
+        if call is not None:
+            self._held -= len(call.line or b"")
 
     def _note(self, message: Message, line: bytes) -> None:
         """Remember how the client introduced itself, and forget what it no longer waits for."""
@@ -221,7 +269,7 @@ class Relay:
         elif method == "notifications/cancelled":
             cancelled = jsonlines.first_member(message.get("params")).get("requestId")
             if isinstance(cancelled, int | str):
-                self._calls.pop(cancelled, None)  # a cancelled request is not answered
+                self._forget(cancelled)  # a cancelled request is not answered
 
     def _refuse(self, line: bytes | jsonlines.TooLong, failure: str) -> None:
         """Answer while there was no supervisor from the start; then end.
@@ -246,6 +294,8 @@ class Relay:
 
     def _take_server_bytes(self, link: Link, chunk: bytes) -> None:
         for line in link.lines.feed(chunk):
+            if not line:  # parts what was torn from what it has to say at its end
+                continue
             if isinstance(line, jsonlines.TooLong):
                 _say(f"the supervisor sent a line of {line.size} bytes; it is left out")
                 continue
@@ -253,6 +303,9 @@ class Relay:
                 messages = jsonlines.members(jsonlines.parse(line))
             except ValueError as error:
                 _say(f"the supervisor sent a line that is not JSON ({error}); it is left out")
+                continue
+            if len(messages) == 1 and "nsm" in messages[0]:
+                link.ending = True
                 continue
             answered = [
                 jsonlines.request_id(message) for message in messages if "method" not in message
@@ -262,15 +315,20 @@ class Relay:
                 continue
             for known in answered:
                 if known is not None:
-                    self._calls.pop(known, None)
+                    self._forget(known)
             self._to_client += line + b"\n"
 
     # The link comes and goes.
 
-    def _open_link(self, *, replay: bool) -> str:
-        """Connect and attach; return why not, or nothing."""
+    def _open_link(self, *, replay: bool, patience_s: float = 0.0) -> str:
+        """Connect and attach; return why not, or nothing.
+
+        Args:
+            replay: the client has introduced itself before.
+            patience_s: for how long it is worth trying.
+        """
         try:
-            link = attach(self._connect())
+            link = self._attached(patience_s)
         except Exception as error:  # noqa: BLE001  # whatever it is, the client is told
             return str(error) or type(error).__name__  # empty would mean that all is well
         self._link = link
@@ -284,18 +342,60 @@ class Relay:
         self._take_server_bytes(link, link.early)
         return ""
 
+    def _attached(self, patience_s: float) -> Link:
+        deadline = time.monotonic() + patience_s
+        while True:
+            try:
+                return attach(self._connect(max(0.0, deadline - time.monotonic())), self._id)
+            except AttachLostError:  # that one was ending, too
+                if time.monotonic() >= deadline:
+                    raise
+
     def _lose_link(self) -> None:
-        """The supervisor is gone: answer for it."""
+        """The supervisor is gone: have another one answer, or answer for it."""
         link, self._link = self._link, None
         if link is None:
             return
         link.connection.close()
         self._replayed = None
-        calls, self._calls = self._calls, {}
-        if self._initialize is not None and self._initialize[0] in calls:
+        calls, self._calls, self._held = self._calls, {}, 0
+        for call in calls.values():
+            call.losses += 1
+        left = self._ask_again(link, calls) if link.numbered and not link.ending else calls
+        if self._initialize is not None and self._initialize[0] in left:
             self._initialize = None  # answered below; the client has to begin again
-        for known, (method, end) in calls.items():
-            self._answer_failure(known, method, _LOST if end <= link.sent else _NOT_SENT)
+        for known, call in left.items():
+            self._answer_failure(known, call.method, _LOST if call.end <= link.sent else _NOT_SENT)
+
+    def _ask_again(self, lost: Link, calls: dict[int | str, Call]) -> dict[int | str, Call]:
+        """Have another supervisor answer what the lost one has not; returns what it cannot."""
+        again = {
+            known: call
+            for known, call in calls.items()
+            if call.line is not None and call.losses <= MAX_LOSSES
+        }
+        if not again:
+            return calls
+        patience_s = start.RECONNECT_S
+        if not self._stdin_open:
+            patience_s = min(patience_s, max(0.0, self._deadline - time.monotonic()))
+        introduced = self._initialize is not None and self._initialize[0] not in again
+        failure = self._open_link(replay=introduced, patience_s=patience_s)
+        link = self._link
+        if failure or link is None:
+            _say(failure)
+            return calls
+        left = {known: call for known, call in calls.items() if known not in again}
+        for known, call in again.items():
+            line = _marked(call, link, arrived=call.end <= lost.sent)
+            if line is None:
+                left[known] = call
+                continue
+            link.queue(line)
+            call.end = link.queued
+            self._calls[known] = call
+            self._held += len(call.line or b"")
+        return left
 
     # Answers of our own.
 
@@ -328,6 +428,23 @@ class Relay:
 
     def _send_client(self, message: Message) -> None:
         self._to_client += jsonlines.dump({"jsonrpc": "2.0", **message}) + b"\n"
+
+
+def _marked(call: Call, link: Link, *, arrived: bool) -> bytes | None:
+    """A request for another supervisor than the one that was given it; None where that would not
+    know what it is given.
+
+    Args:
+        arrived: at that one, perhaps. Then code must not simply be run.
+    """
+    line = call.line
+    if line is None:
+        return None
+    if not link.numbered:
+        return None if arrived and call.method == "tools/call" else line
+    if arrived and call.method == "tools/call":
+        return b"%d+%.3f %b" % (call.number, time.monotonic() - call.began_s, line)
+    return b"%d %b" % (call.number, line)
 
 
 _LOST = (
@@ -367,8 +484,8 @@ def _say(text: str) -> None:
         return
 
 
-def _connect_supervisor() -> socket.socket:
-    return start.connect(paths.socket_path())
+def _connect_supervisor(patience_s: float) -> socket.socket:
+    return start.reconnect(paths.socket_path(), patience_s=patience_s)
 
 
 def main() -> int:

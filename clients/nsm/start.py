@@ -63,9 +63,7 @@ def connect(path: str, *, autostart: bool = True) -> socket.socket:
     return _start(path)
 
 
-def reconnect(
-    path: str, *, autostart: bool = True, patience_s: float = RECONNECT_S
-) -> socket.socket:
+def reconnect(path: str, *, autostart: bool = True, patience_s: float) -> socket.socket:
     """A connection in place of one that was lost; as `connect`, with patience.
 
     Whoever was to start the next supervisor may need a moment, and the one that has gone may hold
@@ -81,8 +79,11 @@ def reconnect(
     while True:
         try:
             return connect(path, autostart=autostart)
-        except Exception:
-            if time.monotonic() + _RETRY_S > deadline:
+        except Exception as error:
+            from nsm.wire.errors import NotRunningError  # noqa: PLC0415  # imports typing
+
+            late = time.monotonic() + _RETRY_S > deadline
+            if late or not isinstance(error, NotRunningError):
                 raise
         # There is nothing to wait for: a socket that nobody listens on does not tell when.
         time.sleep(_RETRY_S)

@@ -226,6 +226,7 @@ async def _serve(setup: Setup, keeper: SessionKeeper) -> None:
                     serve_attachment,
                     runner=registry,
                     endpoint=endpoint,
+                    ending=lambda: ending.how == "end",
                     max_result_chars=setup.settings.mcp.max_result_chars,
                 ),
                 max_connections=setup.shares.connections,

@@ -20,9 +20,11 @@ def printed(text: str) -> Output:
 
 
 @asynccontextmanager
-async def feeding() -> AsyncGenerator[tuple[Callable[[str], None], list[Report]], None]:
+async def feeding(
+    before_s: float = 0.0,
+) -> AsyncGenerator[tuple[Callable[[str], None], list[Report]], None]:
     """A running feed: a function that prints, and what was reported."""
-    feed, reports = ProgressFeed(), list[Report]()
+    feed, reports = ProgressFeed(before_s), list[Report]()
 
     async def report(seconds: float, text: str) -> None:
         await trio.lowlevel.checkpoint()
@@ -46,6 +48,15 @@ async def test_output_is_reported_at_once_and_then_ten_times_a_second(
     # At 0, 100, ..., 900 ms, then what came since at 1000 ms.
     assert [round(seconds, 2) for seconds, _ in reports] == [n / 10 for n in range(11)]
     assert "".join(text for _, text in reports) == "".join(f"{n} " for n in range(100))
+
+
+async def test_progress_goes_on_where_an_earlier_supervisor_left_it(
+    autojump_clock: MockClock,
+) -> None:
+    async with feeding(before_s=40.0) as (say, reports):
+        say("on")
+        await trio.sleep(16)
+    assert reports == [(40.0, "on"), (55.0, "running for 55 s")]
 
 
 async def test_silence_is_broken_every_fifteen_seconds(autojump_clock: MockClock) -> None:

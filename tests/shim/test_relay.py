@@ -30,7 +30,7 @@ class Bench:
         self.thread = Thread(target=self._run)
         self.thread.start()
 
-    def _connect(self) -> socket.socket:
+    def _connect(self, _patience_s: float) -> socket.socket:
         return self._theirs
 
     def _run(self) -> None:
@@ -56,7 +56,7 @@ def relay(drain_s: float) -> Generator[Bench]:
 
 
 def test_a_failure_without_words_is_told_by_its_type() -> None:
-    def connect() -> socket.socket:
+    def connect(_patience_s: float) -> socket.socket:
         raise MemoryError
 
     (stdin_read, stdin), (stdout, stdout_write) = os.pipe(), os.pipe()
@@ -108,5 +108,5 @@ def test_a_supervisor_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> N
     ours, theirs = socket.socketpair()
     with ours, theirs:
         with pytest.raises(AttachError, match=r"did not answer within 0 s.*nsm doctor"):
-            attach(theirs)
+            attach(theirs, "a" * 32)
         assert theirs.fileno() == -1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import sys
 from pathlib import Path
@@ -51,6 +52,7 @@ async def test_it_introduces_itself_and_nothing_more(tmp_path: Path) -> None:
         shim(supervisor.path, variables, cwd=tmp_path) as running,
     ):
         _, attach = await supervisor.attached()
+        assert re.fullmatch("[0-9a-f]{32}", attach.pop("id"))
         assert attach == {
             "program_version": __version__,
             "variables": {

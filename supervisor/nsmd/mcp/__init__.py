@@ -4,6 +4,7 @@
     load         imports the `mcp` package in a thread, after the daemon's socket is up
     attachment   one attached shim, from its first line to its end
     attach       the first line: who attaches, checked
+    numbers      of its lines, for requests that are sent again
     arguments    a call's arguments, checked by hand so that a model can act on mistakes
     describe     the tool's description and schema, from what is configured now
     text         valid Unicode, bounded, cut where it hurts least

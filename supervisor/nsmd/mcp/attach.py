@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -34,6 +35,8 @@ VARIABLES = (
 """Variables of a client entry that mean something to the supervisor; others are dropped unread."""
 
 _MAX_SCOPE_CHARS = 200
+
+_ID = re.compile("[0-9a-f]{16,64}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +69,7 @@ class Attach:
     inherits: bool = False
     inherited: Variables = field(default=(), repr=False)
     confined: bool = False
+    id: str | None = None
     peer: tuple[int, int] | None = None
 
     def kept_to(self, scope: str) -> Attach:
@@ -81,6 +85,7 @@ class Attach:
             idle_timeout_s=self.idle_timeout_s,
             max_lifetime_s=self.max_lifetime_s,
             confined=True,
+            id=self.id,
         )
 
 
@@ -113,6 +118,7 @@ def parse_attach(line: bytes) -> Attach:
     _check_mode(variables.get("PROJECT_MODE"))
     sources = sources_of(variables)
     said = _said(sources)
+    given_id = attach.get("id")
     cwd, pid, version = attach.get("cwd"), attach.get("pid"), attach.get("program_version")
     return Attach(
         variables=variables,
@@ -124,6 +130,7 @@ def parse_attach(line: bytes) -> Attach:
         max_lifetime_s=_seconds("SESSION_MAX_LIFETIME", variables) or said.max_lifetime_s,
         sources=sources,
         inherits=attach.get("inherits") is True,
+        id=given_id if isinstance(given_id, str) and _ID.fullmatch(given_id) else None,
     )
 
 
@@ -152,14 +159,31 @@ def _said(sources: Sources | None) -> Said:
         return Said()  # which is told where its environments are listed
 
 
-def accepted(*, version: str, pid: int, inherit: Sequence[str] = ()) -> bytes:
+def accepted(
+    *, version: str, pid: int, inherit: Sequence[str] = (), numbered: bool = False
+) -> bytes:
     """The line that answers a good attach line.
 
     Args:
+        numbered: lines may begin with their number.
         inherit: names of variables that the shim is to tell in a line of its own.
     """
-    told = {"nsm": ATTACH_VERSION, "ok": True, "program_version": version, "pid": pid}
-    return _line({**told, "inherit": list(inherit)} if inherit else told)
+    told: dict[str, Any] = {
+        "nsm": ATTACH_VERSION,
+        "ok": True,
+        "program_version": version,
+        "pid": pid,
+    }
+    if inherit:
+        told["inherit"] = list(inherit)
+    if numbered:
+        told["numbered"] = True
+    return _line(told)
+
+
+ENDING = b'\n{"nsm": 1, "ending": true}\n'
+"""The last that a supervisor says before it ends with all sessions: nobody need start another for
+the answers. What it was in the middle of saying ends with the line before."""
 
 
 def refused(error: NsmError) -> bytes:

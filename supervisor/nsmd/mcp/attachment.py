@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 
@@ -14,7 +14,7 @@ from nsm._version import __version__
 from nsm.wire.errors import BadRequestError, NsmError
 from nsmd.control.peers import peer_of
 from nsmd.limits import Variables
-from nsmd.mcp.attach import accepted, parse_attach, parse_inherited, refused
+from nsmd.mcp.attach import ENDING, accepted, parse_attach, parse_inherited, refused
 from nsmd.mcp.load import EndpointLoader
 from nsmd.mcp.render import MAX_RESULT_CHARS
 from nsmd.mcp.seam import Runner
@@ -23,6 +23,9 @@ log = logging.getLogger(__name__)
 
 ATTACH_TIMEOUT_S = 10.0
 """For the first line. A shim sends it at once; whoever does not is no shim."""
+
+FAREWELL_TIMEOUT_S = 0.5
+"""For a shim to be told that the supervisor ends, which waits for nobody else."""
 
 MAX_ATTACH_BYTES = 256 * 1024
 """Of the first line: room for every variable of a client entry, each at most 128 KiB on Linux."""
@@ -39,6 +42,7 @@ async def serve_attachment(
     max_result_chars: int = MAX_RESULT_CHARS,
     scope: str | None = None,
     confined: bool = False,
+    ending: Callable[[], bool] = lambda: False,
 ) -> None:
     """Serve one MCP client behind a shim until either is gone.
 
@@ -53,6 +57,8 @@ async def serve_attachment(
         max_result_chars: `[mcp] max_result_chars`.
         scope: of the client's sessions, whatever it says itself; None lets it say.
         confined: the client may only run code, and has a scope.
+        ending: whether the supervisor ends, and all sessions: the shim is told, else it would start
+            another one for the answers.
 
     Cancellation: the client's calls are abandoned; it sees end-of-file.
     """
@@ -70,7 +76,10 @@ async def serve_attachment(
             )
             serve = await endpoint.serve()
             wanted = runner.inherit if attach.inherits else ()
-            await stream.send_all(accepted(version=__version__, pid=os.getpid(), inherit=wanted))
+            numbered = attach.id is not None
+            await stream.send_all(
+                accepted(version=__version__, pid=os.getpid(), inherit=wanted, numbered=numbered)
+            )
             if wanted:
                 line, rest = await _first_line(stream, rest)
                 attach = replace(attach, inherited=_inherited(line, wanted))
@@ -86,6 +95,10 @@ async def serve_attachment(
         except Exception:
             # The one catch-all of this connection: the client sees it end, the rest lives.
             log.exception("attachment of pid %d failed", attach.pid)
+        finally:
+            if attach.id is not None and ending():
+                with trio.CancelScope(shield=True):
+                    await _send_last(stream, ENDING, FAREWELL_TIMEOUT_S)
 
 
 def _inherited(line: bytes, wanted: Sequence[str]) -> Variables:
@@ -120,8 +133,10 @@ async def _first_line(stream: trio.abc.ReceiveStream, first_bytes: bytes) -> tup
     raise BadRequestError(f"No whole first line came within {ATTACH_TIMEOUT_S:.0f} s.")
 
 
-async def _send_last(stream: trio.abc.SendStream, line: bytes) -> None:
-    with trio.move_on_after(ATTACH_TIMEOUT_S):
+async def _send_last(
+    stream: trio.abc.SendStream, line: bytes, timeout_s: float = ATTACH_TIMEOUT_S
+) -> None:
+    with trio.move_on_after(timeout_s):
         try:
             await stream.send_all(line)
         except (trio.BrokenResourceError, trio.ClosedResourceError):

@@ -41,6 +41,7 @@ from nsmd.mcp import describe, wire
 from nsmd.mcp.arguments import RunArguments, parse_arguments
 from nsmd.mcp.attach import Attach
 from nsmd.mcp.listed import Listed
+from nsmd.mcp.numbers import Number
 from nsmd.mcp.progress import ProgressFeed
 from nsmd.mcp.render import ToolReply, render_error, render_result
 from nsmd.mcp.router import Call, Era, Router
@@ -78,7 +79,8 @@ async def serve(
     max_result_chars: int,
 ) -> None:
     """Serve one client until it is gone; see `nsmd.mcp.attachment.serve_attachment`."""
-    await Router(stream, Endpoint(attach, runner, max_result_chars)).run(first_bytes)
+    endpoint = Endpoint(attach, runner, max_result_chars)
+    await Router(stream, endpoint, attach.id).run(first_bytes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,10 +147,13 @@ class Endpoint:
             or params.get("name") != describe.TOOL_NAME
         ):
             return False
+        if call.number is not None and call.number.again_s is not None:
+            return False  # somebody may wait for its execution already, see `Execution.tell`
         modern = passed.modern
         try:
             arguments = parse_arguments(params.get("arguments"))
-            execution = self._runner.submit(self._request(passed.client, arguments), None)
+            request = self._request(passed.client, arguments, call.number)
+            execution = self._runner.submit(request, None)
         except BadProjectError:
             self.forget()  # the usual way finds another directory, or says what is wrong
             return False
@@ -244,9 +249,11 @@ class Endpoint:
     async def _run(self, ctx: Context, arguments: RunArguments) -> ToolReply:
         forgotten = self._forgotten
         client = await self._client(ctx)
+        number = ctx.request.number if ctx.request is not None else None
         wants_progress = progress_token_from_params(ctx.params) is not None
-        feed = ProgressFeed() if wants_progress else None
-        request, on_output = self._request(client, arguments), feed.take if feed else None
+        began_before_s = (number.again_s if number is not None else None) or 0.0
+        feed = ProgressFeed(began_before_s) if wants_progress else None
+        request, on_output = self._request(client, arguments, number), feed.take if feed else None
         try:
             try:
                 execution = self._runner.submit(request, on_output)
@@ -266,7 +273,9 @@ class Endpoint:
             )
         return self._render(await _result_of(execution, ctx, feed), arguments)
 
-    def _request(self, client: Client, arguments: RunArguments) -> RunRequest:
+    def _request(
+        self, client: Client, arguments: RunArguments, number: Number | None
+    ) -> RunRequest:
         return RunRequest(
             client=client,
             env=arguments.env,
@@ -274,6 +283,8 @@ class Endpoint:
             session=arguments.session,
             timeout_s=arguments.timeout_s,
             reply_bytes=self._max_result_chars - _LEFT_OUT_CHARS,
+            execution_id=None if number is None else number.execution_id,
+            again=number is not None and number.again_s is not None,
         )
 
     def _render(self, outcome: RunResult | NsmError, arguments: RunArguments) -> ToolReply:

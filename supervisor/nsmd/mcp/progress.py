@@ -26,9 +26,14 @@ class ProgressFeed:
     """Takes output at any speed and reports it at a bearable one.
 
     The newest `MAX_MESSAGE_CHARS` wait to be reported; older ones are dropped and counted.
+
+    Args:
+        began_before_s: how long the call has been under way, which an earlier supervisor may have
+            reported.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, began_before_s: float = 0.0) -> None:
+        self._before_s = began_before_s
         self._pieces: list[str] = []
         self._chars = 0
         self._skipped = 0
@@ -51,7 +56,7 @@ class ProgressFeed:
         Cancellation: output that was not reported yet is dropped; the result has it.
         """
         last = trio.current_time()
-        started = self._started_s = self._started_s or last
+        started = self._started_s = self._started_s or last - self._before_s
         while True:
             with trio.move_on_at(last + MAX_SILENCE_S):
                 await self._arrived.wait()

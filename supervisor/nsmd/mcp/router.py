@@ -39,7 +39,8 @@ from mcp_types import (
 )
 
 from nsm import jsonlines
-from nsmd.mcp import wire
+from nsmd.mcp import numbers, wire
+from nsmd.mcp.numbers import Number
 from nsmd.mcp.seam import Execution
 from nsmd.pace import TURN, Pace
 
@@ -93,12 +94,14 @@ class Call:
         meta: its envelope.
         cancelled: the client took it back, as opposed to going away.
         execution: of a call that is answered without the SDK.
+        number: by which its shim would ask for it again; None for an older one.
     """
 
     era: Era
     meta: object = None
     cancelled: bool = False
     execution: Execution | None = None
+    number: Number | None = None
 
 
 class Router:
@@ -107,10 +110,14 @@ class Router:
     Args:
         stream: the client's; not closed here.
         endpoint: answers.
+        attachment_id: of a shim that numbers its lines; None for one that does not.
     """
 
-    def __init__(self, stream: trio.abc.Stream, endpoint: Endpoint) -> None:
+    def __init__(
+        self, stream: trio.abc.Stream, endpoint: Endpoint, attachment_id: str | None = None
+    ) -> None:
         self._stream = stream
+        self._attachment_id = attachment_id
         self._endpoint = endpoint
         self._server = endpoint.server
         self._nursery: trio.Nursery | None = None
@@ -224,16 +231,19 @@ class Router:
             return
         if not line.strip():
             return
+        number: Number | None = None
+        if self._attachment_id is not None:
+            number, line = numbers.split(line, self._attachment_id)
         for message in wire.decode(line):
             if isinstance(message, wire.Refusal):
                 await self.send(wire.error_message(message))
             else:
-                await self._route(message)
+                await self._route(message, number)
 
-    async def _route(self, message: JSONRPCMessage) -> None:
+    async def _route(self, message: JSONRPCMessage, number: Number | None) -> None:
         match message:
             case JSONRPCRequest():
-                await self._route_request(message)
+                await self._route_request(message, number)
             case JSONRPCNotification(method="notifications/cancelled"):
                 await self._route_cancellation(message)
             case JSONRPCNotification():
@@ -243,7 +253,7 @@ class Router:
             case JSONRPCResponse() | JSONRPCError():
                 await self._route_answer(message)
 
-    async def _route_request(self, request: JSONRPCRequest) -> None:
+    async def _route_request(self, request: JSONRPCRequest, number: Number | None) -> None:
         key = coerce_request_id(request.id)
         if key in self._calls:
             # Not with that id: the client would take this for the answer to the first.
@@ -255,7 +265,8 @@ class Router:
         if len(self._calls) >= MAX_CALLS:
             await self.send(wire.too_many(request, MAX_CALLS))
             return
-        call = Call(era=_era_of(request), meta=(request.params or {}).get("_meta"))
+        meta = (request.params or {}).get("_meta")
+        call = Call(era=_era_of(request), meta=meta, number=number)
         self._calls[key] = call
         if request.method != "tools/call":
             self._endpoint.forget()
