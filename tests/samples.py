@@ -229,6 +229,42 @@ def inspection(**changes: Any) -> dict[str, Any]:
             "cgroup": "/nsm/s-1",
         },
         "contradictions": [],
+        "start": {
+            "kind": "forked",
+            "why_cold": None,
+            "start_s": 0.006,
+            "spare_s": 72.0,
+            "taken_up": 0,
+        },
+        "lifetime": {"idle_timeout_s": 1800.0, "max_lifetime_s": 28800.0},
+        "end_reason": None,
+        "processes": [
+            {
+                "pid": 4242,
+                "inside": 1,
+                "name": "python3",
+                "command": "/usr/bin/python3 -I -",
+                "state": "S",
+                "memory_bytes": 8 * 1024 * 1024,
+                "cpu_s": 0.25,
+                "threads": 1,
+            }
+        ],
+        "executions": [
+            {
+                "number": 2,
+                "execution_id": "x-2",
+                "client": "claude",
+                "started_at": 1_700_000_001.0,
+                "outcome": "error",
+                "exit_code": 1,
+                "duration_s": 0.25,
+                "why": "",
+                "code": "1 / 0",
+                "code_omitted": 0,
+            }
+        ],
+        "decisions": [],
     }
 
 

@@ -68,6 +68,32 @@ def as_row(info: SessionInfo) -> dict[str, object]:
     return {name: getattr(info, name) for name in _COLUMNS}
 
 
+def last_row(transcript: Transcript, now: float) -> SessionInfo:
+    """The same of a session that is over, as far as its transcript knows; `idle_s` is since its
+    end.
+
+    Args:
+        now: trio's clock, seconds.
+    """
+    subject, ended_s = transcript.subject, transcript.ended_s
+    assert ended_s is not None, "it is not over"
+    return SessionInfo(
+        id=subject.id,
+        name=subject.name,
+        env=subject.env,
+        client=subject.client,
+        scope=subject.scope,
+        project=None,
+        state="ended",
+        age_s=now - transcript.started_s,
+        idle_s=now - ended_s,
+        executions=transcript.executions,
+        memory_bytes=None,
+        cpu_s=None,
+        pid=0,
+    )
+
+
 def ended_row(transcript: Transcript) -> EndedRow:
     """The row of a session that is over."""
     subject, ended_s = transcript.subject, transcript.ended_s

@@ -14,6 +14,9 @@ _READ_BYTES = 4096
 """One read is a consistent view, and these files are shorter; reading costs by the size asked for,
 and there are three reads for each of thousands of processes."""
 
+_COMMAND_BYTES = 300
+"""Of a command line, for people."""
+
 _CHILDREN_BYTES = 65536
 """All but the children of a fork bomb fit by far."""
 
@@ -33,6 +36,82 @@ class Usage:
     memory_bytes: int
     cpu_s: float
     processes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Process:
+    """One process of a jail.
+
+    Attributes:
+        pid: on the host; `inside`: as the jail numbers it.
+        name: the kernel's, at most 15 bytes; `command`: its arguments, the beginning. Both are the
+            process's own to choose.
+        state: a letter, proc_pid_stat(5).
+        memory_bytes: resident, and no file's.
+        cpu_s: user and system time of its own.
+    """
+
+    pid: int
+    inside: int
+    name: str
+    command: str
+    state: str
+    memory_bytes: int
+    cpu_s: float
+    threads: int
+
+
+def processes_of(root: int, most: int, proc: str = "/proc") -> list[Process]:
+    """The processes of one jail, parents before children; those that vanish meanwhile left out.
+
+    Args:
+        root: its PID 1, on the host.
+        most: of more, the rest is left out.
+        proc: as for `usage_of`.
+    """
+    page, tick_s = os.sysconf("SC_PAGE_SIZE"), 1 / os.sysconf("SC_CLK_TCK")
+    found: list[Process] = []
+    seen = {root}
+    queue = [root] if root > 0 else []
+    while queue and len(found) < most:
+        pid = queue.pop(0)
+        try:
+            head, _, tail = _read(f"{proc}/{pid}/stat").rpartition(b")")
+            stat, threads = tail.split(), int(tail.split()[17])
+            found.append(
+                Process(
+                    pid=pid,
+                    inside=_inside(f"{proc}/{pid}/status", pid),
+                    name=head.partition(b"(")[2].decode("utf-8", "replace"),
+                    command=_command(f"{proc}/{pid}/cmdline"),
+                    state=stat[0].decode("ascii", "replace"),
+                    memory_bytes=_anonymous_pages(f"{proc}/{pid}/statm") * page,
+                    cpu_s=(int(stat[11]) + int(stat[12])) * tick_s,
+                    threads=threads,
+                )
+            )
+        except (OSError, IndexError, ValueError):
+            continue  # gone
+        children = sorted(_children(f"{proc}/{pid}/task", pid, threads=threads) - seen)
+        seen.update(children)
+        queue.extend(children)
+    return found
+
+
+def _inside(path: str, pid: int) -> int:
+    """In its own namespace, which comes last (proc_pid_status(5): NSpid)."""
+    for line in _read(path).splitlines():
+        if line.startswith(b"NSpid:"):
+            return int(line.split()[-1])
+    return pid
+
+
+def _command(path: str) -> str:
+    try:
+        words = _read(path, _COMMAND_BYTES).rstrip(b"\0").split(b"\0")
+    except OSError:
+        return ""
+    return b" ".join(words).decode("utf-8", "replace")
 
 
 def usage_of(pids: Iterable[int], proc: str = "/proc") -> Mapping[int, Usage]:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from nsmd.procstats import usage_of
+from nsmd.procstats import Process, processes_of, usage_of
 from processes import ending
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -165,3 +165,47 @@ def test_real_processes() -> None:
     assert 32 << 20 < usage.memory_bytes < 200 << 20
     assert usage.cpu_s > 0
     assert usage_of([parent.pid]) == {}
+
+
+def in_jail(proc: Path, pid: int, inside: int, command: bytes = b"") -> None:
+    """What the kernel tells of a process beside its figures."""
+    (proc / str(pid) / "status").write_text(f"Name:\tx\nNSpid:\t{pid}\t7\t{inside}\nThreads:\t1\n")
+    (proc / str(pid) / "cmdline").write_bytes(command)
+
+
+def test_each_process_of_a_jail_is_told(tmp_path: Path) -> None:
+    process(tmp_path, 10, resident=30, shared=10, ticks=(1, 2, 90, 90), children=[[12, 11]])
+    process(tmp_path, 11, name="a) S (b", children=[[13]])
+    process(tmp_path, 12, resident=7)
+    process(tmp_path, 13)
+    in_jail(tmp_path, 10, 1, b"python3\0-I\0\0")
+    in_jail(tmp_path, 11, 2, b"\xff" * 9000)
+    in_jail(tmp_path, 12, 3)
+    found = processes_of(10, 100, str(tmp_path))
+    assert found[0] == Process(
+        pid=10,
+        inside=1,
+        name="python3",
+        command="python3 -I",
+        state="S",
+        memory_bytes=20 * PAGE,
+        cpu_s=3 * (1 / TICKS),
+        threads=1,
+    )
+    # 13 has no status any more: it went meanwhile.
+    assert [(each.pid, each.inside) for each in found] == [(10, 1), (11, 2), (12, 3)]
+    assert found[1].name == "a) S (b"
+    assert 0 < len(found[1].command) <= 300
+    assert [each.pid for each in processes_of(10, 2, str(tmp_path))] == [10, 11]
+    assert processes_of(0, 9) == processes_of(99, 9, str(tmp_path)) == []
+
+
+def test_real_processes_are_told() -> None:
+    with ending(subprocess.Popen(["/bin/cat"], stdin=subprocess.PIPE)) as cat:
+        assert cat.stdin is not None
+        # Until it has become another program it is a copy of this one, with its parent's name.
+        while (found := processes_of(cat.pid, 9))[0].name != "cat":
+            os.sched_yield()
+        assert (found[0].pid, found[0].command, found[0].threads) == (cat.pid, "/bin/cat", 1)
+        assert found[0].memory_bytes > 0
+        cat.stdin.close()

@@ -1,4 +1,4 @@
-"""`nsm inspect`: what a session may see, change, reach and use, and what the kernel says."""
+"""`nsm inspect`: all that is known of a session, its rules included."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ def parser() -> Parser:
     """The verb's options."""
     parser = Parser(
         "inspect",
-        "Show the rules of a session: what it sees, changes, reaches and uses, and what keeps it "
-        "to that.",
-        "Code in the session finds the same in /run/nsm/policy.json, host paths left out.\n"
+        "Show all that is known of a session: its rules, its life, its processes, what it has run.",
+        "Rules are what it sees, changes, reaches and uses, and what keeps it to that; code in it\n"
+        "finds the same in /run/nsm/policy.json, host paths left out.\n"
+        "Of a session that has ended, it shows why, and what it ran last.\n"
         "Exits 1 when the session is unknown.",
     )
     parser.add_argument("session", metavar="SESSION", help="an id, a name, or SCOPE/NAME")

@@ -25,7 +25,7 @@ VERBS = {
     "kill": "end sessions",
     "interrupt": "stop what runs in a session, and keep the session",
     "net": "show or change what a session may reach",
-    "inspect": "show what a session may see, change, reach and use",
+    "inspect": "show all that is known of a session",
     "envs": "list what there is to run code in",
     "env": "build environments with Nix, and keep them",
     "audit": "show who ran what, when, and what came of it",

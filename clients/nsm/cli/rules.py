@@ -1,4 +1,4 @@
-"""A session's rules as text for people; pure, as `nsm.cli.render`.
+"""A session and its rules as text for people; pure, as `nsm.cli.render`.
 
 A field that is not there, or is another than it should be, is shown as `-`: the supervisor may be
 older or newer than this program.
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
-from nsm.cli import render
+from nsm.cli import particulars, render
 
 if TYPE_CHECKING:
     from nsm.wire.inspection import Inspection
@@ -41,10 +41,12 @@ def inspection(found: Inspection, home: str) -> str:
         ("session", f"{row.id}{f', {row.name}' if row.name else ''}, {row.state}"),
         ("environment", row.env),
         ("client", f"{row.client}, scope {row.scope}"),
+        *particulars.life(found),
     ]
     if found.policy is None:
-        lines.append(("jail", "none yet"))
-        return render.listing(lines)
+        if row.state != "ended":
+            lines.append(("jail", "none yet"))
+        return "\n\n".join([render.listing(lines), *particulars.tables(found)])
     policy = found.policy
     lines += [
         ("jail", _jail(policy, found)),
@@ -57,6 +59,7 @@ def inspection(found: Inspection, home: str) -> str:
     texts = [render.listing(lines), "", _mounts(policy, home)]
     if policy.get("complete") is False:
         texts += ["", "An older artifact made this jail: what else it shows, it knows alone."]
+    texts += [f"\n{each}" for each in particulars.tables(found)]
     texts += [f"\nwarning: {render.visible(each)}" for each in found.contradictions]
     return "\n".join(texts)
 

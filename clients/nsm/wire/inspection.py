@@ -3,20 +3,106 @@
 from collections.abc import Mapping
 from typing import Any, NamedTuple, Self
 
+from nsm.wire.network import NetworkDecision
 from nsm.wire.results import Fields, SessionRow
 
 
-class Inspection(NamedTuple):
-    """One live session.
+class ProcessRow(NamedTuple):
+    """One process in a session's jail.
 
     Attributes:
-        session: its row of `nsm ps`.
+        pid: as the host numbers it; `inside`: as the jail does.
+        name, command: its own to choose; the command line's beginning.
+        state: a letter, proc_pid_stat(5): ``R`` runs, ``S`` sleeps, ``Z`` has ended.
+        memory_bytes: resident, and no file's; `cpu_s`: seconds of its own.
+    """
+
+    pid: int
+    inside: int
+    name: str
+    command: str
+    state: str
+    memory_bytes: int
+    cpu_s: float
+    threads: int
+
+    @classmethod
+    def from_wire(cls, wire: Mapping[str, Any]) -> Self:
+        """Check one row of `processes`."""
+        row = Fields(wire, "a process of a session")
+        return cls(
+            pid=row.integer("pid"),
+            inside=row.integer("inside"),
+            name=row.text("name"),
+            command=row.text("command"),
+            state=row.text("state"),
+            memory_bytes=row.integer("memory_bytes"),
+            cpu_s=row.number("cpu_s"),
+            threads=row.integer("threads"),
+        )
+
+
+class RunRow(NamedTuple):
+    """One of a session's last executions.
+
+    Attributes:
+        number: counts the session's executions from 1.
+        client: the program that sent it.
+        started_at: Unix time, seconds.
+        outcome: ``ok``, ``error``, ``timeout``, ``interrupted``, ``lost`` or ``running``.
+        exit_code, duration_s: None while it runs; no code where it was lost.
+        why: for people, where the interpreter was restarted or the result was lost.
+        code: its beginning; `code_omitted` characters are left out.
+    """
+
+    number: int
+    execution_id: str
+    client: str
+    started_at: float
+    outcome: str
+    exit_code: int | None
+    duration_s: float | None
+    why: str
+    code: str
+    code_omitted: int
+
+    @classmethod
+    def from_wire(cls, wire: Mapping[str, Any]) -> Self:
+        """Check one row of `executions`."""
+        row = Fields(wire, "an execution of a session")
+        return cls(
+            number=row.integer("number"),
+            execution_id=row.text("execution_id"),
+            client=row.text("client"),
+            started_at=row.number("started_at"),
+            outcome=row.text("outcome"),
+            exit_code=row.optional("exit_code", row.integer),
+            duration_s=row.optional("duration_s", row.number),
+            why=row.text("why"),
+            code=row.text("code"),
+            code_omitted=row.integer("code_omitted"),
+        )
+
+
+class Inspection(NamedTuple):
+    """One session.
+
+    Attributes:
+        session: its row of `nsm ps`; its state is ``ended`` where it is over, and of the rest there
+            are only `end_reason` and `executions` then.
         policy: its rules, as in `/run/nsm/policy.json` (docs/policy.md), with host paths as
             `source`; None before it has a jail.
         network: what it may reach at this moment, and what it has tried; None where unknown.
         confinement: what keeps its limits, as it was read back, and what it has; None likewise.
         kernel: what the kernel says of the jail's first process; None where there is none.
         contradictions: where the kernel does not say what the policy promises, for people.
+        start: how it came to be: `kind`, `why_cold`, `start_s`, `spare_s`, `taken_up`; None where
+            unknown.
+        lifetime: when it ends by itself: `idle_timeout_s`, `max_lifetime_s`; None likewise.
+        end_reason: why it ends or has ended, for people; None while it lives.
+        processes: in its jail, parents first; at most 200.
+        executions: the last ones that are kept, at most 20, the newest last.
+        decisions: about its network, likewise.
     """
 
     session: SessionRow
@@ -25,11 +111,21 @@ class Inspection(NamedTuple):
     confinement: dict[str, Any] | None
     kernel: dict[str, Any] | None
     contradictions: tuple[str, ...]
+    start: dict[str, Any] | None = None
+    lifetime: dict[str, Any] | None = None
+    end_reason: str | None = None
+    processes: tuple[ProcessRow, ...] = ()
+    executions: tuple[RunRow, ...] = ()
+    decisions: tuple[NetworkDecision, ...] = ()
 
     @classmethod
     def from_wire(cls, wire: Mapping[str, Any]) -> Self:
         """Check the answer to `inspect`."""
         fields = Fields(wire, "a session in detail")
+
+        def rows(key: str) -> tuple[dict[str, Any], ...]:
+            return fields.optional(key, fields.maps) or ()  # an older supervisor sends none
+
         return cls(
             session=SessionRow.from_wire(fields.map("session")),
             policy=fields.optional("policy", fields.map),
@@ -37,6 +133,12 @@ class Inspection(NamedTuple):
             confinement=fields.optional("confinement", fields.map),
             kernel=fields.optional("kernel", fields.map),
             contradictions=fields.texts("contradictions"),
+            start=fields.optional("start", fields.map),
+            lifetime=fields.optional("lifetime", fields.map),
+            end_reason=fields.optional("end_reason", fields.text),
+            processes=tuple(map(ProcessRow.from_wire, rows("processes"))),
+            executions=tuple(map(RunRow.from_wire, rows("executions"))),
+            decisions=tuple(map(NetworkDecision.from_wire, rows("decisions"))),
         )
 
     def to_plain(self) -> dict[str, Any]:
@@ -45,4 +147,7 @@ class Inspection(NamedTuple):
             **self._asdict(),
             "session": self.session._asdict(),
             "contradictions": list(self.contradictions),
+            "processes": [row._asdict() for row in self.processes],
+            "executions": [row._asdict() for row in self.executions],
+            "decisions": [row._asdict() for row in self.decisions],
         }

@@ -7,6 +7,8 @@ running      code that runs for a client
 joining      operations of people who join a session
 building     operations on environments that Nix builds
 filing       operations on files of a session
+inspecting   all that is known of one session
+recounting   what it has been through: its start, its executions, its end
 operations   the table of operations: a row each, and the functions of the rest
 outgoing     what goes to one client, at once where it can
 connection   one client, its requests and their answers

@@ -1,4 +1,4 @@
-"""All that is known of one live session, for people."""
+"""All that is known of one session, for people."""
 
 from __future__ import annotations
 
@@ -7,28 +7,75 @@ from typing import Any, NamedTuple
 
 import trio
 
+from nsm.wire.errors import UnknownSessionError
 from nsmd import procstats
 from nsmd.cgroups import Confinement
+from nsmd.control import arguments, recounting
 from nsmd.control.call import Call
+from nsmd.control.networking import decision_row
 from nsmd.kernelfacts import KernelFacts, contradictions, kernel_facts, weaker
-from nsmd.listing import as_row, live_row
+from nsmd.listing import as_row, last_row, live_row
 from nsmd.session import Session
+from nsmd.transcripts import Transcript
+
+MAX_PROCESSES = 200
+"""Told of one jail; its row has their number."""
+
+MAX_DECISIONS = 20
+"""About its network, the latest."""
 
 
 async def inspect(call: Call) -> dict[str, Any]:
-    """Its row, its policy, and what the kernel says of its jail at this moment.
+    """Its row, its policy, what the kernel says of its jail at this moment, what it has run.
 
-    A confined connection is told what code in the session could find out, too.
+    A confined connection is told what code in the session could find out, too, and of sessions
+    that live only.
     """
-    session = call.target()
+    try:
+        session = call.target()
+    except UnknownSessionError:
+        if call.confined:
+            raise
+        target = arguments.text(call.args, "target")
+        transcript, ending = call.services.registry.transcript(target)
+        if ending is None:
+            return _past(transcript)
+        session = ending
     seen = await trio.to_thread.run_sync(_look, session.pid, session.confinement)
+    now = trio.current_time()
+    network = session.network
+    recent = network.decisions_since(max(0, network.made - MAX_DECISIONS))
     return {
-        "session": as_row(live_row(session, seen.usage, trio.current_time())),
+        "session": as_row(live_row(session, seen.usage, now)),
         "policy": _policy(session, sources=not call.confined),
-        "network": session.network.facts(),
+        "network": network.facts(),
         "confinement": None if call.confined else seen.confinement,
         "kernel": None if seen.kernel is None or call.confined else asdict(seen.kernel),
         "contradictions": _contradictions(session, seen.kernel),
+        "start": None if call.confined else recounting.start_of(session, call.services.cold_starts),
+        "lifetime": recounting.lifetime_of(session),
+        "end_reason": session.end_reason or None,
+        "processes": [] if call.confined else [asdict(each) for each in seen.processes],
+        "executions": [] if call.confined else recounting.runs_of(session.transcript),
+        "decisions": [] if call.confined else [decision_row(each, now) for each in recent],
+    }
+
+
+def _past(transcript: Transcript) -> dict[str, Any]:
+    """What is left of a session that has ended."""
+    return {
+        "session": as_row(last_row(transcript, trio.current_time())),
+        "policy": None,
+        "network": None,
+        "confinement": None,
+        "kernel": None,
+        "contradictions": [],
+        "start": None,
+        "lifetime": None,
+        "end_reason": transcript.end_reason or None,
+        "processes": [],
+        "executions": recounting.runs_of(transcript),
+        "decisions": [],
     }
 
 
@@ -38,14 +85,20 @@ class _Seen(NamedTuple):
     usage: procstats.Usage | None
     kernel: KernelFacts | None
     confinement: dict[str, Any] | None
+    processes: list[procstats.Process]
 
 
 def _look(pid: int, confinement: Confinement | None) -> _Seen:
     """Reads /proc and the control group; blocks."""
     kept = None if confinement is None else confinement.facts()
     if not pid:  # there is no jail yet, or none between executions
-        return _Seen(None, None, kept)
-    return _Seen(procstats.usage_of([pid]).get(pid), kernel_facts(pid), kept)
+        return _Seen(None, None, kept, [])
+    return _Seen(
+        procstats.usage_of([pid]).get(pid),
+        kernel_facts(pid),
+        kept,
+        procstats.processes_of(pid, MAX_PROCESSES),
+    )
 
 
 def _policy(session: Session, *, sources: bool) -> dict[str, Any] | None:

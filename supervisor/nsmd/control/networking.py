@@ -91,11 +91,12 @@ def _told(session: Session) -> dict[str, Any]:
     return {
         "session": {"id": session.id, "name": session.name},
         **network.facts(),
-        "decisions": [_as_row(decision, now) for decision in recent],
+        "decisions": [decision_row(decision, now) for decision in recent],
     }
 
 
-def _as_row(decision: Decision, now: float) -> dict[str, Any]:
+def decision_row(decision: Decision, now: float) -> dict[str, Any]:
+    """One of them for the wire; `now` is on trio's clock."""
     return {
         "age_s": now - decision.at_s,
         "protocol": decision.protocol,

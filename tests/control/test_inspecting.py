@@ -1,0 +1,116 @@
+"""What `inspect` tells of a session's life, over the control socket."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+import trio.testing
+
+from control_bench import Peer, bench
+from nsm.wire.errors import NsmError
+from nsm.wire.inspection import Inspection
+from nsmd.control import recounting
+from nsmd.control.call import Right
+
+RUN: frozenset[Right] = frozenset({"run"})
+
+
+async def inspected(peer: Peer, target: str) -> Inspection:
+    return Inspection.from_wire(await peer.call("inspect", target=target))
+
+
+async def test_how_a_session_began_and_when_it_ends() -> None:
+    async with bench(idle_timeout_s=1800) as it:
+        peer = await it.connect()
+        await peer.call("run", env="python", code="x", session="a")
+        found = await inspected(peer, "a")
+        assert found.start is not None
+        assert found.start["taken_up"] == 0
+        assert found.start["spare_s"] < 0.1
+        assert found.start["start_s"] >= 0
+        assert found.lifetime is not None
+        assert found.lifetime["idle_timeout_s"] == 1800
+        assert 0 <= found.session.idle_s <= found.session.age_s
+        assert found.end_reason is None
+        assert (found.session.queued, found.session.running_s) == (0, None)
+
+
+async def test_a_spare_says_for_how_long_it_was_kept(autojump_clock: trio.abc.Clock) -> None:
+    async with bench(max_spares=2) as it:
+        peer = await it.connect()
+        await peer.call("run", env="python", code="x")
+        await trio.sleep(60)
+        await peer.call("run", env="python", code="x", session="a")
+        # Not by `inspect`: its thread would confuse virtual time.
+        start = recounting.start_of(it.registry.find("a"), {})
+        assert 50 < start["spare_s"] <= 60
+        assert start["start_s"] < 1
+
+
+async def test_the_last_executions() -> None:
+    async with bench() as it:
+        peer = await it.connect()
+        for number in range(recounting.MAX_RUNS + 3):
+            await peer.call("run", env="python", code=f"n = {number}", session="a")
+        await peer.call("run", env="python", code="y" * 1000, session="a")
+        found = await inspected(peer, "a")
+        assert len(found.executions) == recounting.MAX_RUNS
+        assert found.session.executions == recounting.MAX_RUNS + 4
+        *_, before, last = found.executions
+        assert (before.code, before.code_omitted) == ("n = 22", 0)
+        assert (before.outcome, before.exit_code, before.client) == ("ok", 0, "test")
+        assert (len(last.code), last.code_omitted) == (200, 800)
+        assert last.number == recounting.MAX_RUNS + 4
+
+
+async def test_what_runs_and_what_waits() -> None:
+    async with bench() as it:
+        peer = await it.connect()
+        first = await peer.start("run", env="python", code="wait", session="a")
+        await peer.start("run", env="python", code="two", session="a")
+        while "a" not in [session.name for session in it.registry.live_sessions()]:
+            await trio.testing.wait_all_tasks_blocked()
+        while not (session := it.registry.find("a")).queued or session.running is None:
+            await trio.testing.wait_all_tasks_blocked()
+        other = await it.connect()
+        found = await inspected(other, "a")
+        assert found.session.state == "running"
+        assert found.session.running_s is not None
+        assert 0 <= found.session.running_s <= found.session.age_s
+        assert found.session.queued == 1
+        (run,) = found.executions
+        assert (run.outcome, run.exit_code, run.duration_s) == ("running", None, None)
+        await other.call("kill", targets=["a"])
+        with pytest.raises(NsmError, match="killed by test"):
+            await peer.answer(first)
+        gone = await inspected(other, "a")
+        assert gone.session.state == "ended"
+        assert gone.end_reason == "killed by test"
+        assert [each.outcome for each in gone.executions] == ["lost", "lost"]
+        assert "killed by test" in gone.executions[0].why
+        assert gone.policy is None
+
+
+async def test_a_session_that_has_ended_is_found_by_its_id() -> None:
+    async with bench() as it:
+        peer = await it.connect()
+        result = await peer.call("run", env="python", code="x")
+        found = await inspected(peer, result["session"]["id"])
+        assert (found.session.state, found.session.name) == ("ended", None)
+        assert 0 <= found.session.idle_s <= found.session.age_s
+        assert found.end_reason == "one-shot finished"
+
+
+async def test_who_may_run_only_is_not_told_of_lives() -> None:
+    async with bench() as it:
+        peer = await it.connect(it.make_server(RUN, it.uid, "box"))
+        result = await peer.call("run", env="python", code="x", session="a")
+        found = await inspected(peer, "a")
+        assert (found.start, found.processes, found.executions) == (None, (), ())
+        assert found.lifetime is not None
+        person = await it.connect()
+        await person.call("kill", targets=["a"])
+        with pytest.raises(NsmError, match="No session"):
+            await inspected(peer, "a")
+        with pytest.raises(NsmError, match="No session"):
+            await inspected(peer, result["session"]["id"])
