@@ -8,6 +8,7 @@ pace                 how fast one client is listened to
 ending               how the supervisor is to end
 events               what happens, told to whoever listens
 journald             lines of the log as systemd's journal takes them
+logfile              the log, which nothing it goes to can stop
 config               reads and explains `config.toml`
 flakes               references to what Nix builds
 hostrules            which hosts a pattern means

@@ -10,7 +10,7 @@ import os
 import socket
 import sys
 from collections.abc import Collection
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
 
@@ -30,10 +30,13 @@ from nsmd.listening import (
     listening_socket,
     removed_at_the_end,
 )
+from nsmd.logfile import LogHandler
 from nsmd.settings import Settings
 from nsmd.survival.handing import HandedOver, take_over
 from nsmd.survival.store import Kept
 from nsmd.values import Sources
+
+STDERR = 2
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
@@ -122,6 +125,7 @@ class _Starter:
         self._ready_fd = ready_fd
 
     def run(self, config_path: str) -> int:
+        _fill_standard_streams()
         _log_to_stderr()
         settings, problems = _load(config_path)
         if settings is None:
@@ -316,7 +320,21 @@ def _own_command() -> list[str]:
     return [sys.executable, *given]
 
 
+def _fill_standard_streams() -> None:
+    """Let nothing that is opened later be taken for a standard stream that was closed: the log's
+    lines would go there."""
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= STDERR:
+        os.set_inheritable(descriptor, True)
+    os.close(descriptor)
+    for name, number in (("stdout", 1), ("stderr", STDERR)):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(number, "w", closefd=False, encoding="utf-8"))  # noqa: SIM115
+
+
 def _log_to_stderr() -> None:
-    handler = logging.StreamHandler(sys.stderr)
+    path = ""
+    with suppress(paths.PathError):  # which is told when it matters
+        path = paths.log_path()
+    handler = LogHandler(STDERR, path)
     handler.setFormatter(journald.formatter_for(sys.stderr, os.environ))
     logging.basicConfig(level=logging.INFO, handlers=[handler])

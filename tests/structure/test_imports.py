@@ -28,6 +28,7 @@ FLOORS = (
         "ending",
         "events",
         "journald",
+        "logfile",
     ),
     ("listening",),
     (
