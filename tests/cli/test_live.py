@@ -75,6 +75,14 @@ def test_from_a_gap_on_nothing_streams_and_the_result_brings_it() -> None:
     assert live.rest("abcdefgh", 0) == Rest("cdefgh", 0)
 
 
+def test_from_another_supervisor_on_the_result_brings_it() -> None:
+    live = Live()
+    assert live.take("ab", skipped=False) == "ab"
+    live.miss()
+    assert live.take("ef", skipped=False) == ""
+    assert live.rest("abcdef", 0) == Rest("cdef", 0)
+
+
 def test_a_mark_in_the_preview_is_a_gap() -> None:
     live = Live()
     assert live.take("ab", skipped=False) == "ab"

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -163,3 +164,46 @@ def test_ps_all_without_a_supervisor(
     assert run(capsys, "ps", "--all")[:2] == (0, "")
     code, out, _ = run(capsys, "ps", "--all", "--json")
     assert (code, json.loads(out)) == (0, {"sessions": [], "ended": []})
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_following_goes_on_at_the_next_supervisor(
+    capsys: pytest.CaptureFixture[str], supervisor: FakeSupervisor, as_json: bool
+) -> None:
+    def again(exchange: Exchange) -> dict[str, Any]:
+        exchange.args.pop("follow")
+        logs(exchange)
+        exchange.emit("execution", samples.execution_start(execution_id="x-9", code="later()"))
+        return samples.log_end(state="ended", end_reason="killed")
+
+    def first(exchange: Exchange) -> dict[str, Any]:
+        exchange.args.pop("follow")
+        logs(exchange)
+        supervisor.stop_listening()
+        stack.enter_context(FakeSupervisor(supervisor.path, logs=again))
+        exchange.hang_up()
+        return {}
+
+    with ExitStack() as stack:
+        supervisor.handlers["logs"] = first
+        code, out, err = run(capsys, "logs", "a", "-f", *(["--json"] if as_json else []))
+    assert code == 0
+    assert out.count("session" if as_json else "session a") == (
+        1 if not as_json else out.count("session")
+    )
+    assert out.count("later()") == 1
+    assert out.count("begun") == 0
+    if as_json:
+        events = [json.loads(line)["event"] for line in out.splitlines()]
+        assert events == [
+            "session",
+            "execution",
+            "news",
+            "output",
+            "finished",
+            "news",
+            "execution",
+            "end",
+        ]
+    else:
+        assert "the supervisor was replaced" in err

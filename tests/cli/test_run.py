@@ -7,6 +7,7 @@ import json
 import os
 import sys
 import threading
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -463,3 +464,24 @@ def test_it_streams(supervisor: FakeSupervisor, monkeypatch: pytest.MonkeyPatch)
         assert cli.main(["run", "-e", "python", "x"]) == 0
     os.close(read_end)
     assert seen.is_set()
+
+
+def test_output_over_two_supervisors_is_shown_once(
+    capsys: pytest.CaptureFixture[bytes], supervisor: FakeSupervisor
+) -> None:
+    def second(exchange: Exchange) -> dict[str, Any]:
+        exchange.output("stdout", "three\n")
+        return samples.run_result(stdout="one\ntwo\nthree\n")
+
+    def first(exchange: Exchange) -> dict[str, Any]:
+        exchange.output("stdout", "one\n")
+        supervisor.stop_listening()
+        stack.enter_context(FakeSupervisor(supervisor.path, run=second))
+        exchange.hang_up()
+        return {}
+
+    with ExitStack() as stack:
+        supervisor.handlers["run"] = first
+        said = Said(capsys, "-e", "python", "x")
+    assert (said.code, said.out) == (0, "one\ntwo\nthree\n")
+    assert "the supervisor was replaced" in said.err

@@ -2,9 +2,9 @@
 
 What streams is a preview of the bytes that the result holds again, whole or as head and tail. A
 preview has no gaps until something was printed faster than it could be sent on: then the agent
-puts a mark into its text, or the supervisor says `skipped`. From there on nothing more of it is
-shown, and the result brings the rest. (Code that prints such a mark itself is shown later, no
-more.) Pure.
+puts a mark into its text, or the supervisor says `skipped`. Another gap is the time between two
+supervisors. From there on nothing more of it is shown, and the result brings the rest. (Code that
+prints such a mark itself is shown later, no more.) Pure.
 """
 
 from __future__ import annotations
@@ -54,6 +54,10 @@ class Live:
         self._end = (self._end + data)[-_CHECKED_BYTES:]
         self._shown_bytes += len(data)
         return text
+
+    def miss(self) -> None:
+        """What follows may lack something before it, and nobody knows how much."""
+        self._behind = True
 
     def rest(self, final: str, omitted_bytes: int) -> Rest:
         """What is left to show.

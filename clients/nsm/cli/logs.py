@@ -6,14 +6,17 @@ import sys
 from typing import TYPE_CHECKING
 
 from nsm import operations
+from nsm.cli import terminal
+from nsm.cli.continued import Continued
 from nsm.cli.options import EXIT_OK, Parser, whole_number
 from nsm.client import Client
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Callable
+    from typing import Any
 
     from nsm.wire.messages import Event
-    from nsm.wire.transcripts import Entry
 
 _EPILOG = """\
 Sessions that have ended are found as well, by id (see `nsm ps --all`) or as the latest of a name.
@@ -52,6 +55,8 @@ def main(arguments: list[str]) -> int:
     """Show."""
     options = parser().parse_args(arguments)
     with Client(autostart=False) as client:
+        # One that is lost without a word has crashed: sessions may have outlived it.
+        client.autostart = True
         if options.json:
             _print_json(client, options)
         else:
@@ -61,29 +66,45 @@ def main(arguments: list[str]) -> int:
 
 def _print_text(client: Client, options: argparse.Namespace) -> None:
     from nsm.cli.transcript import Transcript  # noqa: PLC0415  # not for --json
+    from nsm.wire import transcripts  # noqa: PLC0415  # likewise
 
-    transcript = Transcript()
+    transcript, continued = Transcript(), Continued()
 
-    def show(entry: Entry) -> None:
+    def show(event: Event) -> None:
+        new = continued.take(event)
+        entry = None if new is None else transcripts.entry(new.event, new.data)
+        if entry is None:
+            return
+        if continued.gap:
+            continued.gap = False
+            terminal.note("the supervisor was replaced; something may be missing here")
         _out(transcript.take(entry), now=options.follow)
 
-    end = client.logs(
-        options.session, executions=options.executions, follow=options.follow, on_entry=show
-    )
+    end = transcripts.LogEnd.from_wire(_read(client, options, show))
     _out(transcript.end(end), now=True)
 
 
 def _print_json(client: Client, options: argparse.Namespace) -> None:
     import json  # noqa: PLC0415  # 2 ms that only --json pays
 
-    def show(event: Event) -> None:
-        _out(json.dumps({"event": event.event, **event.data}) + "\n", now=options.follow)
+    continued = Continued()
 
+    def show(event: Event) -> None:
+        new = continued.take(event)
+        if new is not None:
+            _out(json.dumps({"event": new.event, **new.data}) + "\n", now=options.follow)
+
+    end = _read(client, options, show)
+    _out(json.dumps({"event": "end", **end}) + "\n", now=True)
+
+
+def _read(
+    client: Client, options: argparse.Namespace, show: Callable[[Event], None]
+) -> dict[str, Any]:
     arguments = operations.logs_arguments(
         options.session, executions=options.executions, follow=options.follow
     )
-    end = client.call("logs", arguments, on_event=show, interruptible=True)
-    _out(json.dumps({"event": "end", **end}) + "\n", now=True)
+    return client.call("logs", arguments, on_event=show, interruptible=True)
 
 
 def _out(text: str, *, now: bool) -> None:

@@ -7,6 +7,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from nsm import operations
+from nsm.again import RECONNECTED
 from nsm.cli import render, terminal
 from nsm.cli.displays import Display, display
 from nsm.cli.live import Live
@@ -194,6 +195,14 @@ class _Execution:
         return exit_code(result) or (EXIT_RUN_FAILED if self._failed else 0)
 
     def _show(self, event: Event) -> None:
+        if event.event == RECONNECTED:
+            for _, live in self._streams.values():
+                live.miss()
+            if not self._options.json:
+                terminal.note(
+                    "the supervisor was replaced; what the code prints now comes with its result"
+                )
+            return
         output = operations.output_of(event)
         if output is not None:
             name, text = output

@@ -1,0 +1,94 @@
+"""A transcript over several connections: each entry once, whatever the next supervisor knows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from nsm.again import RECONNECTED
+from nsm.cli.continued import Continued
+from nsm.wire.messages import Event
+
+SESSION = ("session", {"id": "s-1"})
+AGAIN: tuple[str, dict[str, Any]] = (RECONNECTED, {})
+
+
+def begin(known: str = "x", started_at: float = 1.0) -> tuple[str, dict[str, Any]]:
+    return "execution", {"execution_id": known, "started_at": started_at}
+
+
+def output(text: str, known: str = "x", **more: Any) -> tuple[str, dict[str, Any]]:
+    return "output", {"execution_id": known, "stream": "stdout", "text": text, **more}
+
+
+def end(known: str = "x") -> tuple[str, dict[str, Any]]:
+    return "finished", {"execution_id": known}
+
+
+def taken(*events: tuple[str, dict[str, Any]]) -> list[tuple[str, dict[str, Any]]]:
+    continued = Continued()
+    shown = [continued.take(Event(1, name, data)) for name, data in events]
+    return [(event.event, event.data) for event in shown if event is not None]
+
+
+def test_over_one_connection_everything_is_shown() -> None:
+    events = [SESSION, begin(), output("a"), end(), begin(), output("a"), end(), ("news", {})]
+    assert taken(*events) == events
+
+
+def test_what_has_ended_is_not_shown_again() -> None:
+    first = [SESSION, begin(), output("a"), end()]
+    new = [begin("y"), output("b", "y"), end("y")]
+    assert taken(*first, AGAIN, *first, *new) == first + new
+
+
+@pytest.mark.parametrize(
+    ("again", "shown"),
+    [
+        ([output("abc")], []),
+        ([output("abcd")], [output("d", skipped=0)]),
+        ([output("a"), output("bcde"), output("f")], [output("de", skipped=0), output("f")]),
+        ([output("de", skipped=3)], [output("de", skipped=0)]),
+        ([output("e", skipped=4)], [output("e", skipped=1)]),
+    ],
+)
+def test_the_same_transcript_goes_on_where_it_was(again: list[Any], shown: list[Any]) -> None:
+    first = [SESSION, begin(), output("ab"), output("c")]
+    assert taken(*first, AGAIN, SESSION, begin(), *again) == first + shown
+
+
+def test_another_transcript_has_what_was_printed_since() -> None:
+    first = [SESSION, begin(), output("abc")]
+    later = [output("def"), end()]
+    assert taken(*first, AGAIN, SESSION, begin(started_at=9.0), *later) == first + later
+
+
+def test_what_is_told_a_third_time_counts_from_the_second() -> None:
+    first = [SESSION, begin(), output("abc")]
+    second = [SESSION, begin(started_at=9.0), output("de")]
+    third = [SESSION, begin(started_at=9.0), output("def")]
+    assert taken(*first, AGAIN, *second, AGAIN, *third) == [
+        *first,
+        output("de"),
+        output("f", skipped=0),
+    ]
+
+
+def test_code_that_never_ran_parts_nothing() -> None:
+    first = [SESSION, begin(), output("a"), begin("y"), end("y"), output("b")]
+    again = [SESSION, begin(), output("abc")]
+    assert taken(*first, AGAIN, *again) == [*first, output("c", skipped=0)]
+
+
+def test_another_session_is_another() -> None:
+    first = [SESSION, begin(), end()]
+    other = [("session", {"id": "s-2"}), begin(), end()]
+    assert taken(*first, AGAIN, *other) == first + other
+
+
+def test_the_gap_is_told() -> None:
+    continued = Continued()
+    assert not continued.gap
+    continued.take(Event(1, *AGAIN))
+    assert continued.gap
