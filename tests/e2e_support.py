@@ -15,7 +15,7 @@ import nsm
 from rungates import RUN_VARIABLE
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable, Mapping
+    from collections.abc import Generator, Iterable, Mapping, Sequence
 
 END_TIMEOUT_S = 20
 COMMAND_TIMEOUT_S = 60
@@ -91,6 +91,7 @@ def supervisor(
     config: str = "",
     variables: Mapping[str, str] | None = None,
     limits: str = "",
+    within: Sequence[str] = (),
 ) -> Generator[Supervisor]:
     """Start one, wait until it answers, and see that it leaves nothing behind.
 
@@ -99,6 +100,7 @@ def supervisor(
         config: text of its `config.toml`.
         variables: on top of `variables_for`.
         limits: arguments of the shell's `ulimit` for it.
+        within: a command that becomes what follows it, as `narrowplaces.command`.
     """
     directory.chmod(0o700)
     if config:
@@ -109,6 +111,7 @@ def supervisor(
         process = subprocess.Popen(
             [
                 *(["/bin/sh", "-c", f'ulimit {limits} && exec "$@"', "sh"] if limits else []),
+                *within,
                 *(sys.executable, "-P", "-m", "nsmd", "--ready-fd", str(writer)),
             ],
             env=variables_for(directory) | dict(variables or {}),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import logging
 import os
 import socket
 import stat
@@ -12,6 +13,8 @@ from contextlib import contextmanager, suppress
 
 BACKLOG = 1024
 """Connections the kernel holds while the supervisor is busy; a herd of shims fits."""
+
+log = logging.getLogger(__name__)
 
 MAX_SOCKET_PATH_BYTES = 107
 """Linux, unix(7): sun_path has 108 bytes with its end."""
@@ -119,8 +122,10 @@ def hold_lock(path: str, held: int | None = None) -> Generator[int]:
         try:
             os.ftruncate(fd, 0)
             os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
-        except OSError as error:
-            raise PlaceError(f"{path} cannot be written ({error.strerror}).") from error
+        except (
+            OSError
+        ) as error:  # a full disk: the lock holds all the same, and that is what counts
+            log.warning("%s cannot be written (%s): it does not say who holds it", path, error)
         yield fd
     finally:
         # The file stays: removing it would let two supervisors lock two files of one name.

@@ -5,10 +5,13 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import logging
 import math
 from collections.abc import Callable
 
 import trio
+
+log = logging.getLogger(__name__)
 
 _WORTH_CLEARING = 64
 """Entries that nobody waits for any more, before the heap is searched for them."""
@@ -16,6 +19,14 @@ _WORTH_CLEARING = 64
 AHEAD_S = 10.0
 """Entries of timers that are not due by then are taken out with the first of them: sessions that
 were busy together would each wake an idle supervisor once more."""
+
+
+LATE_S = 5.0
+"""Beyond any load: this process was stopped, or a container with everything in it."""
+
+CAUGHT_UP_S = 12.0
+"""After that, for agents to say what they have to say, as `grace_s` and the margin of an execution
+that is over. What came meanwhile is read first: nobody is given up for not having been heard."""
 
 
 class Timers:
@@ -44,6 +55,10 @@ class Timers:
             with trio.CancelScope(deadline=self._wakes_s) as self._scope:
                 await trio.sleep_forever()
             now = trio.current_time()
+            if (late_s := now - self._wakes_s) > LATE_S:
+                log.warning("timers are %.0f s late: the supervisor was stopped", late_s)
+                await trio.sleep(CAUGHT_UP_S)
+                now = trio.current_time()
             while self._wakes_s <= now + AHEAD_S:
                 wakes_s, number, timer = self._heap[0]
                 waited_for = timer.waits_for(number)
