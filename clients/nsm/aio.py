@@ -389,10 +389,24 @@ class AsyncClient:
 
         return DrainReport.from_wire(await self.call("drain", {"cancel": True}))
 
+    async def reload(self) -> None:
+        """Have the supervisor become the program that is installed now, with all sessions.
+
+        Returns when it has closed this connection; a new client reaches it again.
+
+        Raises:
+            StartFailedError: that program would not start; the supervisor goes on as it is.
+        """
+        await self.call("reload")
+        await self._until_closed()
+
     async def shutdown(self) -> None:
         """End the supervisor and all sessions; returns when it has closed this connection."""
         with suppress(DisconnectedError):  # it was ending already
             await self.call("shutdown")
+        await self._until_closed()
+
+    async def _until_closed(self) -> None:
         closing = self._calls[CONNECTION_ID] = _Call()  # waits like a call, and is never answered
         with trio.move_on_after(ANSWER_TIMEOUT_S) as scope, suppress(NsmError):
             await self._wait_for_answer(closing, None)

@@ -486,10 +486,36 @@ class Client:
 
         return DrainReport.from_wire(self.call("drain", {"cancel": True}))
 
+    def reload(self) -> None:
+        """Have the supervisor become the program that is installed now, with all sessions.
+
+        Returns when it answers again, and the client is connected to it.
+
+        Raises:
+            StartFailedError: that program would not start; the supervisor goes on as it is.
+        """
+        self.call("reload")
+        path = self._path
+        self._until_closed()
+        if path is not None:
+            self._begin(start.reconnect(path, autostart=self.autostart))
+
     def shutdown(self) -> None:
         """End the supervisor and all sessions; returns when it has closed this connection."""
         try:
             self.call("shutdown")
+        except (DisconnectedError, ConnectionError):
+            self.close()
+            return
+        self._until_closed()
+
+    def _until_closed(self) -> None:
+        """Until the supervisor has closed this connection, as it was asked for.
+
+        Raises:
+            DisconnectedError: it takes too long.
+        """
+        try:
             self._socket.settimeout(ANSWER_TIMEOUT_S)
             while self._socket.recv(_READ_BYTES):
                 pass

@@ -10,11 +10,11 @@ import logging
 import os
 import signal
 import socket
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NoReturn
+from typing import Any
 
 import trio
 
@@ -24,13 +24,13 @@ from nsmd.artifacts.sources import Discovery
 from nsmd.audit import Recorder, open_journal
 from nsmd.builds.workshop import open_workshop
 from nsmd.catalog import Catalog
-from nsmd.cgroups import SessionKeeper, open_keeper
+from nsmd.cgroups import SessionKeeper, anchor, open_keeper
 from nsmd.control.call import Services
 from nsmd.control.server import Access, ControlServer
 from nsmd.descriptors import Shares
 from nsmd.devshell.keeper import DevShells
 from nsmd.draining import Draining, after_sigterm
-from nsmd.ending import Ending, How
+from nsmd.ending import Ending
 from nsmd.events import Events
 from nsmd.hostmemory import HostMemory
 from nsmd.hostpaths import trusted_owners
@@ -47,6 +47,7 @@ from nsmd.registry import Registry
 from nsmd.servicestatus import ServiceStatus
 from nsmd.settings import Settings
 from nsmd.survival.store import DescriptorStore, Kept
+from nsmd.survival.taking import Leaving
 from nsmd.takeover import sort_out
 from nsmd.telemetry import Surroundings, Telemetry
 from nsmd.telemetry.scraping import serve_metrics
@@ -86,8 +87,7 @@ class Setup:
         announce: called once the socket answers.
         store: keeps sessions' descriptors, whatever becomes of this process.
         kept: what it, or the program that this process was before, had kept of earlier ones.
-        leave: ends this process for `leave` and `reload`, and does not return: what it has open
-            stays with whoever keeps it.
+        leave: ends this process for `leave` and `reload`.
     """
 
     settings: Settings
@@ -112,7 +112,7 @@ class Setup:
     announce: Callable[[], None]
     store: DescriptorStore
     kept: Kept
-    leave: Callable[[How], NoReturn]
+    leave: Leaving
 
 
 async def serve(setup: Setup) -> None:
@@ -196,6 +196,7 @@ async def _serve(setup: Setup, keeper: SessionKeeper) -> None:
                 upkeep,
                 grace_s=setup.settings.defaults.interrupt_grace_seconds,
             )
+            upkeep.start_soon(setup.store.run, partial(_everything_kept, registry, keeper))
             await registry.take_up(takeover)
             pressure = Pressure(setup.settings.memory_pressure, memory, registry, registry.pool)
             registry.pool.on_pressure = pressure.look
@@ -216,6 +217,8 @@ async def _serve(setup: Setup, keeper: SessionKeeper) -> None:
                     started_s=started_s,
                     shutdown=partial(ending.ask, "end"),
                     ending=ending,
+                    store=setup.store,
+                    successor=setup.leave.command,
                     draining=draining,
                     events=events,
                     telemetry=telemetry,
@@ -255,6 +258,7 @@ async def _serve(setup: Setup, keeper: SessionKeeper) -> None:
                 how = await ending.wait()
                 status.ends(how)
                 if how != "end":
+                    setup.leave.hold_place()
                     registry.leave()
                 recorder.say("supervisor_ended", {"pid": os.getpid(), "how": how})
                 connections.cancel_scope.cancel()
@@ -265,6 +269,15 @@ async def _serve(setup: Setup, keeper: SessionKeeper) -> None:
         registry.close()
         sessions.cancel_scope.deadline = trio.current_time() + END_DEADLINE_S
     log.info("ended")
+
+
+def _everything_kept(
+    registry: Registry, keeper: SessionKeeper
+) -> Iterator[tuple[str, Sequence[int]]]:
+    """See `nsmd.survival.store.Refill`."""
+    yield from registry.everything_kept()
+    if keeper.anchor is not None:
+        yield anchor.NAME, keeper.anchor.descriptors()
 
 
 def _templates_of(launcher: Launcher) -> Callable[[], int]:

@@ -33,7 +33,7 @@ from nsmd.listening import (
 from nsmd.logfile import LogHandler
 from nsmd.settings import Settings
 from nsmd.survival.handing import HandedOver, take_over
-from nsmd.survival.store import Kept
+from nsmd.survival.store import TRY_OPTION, Kept
 from nsmd.values import Sources
 
 STDERR = 2
@@ -54,6 +54,8 @@ def main(arguments: list[str] | None = None) -> int:
     config_path = options.config or os.path.join(paths.config_dir(), "config.toml")
     if options.check_config or options.show_config:
         return _report_config(config_path, show=options.show_config, as_json=options.json)
+    if options.try_only:
+        return _try(config_path)
     if options.doctor:
         from nsmd import doctor  # noqa: PLC0415 (not needed to serve)
 
@@ -85,6 +87,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--check-config", action="store_true", help="check the configuration only")
     parser.add_argument("--show-config", action="store_true", help="show what is in effect")
     parser.add_argument("--doctor", action="store_true", help="check what nsm needs on this host")
+    parser.add_argument(
+        TRY_OPTION,
+        dest="try_only",
+        action="store_true",
+        help="load all that serving needs, and end",
+    )
     parser.add_argument("--json", action="store_true", help="reports for programs")
     return parser
 
@@ -115,6 +123,19 @@ def _report_config(config_path: str, *, show: bool, as_json: bool) -> int:
         sys.stdout.write(json.dumps(config.dump(settings), indent=2) + "\n")
     else:
         sys.stdout.write(config.render(settings))
+    return 0
+
+
+def _try(config_path: str) -> int:
+    """What can keep this program from serving, found out by a supervisor that is to become it."""
+    settings, problems = _load(config_path)
+    if settings is None:
+        sys.stderr.write("".join(f"{problem}\n" for problem in problems))
+        return EXIT_USAGE
+    from nsmd import daemon, templates  # noqa: PLC0415
+
+    del daemon, templates
+    sys.stdout.write(f"{__version__}\n")
     return 0
 
 
@@ -202,7 +223,7 @@ class _Starter:
             store=store,
             kept=kept,
             leave=Leaving(
-                listener=place.listener.fileno(),
+                listener=place.listener,
                 own=place.own,
                 lock=place.lock,
                 store=store,

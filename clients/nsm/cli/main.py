@@ -35,6 +35,7 @@ VERBS = {
     "metrics": "print what the supervisor counts, for Prometheus",
     "status": "show the supervisor's state",
     "drain": "take no new work, and wait until nothing runs",
+    "reload": "start the supervisor anew, with all its sessions",
     "shutdown": "end the supervisor and all sessions",
     "doctor": "check what nsm needs on this host",
     "config": "check or show the configuration",

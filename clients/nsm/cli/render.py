@@ -271,6 +271,13 @@ def _pool_cells(kind: PoolKind, home: str) -> list[str]:
     ]
 
 
+_SURVIVAL = {
+    "systemd": "sessions outlive the supervisor, kept by systemd",
+    "keeper": "sessions outlive the supervisor for 10 minutes, kept by a process of their own",
+    "none": "sessions end with the supervisor",
+}
+
+
 def status(answer: Status) -> str:
     """The lines of `nsm status`."""
     jail = answer.jail
@@ -291,6 +298,10 @@ def status(answer: Status) -> str:
         lines.append(("limits", kept))
         if limits.why:
             lines.append(("", limits.why))
+    if (survival := answer.survival) is not None:
+        lines.append(("survival", _SURVIVAL.get(survival.kind, survival.kind)))
+        if survival.problem:
+            lines.append(("", survival.problem))
     if (audit := answer.audit) is not None:
         lines.append(("audit", audit.path if audit.enabled else "off"))
         if audit.dropped:

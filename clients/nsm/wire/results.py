@@ -306,10 +306,18 @@ class AuditStatus(NamedTuple):
     problem: str
 
 
+class SurvivalStatus(NamedTuple):
+    """Who keeps sessions while there is no supervisor: `systemd`, a `keeper`, `none`; and why not
+    all of them, empty where all are."""
+
+    kind: str
+    problem: str
+
+
 class Status(NamedTuple):
-    """The supervisor itself. `sessions` and `clients` are counts; `limits` and `audit` are None
-    where an older supervisor does not tell; `draining` is why it takes nothing new, None while it
-    does."""
+    """The supervisor itself. `sessions` and `clients` are counts; `limits`, `audit` and `survival`
+    are None where an older supervisor does not tell; `draining` is why it takes nothing new, None
+    while it does."""
 
     version: str
     pid: int
@@ -321,6 +329,7 @@ class Status(NamedTuple):
     limits: LimitsStatus | None = None
     draining: str | None = None
     audit: AuditStatus | None = None
+    survival: SurvivalStatus | None = None
 
     @classmethod
     def from_wire(cls, wire: Mapping[str, Any]) -> Self:
@@ -342,7 +351,15 @@ class Status(NamedTuple):
             limits=_limits(status.optional("limits", status.map)),
             draining=status.optional("draining", status.text),
             audit=_audit(status.optional("audit", status.map)),
+            survival=_survival(status.optional("survival", status.map)),
         )
+
+
+def _survival(wire: Mapping[str, Any] | None) -> SurvivalStatus | None:
+    if wire is None:
+        return None
+    survival = Fields(wire, "the status of what outlives the supervisor")
+    return SurvivalStatus(kind=survival.text("kind"), problem=survival.text("problem"))
 
 
 def _limits(wire: Mapping[str, Any] | None) -> LimitsStatus | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -16,6 +16,7 @@ from nsmd.events import Events
 from nsmd.files import OpenFiles
 from nsmd.registry import Registry
 from nsmd.session import Session
+from nsmd.survival.store import DescriptorStore, NoStore
 from nsmd.telemetry import Telemetry
 from nsmd.values import Client
 
@@ -37,6 +38,8 @@ class Services:
         ending: the same, in other ways.
         draining: has nothing new begun before that.
         events: what happens here.
+        store: keeps sessions' descriptors, whatever becomes of this process.
+        successor: the command that this process becomes at a reload.
         telemetry: what was counted of it.
         clients: how many connections there are.
         started_s: on trio's clock.
@@ -61,6 +64,8 @@ class Services:
     events: Events = field(default_factory=Events)
     telemetry: Telemetry
     limits: Mapping[str, str]
+    store: DescriptorStore = field(default_factory=NoStore)
+    successor: Sequence[str] = ()
     audit: Callable[[], Mapping[str, Any]] = dict[str, Any]
 
 

@@ -22,6 +22,7 @@ from nsmd.control import (
     networking,
     observing,
     pooling,
+    reloading,
     running,
 )
 from nsmd.control.call import Call, Operation, Right
@@ -55,6 +56,7 @@ async def _status(call: Call) -> dict[str, Any]:
         "limits": dict(services.limits),
         "draining": services.ending.draining or None,
         "audit": dict(services.audit()),
+        "survival": {"kind": services.store.kind, "problem": services.store.problem},
     }
 
 
@@ -188,6 +190,7 @@ OPERATIONS: Mapping[str, Row] = {
     "metrics": Row("read", observing.metrics),
     "stats": Row("read", observing.stats),
     "events": Row("manage", observing.events),
+    "reload": Row("manage", reloading.reload),
     "shutdown": Row("manage", _shutdown),
     "logs": Row("manage", joining.logs),
     "run_in": Row(

@@ -12,5 +12,6 @@ keeper        a program that does nothing but hold descriptors
 keeperstore   the same, from the supervisor's side
 systemdstore  systemd in its place
 handing       what is handed to the program that a supervisor becomes
+successor     whether that program would start
 taking        all that was kept, gathered at the start; and how a supervisor leaves
 """

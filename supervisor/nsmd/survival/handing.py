@@ -61,14 +61,15 @@ def hand_over(handed: HandedOver) -> dict[str, str]:
         "lock": handed.lock,
         "kept": {name: list(descriptors) for name, descriptors in handed.kept.items()},
     }
-    with open(os.memfd_create("nsm-handed-over", 0), "wb", closefd=False) as file:
+    note = os.memfd_create("nsm-handed-over", 0)
+    with open(note, "wb", closefd=False) as file:
         file.write(json.dumps(told).encode())
     kept = {fd for fds in handed.kept.values() for fd in fds}
-    passed = {0, 1, 2, file.fileno(), handed.listener, handed.lock, *kept}
+    passed = {0, 1, 2, note, handed.listener, handed.lock, *kept}
     for fd in map(int, os.listdir("/proc/self/fd")):
         with suppress(OSError):  # the directory's own
             os.set_inheritable(fd, fd in passed)
-    return {VARIABLE: str(file.fileno())}
+    return {VARIABLE: str(note)}
 
 
 def take_over(variables: MutableMapping[str, str]) -> HandedOver | None:

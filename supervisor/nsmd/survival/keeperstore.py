@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 import trio
 
 from nsmd.survival import keeper
-from nsmd.survival.store import Refill, StoreKind, gathered
+from nsmd.survival.store import Refill, StoreKind, copies_of
 
 log = logging.getLogger(__name__)
 
@@ -115,7 +115,7 @@ class KeeperStore:
         """See `DescriptorStore`."""
         if self._link is None and not self._pause_s:
             self._start()
-        self._tell("keep", name, descriptors)
+        self._tell("set", name, descriptors)
 
     def drop(self, name: str) -> None:
         """See `DescriptorStore`."""
@@ -123,9 +123,9 @@ class KeeperStore:
         if self._link is not None:
             self._tell("drop", name)
 
-    def contents(self) -> dict[str, list[int]]:
+    def copies(self) -> dict[str, list[int]]:
         """See `DescriptorStore`."""
-        return gathered(self._refill)
+        return copies_of(self._refill)
 
     def _tell(self, word: str, name: str, descriptors: Sequence[int] = ()) -> None:
         if name in self._behind or not self._send(word, name, descriptors):
@@ -166,10 +166,10 @@ class KeeperStore:
             if self._link is None:
                 await trio.sleep(self._pause_s)
                 self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S)
-                current = self.contents()
+                current = dict.fromkeys(name for name, _ in self._refill())
                 if current and not self._start():
                     continue
-                self._behind = dict.fromkeys(current)
+                self._behind = current
                 self._lost.clear()
                 self._changed.set()
             if self._link is None:  # there is nothing to keep any more
@@ -224,11 +224,14 @@ class KeeperStore:
 
     def _flush(self) -> bool:
         """Tell of what is behind; whether any of it went."""
-        current = self.contents()
         before = len(self._behind)
-        for name in list(self._behind):
-            descriptors = current.get(name, ())
-            if not self._send("set" if descriptors else "drop", name, descriptors):
+        for name, descriptors in self._refill():
+            if name in self._behind:
+                if not self._send("set", name, descriptors):
+                    return len(self._behind) < before
+                del self._behind[name]
+        for name in list(self._behind):  # these are no longer to be kept
+            if not self._send("drop", name):
                 break
             del self._behind[name]
         return len(self._behind) < before

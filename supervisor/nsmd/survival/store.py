@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import logging
+import os
+import stat
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Literal, Protocol
+
+log = logging.getLogger(__name__)
 
 StoreKind = Literal["systemd", "keeper", "none"]
 
@@ -15,9 +20,13 @@ inherited by programs. Names are 1 to 64 characters of ``A-Z a-z 0-9 . _ -``, an
 KEPT_PREFIXES = ("session-", "spec-", "template-", "state-", "scope")
 """By them, a service manager's sockets are told from what it keeps."""
 
+TRY_OPTION = "--try"
+"""Of `nsm-supervisor`: load everything, check the configuration, print the version, end."""
+
 Refill = Callable[[], Iterable[tuple[str, Sequence[int]]]]
 """Names and descriptors of all that should be kept at this moment: what `keep` was told and `drop`
-was not. A store that lost what it had, or could not be told at once, asks for them."""
+was not. A store that lost what it had, or could not be told at once, asks for them. Descriptors
+are valid until the next name is asked for."""
 
 
 class DescriptorStore(Protocol):
@@ -35,14 +44,17 @@ class DescriptorStore(Protocol):
         ...
 
     def keep(self, name: str, descriptors: Sequence[int]) -> None:
-        """Keep copies under a name, beside what is kept under it already; the same ones may be
-        given again. The caller's own stay the caller's."""
+        """Keep copies under a name, in place of what is kept under it already or beside it: all
+        that belongs there is given each time. The caller's own stay the caller's."""
 
     def drop(self, name: str) -> None:
         """Close all that is kept under a name; nothing if there is none."""
 
-    def contents(self) -> dict[str, list[int]]:
-        """What should be kept, by the `refill` that it runs with; empty before."""
+    def copies(self) -> dict[str, list[int]]:
+        """What should be kept, by the `refill` that it runs with; empty before.
+
+        Some of it is copied; this process is about to become another program.
+        """
         ...
 
     async def run(self, refill: Refill) -> None:
@@ -76,9 +88,9 @@ class NoStore:
     def drop(self, name: str) -> None:
         """See `DescriptorStore`."""
 
-    def contents(self) -> dict[str, list[int]]:
+    def copies(self) -> dict[str, list[int]]:
         """See `DescriptorStore`."""
-        return gathered(self._refill)
+        return copies_of(self._refill)
 
     async def run(self, refill: Refill) -> None:
         """See `DescriptorStore`."""
@@ -94,9 +106,17 @@ class NoStore:
         """See `DescriptorStore`."""
 
 
-def gathered(refill: Refill) -> dict[str, list[int]]:
-    """The descriptors of each name, which may be told in several pieces."""
+def copies_of(refill: Refill) -> dict[str, list[int]]:
+    """Descriptors that last, of each name: files in memory may be made for the moment only.
+
+    Names for which there is no descriptor left are missing.
+    """
     found: dict[str, list[int]] = {}
     for name, descriptors in refill():
-        found.setdefault(name, []).extend(descriptors)
+        try:
+            found[name] = [
+                os.dup(fd) if stat.S_ISREG(os.fstat(fd).st_mode) else fd for fd in descriptors
+            ]
+        except OSError as error:
+            log.warning("%s is not handed over: %s", name, error)
     return found

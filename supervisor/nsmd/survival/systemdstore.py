@@ -16,7 +16,7 @@ from contextlib import suppress
 
 import trio
 
-from nsmd.survival.store import Kept, Refill, StoreKind, gathered
+from nsmd.survival.store import Kept, Refill, StoreKind, copies_of
 
 log = logging.getLogger(__name__)
 
@@ -93,9 +93,9 @@ class SystemdStore:
         if self._sizes.pop(name, None) is not None:
             self._tell(name)
 
-    def contents(self) -> dict[str, list[int]]:
+    def copies(self) -> dict[str, list[int]]:
         """See `DescriptorStore`."""
-        return gathered(self._refill)
+        return copies_of(self._refill)
 
     def _tell(self, name: str, descriptors: Sequence[int] = ()) -> None:
         if name in self._behind or not self._send(_message(name, descriptors), descriptors):
@@ -146,14 +146,15 @@ class SystemdStore:
 
     def _flush(self) -> bool:
         """Tell of what is behind; whether any of it went."""
-        current = self.contents()
         before = len(self._behind)
-        for name in list(self._behind):
-            descriptors = current.get(name, ())
-            # It takes what it has already only once, and no more than is there now.
+        for name, descriptors in self._refill():
+            if name in self._behind:
+                # Under a name that has some already, systemd takes those that it has not.
+                if not self._send(_message(name, descriptors), descriptors):
+                    return len(self._behind) < before
+                del self._behind[name]
+        for name in list(self._behind):  # these are no longer to be kept
             if not self._send(_message(name)):
-                break
-            if descriptors and not self._send(_message(name, descriptors), descriptors):
                 break
             del self._behind[name]
         return len(self._behind) < before

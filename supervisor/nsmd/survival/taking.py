@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NoReturn
 
 from nsmd.survival import keeperstore
@@ -24,7 +25,7 @@ def open_store(
 ) -> tuple[DescriptorStore, Kept]:
     """What keeps descriptors from now on, and all that was kept of earlier supervisors.
 
-    Blocks for as long as a keeper gives them, some ms; for 10 s where one is stopped.
+    Blocks for as long as a keeper gives them, some ms; for 5 s where one is stopped.
 
     Args:
         variables: of this process.
@@ -41,16 +42,16 @@ def open_store(
     if found is not None:
         _add(kept, found.kept)
     if handed is not None:
-        # Nothing of it can be missing there, and what others have of it are copies.
-        _close(kept)
-        kept = {name: list(fds) for name, fds in handed.kept.items()}
+        others, kept = kept, {name: list(fds) for name, fds in handed.kept.items()}
+        _add(kept, others)
     most = systemd_keeps(variables)
     if most is not None:
-        if found is not None:
-            _empty(keeper_path, found)
         store = SystemdStore(variables["NOTIFY_SOCKET"], most, passed)
         for name in kept.keys() - passed.keys():
             store.keep(name, kept[name])
+        if found is not None:  # whom nobody needs any more when systemd has all
+            store.settle()
+            KeeperStore(keeper_path, found=found).end()
         return store, kept
     if problem:
         return NoStore(problem), kept
@@ -73,26 +74,27 @@ def _close(kept: Kept) -> None:
                 os.close(fd)
 
 
-def _empty(path: str, found: keeperstore.Found) -> None:
-    """End a keeper that is needed no more, since systemd keeps what it had."""
-    KeeperStore(path, found=found).end()
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leaving:
     """Ends this process and leaves all sessions to whoever keeps them, or to its next program.
 
     Attributes:
-        listener, own, lock: as in `HandedOver`.
+        listener: the socket that listens; closed with the event loop.
+        own, lock: as in `HandedOver`.
         store: what keeps the rest.
         command: the next program, as it is installed by then.
     """
 
-    listener: int
+    listener: socket.socket
     own: tuple[int, int] | None
     lock: int
     store: DescriptorStore
     command: list[str]
+    _held: list[int] = field(default_factory=list[int], init=False)
+
+    def hold_place(self) -> None:
+        """Before the listener is closed: have clients that come now wait for the next program."""
+        self._held.append(os.dup(self.listener.fileno()))
 
     def __call__(self, how: str) -> NoReturn:
         """Leave.
@@ -100,20 +102,24 @@ class Leaving:
         Args:
             how: "reload" to become `command`; else this process ends.
         """
-        self.store.settle()
-        if how != "reload":
-            os._exit(0)
-        handed = HandedOver(
-            listener=self.listener, own=self.own, lock=self.lock, kept=self.store.contents()
-        )
         try:
-            variables = os.environ | hand_over(handed)
-            for command in (self.command, [sys.executable, "-P", "-m", "nsmd"]):
-                with suppress(OSError):
-                    os.execve(command[0], command, variables)  # noqa: S606
-            log.critical("%s can't be started; sessions stay with the %s", *self._last_words())
-        finally:
-            os._exit(1)  # whoever keeps the sessions gives them to the next supervisor
+            self.store.settle()
+            if how == "reload":
+                self._become_the_next()
+        except BaseException:
+            log.exception("the supervisor is left as after a crash")
+        # Whoever keeps the sessions gives them to the next supervisor. After a failure, a service
+        # manager is to start that at once.
+        os._exit(1 if how == "reload" else 0)
 
-    def _last_words(self) -> tuple[str, str]:
-        return self.command[0], self.store.kind
+    def _become_the_next(self) -> None:
+        """Returns only where no program can be started."""
+        handed = HandedOver(
+            listener=self._held[0], own=self.own, lock=self.lock, kept=self.store.copies()
+        )
+        variables = os.environ | hand_over(handed)
+        for command in (self.command, [sys.executable, "-P", "-m", "nsmd"]):
+            try:
+                os.execve(command[0], command, variables)  # noqa: S606
+            except OSError as error:
+                log.critical("%s can't be started: %s", command[0], error)
