@@ -100,6 +100,7 @@ def status(**changes: Any) -> dict[str, Any]:
             "dropped": 3,
             "problem": "No space left on device",
         },
+        "survival": {"kind": "keeper", "problem": "the keeper has no room"},
     }
     return answer | changes
 

@@ -233,8 +233,12 @@ def test_status() -> None:
         "            since root is\\nno jailer",
         "limits      memory by watchdog, processes by rlimit, cpu by none",
         "            cgroup v2 is not mounted",
+        "survival    sessions outlive the supervisor for 10 minutes, kept by a process of their own",
+        "            the keeper has no room",
+        "audit       /home/user/.local/state/nsm/audit.jsonl",
+        "            has lost 3 lines, and is losing more: No space left on device",
     ]
-    older = samples.status(jail={"kind": "x"}, limits=None)
+    older = samples.status(jail={"kind": "x"}, limits=None, audit=None, survival=None)
     assert render.status(Status.from_wire(older)).endswith("jails       x")
 
 

@@ -100,7 +100,7 @@ def test_what_is_kept_comes_back_under_its_name(world: World) -> None:
     ours, theirs = world.pair()
     process = os.pidfd_open(os.getpid())
     store.keep("session-a", [theirs.fileno()])
-    store.keep("session-a", [process])
+    store.keep("session-a", [theirs.fileno(), process])
     store.keep("session-b", [theirs.fileno()])
     os.close(process)
     theirs.close()
@@ -126,8 +126,7 @@ def test_the_same_descriptor_is_kept_once(world: World) -> None:
     store = world.store()
     _, theirs = world.pair()
     own, parent = os.pidfd_open(os.getpid()), os.pidfd_open(os.getppid())
-    for _ in range(3):
-        store.keep("session-a", [theirs.fileno(), own, parent])
+    store.keep("session-a", [theirs.fileno(), own, parent] * 3)
     os.close(own)
     os.close(parent)
     lost_supervisor(store)

@@ -27,10 +27,14 @@ def main(arguments: list[str]) -> int:
     with client:
         status = client.status()
     if options.json:
-        limits = None if status.limits is None else status.limits._asdict()
-        audit = None if status.audit is None else status.audit._asdict()
-        parts = {"jail": status.jail._asdict(), "limits": limits, "audit": audit}
-        terminal.out_json(status._asdict() | parts)
+        parts = {
+            "jail": status.jail,
+            "limits": status.limits,
+            "audit": status.audit,
+            "survival": status.survival,
+        }
+        shown = {name: None if part is None else part._asdict() for name, part in parts.items()}
+        terminal.out_json(status._asdict() | shown)
     else:
         terminal.out(render.status(status))
     return EXIT_OK
