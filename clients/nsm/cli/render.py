@@ -273,7 +273,7 @@ def _pool_cells(kind: PoolKind, home: str) -> list[str]:
 
 _SURVIVAL = {
     "systemd": "sessions outlive the supervisor, kept by systemd",
-    "keeper": "sessions outlive the supervisor for 10 minutes, kept by a process of their own",
+    "keeper": "sessions outlive the supervisor for 10 minutes, kept by a small process",
     "none": "sessions end with the supervisor",
 }
 
