@@ -498,7 +498,7 @@ class Client:
         path = self._path
         self._until_closed()
         if path is not None:
-            self._begin(start.reconnect(path, autostart=self.autostart))
+            self._begin(self._connect_anew(path))
 
     def shutdown(self) -> None:
         """End the supervisor and all sessions; returns when it has closed this connection."""
