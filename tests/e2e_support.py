@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import select
 import signal
+import socket
+import struct
 import subprocess
 import sys
 from contextlib import contextmanager, suppress
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Mapping, Sequence
 
 END_TIMEOUT_S = 20
+_UCRED = struct.Struct("3i")
 COMMAND_TIMEOUT_S = 60
 
 
@@ -92,6 +95,7 @@ def supervisor(
     variables: Mapping[str, str] | None = None,
     limits: str = "",
     within: Sequence[str] = (),
+    keep: bool = False,
 ) -> Generator[Supervisor]:
     """Start one, wait until it answers, and see that it leaves nothing behind.
 
@@ -101,6 +105,7 @@ def supervisor(
         variables: on top of `variables_for`.
         limits: arguments of the shell's `ulimit` for it.
         within: a command that becomes what follows it, as `narrowplaces.command`.
+        keep: what it leaves when it is killed is for another one, in a block around this one.
     """
     directory.chmod(0o700)
     if config:
@@ -133,11 +138,42 @@ def supervisor(
         remaining = it.descendants()
         if process.poll() is None:
             process.send_signal(signal.SIGINT)  # at once; SIGTERM lets what runs finish
-        if process.wait(END_TIMEOUT_S) == -signal.SIGKILL:
-            # What was starting just then ends by end-of-file, a moment later.
+        code = process.wait(END_TIMEOUT_S)
+        keep = keep and code == -signal.SIGKILL
+        kept = not keep and end_keeper(directory)
+        if keep:
+            remaining = set()
+        elif code == -signal.SIGKILL:
+            # Everything ends by end-of-file, a moment later.
             wait_gone(_held(remaining))
+        else:
+            assert not kept, "the keeper of sessions was left behind"
         left = {pid for pid in remaining if _alive(pid)}
         assert not left, f"left behind: {left}"
+
+
+def end_keeper(directory: Path) -> bool:
+    """End what holds sessions for the supervisor after one that was killed.
+
+    Args:
+        directory: of the socket.
+
+    Returns:
+        Whether there was any.
+    """
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as link:
+        try:
+            link.connect(str(directory / "keeper.sock"))
+            pid, _, _ = _UCRED.unpack(
+                link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
+            )
+            fds = _held([pid])
+            link.send(b"supervise")
+            link.send(b"end")
+        except (FileNotFoundError, ConnectionError):
+            return False
+    wait_gone(fds)
+    return True
 
 
 def end_supervisor(socket_path: str) -> None:

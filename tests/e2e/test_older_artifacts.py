@@ -12,7 +12,7 @@ import pytest
 
 import nsm
 from artifact_files import write_artifact, write_older, write_run_only
-from e2e_support import program, supervisor, wait_gone
+from e2e_support import end_keeper, program, supervisor, wait_gone
 from realjail import needs_bwrap, open_directory
 from terminal import Terminal
 
@@ -94,7 +94,7 @@ def test_run_only_code_is_limited_interrupted_and_forgotten(shared: Supervisor) 
         assert client.sessions() == []
 
 
-def test_a_killed_supervisor_leaves_no_process_of_artifacts() -> None:
+def test_a_killed_supervisor_leaves_no_process_of_artifacts_but_what_is_kept() -> None:
     with tempfile.TemporaryDirectory(prefix="nsm-") as path, open_directory() as store:
         sandboxes = Path(path) / "config" / "nsm" / "sandboxes"
         sandboxes.mkdir(parents=True)
@@ -112,6 +112,8 @@ def test_a_killed_supervisor_leaves_no_process_of_artifacts() -> None:
             left = [os.pidfd_open(pid) for pid in it.descendants()]
             assert len(left) >= 8
             os.kill(it.pid, signal.SIGKILL)
+            it.process.wait()
+            assert end_keeper(Path(path)), "nobody would have kept the sessions"
             wait_gone(left)
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import nsm
-from e2e_support import descendants, run, supervisor, variables_for, wait_gone
+from e2e_support import descendants, end_keeper, run, supervisor, variables_for, wait_gone
 from nsm.wire.errors import (
     BadProjectError,
     EnvironmentUnavailableError,
@@ -180,7 +180,7 @@ def test_a_jail_that_dies_is_told_and_replaced(shared: Supervisor, victim: str) 
         client.kill_all()
 
 
-def test_a_supervisor_that_is_killed_leaves_nothing_behind(short_dir: Path) -> None:
+def test_a_supervisor_that_is_killed_leaves_nothing_but_what_is_kept(short_dir: Path) -> None:
     with supervisor(short_dir) as it:
         with it.client() as client:
             client.run("sleep 1000 & setsid sleep 1000 &", env="bash", session="a")
@@ -189,6 +189,8 @@ def test_a_supervisor_that_is_killed_leaves_nothing_behind(short_dir: Path) -> N
         assert len(below) >= 6
         fds = [os.pidfd_open(pid) for pid in below]
         it.process.kill()
+        it.process.wait()
+        assert end_keeper(short_dir), "nobody would have kept the sessions"
         wait_gone(fds)
 
 

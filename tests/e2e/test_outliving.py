@@ -1,0 +1,241 @@
+"""Sessions outlive a supervisor that is killed: their state, what runs in them, their names."""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+import tempfile
+import threading
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+import nsm
+from e2e_support import Supervisor, supervisor, wait_gone
+from nsm.wire.errors import NsmError, SessionEndedError
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+pytestmark = pytest.mark.jail
+
+PLACE = {"python": "x = 41", "bash": "x=41; cd /tmp", "node": "var x = 41"}
+LOOK = {"python": "x + 1", "bash": "echo $((x + 1)) $PWD", "node": "x + 1"}
+SEEN = {"python": "42", "bash": "42 /tmp", "node": "42"}
+
+
+def shown(result: nsm.RunResult) -> str:
+    """What a prompt would show: what was printed, and the value."""
+    return result.stdout.strip() or "".join(
+        str(display["text/plain"]) for display in result.displays
+    )
+
+
+@pytest.fixture
+def project() -> Generator[Path]:
+    """A directory that a jail may show: not below the home directory of these supervisors."""
+    with tempfile.TemporaryDirectory(prefix="nsm-project-") as path:
+        Path(path).chmod(0o755)
+        yield Path(path)
+
+
+def die(it: Supervisor) -> None:
+    """Kill the supervisor, as nothing it could handle does."""
+    it.process.kill()
+    it.process.wait()
+
+
+@contextmanager
+def another(earlier: Supervisor) -> Generator[Supervisor]:
+    """The supervisor after that one, which is dead; it may be killed for one more."""
+    with supervisor(earlier.directory, keep=True) as it:
+        yield it
+
+
+def begin(it: Supervisor, code: str, **options: str) -> threading.Thread:
+    """Run code whose client does not care what becomes of it; returns once it has printed."""
+    started = threading.Event()
+
+    def run() -> None:
+        client = nsm.Client(socket_path=it.socket, scope="test", autostart=False, reconnect=False)
+        with client, suppress(NsmError, OSError):
+            client.run(code, on_output=lambda *_: started.set(), **options)  # type: ignore[arg-type]
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    assert started.wait(30)
+    return thread
+
+
+def test_sessions_of_all_interpreters_keep_their_state(short_dir: Path) -> None:
+    with supervisor(short_dir) as first:
+        with first.client() as client:
+            for env, code in PLACE.items():
+                client.run(code, env=env, session=env)
+            before = {row.id: row for row in client.sessions()}
+        die(first)
+        for count in (1, 2, 3):
+            with another(first) as it, it.client() as client:
+                rows = {row.id: row for row in client.sessions()}
+                assert rows.keys() == before.keys()
+                for session, row in rows.items():
+                    earlier = before[session]
+                    assert (row.name, row.env, row.pid) == (earlier.name, earlier.env, earlier.pid)
+                    assert row.taken_up == count
+                    assert row.age_s >= earlier.age_s
+                for env, code in LOOK.items():
+                    result = client.run(code, env=env, session=env)
+                    assert shown(result) == SEEN[env]
+                    assert not result.session.created
+                if count < 3:
+                    die(it)
+                else:
+                    client.kill_all()
+
+
+def test_what_runs_goes_on_and_its_result_can_be_asked_for(short_dir: Path) -> None:
+    code = (
+        "import os, time\nprint('up', flush=True)\n"
+        "while not os.path.exists('/workspace/go'): time.sleep(0.01)\nprint('done')"
+    )
+    with supervisor(short_dir) as first:
+        ids = ("first", "second")
+        threads = [
+            begin(first, code, env="python", session=name, execution_id=name) for name in ids
+        ]
+        die(first)
+        for thread in threads:
+            thread.join()
+        with another(first) as it, it.client() as client:
+            assert {row.state for row in client.sessions()} == {"running"}
+            assert client.interrupt("second")
+            assert client.result("second").interrupted
+            row = next(row for row in client.sessions() if row.name == "first")
+            client.put_file(row.id, "/workspace/go", io.BytesIO().read)
+            result = client.result("first")
+            assert (result.stdout, result.exit_code) == ("up\ndone\n", 0)
+            assert result.session.name == "first"
+            assert result.execution_id == "first"
+            client.kill_all()
+
+
+def test_a_result_that_nobody_had_is_there_still(short_dir: Path) -> None:
+    """It came to the supervisor, or not yet: the agent keeps it until the next execution."""
+    with supervisor(short_dir) as first:
+        with first.client() as client:
+            client.run("print('kept')", env="python", session="a", execution_id="e")
+        die(first)
+        with another(first) as it, it.client() as client:
+            assert client.result("e").stdout == "kept\n"
+            client.run("1", env="python", session="a", execution_id="f")
+            die(it)
+        with another(first) as it, it.client() as client:
+            assert client.result("f").exit_code == 0
+            with pytest.raises(NsmError):
+                client.result("e")
+            client.kill_all()
+
+
+def test_a_one_shot_goes_on_and_ends_with_its_answer(short_dir: Path) -> None:
+    code = "import time; print('up', flush=True); time.sleep(1.5); print('done')"
+    with supervisor(short_dir) as first:
+        thread = begin(first, code, env="python", execution_id="once")
+        die(first)
+        thread.join()
+        with another(first) as it, it.client() as client:
+            assert client.result("once").stdout == "up\ndone\n"
+            assert client.sessions() == []
+
+
+def test_one_that_ended_meanwhile_is_told_of(short_dir: Path) -> None:
+    with supervisor(short_dir) as first:
+        with first.client() as client:
+            for name in ("a", "b"):
+                client.run("x = 1", env="python", session=name)
+            pid = next(row.pid for row in client.sessions() if row.name == "a")
+        die(first)
+        fd = os.pidfd_open(pid)
+        signal.pidfd_send_signal(fd, signal.SIGKILL)
+        wait_gone([fd])
+        with another(first) as it, it.client() as client:
+            assert [row.name for row in client.sessions()] == ["b"]
+            result = client.run("'x' in dir()", env="python", session="a")
+            assert "no supervisor" in str(result.session.replaced)
+            assert shown(client.run("x", env="python", session="b")) == "1"
+            client.kill_all()
+
+
+def test_a_session_that_was_taken_up_ends_as_any_other(short_dir: Path) -> None:
+    with supervisor(short_dir) as first:
+        with first.client() as client:
+            for name in ("a", "b"):
+                client.run("x = 1", env="python", session=name)
+            pids = {row.name: row.pid for row in client.sessions()}
+        die(first)
+        fds = {name: os.pidfd_open(pid) for name, pid in pids.items()}
+        with another(first) as it, it.client() as client:
+            client.kill(["a"])
+            wait_gone([fds["a"]])
+            signal.pidfd_send_signal(fds["b"], signal.SIGKILL)
+            wait_gone([fds["b"]])
+            try:
+                told = client.run("'x' in dir()", env="python", session="b").session.replaced
+            except SessionEndedError as error:  # the supervisor has yet to hear of it
+                told = str(error)
+            assert "its jail died" in str(told)
+            client.kill_all()
+
+
+def test_a_copied_project_and_a_proxy_are_there_still(short_dir: Path, project: Path) -> None:
+    (project / "file").write_text("one\n")
+    ask = (
+        "import urllib.request as u, urllib.error\n"
+        "try: u.urlopen('http://example.com:1/')\n"
+        "except urllib.error.HTTPError as error: print(error.code, error.reason)"
+    )
+    with supervisor(short_dir) as first:
+        with first.client() as client:
+            client.run(
+                "echo two >> /project/file",
+                env="bash",
+                session="o",
+                project=str(project),
+                project_mode="overlay",
+            )
+            client.run(ask, env="python", session="n", network="a.b")
+            refusal = client.run(ask, env="python", session="n").stdout
+            assert refusal.startswith("403")
+        die(first)
+        with another(first) as it, it.client() as client:
+            assert client.run("cat /project/file", env="bash", session="o").stdout == "one\ntwo\n"
+            assert it.run("nsm", "diff", "o").stdout.count("+two") == 1
+            assert client.run(ask, env="python", session="n").stdout == refusal
+            shown = it.run("nsm", "net", "n").stdout
+            assert "a.b" in shown
+            assert "example.com" in shown
+            assert it.run("nsm", "apply", "--yes", "o").returncode == 0
+            assert (project / "file").read_text() == "one\ntwo\n"
+            client.kill_all()
+
+
+def test_spares_are_not_kept(short_dir: Path) -> None:
+    with supervisor(short_dir) as first:
+        with first.client() as client:
+            client.run("1", env="python", session="a")
+            kept = {row.pid for row in client.sessions()}
+        fds = [os.pidfd_open(pid) for pid in first.descendants() - kept if _is_agent(pid)]
+        die(first)
+        wait_gone(fds)
+        with another(first) as it, it.client() as client:
+            assert {row.pid for row in client.sessions()} == kept
+            client.kill_all()
+
+
+def _is_agent(pid: int) -> bool:
+    """Whether it is the first process of a session."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    fields = dict(line.split(":\t", 1) for line in status.splitlines() if ":\t" in line)
+    return fields["NSpid"].split()[-1] == "1" and fields["Name"] != "bwrap"
