@@ -346,3 +346,37 @@ def open_file(**changes: Any) -> dict[str, Any]:
     """The answer to `file_open`."""
     answer = {"file": 1, "path": "/workspace/a", "size": 0, "permissions": 0o644}
     return answer | changes
+
+
+def stats(**changes: Any) -> dict[str, Any]:
+    """The answer to `stats`."""
+    times = {
+        "total": 7,
+        "mean_s": 0.1,
+        "p50_s": 0.0012,
+        "p90_s": 0.04,
+        "p99_s": 0.25,
+        "max_s": 61.0,
+    }
+    short = times | {"p50_s": 0.00006, "p99_s": 0.0001}
+    nothing = {"total": 0, **dict.fromkeys(("mean_s", "p50_s", "p90_s", "p99_s", "max_s"))}
+    return {
+        "uptime_s": 3600.0,
+        "environments": [
+            {"env": "python", "outcomes": {"ok": 5, "error": 2}, "latency": times, "wait": short}
+        ],
+        "starts": [{"env": "python", "kind": "forked", "times": times}],
+        "pool": {"hits": 3, "misses": 4},
+        "event_loop": nothing,
+    } | changes
+
+
+def occurrence(**changes: Any) -> dict[str, Any]:
+    """What comes with an `event` of `events`."""
+    return {
+        "number": 41,
+        "at": 1_777_888_999.5,
+        "kind": "execution_finished",
+        "session": "27bcf03a",
+        "facts": {"env": "python", "outcome": "ok", "duration_s": 0.0012},
+    } | changes

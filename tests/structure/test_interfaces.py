@@ -19,6 +19,7 @@ from nsm.wire.inspection import Inspection
 from nsm.wire.network import NetworkDecision, NetworkReport
 from nsm.wire.pool import PoolKind, PoolMemory, PoolTotals
 from nsm.wire.results import RunResult, SessionRow
+from nsm.wire.telemetry import EnvironmentStats, Occurrence, StartStats, Stats, Times
 from nsm.wire.transcripts import (
     EndedRow,
     ExecutionEnd,
@@ -38,6 +39,7 @@ from nsmd.mcp import displays
 from nsmd.mcp.attach import VARIABLES
 from nsmd.nix import monitor
 from nsmd.settings import EnvironmentSettings, Settings
+from nsmd.telemetry.ring import MAX_KEPT
 from nsmd.transcripts import live, record, store, transcript
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "interfaces.md").read_text()
@@ -80,6 +82,20 @@ def test_the_fields_of_the_pool() -> None:
     section = PAGE[PAGE.index("`nsm pool --json` prints") : PAGE.index("`nsm logs --json` prints")]
     assert names(table("kind", after="`nsm pool --json`")) == list(PoolKind._fields)
     assert set(PoolTotals._fields + PoolMemory._fields) <= set(re.findall(r"\w+", section))
+
+
+def test_the_fields_of_the_stats() -> None:
+    section = PAGE[PAGE.index("`nsm stats --json` prints") : PAGE.index("`nsm events --json`")]
+    assert set(Stats._fields + Times._fields) <= set(re.findall(r"\w+", section))
+    assert names(table("figures", after="`nsm stats --json`")) == list(EnvironmentStats._fields)
+    starts = table("starts of sessions", after="`nsm stats --json`")
+    assert names(starts) == list(StartStats._fields)
+
+
+def test_the_fields_of_an_event() -> None:
+    section = PAGE[PAGE.index("`nsm events --json` prints") :]
+    assert set(Occurrence._fields) <= set(re.findall(r"\w+", section[: section.index("|")]))
+    assert str(MAX_KEPT) in section[: section.index("|")]
 
 
 def test_the_fields_of_a_session_in_detail() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from nsm.cli import running
 from nsm.cli.options import EXIT_FAILED, EXIT_OK, Parser, whole_number
@@ -99,5 +99,7 @@ def _value(name: str, value: object) -> str:
         return "-"
     if name in ("duration_s", "seconds") and isinstance(value, float):
         return short(value)
-    text = str(value)
+    text = (
+        ",".join(map(str, cast("list[object]", value))) if isinstance(value, list) else str(value)
+    )
     return repr(text) if not text or any(c.isspace() or c in "='\"" for c in text) else text

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from nsm.cli import running, terminal
 from nsm.cli.options import EXIT_OK, Parser
@@ -46,7 +46,7 @@ def main(arguments: list[str]) -> int:
     return EXIT_OK
 
 
-def _plain(stats: Stats) -> dict[str, object]:
+def _plain(stats: Stats) -> dict[str, Any]:
     return stats._asdict() | {
         "environments": [
             each._asdict() | {"latency": each.latency._asdict(), "wait": each.wait._asdict()}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import trio
@@ -105,7 +104,7 @@ async def _send(call: Call, reader: _Reader) -> None:
 def _to_wire(told: Told) -> dict[str, Any]:
     return {
         "number": told.number,
-        "at": time.time() - (trio.current_time() - told.at_s),
+        "at": told.at,
         "kind": told.kind,
         "session": told.session or None,
         "facts": dict(told.facts),

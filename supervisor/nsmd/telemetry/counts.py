@@ -64,6 +64,7 @@ class Counts:
         refills: by environment.
         clients: that are there, by protocol; `connected` have come.
         happened: other events, by kind.
+        pressed_out: sessions that had to go for want of memory.
         restarts: that sessions have outlived.
     """
 
@@ -81,6 +82,7 @@ class Counts:
         self.clients: defaultdict[str, int] = defaultdict(int)
         self.connected: defaultdict[str, int] = defaultdict(int)
         self.happened: defaultdict[str, int] = defaultdict(int)
+        self.pressed_out = 0
         self.restarts = 0
         self._events = events
         self._for_everyone = for_everyone
@@ -97,7 +99,7 @@ class Counts:
             "pool_refilled": self._pool_refilled,
             "client_came": self._client_came,
             "client_left": self._client_left,
-            "memory_pressure": self._other,
+            "memory_pressure": self._memory_pressure,
             "configuration_reloaded": self._other,
             "restarted": self._restarted,
         }
@@ -202,6 +204,10 @@ class Counts:
         # Whoever remembers how often it was says so; else this is once more.
         told: Any = happening.facts.get("restarts")
         self.restarts = told if isinstance(told, int) else self.restarts + 1
+
+    def _memory_pressure(self, happening: Happening) -> None:
+        self.happened[happening.kind] += 1
+        self.pressed_out += len(happening.facts.get("sessions", ()))
 
     def _other(self, happening: Happening) -> None:
         self.happened[happening.kind] += 1

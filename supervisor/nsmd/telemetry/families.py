@@ -244,7 +244,13 @@ PRESSURE = Family(
     name="nsm_memory_pressure",
     kind="counter",
     group=_SELF,
-    help="Times that sessions had to go because the machine was short of memory.",
+    help="Times that the machine was short of memory, and spares or idle sessions had to go.",
+)
+PRESSURE_ENDED = Family(
+    name="nsm_memory_pressure_sessions_ended",
+    kind="counter",
+    group=_SELF,
+    help="Idle sessions that were asked to end because the machine was short of memory.",
 )
 EVENTS = Family(
     name="nsm_events",
@@ -321,6 +327,7 @@ FAMILIES: tuple[Family, ...] = (
     LAG,
     RELOADS,
     PRESSURE,
+    PRESSURE_ENDED,
     EVENTS,
     CPU,
     RESIDENT,

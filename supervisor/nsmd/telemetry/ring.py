@@ -8,14 +8,18 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from itertools import islice
+from time import time
+from typing import Any, NamedTuple, cast
 
 import trio
 
-from nsmd.events import Happening
+from nsmd.audit.recorder import NOT_TOLD
+from nsmd.events import EventKind, Happening
 from nsmd.execution import Execution
 from nsmd.session import Session
 from nsmd.telemetry.counts import outcome_of
+from nsmd.values import Client
 
 MAX_KEPT = 4096
 """Happenings; each takes some 500 bytes."""
@@ -23,20 +27,36 @@ MAX_KEPT = 4096
 _MOST_CHARS = 200
 """Of one text. Clients choose their names themselves."""
 
+_MOST_ITEMS = 50
+"""Of one list."""
+
+
+_Values = tuple[str | float | None, ...]
+
+_Kept = tuple[EventKind, float, str, tuple[str, ...], _Values, Mapping[str, Any]]
+"""Kind, time, session, what is known of the subject with the names of that, further facts."""
+
+_SPARE = ("env",)
+_SESSION = ("env", "name", "client")
+_EXECUTION = ("execution_id", "env", "name", "client")
+_FINISHED = (*_EXECUTION, "outcome", "duration_s")
+_OPERATION = ("client", "op", "error")
+_NO_FACTS: Mapping[str, Any] = {}
+
 
 class Told(NamedTuple):
     """One thing that happened.
 
     Attributes:
         number: 1, 2, 3, ... since the supervisor started.
-        at_s: when, on trio's clock.
+        at: when, Unix time, as the clock was then.
         session: id; empty for none.
         facts: plain values.
     """
 
     number: int
     kind: str
-    at_s: float
+    at: float
     session: str
     facts: Mapping[str, Any]
 
@@ -50,7 +70,7 @@ class Ring:
 
     def __init__(self, size: int = MAX_KEPT) -> None:
         self.count = 0
-        self._kept: deque[Told] = deque(maxlen=size)
+        self._kept: deque[_Kept] = deque(maxlen=size)
         self._more: trio.Event | None = None  # made for who waits
 
     def __repr__(self) -> str:
@@ -58,16 +78,30 @@ class Ring:
 
     def take(self, happening: Happening) -> None:
         """One more (a `Listener` of events)."""
+        if happening.kind == "operation" and happening.facts["op"] in NOT_TOLD:
+            return
         self.count += 1
-        self._kept.append(
-            Told(
-                self.count,
-                happening.kind,
-                happening.at_s,
-                happening.session,
-                _facts(happening),
-            )
-        )
+        subject, facts = happening.subject, happening.facts
+        names: tuple[str, ...] = ()
+        about: _Values = ()
+        # A call passes here several times: plain values are kept, and made readable when asked for.
+        if isinstance(subject, Execution):
+            request = subject.request
+            names = _EXECUTION
+            about = (subject.id, subject.origin.env, subject.session.name, request.client.name)
+            if happening.kind == "execution_finished":
+                took_s = happening.at_s - subject.submitted_s
+                names, about = _FINISHED, (*about, outcome_of(subject.answer), took_s)
+        elif isinstance(subject, Session):
+            tenancy, env = subject.tenancy, subject.spec.environment.name
+            if tenancy is None:
+                names, about = _SPARE, (env,)
+            else:
+                names, about = _SESSION, (env, tenancy.name, tenancy.client)
+        elif isinstance(subject, Client):  # of an operation, whose arguments may be anything
+            names, about = _OPERATION, (subject.name, facts["op"], facts.get("error"))
+            facts = _NO_FACTS
+        self._kept.append((happening.kind, time(), happening.session, names, about, facts))
         if self._more is not None:
             self._more.set()
             self._more = None
@@ -76,9 +110,10 @@ class Ring:
         """Those after that one, as far as they are kept; oldest first."""
         if number >= self.count:
             return ()
-        kept = self._kept
-        skipped = max(0, number - (self.count - len(kept)))
-        return [kept[index] for index in range(skipped, len(kept))]
+        first = self.count - len(self._kept) + 1
+        begin = max(number + 1, first)
+        kept = islice(self._kept, begin - first, None)
+        return [_told(number, each) for number, each in enumerate(kept, begin)]
 
     async def more(self, number: int) -> None:
         """Wait until there is one after that one."""
@@ -88,29 +123,17 @@ class Ring:
             await self._more.wait()
 
 
-def _facts(happening: Happening) -> dict[str, Any]:
-    """What there is to say: plain values, never code, output or variables."""
-    subject = happening.subject
-    facts: dict[str, Any] = {}
-    if isinstance(subject, Execution):
-        facts = {
-            "execution_id": subject.id,
-            "env": subject.origin.env,
-            "name": subject.session.name,
-            "client": subject.request.client.name[:_MOST_CHARS],
-        }
-        if happening.kind == "execution_finished":
-            facts["outcome"] = outcome_of(subject.answer)
-            facts["duration_s"] = happening.at_s - subject.submitted_s
-    elif isinstance(subject, Session):
-        facts = {"env": subject.spec.environment.name}
-        if (tenancy := subject.tenancy) is not None:
-            facts["name"] = tenancy.name
-            facts["client"] = tenancy.client[:_MOST_CHARS]
-    for name, value in happening.facts.items():
-        facts[name] = value if value is None or isinstance(value, int | float) else _text(value)
-    return facts
+def _told(number: int, kept: _Kept) -> Told:
+    kind, at, session, names, about, more = kept
+    facts: dict[str, Any] = dict(zip(names, about, strict=True))
+    facts |= more
+    return Told(number, kind, at, session, {name: _plain(facts[name]) for name in facts})
 
 
-def _text(value: object) -> str:
+def _plain(value: object) -> object:
+    if value is None or isinstance(value, int | float):
+        return value
+    if isinstance(value, list | tuple):
+        items = cast("Sequence[object]", value)
+        return [str(item)[:_MOST_CHARS] for item in items[:_MOST_ITEMS]]
     return str(value)[:_MOST_CHARS]

@@ -189,6 +189,7 @@ class Telemetry:
         yield f.LAG, {(): self.lag.busy.copy()}
         yield f.RELOADS, {(): happened["configuration_reloaded"]}
         yield f.PRESSURE, {(): happened["memory_pressure"]}
+        yield f.PRESSURE_ENDED, {(): self.counts.pressed_out}
         yield f.EVENTS, {(): self.recent.count}
 
 

@@ -1,0 +1,136 @@
+"""`nsm stats`, `nsm metrics` and `nsm events`, against a fake supervisor."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import samples
+from fakesupervisor import Exchange, FakeSupervisor
+from nsm.cli import main as cli
+from nsm.cli.stats import short
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+@pytest.fixture(autouse=True)
+def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    path = str(tmp_path / "control.sock")
+    monkeypatch.setenv("NSM_SOCKET", path)
+    return path
+
+
+@pytest.fixture
+def supervisor(path: str) -> Iterator[FakeSupervisor]:
+    with FakeSupervisor(path) as supervisor:
+        yield supervisor
+
+
+@pytest.mark.parametrize("verb", ["metrics", "events"])
+def test_without_supervisor(capsys: pytest.CaptureFixture[str], verb: str) -> None:
+    assert cli.main([verb]) == 1
+    assert capsys.readouterr() == ("", "nsm: no supervisor is running\n")
+
+
+def test_stats_without_supervisor(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["stats", "--json"]) == 0
+    assert capsys.readouterr() == ("null\n", "nsm: no supervisor is running\n")
+
+
+def test_stats(capsys: pytest.CaptureFixture[str], supervisor: FakeSupervisor) -> None:
+    supervisor.handlers["stats"] = lambda _: samples.stats()
+    assert cli.main(["stats"]) == 0
+    environments, starts, totals = capsys.readouterr().out.split("\n\n")
+    header, row = environments.splitlines()
+    assert header.split() == (
+        "ENV RUNS OK ERROR TIMEOUT INTERRUPTED LOST P50 P90 P99 MAX WAIT P99".split()
+    )
+    assert row.split() == "python 7 5 2 0 0 0 1.2ms 40.0ms 250ms 1m01s 60us 100us".split()
+    assert starts.splitlines()[1].split() == "python forked 7 1.2ms 40.0ms 250ms 1m01s".split()
+    assert totals == (
+        "since 1h00m; pool: 3 hits, 4 missed; event loop busy at a time: P99 -, at most -\n"
+    )
+
+
+def test_stats_for_programs(capsys: pytest.CaptureFixture[str], supervisor: FakeSupervisor) -> None:
+    supervisor.handlers["stats"] = lambda _: samples.stats()
+    assert cli.main(["stats", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    wire = samples.stats()
+    pool = wire.pop("pool")
+    assert told == wire | {"pool_hits": pool["hits"], "pool_misses": pool["misses"]}
+
+
+def test_stats_of_nothing(capsys: pytest.CaptureFixture[str], supervisor: FakeSupervisor) -> None:
+    supervisor.handlers["stats"] = lambda _: samples.stats(environments=[], starts=[])
+    assert cli.main(["stats"]) == 0
+    assert capsys.readouterr().out.startswith("since 1h00m; pool: ")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (None, "-"),
+        (0, "0us"),
+        (0.00006, "60us"),
+        (0.000994, "994us"),
+        (0.000996, "1.0ms"),
+        (0.0994, "99.4ms"),
+        (0.0996, "100ms"),
+        (0.9994, "999ms"),
+        (0.9996, "1.0s"),
+        (59.9, "59.9s"),
+        (61, "1m01s"),
+    ],
+)
+def test_short_times(seconds: float | None, text: str) -> None:
+    assert short(seconds) == text
+
+
+def test_metrics(capsys: pytest.CaptureFixture[str], supervisor: FakeSupervisor) -> None:
+    text = "# TYPE a gauge\na 1.0\n"
+    supervisor.handlers["metrics"] = lambda _: {"text": text, "content_type": "text/plain"}
+    assert cli.main(["metrics"]) == 0
+    assert capsys.readouterr().out == text
+    assert cli.main(["metrics", "--openmetrics"]) == 0
+    assert [request.args for request in supervisor.requests] == [
+        {},
+        {"accept": "application/openmetrics-text; version=1.0.0"},
+    ]
+
+
+def tell(exchange: Exchange) -> dict[str, Any]:
+    exchange.emit("event", samples.occurrence())
+    exchange.emit("missed", {"count": 12})
+    facts = {"why": "it \x1b[2J ended", "took": None, "sessions": ["a", "b"]}
+    exchange.emit("event", samples.occurrence(session=None, kind="draining", facts=facts))
+    return {"number": 3}
+
+
+def test_events(capsys: pytest.CaptureFixture[str], supervisor: FakeSupervisor) -> None:
+    supervisor.handlers["events"] = tell
+    assert cli.main(["events", "-f", "-n", "5", "--session", "work"]) == 0
+    when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(1_777_888_999.5))
+    assert capsys.readouterr().out.splitlines() == [
+        f"{when}  27bcf03a  execution_finished     env=python outcome=ok duration_s=1.2ms",
+        "(12 events were dropped meanwhile)",
+        f"{when}  -         draining               why='it \\x1b[2J ended' took=- sessions=a,b",
+    ]
+    assert supervisor.requests[0].args == {"follow": True, "last": 5, "session": "work"}
+
+
+def test_events_for_programs(
+    capsys: pytest.CaptureFixture[str], supervisor: FakeSupervisor
+) -> None:
+    supervisor.handlers["events"] = tell
+    assert cli.main(["events", "--json"]) == 0
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert lines[0] == samples.occurrence()
+    assert lines[1] == {"kind": "missed", "count": 12}
+    assert len(lines) == 3
+    assert supervisor.requests[0].args == {"follow": False}

@@ -1,0 +1,232 @@
+"""What is counted of what happens, and that few numbers are enough for it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import trio
+import trio.testing
+
+from control_bench import Bench, bench
+from nsm.wire.errors import NsmError, StartFailedError
+from nsmd.telemetry import counts as counting
+from nsmd.telemetry import families as f
+from nsmd.telemetry.families import Family
+from nsmd.values import LimitEvent, RunResult, Sources, Tenancy
+from outcomes_agent import outcomes
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from nsmd.events import Happening
+    from nsmd.execution import Execution
+
+
+def values(it: Bench, family: Family) -> Mapping[tuple[str, ...], Any]:
+    """What there is of one metric now."""
+    (read,) = [each for which, each in it.telemetry.read() if which is family]
+    return read
+
+
+async def test_executions_by_what_became_of_them(autojump_clock: trio.abc.Clock) -> None:
+    async with bench(outcomes) as it:
+        peer = await it.connect()
+        for code in ("fine", "fine", "error", "timeout", "interrupted"):
+            await peer.call("run", env="python", session="a", code=code)
+        with pytest.raises(NsmError):
+            await peer.call("run", env="bash", session="b", code="die")
+        expected = {
+            ("python", "ok"): 2,
+            ("python", "error"): 1,
+            ("python", "timeout"): 1,
+            ("python", "interrupted"): 1,
+            ("bash", "lost"): 1,
+        }
+        assert values(it, f.EXECUTIONS) == expected
+        assert {key: each.count for key, each in values(it, f.LATENCY).items()} == expected
+        assert {key: each.count for key, each in values(it, f.WAIT).items()} == (
+            {("python",): 5, ("bash",): 1}
+        )
+        await trio.testing.wait_all_tasks_blocked()
+        assert values(it, f.ENDED) == {("bash", "lost"): 1}
+        assert values(it, f.SESSIONS) == {("python", "idle"): 1}
+
+
+async def test_latency_has_the_wait_in_it(autojump_clock: trio.abc.Clock) -> None:
+    """The agent answers after 3 s, so the second execution waits for 3 and takes 6."""
+
+    async def slow(agent: Any, jail: Any) -> None:
+        del jail
+        await agent.be_ready()
+        while (frame := await agent.receive())["type"] == "execute":
+            await trio.sleep(3)
+            await agent.answer(frame)
+
+    async with bench(slow) as it:
+        peer = await it.connect()
+        first = await peer.start("run", env="python", session="a", code="1")
+        second = await peer.start("run", env="python", session="a", code="2")
+        await peer.answer(first)
+        await peer.answer(second)
+        latency = values(it, f.LATENCY)["python", "ok"]
+        wait = values(it, f.WAIT)[("python",)]
+        assert (latency.max_s, latency.sum_s) == (pytest.approx(6), pytest.approx(9))
+        assert (wait.max_s, wait.sum_s) == (pytest.approx(3), pytest.approx(3))
+
+
+async def test_starts_by_kind_and_those_that_failed(autojump_clock: trio.abc.Clock) -> None:
+    async with bench() as it:
+        peer = await it.connect()
+        await peer.call("run", env="python", code="1")
+        it.launcher.fail = StartFailedError("no room")
+        with pytest.raises(StartFailedError):
+            await peer.call("run", env="bash", code="1")
+        await trio.testing.wait_all_tasks_blocked()
+        starts = values(it, f.STARTS)
+        assert {key: each.count for key, each in starts.items()} == {("python", "cold"): 1}
+        assert values(it, f.START_FAILURES) == {("bash",): 1}
+        assert values(it, f.ENDED) == {("python", "ended"): 1, ("bash", "lost"): 1}
+
+
+async def test_hits_misses_and_refills(autojump_clock: trio.abc.Clock) -> None:
+    async with bench(max_spares=2) as it:
+        peer = await it.connect()
+        await peer.call("run", env="python", session="a", code="1")
+        await trio.sleep(60)
+        await peer.call("run", env="python", session="b", code="1")
+        await trio.sleep(1)
+        assert values(it, f.HANDED_OUT) == {("python", "miss"): 1, ("python", "hit"): 1}
+        ready = len(it.registry.pool.kinds[0].ready)
+        assert values(it, f.SPARES)["python", "ready"] == ready > 0
+        assert values(it, f.WANTED)[("python",)] == it.registry.pool.kinds[0].plan.wanted
+        refills, starts = values(it, f.REFILLS)[("python",)], values(it, f.STARTS)
+        assert (refills.count, starts["python", "cold"].count) == (ready + 1, ready + 2)
+
+
+async def test_clients_come_and_go(autojump_clock: trio.abc.Clock) -> None:
+    async with bench() as it:
+        for _ in range(2):
+            peer = await it.connect()
+            await peer.stream.aclose()
+        peer = await it.connect()
+        await peer.call("ping")
+        silent = it.raw()
+        await trio.testing.wait_all_tasks_blocked()
+        assert values(it, f.CLIENTS) == {("control",): 1, ("mcp",): 0}
+        assert values(it, f.CONNECTED) == {("control",): 3, ("mcp",): 0}
+        moved = values(it, f.BYTES)
+        assert moved["control", "in"] > 0
+        silent.send(b'{"nsm": 1}\n')
+        await trio.testing.wait_all_tasks_blocked()
+        assert it.attached == [b'{"nsm": 1}\n']
+        assert values(it, f.CONNECTED)[("mcp",)] == 1
+        assert values(it, f.CLIENTS)[("mcp",)] == 0
+        assert values(it, f.BYTES)["mcp", "in"] == 11
+
+
+async def test_bytes_are_those_on_the_wire(autojump_clock: trio.abc.Clock) -> None:
+    async with bench() as it:
+        peer = await it.connect()
+        before = dict(values(it, f.BYTES))
+        end = it.ends[-1]
+        request = peer.connection.send(_ping(peer.connection.new_id()))
+        await peer.stream.send_all(request)
+        answer = await peer.stream.receive_some(65536)
+        after = values(it, f.BYTES)
+        assert after["control", "in"] - before["control", "in"] == len(request)
+        assert after["control", "out"] - before["control", "out"] == len(answer)
+        assert end.fileno() >= 0
+
+
+def _ping(number: int) -> Any:
+    from nsm.wire.messages import Request
+
+    return Request(number, "ping", {})
+
+
+async def execution_of(it: Bench) -> Execution:
+    peer = await it.connect()
+    wire = await peer.call("run", env="python", session="a", code="1")
+    return it.registry.execution(wire["execution_id"])
+
+
+async def test_limits_are_counted_and_told(autojump_clock: trio.abc.Clock) -> None:
+    async with bench() as it:
+        execution = await execution_of(it)
+        told: list[Happening] = []
+        it.registry.events.subscribe(told.append)
+        execution.limit_events = (
+            LimitEvent(kind="memory", limit=512, enforced_by="watchdog", what="a process", times=3),
+        )
+        it.registry.events.publish(
+            "execution_finished", session=execution.session.id, subject=execution
+        )
+        assert values(it, f.LIMITS_HIT) == {("memory", "watchdog"): 3}
+        (hit,) = [happening for happening in told if happening.kind == "limit_hit"]
+        assert (hit.session, hit.facts["what"]) == (execution.session.id, "a process")
+
+
+async def test_names_that_clients_choose_are_no_labels(
+    autojump_clock: trio.abc.Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with bench() as it:
+        session = (await execution_of(it)).session
+        counts = it.telemetry.counts
+        assert counts.environment_of(session) == "python"
+        assert counts.label("made-up-by-a-client") == counting.OWN
+        assert session.tenancy is not None
+        session.tenancy = Tenancy(
+            name=None,
+            scope="s",
+            client="c",
+            idle_timeout_s=1,
+            max_lifetime_s=1,
+            own=Sources(directory="/somewhere"),
+        )
+        assert counts.environment_of(session) == counting.OWN, "also if its name is everybody's"
+        monkeypatch.setattr(counting, "MAX_ENVIRONMENTS", 1)
+        assert counts.label("bash") == counting.OTHER
+        assert counts.label("python") == "python"
+
+
+async def test_other_events_are_counted(autojump_clock: trio.abc.Clock) -> None:
+    async with bench() as it:
+        events = it.registry.events
+        session = (await execution_of(it)).session
+        events.publish("restarted", restarts=4)
+        events.publish("session_taken_up", session=session.id, subject=session)
+        events.publish("configuration_reloaded")
+        events.publish("memory_pressure", sessions=["a", "b"])
+        assert values(it, f.RESTARTS) == {(): 4}
+        assert values(it, f.TAKEN_UP) == {("python",): 1}
+        assert values(it, f.RELOADS) == {(): 1}
+        assert values(it, f.PRESSURE) == {(): 1}
+        assert values(it, f.PRESSURE_ENDED) == {(): 2}
+        events.publish("restarted")
+        assert values(it, f.RESTARTS) == {(): 5}
+
+
+async def test_denials_are_results_that_name_a_rule(autojump_clock: trio.abc.Clock) -> None:
+    async with bench() as it:
+        execution = await execution_of(it)
+        answer = execution.answer
+        assert isinstance(answer, RunResult)
+        object.__setattr__(answer, "notes", ("no network",))
+        it.registry.events.publish(
+            "execution_finished", session=execution.session.id, subject=execution
+        )
+        assert values(it, f.DENIALS) == {("python",): 1}
+
+
+async def test_the_event_loop_is_seen_to_hang() -> None:
+    async with bench() as it:
+        before = it.telemetry.lag.busy.copy()
+        await trio.lowlevel.checkpoint()
+        begin = trio.current_time()
+        while trio.current_time() - begin < 0.06:
+            pass  # as what hangs does
+        await trio.lowlevel.checkpoint()
+        busy = it.telemetry.lag.busy
+        assert busy.count > before.count
+        assert busy.max_s >= 0.06

@@ -1,0 +1,104 @@
+"""The latest of what happened, for several readers."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+import trio.testing
+
+from control_bench import bench
+from nsmd.events import Events, Happening
+from nsmd.telemetry import Ring
+from nsmd.values import Client
+
+
+def happening(number: int) -> Happening:
+    return Happening("draining", float(number), "", {"left": number})
+
+
+def test_only_the_latest_are_kept_and_all_are_numbered() -> None:
+    ring = Ring(size=3)
+    assert list(ring.after(0)) == []
+    for number in range(1, 6):
+        ring.take(happening(number))
+    assert [(told.number, told.facts["left"]) for told in ring.after(0)] == [(3, 3), (4, 4), (5, 5)]
+    assert [told.number for told in ring.after(4)] == [5]
+    assert list(ring.after(5)) == []
+    assert list(ring.after(99)) == []
+
+
+async def test_who_waits_is_woken_once_there_is_more(nursery: trio.Nursery) -> None:
+    ring = Ring()
+    await ring_waits_for_nothing(ring)
+    seen: list[int] = []
+
+    async def wait(number: int) -> None:
+        await ring.more(number)
+        seen.append(number)
+
+    nursery.start_soon(wait, 0)
+    nursery.start_soon(wait, 0)
+    nursery.start_soon(wait, 1)
+    await trio.testing.wait_all_tasks_blocked()
+    ring.take(happening(1))
+    await trio.testing.wait_all_tasks_blocked()
+    assert seen == [0, 0]
+    ring.take(happening(2))
+    await trio.testing.wait_all_tasks_blocked()
+    assert seen == [0, 0, 1]
+
+
+async def ring_waits_for_nothing(ring: Ring) -> None:
+    """Where there is more already, there is nothing to wait for."""
+    with trio.testing.assert_no_checkpoints():
+        await ring.more(-1)
+
+
+def test_facts_are_short_and_plain() -> None:
+    ring = Ring()
+    facts = {"n": 1, "f": 0.5, "t": True, "none": None, "text": "x" * 500, "list": ["y" * 500] * 99}
+    ring.take(Happening("draining", 0.0, "", facts))
+    (told,) = ring.after(0)
+    assert {name: told.facts[name] for name in ("n", "f", "t", "none")} == (
+        {"n": 1, "f": 0.5, "t": True, "none": None}
+    )
+    assert len(told.facts["text"]) == 200
+    assert [len(each) for each in told.facts["list"]] == [200] * 50
+
+
+async def test_what_an_operation_was_given_is_not_told() -> None:
+    """Arguments may be code, or a file."""
+    events, ring = Events(), Ring()
+    events.subscribe(ring.take)
+    client = Client(name="someone", scope="s")
+    secret = {"code": "password", "data": b"\0" * 10}
+    events.publish("operation", subject=client, op="kill", arguments=secret)
+    events.publish("operation", subject=client, op="complete", arguments=secret)
+    (told,) = ring.after(0)
+    assert told.facts == {"client": "someone", "op": "kill", "error": None}
+    assert "password" not in repr(ring.__dict__)
+
+
+async def test_what_is_told_of_a_call(autojump_clock: trio.abc.Clock) -> None:
+    async with bench() as it:
+        peer = await it.connect()
+        wire = await peer.call("run", env="python", session="a", code="print('secret')")
+        told = {each.kind: each for each in it.telemetry.recent.after(0)}
+        assert (
+            list(told)
+            == (
+                "client_came session_started pool_miss session_claimed session_ready "
+                "execution_started execution_finished"
+            ).split()
+        )
+        finished = told["execution_finished"]
+        assert finished.session == wire["session"]["id"]
+        assert finished.facts == {
+            "execution_id": wire["execution_id"],
+            "env": "python",
+            "name": "a",
+            "client": "test",
+            "outcome": "ok",
+            "duration_s": pytest.approx(0, abs=1),
+        }
+        assert "secret" not in repr(list(it.telemetry.recent.after(0)))
