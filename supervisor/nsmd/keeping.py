@@ -12,11 +12,12 @@ import time
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 import trio
 
+from nsmd.conversation import Earlier
 from nsmd.policy import Policy
 from nsmd.session import Session
 from nsmd.survival import records
@@ -53,6 +54,8 @@ class SessionBook:
         self._store = store
         self._known = set(known)
         self._revisions: dict[str, int] = {}
+        self._names: dict[str, list[str]] = {}
+        self._awaited: dict[str, tuple[SessionRecord, Earlier]] = {}
         self._kind_of: dict[str, tuple[JailSpec, int]] = {}
         # By specification and identity of the policy, which `_Kind` holds on to.
         self._kinds: OrderedDict[tuple[JailSpec, int], _Kind] = OrderedDict()
@@ -70,22 +73,44 @@ class SessionBook:
         """
         if self._store.kind == "none":
             return
+        revision = self._revisions.get(session.id, 0) + 1
         try:
             with ExitStack() as owned:
-                if (entry := self._entry(session, owned)) is not None:
-                    self._store.keep(session_name(session.id), entry)
+                if (entry := self._entry(session, revision, owned)) is None:
+                    return
+                # Another name each time: a store adds to what it has, and the earlier record would
+                # stay for as long as the session does.
+                name = session_name(session.id, revision)
+                self._store.keep(name, entry)
         except (OSError, TypeError) as error:
             log.warning("session %s would not outlive the supervisor: %s", session.id, error)
-
-    def begin_after(self, session: Session, revision: int) -> None:
-        """A session was taken up whose records have revisions up to that one."""
+            return
+        for earlier in self._names.get(session.id, ()):
+            self._store.drop(earlier)
         self._revisions[session.id] = revision
+        self._names[session.id] = [name]
+        self._awaited.pop(session.id, None)
+
+    def begin_after(
+        self, session: Session, names: Sequence[str], record: SessionRecord, earlier: Earlier
+    ) -> None:
+        """A session was taken up.
+
+        Args:
+            names: under which it is kept.
+            record, earlier: what is to be kept of it until it answers.
+        """
+        self._revisions[session.id] = record.revision
+        self._names[session.id] = list(names)
+        self._awaited[session.id] = record, earlier
 
     def drop(self, session: Session) -> None:
         """A session is over."""
         if self._revisions.pop(session.id, None) is None:
             return
-        self._store.drop(session_name(session.id))
+        self._awaited.pop(session.id, None)
+        for name in self._names.pop(session.id, ()):
+            self._store.drop(name)
         key = self._kind_of.pop(session.id, None)
         kind = self._kinds.get(key) if key is not None else None
         if kind is not None:
@@ -99,20 +124,26 @@ class SessionBook:
             with ExitStack() as owned:
                 yield kind.name, [_file(kind.data, owned)]
         for session in sessions:
+            revision = self._revisions.setdefault(session.id, 1)
             with ExitStack() as owned:
-                if (entry := self._entry(session, owned)) is not None:
-                    yield session_name(session.id), entry
+                if (entry := self._entry(session, revision, owned)) is not None:
+                    name = session_name(session.id, revision)
+                    names = self._names.setdefault(session.id, [])
+                    if name not in names:
+                        names.append(name)
+                    yield name, entry
 
-    def _entry(self, session: Session, owned: ExitStack) -> list[int] | None:
+    def _entry(self, session: Session, revision: int, owned: ExitStack) -> list[int] | None:
         """A session's descriptors, with a new record of it; None where it cannot be kept."""
+        if session.link is None and session.id in self._awaited:
+            return self._as_left(session, *self._awaited[session.id], owned)
         jail, link = session.jail, session.link
         if jail is None or link is None or jail.pid <= 0 or session.tenancy is None:
             return None
         if "sequence" not in link.capabilities:
             return None  # nobody could take it up
         copy, listener = jail.project_copy, session.network.listener_descriptor
-        revision = self._revisions.get(session.id, 0) + 1
-        kind = self._kind(session)
+        kind = self._kind(session, session.policy)
         confinement = session.confinement
         group = confinement.group if confinement is not None else None
         shown = copy.shown if copy is not None else None
@@ -138,17 +169,35 @@ class SessionBook:
             applied=dict(copy.applied) if copy is not None else {},
         )
         file = _file(records.encode(record), owned)
-        self._revisions[session.id] = revision
         others = [listener, shown, None if copy is None else copy.changed]
         given = [file, jail.socket.fileno(), jail.pidfd]
         return given + [each for each in others if each is not None]
 
-    def _kind(self, session: Session) -> _Kind:
-        key = session.spec, id(session.policy)
+    def _as_left(
+        self, session: Session, record: SessionRecord, earlier: Earlier, owned: ExitStack
+    ) -> list[int] | None:
+        """What was kept of a session that has not answered yet: this supervisor may be killed, too,
+        or its store be lost."""
+        jail, copy = earlier.jail, earlier.jail.project_copy
+        if jail.socket.fileno() < 0:
+            return None
+        kind = self._kind(session, jail.policy)
+        file = _file(records.encode(replace(record, spec=kind.name)), owned)
+        listener, shown = session.network.listener_descriptor, copy.shown if copy else None
+        others = [listener, shown, None if copy is None else copy.changed]
+        return [
+            file,
+            jail.socket.fileno(),
+            jail.pidfd,
+            *(each for each in others if each is not None),
+        ]
+
+    def _kind(self, session: Session, policy: Policy | None) -> _Kind:
+        key = session.spec, id(policy)
         kind = self._kinds.get(key)
         if kind is None:
-            data = records.encode(SpecRecord(spec=session.spec, policy=session.policy))
-            kind = self._kinds[key] = _Kind(records.spec_name(data), data, session.policy)
+            data = records.encode(SpecRecord(spec=session.spec, policy=policy))
+            kind = self._kinds[key] = _Kind(records.spec_name(data), data, policy)
             if kind.name not in self._known:
                 self._known.add(kind.name)
                 with ExitStack() as owned:
@@ -168,9 +217,14 @@ class SessionBook:
                 self._store.drop(name)
 
 
-def session_name(session_id: str) -> str:
+def session_name(session_id: str, revision: int) -> str:
     """Under which a session's descriptors are kept."""
-    return f"session-{session_id}"
+    return f"session-{session_id}.{revision}"
+
+
+def session_id_of(name: str) -> str:
+    """The session whose descriptors are kept under a name."""
+    return name.partition("-")[2].partition(".")[0]
 
 
 def _file(data: bytes, owned: ExitStack) -> int:

@@ -451,7 +451,7 @@ class Registry:
         for found in takeover.found:
             tenancy = found.record.tenancy
             session = self._make_session(found.spec, found.record.id, found.earlier)
-            self._book.begin_after(session, found.record.revision)
+            self._book.begin_after(session, found.names, found.record, found.earlier)
             session.claim(tenancy)
             if tenancy.name is not None:
                 self._directory.give_name(session)

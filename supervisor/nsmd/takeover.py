@@ -22,7 +22,7 @@ import trio
 from nsmd.conversation import Earlier
 from nsmd.jail import ProjectCopy
 from nsmd.jail.adopted import AdoptedJail
-from nsmd.keeping import boot_id
+from nsmd.keeping import boot_id, session_id_of
 from nsmd.survival import records
 from nsmd.survival.records import NewerRecordError, RecordError, SessionRecord, SpecRecord
 from nsmd.survival.store import Kept
@@ -35,8 +35,13 @@ SESSION, SPEC = "session-", "spec-"
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A session that lives, and what is to be known of it."""
+    """A session that lives, and what is to be known of it.
 
+    Attributes:
+        names: under which it is kept: of two, the supervisor was about to drop one.
+    """
+
+    names: tuple[str, ...]
     record: SessionRecord
     spec: JailSpec
     earlier: Earlier
@@ -72,9 +77,12 @@ def sort_out(kept: Kept) -> Takeover:
     for name, descriptors in kept.items():
         if name.startswith(SPEC):
             _read_spec(name, descriptors, specs, takeover)
+    entries: dict[str, _Entry] = {}
     for name, descriptors in kept.items():
         if name.startswith(SESSION):
-            _Entry(name, descriptors).sort_out(specs, takeover)
+            entries.setdefault(session_id_of(name), _Entry()).add(name, descriptors)
+    for entry in entries.values():
+        entry.sort_out(specs, takeover)
     return takeover
 
 
@@ -101,17 +109,22 @@ def _read_spec(
 class _Entry:
     """What is kept of one session: descriptors in any order."""
 
-    def __init__(self, name: str, descriptors: Sequence[int]) -> None:
-        self._name = name
-        self._left = list(descriptors)
+    def __init__(self) -> None:
+        self._names: list[str] = []
+        self._left: list[int] = []
         self._problem = "there is no record of it"
+
+    def add(self, name: str, descriptors: Sequence[int]) -> None:
+        """More of the same session."""
+        self._names.append(name)
+        self._left += descriptors
 
     def sort_out(self, specs: Mapping[str, SpecRecord], takeover: Takeover) -> None:
         """Decide what becomes of it."""
         try:
             record = self._record()
         except NewerRecordError as error:
-            log.warning("%s is left alone: %s", self._name, error)
+            log.warning("%s is left alone: %s", self._names[0], error)
             takeover.newer += 1
             self._close()
             return
@@ -122,7 +135,7 @@ class _Entry:
         if found is not None:
             takeover.found.append(found)
             return
-        takeover.over.append(self._name)
+        takeover.over += self._names
         if record is not None:
             takeover.gone.append(record)
         self._end()
@@ -180,6 +193,7 @@ class _Entry:
         now_s = time.monotonic()
         age_s = max(0.0, now_s - record.created_s) if record.boot == boot_id() else 0.0
         return Found(
+            tuple(self._names),
             record,
             kept.spec,
             Earlier(
@@ -204,7 +218,7 @@ class _Entry:
 
     def _end(self) -> None:
         """Nobody can use what is left of it: not even to end it, later."""
-        log.warning("%s could not be taken up: %s", self._name, self._problem)
+        log.warning("%s could not be taken up: %s", self._names[0], self._problem)
         for descriptor in self._left:
             if pid_of(descriptor) is not None:
                 with suppress(OSError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
@@ -108,7 +109,7 @@ class SessionNetwork:
         """Its agent can take work."""
         self._link = link
         if self._earlier_listener is not None:
-            self._take_up(self._earlier_listener)
+            self._begin(self._take_up)
         elif self.mode == "allow":
             self._start()
         elif self.mode == "full":
@@ -119,11 +120,13 @@ class SessionNetwork:
         self._link = None
         if self._scope is not None:
             self._scope.cancel()
+        else:
+            self._close_earlier()
 
     @property
     def listener_descriptor(self) -> int | None:
-        """The socket on which its proxy waits; None while there is none."""
-        return None if self._listening is None else self._listening.descriptor
+        """The socket on which its proxy waits, or is about to; None while there is none."""
+        return self._earlier_listener if self._listening is None else self._listening.descriptor
 
     # For people and models.
 
@@ -237,14 +240,16 @@ class SessionNetwork:
             return
         self._begin(partial(self._listener, self._link, question))
 
-    def _take_up(self, descriptor: int) -> None:
+    async def _take_up(self) -> Listener:
         """Go on with the listener that there is: its session's code knows it already."""
-        self._earlier_listener = None
+        descriptor, self._earlier_listener = self._earlier_listener, None
+        assert descriptor is not None
+        return Listener(descriptor)
 
-        async def taken_up() -> Listener:
-            return Listener(descriptor)
-
-        self._begin(taken_up)
+    def _close_earlier(self) -> None:
+        descriptor, self._earlier_listener = self._earlier_listener, None
+        if descriptor is not None:
+            os.close(descriptor)
 
     def _begin(self, find: Callable[[], Awaitable[Listener]]) -> None:
         self._problem = ""
@@ -274,6 +279,7 @@ class SessionNetwork:
             self._note_problem(f"its socket {error}")
         finally:
             self._listening = None
+            self._close_earlier()  # it ended before it began
             if listener is not None:
                 listener.close()
             self._port = self._opening = None
