@@ -12,6 +12,8 @@ import nsm
 import samples
 from fakesupervisor import Exchange, FakeSupervisor
 from nsm.cli import main as cli
+from nsm.cli import ps
+from nsm.cli.top.figures import ORDERS
 from nsm.wire.errors import AmbiguousSessionError, OverloadedError, UnknownSessionError
 
 if TYPE_CHECKING:
@@ -112,6 +114,21 @@ def test_ps(capsys: pytest.CaptureFixture[str], supervisor: FakeSupervisor) -> N
     assert "\x1b" not in said.out
     assert said.err == ""
     assert supervisor.hellos[0].scope == "cli"
+
+
+def test_ps_sorted(capsys: pytest.CaptureFixture[str], supervisor: FakeSupervisor) -> None:
+    rows = [
+        samples.session_row(id="s-1", name="b", cpu_s=1.0, memory_bytes=None),
+        samples.session_row(id="s-2", name="c", cpu_s=3.0, memory_bytes=1),
+        samples.session_row(id="s-3", name="a", cpu_s=None, memory_bytes=2),
+    ]
+    supervisor.handlers["sessions"] = answer(sessions=rows)
+    for by, names in (("name", "abc"), ("cpu", "cba"), ("memory", "acb")):
+        said = Said(capsys, "ps", "--json", "--sort", by)
+        assert "".join(row["name"] for row in json.loads(said.out)) == names
+    for by in ps.SORTS:
+        assert Said(capsys, "ps", "--sort", by).out.count("\n") == 4
+    assert set(ps.SORTS) <= set(ORDERS)
 
 
 def test_ps_for_programs(capsys: pytest.CaptureFixture[str], supervisor: FakeSupervisor) -> None:

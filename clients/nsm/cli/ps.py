@@ -9,7 +9,13 @@ from nsm.cli import render, running, terminal
 from nsm.cli.options import EXIT_OK, Parser
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nsm.wire.results import SessionRow
     from nsm.wire.transcripts import EndedRow
+
+SORTS = ("age", "client", "cpu", "env", "idle", "memory", "name", "processes", "runs", "state")
+"""What rows can be sorted by; `cpu` is the time used so far."""
 
 
 def parser() -> Parser:
@@ -17,10 +23,14 @@ def parser() -> Parser:
     parser = Parser(
         "ps",
         "List the live sessions. Starts no supervisor.",
-        "Of sessions that have ended, `nsm logs ID` shows what was run in them.",
+        "Of sessions that have ended, `nsm logs ID` shows what was run in them.\n"
+        "`nsm top` watches them: processor shares, rates.",
     )
     parser.add_argument(
         "-a", "--all", action="store_true", help="then those that have ended, and why"
+    )
+    parser.add_argument(
+        "-s", "--sort", choices=SORTS, metavar="COLUMN", help=f"{', '.join(SORTS)}; else by age"
     )
     parser.add_json("an array of objects; with --all an object of two arrays,")
     return parser
@@ -36,9 +46,11 @@ def main(arguments: list[str]) -> int:
         return EXIT_OK
     ended: list[EndedRow] = []
     with client:
-        rows = client.sessions()
+        rows: Sequence[SessionRow] = client.sessions()
         if options.all:
             ended = client.ended_sessions()
+    if options.sort is not None:
+        rows = _sorted(rows, options.sort)
     live = [row._asdict() for row in rows]
     if options.json and options.all:
         terminal.out_json({"sessions": live, "ended": [row._asdict() for row in ended]})
@@ -49,3 +61,10 @@ def main(arguments: list[str]) -> int:
     if ended and not options.json:
         terminal.out("\n" + render.ended_sessions(ended))
     return EXIT_OK
+
+
+def _sorted(rows: Sequence[SessionRow], by: str) -> list[SessionRow]:
+    from nsm.cli.top.figures import Line, ordered  # noqa: PLC0415  # rarely needed
+
+    lines = [Line(row, None, None) for row in rows]
+    return [line.row for line in ordered(lines, "time" if by == "cpu" else by)]

@@ -1,0 +1,43 @@
+"""The screens in docs/observing.md are what the programs show today, in a real tmux."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+
+import pytest
+
+import screens
+from e2e_support import supervisor
+from realjail import needs_bwrap
+
+pytestmark = [needs_bwrap, pytest.mark.jail]
+
+needs_tmux = pytest.mark.skipif(
+    shutil.which("tmux") is None, reason="not here: tmux is not installed, and nsm does not need it"
+)
+
+
+def on_the_page() -> dict[str, str]:
+    return {found[1]: found[2] for found in screens.BLOCK.finditer(screens.PAGE.read_text())}
+
+
+@needs_tmux
+def test_the_screens_on_the_page() -> None:
+    with (
+        tempfile.TemporaryDirectory(prefix="nsm-") as directory,
+        supervisor(Path(directory)) as own,
+    ):
+        taken = screens.captured(own.variables)
+    told = {name: screens.form(text) for name, text in on_the_page().items()}
+    assert told == {name: screens.form(text) for name, text in taken.items()}, (
+        "run tools/screens.py"
+    )
+
+
+def test_a_form_is_what_does_not_differ_from_run_to_run() -> None:
+    one = "train   running  9s   99.5  7.1 MiB  8a53cd2e\n"
+    assert screens.form(one) == screens.form("train  running 1m02s 3.0 120.9 MiB 0000ffff\n")
+    assert screens.form(one) != screens.form(one.replace("running", "idle"))
+    assert all(text.strip() for text in on_the_page().values())
