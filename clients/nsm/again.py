@@ -75,15 +75,16 @@ class Asked:
     Attributes:
         args: to be sent now.
         losses: connections that it has lost.
+        arrived: it may have been carried out, or begun.
     """
 
-    __slots__ = ("_arrived", "_op", "args", "losses")
+    __slots__ = ("_op", "args", "arrived", "losses")
 
     def __init__(self, op: str, args: dict[str, Any]) -> None:
         if op in RUNS and "execution_id" not in args:
             args = {**args, "execution_id": os.urandom(16).hex()}
         self._op = op
-        self._arrived = False
+        self.arrived = False
         self.args = args
         self.losses = 0
 
@@ -97,10 +98,10 @@ class Asked:
             DisconnectedError: it must not be sent again.
         """
         self.losses += 1
-        self._arrived = self._arrived or error.arrived
+        self.arrived = self.arrived or error.arrived
         if self.losses > MAX_LOSSES:
             raise error
-        if not self._arrived or self._op in _LOOKS:
+        if not self.arrived or self._op in _LOOKS:
             return
         if self._op.startswith("file_"):
             raise DisconnectedError(
@@ -122,7 +123,7 @@ class Asked:
         Raises:
             DisconnectedError: that one is too old to be asked again.
         """
-        if self._arrived and self._op in RUNS and AGAIN not in server.capabilities:
+        if self.arrived and self._op in RUNS and AGAIN not in server.capabilities:
             raise DisconnectedError(
                 "the supervisor ended before it answered, and the one that is there now "
                 f"({server.program_version}) is too old to be asked for the result",

@@ -20,17 +20,17 @@ Example::
 from __future__ import annotations
 
 import math
-from collections import deque
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import trio
 
 from nsm import operations, paths, start
+from nsm.again import RECONNECTED, Asked, LostError
+from nsm.asyncwire import ANSWER_TIMEOUT_S, AsyncWire
 from nsm.wire import results
-from nsm.wire.connection import ClientConnection
-from nsm.wire.errors import DisconnectedError, NsmError
-from nsm.wire.messages import CONNECTION_ID, Cancel, Event, Failure, Hello, Request, Result
+from nsm.wire.errors import DisconnectedError, NotRunningError
+from nsm.wire.messages import CONNECTION_ID, Event
 from nsm.wire.results import EnvironmentRow, KillReport, RunResult, SessionRow, Status
 
 if TYPE_CHECKING:
@@ -44,29 +44,24 @@ if TYPE_CHECKING:
     from nsm.transfers import Transfer
     from nsm.wire.drain import DrainReport, OnDrain
     from nsm.wire.inspection import Inspection
-    from nsm.wire.messages import ClientMessage, ServerMessage
+    from nsm.wire.messages import Hello
     from nsm.wire.network import NetworkReport
     from nsm.wire.pool import PoolReport
     from nsm.wire.sessions import Check, Completions, FileInfo
     from nsm.wire.transcripts import EndedRow, LogEnd
 
-ANSWER_TIMEOUT_S = 10.0
-"""How long the supervisor may take to introduce itself, or to end after it said that it will."""
-
-CANCEL_TIMEOUT_S = 1.0
-"""How long a cancelled call may still write its `cancel`; it is a few bytes."""
-
 CLOSE_TIMEOUT_S = 5.0
 """How long a cancelled transfer may still take to close its file in the session."""
 
-_READ_BYTES = 65536
+_RETRY_S = 0.1
+"""There is nothing to wait for: a socket that nobody listens on does not tell when."""
 
 
 class AsyncClient:
     """One connection to the supervisor, for any number of tasks of one trio run.
 
     Use it as a context manager. It has no task of its own: whichever call waits also reads, for
-    all that wait.
+    all that wait. A connection that is lost is made anew, as `nsm.Client` does it.
 
     Cancellation: a cancelled call tells the supervisor, which interrupts what runs, and does not
     wait for what comes of it. One that is cancelled while it writes closes the connection.
@@ -80,6 +75,7 @@ class AsyncClient:
         *,
         scope: str = "cli",
         autostart: bool = True,
+        reconnect: bool = True,
         socket_path: str | None = None,
         name: str = "nsm",
         stream: trio.abc.Stream | None = None,
@@ -89,6 +85,7 @@ class AsyncClient:
         Args:
             scope: name space of session names; clients of one scope share their sessions.
             autostart: start a supervisor where none listens.
+            reconnect: make a lost connection anew; not one that was given.
             socket_path: absolute; None for the usual one (`nsm.paths.socket_path`).
             name: the program, for `nsm ps`.
             stream: a stream that leads to a supervisor already, in place of a path; it is closed
@@ -96,18 +93,19 @@ class AsyncClient:
         """
         self._hello = operations.hello(name=name, scope=scope)
         self._autostart = autostart
+        self._may_reconnect = reconnect
         self._socket_path = socket_path
         self._stream = stream
-        self._protocol = ClientConnection()
-        self._send_lock = trio.Lock()
-        self._calls: dict[int, _Call] = {}
-        self._reading = False
-        self._failure: NsmError | None = None
+        self._path: str | None = None  # to connect anew; None where that is not wanted
+        self._wire: AsyncWire | None = None
+        self._reconnecting = trio.Lock()
+        self._closed = False
         self.server: Hello | None = None
 
     def __repr__(self) -> str:
         pid = self.server.pid if self.server else None
-        return f"<nsm.AsyncClient supervisor={pid} calls={len(self._calls)}>"
+        calls = self._wire.calls if self._wire is not None else 0
+        return f"<nsm.AsyncClient supervisor={pid} calls={calls}>"
 
     async def __aenter__(self) -> Self:
         """Connect.
@@ -115,26 +113,12 @@ class AsyncClient:
         Raises:
             NotRunningError: no supervisor listens, and none may or could be started.
         """
-        if self._stream is None:
-            path = self._socket_path or paths.socket_path()
-            # In a thread: a start takes up to `nsm.spawn.READY_TIMEOUT_S`. The supervisor is not
-            # the thread's child, so its end means nothing to it.
-            connection = await trio.to_thread.run_sync(
-                lambda: start.connect(path, autostart=self._autostart)
-            )
-            self._stream = trio.SocketStream(trio.socket.from_stdlib_socket(connection))
         try:
-            with trio.fail_after(ANSWER_TIMEOUT_S):
-                self.server = await self._introduce()
-        except trio.TooSlowError:
-            await trio.aclose_forcefully(self._stream)
-            raise DisconnectedError(
-                f"the supervisor has not answered within {ANSWER_TIMEOUT_S:.0f} s",
-                hint="It is stopped or stuck. Its log says more.",
-            ) from None
-        except BaseException:
-            await trio.aclose_forcefully(self._stream)
-            raise
+            await self._connect()
+        except LostError:
+            if self._path is None:
+                raise
+            await self._connect()  # the first was ending already when it took the connection
         return self
 
     async def __aexit__(
@@ -147,9 +131,9 @@ class AsyncClient:
 
     async def aclose(self) -> None:
         """Close the connection. One-shot runs of it end, named sessions stay."""
-        self._fail(DisconnectedError("this client is closed", hint="Make a new one."))
-        if self._stream is not None:
-            await trio.aclose_forcefully(self._stream)
+        self._closed = True
+        if self._wire is not None:
+            await self._wire.aclose()
 
     async def run(
         self,
@@ -392,26 +376,26 @@ class AsyncClient:
     async def reload(self) -> None:
         """Have the supervisor become the program that is installed now, with all sessions.
 
-        Returns when it has closed this connection; a new client reaches it again.
+        Returns when it has closed this connection; the next call makes another.
 
         Raises:
             StartFailedError: that program would not start; the supervisor goes on as it is.
         """
         await self.call("reload")
-        await self._until_closed()
+        await self._until_ended()
 
     async def shutdown(self) -> None:
         """End the supervisor and all sessions; returns when it has closed this connection."""
         with suppress(DisconnectedError):  # it was ending already
             await self.call("shutdown")
-        await self._until_closed()
+        try:
+            await self._until_ended()
+        finally:
+            await self.aclose()
 
-    async def _until_closed(self) -> None:
-        closing = self._calls[CONNECTION_ID] = _Call()  # waits like a call, and is never answered
-        with trio.move_on_after(ANSWER_TIMEOUT_S) as scope, suppress(NsmError):
-            await self._wait_for_answer(closing, None)
-        del self._calls[CONNECTION_ID]
-        await self.aclose()
+    async def _until_ended(self) -> None:
+        with trio.move_on_after(ANSWER_TIMEOUT_S) as scope:
+            await self._wire_in_use().wait_ended()
         if scope.cancelled_caught:
             raise DisconnectedError(
                 f"the supervisor has not ended within {ANSWER_TIMEOUT_S:.0f} s",
@@ -430,140 +414,57 @@ class AsyncClient:
         Raises:
             NsmError: what the supervisor answered.
         """
-        id_ = self._protocol.new_id()
-        call = self._calls[id_] = _Call()
-        try:
-            await self._send(Request(id_, op, args or {}))
-            answer = await self._wait_for_answer(call, on_event)
-        finally:
-            del self._calls[id_]
-            if not self._reading:
-                self._wake_a_reader()
-            if call.answer is None and self._failure is None:
-                with trio.move_on_after(CANCEL_TIMEOUT_S, shield=True):
-                    await self._send(Cancel(id_))
-        if isinstance(answer, Failure):
-            raise answer.error
-        return answer.result
-
-    async def _wait_for_answer(
-        self, call: _Call, on_event: Callable[[Event], object] | None
-    ) -> Result | Failure:
+        if self._path is None:
+            return await self._wire_in_use().call(op, args or {}, on_event)
+        asked = Asked(op, args or {})
         while True:
-            while call.events:
-                event = call.events.popleft()
-                if on_event is not None:
-                    on_event(event)
-            if call.answer is not None:
-                return call.answer
-            self._raise_failure()
-            if self._reading:
-                await call.woken.wait()
-                call.woken = trio.Event()
-                continue
-            self._reading = True
+            wire = self._wire_in_use()
             try:
-                await self._read()
-            finally:
-                self._reading = False
+                return await wire.call(op, asked.args, on_event)
+            except LostError as error:
+                asked.lost(error)
+            await self._reconnect(wire)
+            assert self.server is not None, "it has just introduced itself"
+            asked.check(self.server)
+            if asked.arrived and on_event is not None:
+                on_event(Event(CONNECTION_ID, RECONNECTED, {}))
 
-    def _wake_a_reader(self) -> None:
-        """Let one waiting call find out that nobody reads any more."""
-        for call in self._calls.values():
-            if call.answer is None:
-                call.woken.set()
+    def _wire_in_use(self) -> AsyncWire:
+        assert self._wire is not None, "the context has not been entered"
+        return self._wire
+
+    async def _reconnect(self, lost: AsyncWire) -> None:
+        """Connect anew, unless another call has done so."""
+        async with self._reconnecting:
+            if self._wire is not lost:
                 return
+            await lost.aclose()
+            if self._closed:
+                raise DisconnectedError("this client is closed", hint="Make a new one.")
+            deadline = trio.current_time() + start.RECONNECT_S
+            while True:
+                try:
+                    await self._connect()
+                except (NotRunningError, LostError):
+                    if trio.current_time() + _RETRY_S > deadline:
+                        raise
+                else:
+                    return
+                await trio.sleep(_RETRY_S)
 
-    async def _read(self) -> None:
-        """Read once, and give each message to the call that waits for it."""
-        assert self._stream is not None
-        try:
-            data = await self._stream.receive_some(_READ_BYTES)
-        except (trio.BrokenResourceError, trio.ClosedResourceError):
-            data = b""
-        if not data:
-            self._fail(
-                DisconnectedError(
-                    "the supervisor closed the connection before it answered",
-                    hint="It was ended or has crashed; its log says more.",
-                )
+    async def _connect(self) -> None:
+        stream = self._stream
+        if stream is None:
+            path = self._path or self._socket_path or paths.socket_path()
+            # In a thread: a start takes up to `nsm.spawn.READY_TIMEOUT_S`. The supervisor is not
+            # the thread's child, so its end means nothing to it.
+            connection = await trio.to_thread.run_sync(
+                lambda: start.connect(path, autostart=self._autostart)
             )
-            return
-        try:
-            self._protocol.receive_data(data)
-            while (message := self._protocol.next_message()) is not None:
-                self._deliver(message)
-        except NsmError as error:
-            self._fail(error)
-
-    def _deliver(self, message: ServerMessage) -> None:
-        if isinstance(message, Hello):
-            self.server = message
-            return
-        if isinstance(message, Failure) and message.id == CONNECTION_ID:
-            self._fail(message.error)
-            return
-        call = self._calls.get(message.id)
-        if call is None:  # cancelled meanwhile
-            return
-        if isinstance(message, Event):
-            call.events.append(message)
-        else:
-            call.answer = message
-        call.woken.set()
-
-    async def _send(self, message: ClientMessage) -> None:
-        assert self._stream is not None, "the context has not been entered"
-        async with self._send_lock:
-            self._raise_failure()
-            # Nothing yields from here to the first byte: a call that is cancelled before it has
-            # written anything leaves the connection as it was.
-            await trio.lowlevel.checkpoint_if_cancelled()
-            if isinstance(message, Cancel) and message.id not in self._protocol.in_flight:
-                return
-            data = self._protocol.send(message)
-            whole = False
-            try:
-                await self._stream.send_all(data)
-                whole = True
-            except (trio.BrokenResourceError, trio.ClosedResourceError):
-                whole = True  # reading tells more: the supervisor may have said why it closed
-            finally:
-                if not whole:
-                    self._fail(
-                        DisconnectedError(
-                            "a call was cancelled while it was being written",
-                            hint="Make a new client.",
-                        )
-                    )
-                    await trio.aclose_forcefully(self._stream)
-
-    async def _introduce(self) -> Hello:
-        await self._send(self._hello)
-        while self.server is None:
-            await self._read()
-            self._raise_failure()
-        return self.server
-
-    def _fail(self, error: NsmError) -> None:
-        if self._failure is None:
-            self._failure = error
-        for call in self._calls.values():
-            call.woken.set()
-
-    def _raise_failure(self) -> None:
-        # A new one each time: several tasks raise it, and tracebacks would grow into each other.
-        if (error := self._failure) is not None:
-            raise type(error)(error.message, hint=error.hint, data=error.data)
-
-
-class _Call:
-    """A call that waits."""
-
-    __slots__ = ("answer", "events", "woken")
-
-    def __init__(self) -> None:
-        self.events: deque[Event] = deque()
-        """Taken by the call's task as soon as it runs; filled by whichever task reads."""
-        self.answer: Result | Failure | None = None
-        self.woken = trio.Event()
+            stream = trio.SocketStream(trio.socket.from_stdlib_socket(connection))
+            self._path = path if self._may_reconnect else None
+        wire = AsyncWire(stream)
+        self.server = await wire.introduce(self._hello)
+        if self._closed:
+            await wire.aclose()
+        self._wire = wire

@@ -577,7 +577,7 @@ class Client:
         assert self._path is not None, "only what may be made anew is lost"
         self._begin(self._connect_anew(self._path))
         asked.check(self.server)
-        if asked.losses and on_event is not None:
+        if asked.arrived and on_event is not None:
             on_event(Event(CONNECTION_ID, RECONNECTED, {}))
 
     def _ask(

@@ -12,6 +12,7 @@ import trio.testing
 import nsm
 import samples
 from fakesupervisor import Exchange, FakeSupervisor
+from nsm.again import LostError
 from nsm.wire.connection import ServerConnection
 from nsm.wire.errors import DisconnectedError, NotRunningError, SessionLimitError
 from nsm.wire.frames import LocalProtocolError, RemoteProtocolError
@@ -253,7 +254,8 @@ async def test_every_call_hears_of_the_connection_s_end(words: bytes) -> None:
             else:
                 await server.stream.aclose()
         await ping()
-    assert kinds == [RemoteProtocolError if words else DisconnectedError] * 6
+    assert kinds == [RemoteProtocolError if words else LostError] * 6
+    assert issubclass(LostError, DisconnectedError)
 
 
 async def test_the_server_s_last_words_reach_every_call() -> None:
