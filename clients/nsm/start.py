@@ -30,6 +30,9 @@ to listen, and longer on a machine that is short of everything."""
 
 _RETRY_S = 0.1
 
+_KEEPER_TIMEOUT_S = 1.0
+"""For a keeper to say how much it holds: less than a millisecond, unless it is stopped."""
+
 _TIMEVAL = struct.Struct("@ll")
 """Seconds and microseconds; socket(7)."""
 
@@ -40,7 +43,8 @@ _UCRED = struct.Struct("3i")
 def connect(path: str, *, autostart: bool = True) -> socket.socket:
     """A connection to the supervisor that listens on `path`, started first if need be.
 
-    With ``NSM_AUTOSTART=0`` in the environment none is started.
+    With ``NSM_AUTOSTART=0`` in the environment none is started. Without `autostart` only one is
+    that goes on with the sessions of an earlier one.
 
     Returns:
         A connected, blocking stream socket; the caller closes it.
@@ -53,6 +57,7 @@ def connect(path: str, *, autostart: bool = True) -> socket.socket:
     connection = _try_connect(path)
     if connection is not None:
         return connection
+    autostart = autostart or _sessions_are_kept(path)
     if autostart and os.environ.get("NSM_AUTOSTART") == "0":
         _not_running(
             f"no supervisor listens on {path}, and NSM_AUTOSTART=0 forbids to start one",
@@ -121,6 +126,22 @@ def _try_connect(path: str) -> socket.socket | None:
         connection.close()
         raise
     return connection
+
+
+def _sessions_are_kept(path: str) -> bool:
+    """Whether a keeper (`nsmd.survival.keeper`) holds what a supervisor had that is gone."""
+    place = os.path.join(os.path.dirname(path), "keeper.sock")
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as keeper:
+            keeper.settimeout(_KEEPER_TIMEOUT_S)
+            keeper.connect(place)
+            keeper.send(b"count")
+            answer = keeper.recv(64)
+    except OSError:
+        return False
+    word, _, rest = answer.partition(b" ")
+    number, _, by_whom = rest.partition(b" ")
+    return (word, by_whom) == (b"count", b"alone") and number != b"0"
 
 
 def _set_send_timeout(connection: socket.socket, seconds: float) -> None:

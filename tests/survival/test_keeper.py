@@ -157,6 +157,19 @@ def test_the_keeper_holds_nothing_of_its_starter(world: World) -> None:
     assert world.held() == 1
 
 
+def test_anyone_may_ask_whether_it_is_alone(world: World) -> None:
+    """`nsm ps` does, to find out whether there is anything to go on with."""
+    store = world.store()
+    _, theirs = world.pair()
+    store.keep("session-a", [theirs.fileno()])
+    with world.ask(b"count") as link:
+        assert link.recv(100) == b"count 1 supervised"
+    lost_supervisor(store)
+    with world.ask(b"count") as link:
+        assert link.recv(100) == b"count 1 alone"
+    world.store(world.taken())
+
+
 def test_it_ends_when_nobody_came(world: World) -> None:
     store = world.store(linger_s=0.01)
     ours, theirs = world.pair()

@@ -13,7 +13,8 @@ Messages are packets (unix(7), SOCK_SEQPACKET): a word, or a word and a name.
 ``set NAME``   in place of those that it has
 ``drop NAME``  close them
 ``end``        close all, and end
-``count``      answered by ``count N``: how many names there are; anyone may ask
+``count``      answered by ``count N supervised`` or ``count N alone``: how many names there are,
+               and whether there is a supervisor; anyone may ask
 
 What cannot be held is answered by ``lost NAME``. Words that it does not know are ignored.
 """
@@ -151,12 +152,14 @@ class Keeper:
             return False
         word, _, name = message.decode("ascii", "replace").partition(" ")
         if word == "count":
-            answer(connection, f"count {len(self.held)}")
+            self.hear_out(self.supervisor, connection)  # it may be gone
+            state = "supervised" if self.supervisor else "alone"
+            answer(connection, f"count {len(self.held)} {state}")
         elif word == "supervise":
             self.follow(connection)
             answer(connection, f"pid {os.getpid()}")
         elif connection is self.supervisor:
-            self.ended = word == "end"
+            self.ended = self.ended or word == "end"
             self.obey(word, name, fds, cut=cut)
             return True
         close(fds)
@@ -164,12 +167,15 @@ class Keeper:
 
     def follow(self, connection: socket.socket) -> None:
         """Another supervisor, which wants what the one before it said last, too."""
-        before = self.supervisor
-        while before is not None and before is not connection and self.hear(before):
-            pass
-        if before is not None and before is self.supervisor is not connection:
-            self.leave(before)
+        self.hear_out(self.supervisor, connection)
+        if self.supervisor is not None and self.supervisor is not connection:
+            self.leave(self.supervisor)
         self.supervisor = connection
+
+    def hear_out(self, one: socket.socket | None, another: socket.socket) -> None:
+        """All that one connection has said by now, before another one is served."""
+        while one is not None and one is not another and one is self.supervisor and self.hear(one):
+            pass
 
     def obey(self, word: str, name: str, fds: list[int], *, cut: bool) -> None:
         """What a supervisor asks for.
@@ -187,11 +193,27 @@ class Keeper:
             close(fds)
             answer(self.supervisor, f"lost {name}")
         else:
-            mine = self.held.setdefault(name, {})
-            for fd in fds:
+            try:
+                self.hold(name, fds)
+            except OSError:  # the system has no room for one file more
+                answer(self.supervisor, f"lost {name}")
+
+    def hold(self, name: str, fds: list[int]) -> None:
+        """Hold descriptors, each thing once.
+
+        Raises:
+            OSError: the kernel does not say what one of them is.
+        """
+        mine = self.held.setdefault(name, {})
+        while fds:
+            fd = fds.pop()
+            try:
                 kept = mine.setdefault(identity(fd), fd)
-                if kept != fd:
-                    os.close(fd)
+            except OSError:
+                close([fd, *fds])
+                raise
+            if kept != fd:
+                os.close(fd)
 
     def give(self) -> None:
         """Copies of all that is held."""
@@ -228,6 +250,7 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     listener, first = socket.socket(fileno=0), socket.socket(fileno=1)
     listener.setblocking(False)
+    listener.listen()  # again: whoever connects is told this process, and not its starter
     Keeper(listener, first, float(sys.argv[1])).run()
 
 

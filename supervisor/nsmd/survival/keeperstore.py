@@ -102,6 +102,8 @@ class KeeperStore:
         """See `DescriptorStore`."""
         if self._trouble:
             return self._trouble
+        if self._link is None and self._pause_s:
+            return "the keeper of sessions has ended, and another is being started"
         if self._lost:
             return (
                 f"the keeper has no room for {len(self._lost)} of the things that it should hold, "

@@ -1,0 +1,103 @@
+"""The supervisor starts anew: with what it had, at a person's word; and where it was killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+
+import nsm
+from e2e_support import end_supervisor, supervisor
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from nsm.wire.results import RunResult
+
+pytestmark = pytest.mark.jail
+
+
+def descriptors(pid: int) -> int:
+    return len(os.listdir(f"/proc/{pid}/fd"))
+
+
+def test_it_becomes_another_program_with_all_that_it_had(short_dir: Path) -> None:
+    with supervisor(short_dir) as it, it.client() as client:
+        client.run("x = 41", env="python", session="a")
+        client.run("y=1", env="bash", session="b")
+        before = client.status()
+        client.reload()
+        after = client.status()
+        assert (after.pid, after.sessions) == (before.pid, before.sessions) == (it.pid, 2)
+        assert after.uptime_s < before.uptime_s + 60
+        assert client.run("print(x + 1)", env="python", session="a").stdout == "42\n"
+        assert client.run("echo $((y + 1))", env="bash", session="b").stdout == "2\n"
+        had = descriptors(it.pid)
+        client.reload()
+        assert client.run("print(x + 2)", env="python", session="a").stdout == "43\n"
+        assert descriptors(it.pid) <= had + 2  # of what comes and goes
+        said = it.run("nsm", "reload")
+        assert said.stdout == f"supervisor {it.pid} is {after.version} now, with 2 sessions\n"
+
+
+def test_what_runs_goes_on_and_its_result_comes_once(short_dir: Path) -> None:
+    with supervisor(short_dir) as it, it.client() as client, it.client() as other:
+        code = "print('begun', flush=True)\nopen('/workspace/go').read()\nprint('over')"
+        client.run("import os; os.mkfifo('/workspace/go')", env="python", session="a")
+        begun = threading.Event()
+        results: list[RunResult] = []
+
+        def wait() -> None:
+            results.append(
+                other.run(
+                    code, env="python", session="a", on_output=lambda *_: begun.set(), timeout_s=60
+                )
+            )
+
+        waiting = threading.Thread(target=wait)
+        waiting.start()
+        assert begun.wait(20)
+        client.reload()
+        assert client.status().sessions == 1
+        fifo = next(
+            f"/proc/{pid}/root/workspace/go"
+            for pid in it.descendants() | {row.pid for row in client.sessions()}
+            if os.path.exists(f"/proc/{pid}/root/workspace/go")
+        )
+        with open(fifo, "w", encoding="ascii"):
+            pass
+        waiting.join(20)
+        assert [result.stdout for result in results] == ["begun\nover\n"]
+
+
+def test_a_program_that_would_not_start_is_not_become(short_dir: Path) -> None:
+    with supervisor(short_dir) as it, it.client() as client:
+        client.run("x = 41", env="python", session="a")
+        config = short_dir / "config/nsm/config.toml"
+        config.parent.mkdir(parents=True, exist_ok=True)
+        config.write_text("[session]\nmax_session = 3\n")
+        with pytest.raises(nsm.NsmError, match="max_session") as caught:
+            client.reload()
+        assert caught.value.code == "start-failed"
+        assert client.run("print(x + 1)", env="python", session="a").stdout == "42\n"
+        said = it.run("nsm", "reload")
+        assert said.returncode == 1
+        assert "goes on as it is" in said.stderr
+
+
+def test_a_list_of_sessions_takes_up_those_of_a_killed_supervisor(short_dir: Path) -> None:
+    with supervisor(short_dir) as it:
+        with it.client() as client:
+            client.run("x = 41", env="python", session="a")
+        os.kill(it.pid, signal.SIGKILL)
+        it.process.wait()
+        assert it.run("nsm", "ps").stdout.splitlines()[1].split()[1] == "a"
+        with nsm.Client(socket_path=it.socket, scope="test", autostart=False) as client:
+            assert client.run("print(x + 1)", env="python", session="a").stdout == "42\n"
+            client.reload()  # by a supervisor that was started by a client, too
+            assert client.run("print(x + 2)", env="python", session="a").stdout == "43\n"
+        end_supervisor(it.socket)
+        assert "no supervisor is running" in it.run("nsm", "ps").stderr
