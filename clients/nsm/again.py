@@ -36,18 +36,21 @@ _LOOKS = frozenset(
         "env_list",
         "env_log",
         "envs",
+        "events",
         "file_open",
         "inspect",
         "logs",
+        "metrics",
         "ping",
         "pool",
         "result",
         "sessions",
+        "stats",
         "status",
     }
 )
-"""Operations that may be carried out twice. `logs` begins anew: who follows one is told by
-`RECONNECTED`, and can tell what comes twice."""
+"""Operations that may be carried out twice. `logs` and `events` begin anew: who follows one is told
+by `RECONNECTED`, and can tell what comes twice."""
 
 RECONNECTED = "reconnected"
 """Name of an event that the client itself gives to `on_event`: the connection was lost, and the

@@ -464,6 +464,9 @@ class Registry:
         for session in sessions:
             self._nursery.start_soon(session.run, name=repr(session))
         await self._resumption.settle()
+        if sessions:
+            outlived = max(session.taken_up for session in sessions)
+            self.events.publish("restarted", restarts=outlived, sessions=len(sessions))
 
     def everything_kept(self) -> Iterator[tuple[str, Sequence[int]]]:
         """See `SessionBook.everything`."""

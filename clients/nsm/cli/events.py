@@ -6,7 +6,8 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any, cast
 
-from nsm.cli import running
+from nsm.again import RECONNECTED
+from nsm.cli import running, terminal
 from nsm.cli.options import EXIT_FAILED, EXIT_OK, Parser, whole_number
 from nsm.cli.render import visible
 from nsm.cli.stats import short
@@ -14,6 +15,8 @@ from nsm.cli.stats import short
 if TYPE_CHECKING:
     from nsm.wire.messages import Event
     from nsm.wire.telemetry import Occurrence
+
+_SHORT_ID = 8
 
 _EPILOG = """\
 Sessions that start, are handed out and end, executions, clients, limits that were hit, what the
@@ -61,11 +64,17 @@ def main(arguments: list[str]) -> int:
     write = _json if options.json else _text
 
     def show(event: Event) -> None:
+        if event.event == RECONNECTED:
+            terminal.note("the supervisor was replaced; these are the events of its successor")
+            wanted.pop("last", None)  # all that it has: it has just started
+            return
         sys.stdout.write(write(event))
         if options.follow:
             sys.stdout.flush()
 
     with client:
+        # One that is lost without a word has crashed: sessions may have outlived it.
+        client.autostart = options.follow
         client.call("events", wanted, on_event=show, interruptible=True)
     return EXIT_OK
 
@@ -89,9 +98,15 @@ def _text(event: Event) -> str:
 def line(told: Occurrence) -> str:
     """One event for people, on a line."""
     clock = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(told.at))
-    facts = " ".join(f"{name}={_value(name, value)}" for name, value in told.facts.items())
+    facts = " ".join(_fact(name, value) for name, value in told.facts.items())
     words = f"{clock}  {told.session or '-':8}  {told.kind:21}  {facts}"
     return visible(words.rstrip()) + "\n"
+
+
+def _fact(name: str, value: object) -> str:
+    if name == "execution_id" and isinstance(value, str):
+        return f"execution={_value(name, value[:_SHORT_ID])}"  # --json has all of it
+    return f"{name}={_value(name, value)}"
 
 
 def _value(name: str, value: object) -> str:
