@@ -23,6 +23,7 @@ from nsm.wire.errors import NixUnavailableError, NsmError, StartFailedError
 from nsmd.checks import Check
 from nsmd.copychecks import check_copies
 from nsmd.environments import find_environments
+from nsmd.hostchecks import check_host, this_host
 from nsmd.jail import BwrapLauncher
 from nsmd.jail.bubblewrap import missing_bwrap, probe_bwrap
 from nsmd.jail.failure import SEE_DOCTOR
@@ -119,6 +120,11 @@ def examine(settings: Settings, search_path: str) -> list[Check]:
         check_nix(find_nix(search_path, os.environ, paths.home())),
         check_directory("runtime directory", paths.ensure_runtime_dir),
         check_directory("state directory", _ensure_state_dir),
+        *check_host(
+            this_host(search_path),
+            settings,
+            jails_work=any(trial.facts is not None for trial in trials),
+        ),
     ]
 
 

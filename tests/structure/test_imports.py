@@ -79,7 +79,7 @@ FLOORS = (
     ("draining", "pressure"),
     ("telemetry",),
     ("control", "mcp"),
-    ("limitchecks", "copychecks", "doctor", "servicemanager"),
+    ("limitchecks", "hostchecks", "copychecks", "doctor", "servicemanager"),
     ("servicestatus",),
     ("daemon",),
     ("main",),

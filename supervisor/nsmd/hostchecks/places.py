@@ -1,0 +1,188 @@
+"""Where the supervisor is reached and keeps things: socket, lock, directories, free space."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import stat
+from collections.abc import Iterator
+
+from nsm._version import __version__
+from nsm.wire.connection import ClientConnection
+from nsm.wire.frames import RemoteProtocolError
+from nsm.wire.messages import Hello
+from nsmd.checks import Check
+from nsmd.hostchecks.host import Host
+
+ANSWER_TIMEOUT_S = 3.0
+"""For a supervisor to introduce itself."""
+
+LITTLE_BYTES = 64 * 1024 * 1024
+LITTLE_RUNTIME_BYTES = 1024 * 1024
+FEW_INODES = 100
+
+_REMOTE = frozenset(("nfs", "nfs4", "cifs", "smb3", "9p", "fuse.sshfs", "ceph", "afs"))
+
+
+def check_places(host: Host) -> Iterator[Check]:
+    """The supervisor that runs, if any, and the file systems it needs."""
+    yield _supervisor(host)
+    yield from _lock(host)
+    runtime = os.path.dirname(host.socket)
+    for name, path, little in (
+        ("runtime", runtime, LITTLE_RUNTIME_BYTES),
+        ("state", host.state, LITTLE_BYTES),
+        ("temporary files", host.variables.get("TMPDIR") or "/tmp", LITTLE_BYTES),  # noqa: S108
+    ):
+        yield _space(host, f"room for {name}", path, little)
+    if (kind := host.type_of(runtime)) in _REMOTE:
+        yield Check(
+            name="runtime file system",
+            status="fail",
+            detail=f"{runtime} is on {kind}, where sockets of this machine do not work",
+            fix="Set NSM_SOCKET to a path on a local disk, in a directory that is yours alone.",
+        )
+    if (kind := host.type_of(host.state)) in _REMOTE:
+        yield Check(
+            name="state file system",
+            status="warn",
+            detail=f"{host.state} is on {kind}: while its server is away, no log and no audit is "
+            "written",
+            fix="Set XDG_STATE_HOME to a directory on a local disk.",
+        )
+
+
+def _supervisor(host: Host) -> Check:
+    name, path = "supervisor", host.real(host.socket)
+    try:
+        status = os.lstat(path)
+    except FileNotFoundError:
+        return Check(name=name, status="ok", detail="none runs; the first command starts one")
+    except OSError as error:
+        return Check(
+            name=name,
+            status="fail",
+            detail=f"{host.socket} cannot be looked at: {error.strerror}",
+            fix="Set NSM_SOCKET to a path in a directory that is yours alone.",
+        )
+    if not stat.S_ISSOCK(status.st_mode):
+        return Check(
+            name=name,
+            status="fail",
+            detail=f"{host.socket} is no socket",
+            fix="Move it out of the way.",
+        )
+    if status.st_uid not in {host.uid, 0} or status.st_mode & 0o077:
+        return Check(
+            name=name,
+            status="fail",
+            detail=f"{host.socket} belongs to user {status.st_uid}, mode "
+            f"{stat.S_IMODE(status.st_mode):04o}; expected yours alone, 0600",
+            fix=f"Remove it, if you did not put it there: rm {host.socket}",
+        )
+    try:
+        theirs = _greet(path)
+    except ConnectionRefusedError:
+        detail = f"none runs; it left {host.socket} behind, which the next one replaces"
+        return Check(name=name, status="ok", detail=detail)
+    except (OSError, RemoteProtocolError) as error:
+        return Check(
+            name=name,
+            status="warn",
+            detail=f"one listens on {host.socket}, and does not answer: {error}",
+            fix="See its log; if it hangs, end it, and the next command starts another: its "
+            "sessions are taken up.",
+        )
+    detail = f"{theirs.program_version}, process {theirs.pid}"
+    if theirs.program_version != host.version:
+        return Check(
+            name=name,
+            status="warn",
+            detail=f"{detail}; the program installed now is {host.version}",
+            fix="nsm reload: sessions stay.",
+        )
+    return Check(name=name, status="ok", detail=f"{detail}, the same as the program installed now")
+
+
+def _greet(path: str) -> Hello:
+    """Who listens there.
+
+    Raises:
+        OSError, RemoteProtocolError: nobody who introduces itself as a supervisor.
+    """
+    connection = ClientConnection()
+    ours = Hello(name="nsm doctor", program_version=__version__, rights=("read",))
+    with socket.socket(socket.AF_UNIX) as link:
+        link.settimeout(ANSWER_TIMEOUT_S)
+        link.connect(path)
+        link.sendall(connection.send(ours))
+        while True:
+            message = connection.next_message()
+            if isinstance(message, Hello):
+                return message
+            data = link.recv(65536)
+            if not data:
+                raise ConnectionResetError(errno.ECONNRESET, "it hangs up")
+            connection.receive_data(data)
+
+
+def _lock(host: Host) -> Iterator[Check]:
+    """Whether somebody holds the supervisor's lock while nobody listens."""
+    try:
+        found = os.lstat(host.real(host.lock))
+    except OSError:
+        return
+    if host.exists(host.socket):
+        return
+    for line in (host.read("/proc/locks") or "").splitlines():
+        fields = line.split()
+        if len(fields) > 5 and fields[5].endswith(f":{found.st_ino}") and fields[1] == "FLOCK":
+            yield Check(
+                name="lock",
+                status="fail",
+                detail=f"process {fields[4]} holds {host.lock}, and nothing listens on "
+                f"{host.socket}: somebody has removed the socket of a supervisor that runs",
+                fix=f"Have it begin anew, with its sessions: kill {fields[4]}",
+            )
+
+
+def _space(host: Host, name: str, path: str, little: int) -> Check:
+    # A directory that is not there yet comes below one that is.
+    where = host.real(path)
+    while not os.path.isdir(where) and os.path.dirname(where) != where:
+        where = os.path.dirname(where)
+    try:
+        found = os.statvfs(where)
+    except OSError as error:
+        return Check(
+            name=name,
+            status="fail",
+            detail=f"{path} cannot be looked at: {error.strerror}",
+            fix=f"Make it a directory that is yours: ls -ld {path}",
+        )
+    free = found.f_bavail * found.f_frsize
+    detail = f"{free >> 20} MiB in {path}"
+    if found.f_flag & os.ST_RDONLY:
+        return Check(
+            name=name,
+            status="warn",
+            detail=f"{path} is read-only",
+            fix="Mount it writable; without, nothing is kept there, and no supervisor starts where "
+            "its socket cannot be.",
+        )
+    if free < little:
+        return Check(
+            name=name,
+            status="warn",
+            detail=f"{detail}; less than {little >> 20} MiB",
+            fix=f"Make room: df -h {path}. Meanwhile sessions run, and log and audit lose lines.",
+        )
+    if found.f_files and found.f_favail < FEW_INODES:
+        return Check(
+            name=name,
+            status="warn",
+            detail=f"{detail}, and {found.f_favail} more files",
+            fix=f"Make room: df -i {path}",
+        )
+    return Check(name=name, status="ok", detail=detail)
