@@ -128,6 +128,9 @@ MAX_MATCHES = 500
 MAX_MATCH = 1000
 """Completions that are offered, and characters of each."""
 
+ENDING_LOOKS = 50
+"""At a child that has closed its socket, one a millisecond, until it is believed to live on."""
+
 MAX_CHECKS = 4
 """Children that check a text, at a time."""
 
@@ -1730,6 +1733,18 @@ def send_signal(pid: int, number: int) -> None:
         os.kill(pid, number)
 
 
+def is_ending(pid: int) -> bool:
+    """Whether a child has ended, or does so within some milliseconds; it is left to be reaped."""
+    for _ in range(ENDING_LOOKS):
+        try:
+            if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
+                return True
+        except ChildProcessError:
+            return True
+        time.sleep(0.001)
+    return False
+
+
 def caught_signals(pid: int) -> int:
     """Mask of the signals that a process has handlers for; 0 when it is gone."""
     try:
@@ -1963,9 +1978,11 @@ class Interpreter:
     def on_control_end(self) -> None:
         """The control socket is closed: code has closed it, or replaced the program by another.
 
-        While code runs, it may well be doing its job. Its end will be the end of the process.
+        While code runs, it may well be doing its job. Its end will be the end of the process. One
+        that is killed while it waits closes its socket a moment before it can be reaped, which
+        tells more.
         """
-        if not self.runs:
+        if not self.runs and not is_ending(self.pid):
             self.agent.end_interpreter(self, "had its control socket closed by code")
 
     def limit(self, limits: Mapping[str, int]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -414,3 +415,28 @@ def test_status_counts_background_processes(agent: AgentProcess) -> None:
     assert agent.expect("status") == {"type": "status", "running": request, "background": 3}
     agent.send(type="interrupt", id=request)
     agent.result(request)
+
+
+@pytest.mark.parametrize(
+    ("interpreter", "code"),
+    [
+        ("python", "import os; print(os.getpid())"),
+        ("bash", "echo $$"),
+        ("node", "console.log(process.pid)"),
+    ],
+)
+def test_one_that_is_killed_while_it_waits_is_told_to_have_been(
+    agent: AgentProcess, interpreter: Interpreter, code: str
+) -> None:
+    """Its sockets close a moment before it can be reaped."""
+    for _ in range(5):
+        pid = int(agent.run(code, interpreter).stdout)
+        os.kill(pid, 9)
+        becomes_true(partial(_is_gone, pid), "it is reaped")
+        reply = agent.run(code, interpreter)
+        assert reply.interpreter_restarted
+        assert "was killed by SIGKILL" in reply.restart_reason
+
+
+def _is_gone(pid: int) -> bool:
+    return not Path(f"/proc/{pid}").exists()
