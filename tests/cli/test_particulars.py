@@ -108,7 +108,8 @@ def test_its_processes() -> None:
 def test_what_it_ran(changes: dict[str, Any], words: list[str]) -> None:
     text = shown(executions=[run(**changes)])
     assert all(word in text for word in words), text
-    assert "and 2 earlier executions: see `nsm logs`" in text
+    assert "and 1 earlier execution: see `nsm logs`" in text
+    assert "earlier" not in shown(executions=[run(number=1)])
 
 
 def test_what_its_network_was_asked_for() -> None:

@@ -98,7 +98,7 @@ def tables(found: Inspection) -> list[str]:
     if found.processes:
         texts.append(_processes(found.processes, found.session.processes))
     if found.executions:
-        texts.append(_executions(found.executions, found.session.executions))
+        texts.append(_executions(found.executions))
     if found.decisions:
         texts.append(_decisions(found.decisions))
     return texts
@@ -126,7 +126,7 @@ def _processes(rows: Sequence[ProcessRow], number: int | None) -> str:
     return text if more <= 0 else f"{text}\nand {more} more"
 
 
-def _executions(rows: Sequence[RunRow], number: int) -> str:
+def _executions(rows: Sequence[RunRow]) -> str:
     text = render.table(
         "RUN BEGAN BY TOOK OUTCOME CODE".split(),
         (
@@ -142,7 +142,7 @@ def _executions(rows: Sequence[RunRow], number: int) -> str:
         ),
         right="RUN TOOK",
     )
-    earlier = number - len(rows)
+    earlier = rows[0].number - 1
     if earlier <= 0:
         return text
     return f"{text}\nand {render.count(earlier, 'earlier execution')}: see `nsm logs`"
