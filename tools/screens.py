@@ -34,6 +34,9 @@ DEADLINE_S = 30.0
 """For anything to appear, on a machine that runs everything at once."""
 
 
+_WORK = "import time\nwhile True:\n    sum(range(10**5))\n    time.sleep(0.01)"
+
+
 class ScreenError(Exception):
     """What was to be captured has not come; the message says what is there instead."""
 
@@ -138,7 +141,7 @@ def sessions(socket_path: str) -> Generator[None]:
 
     def busy() -> None:
         with client("cursor") as cursor:
-            cursor.run("while True: sum(range(10**5))", env="python", session="train")
+            cursor.run(_WORK, env="python", session="train")
 
     with client("claude-code") as claude, client("zed") as zed:
         for code in ("rows = list(range(10**6))", "sum(rows)", "max(rows)"):
@@ -176,7 +179,7 @@ def captured(variables: Mapping[str, str]) -> dict[str, str]:
             lambda text: measured.search(text) is not None, "a share of the processor"
         )
         tmux.keys("/", "c", "l", "a", "u", "d", "e", "Enter", "Down", "k")
-        tmux.resize(60, 10)
+        tmux.resize(72, 10)
         screens["top-kill"] = tmux.wait(
             lambda text: "End session shell" in text and "AGE" not in text and "zed" not in text,
             "a question",

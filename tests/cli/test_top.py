@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import sys
 import threading
 from typing import TYPE_CHECKING, Any
@@ -80,6 +79,16 @@ class Sessions:
         return samples.inspection()
 
 
+class Recorder(Terminal):
+    """Keeps what was written as it was."""
+
+    raw = ""
+
+    def take(self, text: str) -> None:
+        self.raw += text
+        super().take(text)
+
+
 @pytest.fixture
 def sessions(tmp_path: Path) -> Iterator[Sessions]:
     sessions = Sessions(str(tmp_path / "s"))
@@ -94,8 +103,8 @@ def variables(tmp_path: Path) -> dict[str, str]:
 
 
 @pytest.fixture
-def person(sessions: Sessions, variables: dict[str, str]) -> Iterator[Terminal]:
-    with Terminal([*NSM, "top", "-d", "0.5", "-s", "name"], variables, rows=12) as person:
+def person(sessions: Sessions, variables: dict[str, str]) -> Iterator[Recorder]:
+    with Recorder([*NSM, "top", "-d", "0.5", "-s", "name"], variables, rows=12) as person:
         person.see("NAME", "alpha", "beta", KEYS)
         yield person
     assert sessions.looks
@@ -121,13 +130,14 @@ def gone(text: str) -> Any:
     return is_gone
 
 
-def test_rows_and_shares(sessions: Sessions, person: Terminal) -> None:
+def test_rows_and_shares(sessions: Sessions, person: Recorder) -> None:
     person.see("nsm 0.1.0, process 4711", "2 sessions (1 running)", "sorted by name")
     # A quarter of a second in each half a second or a little more.
     person.wait(lambda e: any(f" {n}." in e.text for n in range(30, 51)), "the processor's share")
     leave(person)
     assert {request.op for request in sessions.supervisor.requests} == {"status", "sessions"}
     assert len(sessions.supervisor.hellos) == 1
+    assert "\x1b[0;32m" in person.raw  # what runs is green
 
 
 def test_ending_and_interrupting(sessions: Sessions, person: Terminal) -> None:
@@ -169,7 +179,9 @@ def test_all_of_one_and_back(person: Terminal) -> None:
     person.see("nsm: No session 's-2'.", "Enter goes back to the table")
     person.type("\r")
     see_table(person)
-    leave(person)
+    person.type("\x03")
+    assert person.end() == 0
+    assert person.mode_after == person.mode_before
 
 
 def test_the_supervisor_is_started_anew(sessions: Sessions, person: Terminal) -> None:
@@ -183,18 +195,17 @@ def test_the_supervisor_is_started_anew(sessions: Sessions, person: Terminal) ->
         leave(person)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_leaves_the_terminal_as_it_was(person: Terminal, number: int) -> None:
-    os.kill(person.process.pid, number)
-    assert person.end() == -number
-    assert person.mode_after == person.mode_before
-    assert "?1049" not in person.emulator.modes
-
-
-def test_ctrl_c_leaves(person: Terminal) -> None:
-    person.type("\x03")
-    assert person.end() == 0
-    assert person.mode_after == person.mode_before
+def test_a_signal_leaves_the_terminal_as_it_was_and_no_colour_is_none(
+    sessions: Sessions, variables: dict[str, str]
+) -> None:
+    del sessions
+    with Recorder([*NSM, "top"], variables | {"NO_COLOR": "1"}, rows=10) as person:
+        person.see("NAME", "beta", KEYS)
+        os.kill(person.process.pid, signal.SIGTERM)
+        assert person.end() == -signal.SIGTERM
+        assert person.mode_after == person.mode_before
+        assert "?1049" not in person.emulator.modes
+        assert "\x1b[0;32m" not in person.raw
 
 
 def test_joining_a_session_and_back(tmp_path: Path, variables: dict[str, str]) -> None:
@@ -215,45 +226,21 @@ def test_joining_a_session_and_back(tmp_path: Path, variables: dict[str, str]) -
             leave(person)
 
 
-def test_colours_and_none(sessions: Sessions, variables: dict[str, str]) -> None:
-    del sessions
-    for more, coloured in (({}, True), ({"NO_COLOR": "1"}, False)):
-        with Recorder([*NSM, "top"], variables | more, rows=10) as person:
-            person.see("NAME", "beta", KEYS)
-            leave(person)
-        assert ("\x1b[0;32m" in person.raw) == coloured
-
-
-class Recorder(Terminal):
-    """Keeps what was written as it was."""
-
-    raw = ""
-
-    def take(self, text: str) -> None:
-        self.raw += text
-        super().take(text)
-
-
 # Without a terminal.
 
 
-def run(*arguments: str, variables: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*NSM, "top", *arguments],
-        env=variables,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-        stdin=subprocess.DEVNULL,
-    )
-
-
-def test_tables_for_pipes(sessions: Sessions, variables: dict[str, str]) -> None:
+def test_tables_for_pipes(
+    sessions: Sessions,
+    variables: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("NSM_SOCKET", variables["NSM_SOCKET"])
     sessions.rows[1]["project"] = "/home/me/words"
-    said = run("-b", "2", "-d", "0.5", "-m", "beta", variables=variables)
-    assert (said.returncode, said.stderr) == (0, "")
-    empty, first, second = said.stdout.split("nsm 0.1.0, process 4711\n")
+    assert cli.main(["top", "-b", "2", "-d", "0.5", "-m", "beta"]) == 0
+    said = capsys.readouterr()
+    assert said.err == ""
+    empty, first, second = said.out.split("nsm 0.1.0, process 4711\n")
     assert empty == ""
     for table in (first, second):
         assert table.startswith("1 session (1 running)")
@@ -283,16 +270,19 @@ def test_json_for_programs(
     assert 0 < beta["cpu_percent"] <= 50
 
 
-def test_what_it_cannot_do(variables: dict[str, str]) -> None:
-    said = run(variables=variables)
-    assert said.returncode == 2
-    assert "needs a terminal" in said.stderr
-    said = run("-b", "1", variables=variables)
-    assert (said.returncode, said.stdout) == (1, "")
-    assert "no supervisor is running" in said.stderr
-    said = run("-d", "0.1", "-b", "1", variables=variables)
-    assert said.returncode == 2
-    assert "--delay is at least 0.5 s" in said.stderr
+def test_what_it_cannot_do(
+    variables: dict[str, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("NSM_SOCKET", variables["NSM_SOCKET"])
+    assert cli.main(["top"]) == 2
+    assert "needs a terminal" in capsys.readouterr().err
+    assert cli.main(["top", "-b", "1"]) == 1
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert "no supervisor is running" in said.err
+    with pytest.raises(SystemExit):
+        cli.main(["top", "-d", "0.1", "-b", "1"])
+    assert "--delay is at least 0.5 s" in capsys.readouterr().err
 
 
 def test_a_terminal_and_no_supervisor(variables: dict[str, str]) -> None:

@@ -50,7 +50,7 @@ def test_a_busy_session_is_seen_and_interrupted(shared: Supervisor) -> None:
     with shared.client("model") as client, shared.client("model") as other:
         busy = threading.Thread(
             target=client.run,
-            args=("while True: pass",),
+            args=("import time; time.sleep(600)",),
             kwargs={"env": "python", "session": "busy"},
         )
         busy.start()

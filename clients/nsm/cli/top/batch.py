@@ -7,23 +7,19 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-from nsm.cli import running, terminal
+from nsm.cli import running
 from nsm.cli.options import EXIT_FAILED, EXIT_OK
 from nsm.cli.top.board import heading, plain
 from nsm.cli.top.figures import Rates, matching, ordered, totals
-from nsm.client import Client
-from nsm.wire.errors import DisconnectedError, NotRunningError
 
 if TYPE_CHECKING:
     import argparse
 
     from nsm.cli.top.figures import Line
+    from nsm.client import Client
 
 ALL_COLUMNS = 1000
 """Nothing is left out: whoever reads this has no terminal to fit into."""
-
-AWAY_S = 30.0
-"""How long a supervisor may be away that is being started anew."""
 
 
 def batch(options: argparse.Namespace) -> int:
@@ -33,75 +29,33 @@ def batch(options: argparse.Namespace) -> int:
         The exit code.
 
     Raises:
-        NsmError: the supervisor has gone, and did not come back.
+        NsmError: the supervisor has gone, and none came in its place.
     """
     times = 1 if options.batch is None else options.batch
     client = running.connect()
     if client is None:
         return EXIT_FAILED
-    looks = Looks(client, options.delay)
-    try:
-        looks.take()
-        for _ in range(times) if times else itertools.count():
-            time.sleep(options.delay)
-            lines = matching(looks.take(), options.match)
-            chosen = ordered(lines, options.sort, reverse=options.reverse)
-            sys.stdout.write(_json(chosen) if options.json else looks.text(chosen))
-            sys.stdout.flush()
-    except KeyboardInterrupt:
-        if times:
-            raise
-    finally:
-        looks.close()
+    rates = Rates()
+    with client:
+        try:
+            rates.take(client.sessions(), time.monotonic())
+            for _ in range(times) if times else itertools.count():
+                time.sleep(options.delay)
+                lines = rates.take(client.sessions(), time.monotonic())
+                chosen = ordered(
+                    matching(lines, options.match), options.sort, reverse=options.reverse
+                )
+                sys.stdout.write(_json(chosen) if options.json else _text(chosen, client))
+                sys.stdout.flush()
+        except KeyboardInterrupt:
+            if times:
+                raise
     return EXIT_OK
 
 
-class Looks:
-    """Looks at the sessions of whatever supervisor there is.
-
-    Args:
-        client: of the first one.
-        delay_s: between attempts to find the next.
-    """
-
-    def __init__(self, client: Client, delay_s: float) -> None:
-        self._client = client
-        self._delay_s = delay_s
-        self._rates = Rates()
-
-    def close(self) -> None:
-        """Close the connection."""
-        self._client.close()
-
-    def take(self) -> list[Line]:
-        """What there is now.
-
-        Raises:
-            NsmError: there has been no supervisor for `AWAY_S`.
-        """
-        try:
-            rows = self._client.sessions()
-        except DisconnectedError as error:
-            terminal.report(error)
-            self._client.close()
-            self._client = self._next()
-            rows = self._client.sessions()
-        return self._rates.take(rows, time.monotonic())
-
-    def _next(self) -> Client:
-        given_up_s = time.monotonic() + AWAY_S
-        while True:
-            try:
-                return Client(autostart=False)
-            except (NotRunningError, DisconnectedError):
-                if time.monotonic() > given_up_s:
-                    raise
-                time.sleep(min(self._delay_s, 1.0))
-
-    def text(self, lines: list[Line]) -> str:
-        """For people."""
-        server = self._client.server
-        return plain(lines, heading(server.program_version, server.pid), ALL_COLUMNS) + "\n\n"
+def _text(lines: list[Line], client: Client) -> str:
+    server = client.server
+    return plain(lines, heading(server.program_version, server.pid), ALL_COLUMNS) + "\n\n"
 
 
 def _json(lines: list[Line]) -> str:
