@@ -76,6 +76,16 @@ class FakeAgent:
             self.hello = await self.receive()
             assert self.hello["type"] == "hello"
 
+    async def take_marker(self, marker: bytes) -> None:
+        """Wait for a new holder of the channel; what follows its marker are frames."""
+        seen = b""
+        while marker not in seen:
+            data = await self._stream.receive_some(65536)
+            if not data:
+                raise EOFError
+            seen += bytes(data)
+        self._reader.receive_data(seen.partition(marker)[2])
+
     async def receive(self) -> Mapping[str, Any]:
         """The next frame that is not an acknowledgement; raises EOFError at the end."""
         while True:
