@@ -100,12 +100,13 @@ async def test_a_disk_that_hangs_holds_nobody_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(journal_module, "MAX_WAITING", 5)
-    answers = threading.Event()
+    began, answers = threading.Event(), threading.Event()
     path = tmp_path / "a"
     async with open_journal(str(path), AuditSettings()) as journal:
         append = AuditFile.append
 
         def hang(file: AuditFile, line: bytes) -> None:
+            began.set()
             assert answers.wait(20)
             append(file, line)
 
@@ -113,7 +114,7 @@ async def test_a_disk_that_hangs_holds_nobody_up(
         journal.put(record("first"))
         async with trio.open_nursery() as nursery:
             nursery.start_soon(journal.flush)
-            await trio.testing.wait_all_tasks_blocked()
+            assert await trio.to_thread.run_sync(began.wait, 20)
             for _ in range(8):
                 journal.put(record("waits"))
             assert journal.dropped == 3
