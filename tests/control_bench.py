@@ -22,6 +22,7 @@ from nsmd.ending import Ending
 from nsmd.hostpaths import trusted_owners
 from nsmd.nix.program import NixFinder
 from nsmd.provision import Provision
+from nsmd.reconfiguration import Reconfiguration
 from nsmd.registry import Registry
 from nsmd.settings import Defaults, PoolSettings, SessionSettings, Settings
 from nsmd.telemetry import Telemetry
@@ -119,6 +120,14 @@ class Bench:
         self.scopes: list[tuple[str | None, bool]] = []
         self.ends: list[socket.socket] = []
         self._nursery = nursery
+        self.wanted: tuple[Settings | None, list[str]] = (Settings(), [])
+        self.configuration = Reconfiguration(
+            Settings(),
+            load=lambda: self.wanted,
+            find_environments=lambda _: [PYTHON, BASH, BROKEN],
+            apply=lambda settings, _: registry.configure(settings),
+            events=registry.events,
+        )
         self.ending = ending
         self.draining = Draining(registry, ending, nursery)
         self.telemetry = Telemetry(registry)
@@ -141,6 +150,7 @@ class Bench:
             draining=self.draining,
             clients=lambda: self.server.connections,
             max_file_bytes=MAX_FILE_BYTES,
+            configuration=self.configuration,
             events=self.registry.events,
             telemetry=self.telemetry,
         )

@@ -45,6 +45,7 @@ pool                 sessions kept ready
 keeping              sessions are handed to whoever keeps descriptors
 takeover             what an earlier supervisor has left there
 resumption           its sessions, and what was under way in them
+reconfiguration      a changed `config.toml` under a running supervisor
 places               room for so many sessions, and those that wait for some
 directory            sessions by id and name
 listing              rows of lists of sessions

@@ -23,7 +23,7 @@ from nsmd.artifacts.keeper import open_keeper as open_artifacts
 from nsmd.artifacts.sources import Discovery
 from nsmd.audit import Recorder, open_journal
 from nsmd.builds.workshop import open_workshop
-from nsmd.catalog import Catalog
+from nsmd.catalog import Catalog, Rank, Source
 from nsmd.cgroups import SessionKeeper, anchor, open_keeper
 from nsmd.control.call import Services
 from nsmd.control.server import Access, ControlServer
@@ -43,6 +43,7 @@ from nsmd.nix.program import NixFinder
 from nsmd.pressure import Pressure
 from nsmd.project import Unreadable
 from nsmd.provision import Provision
+from nsmd.reconfiguration import Load, Reconfiguration
 from nsmd.registry import Registry
 from nsmd.servicestatus import ServiceStatus
 from nsmd.settings import Settings
@@ -55,6 +56,8 @@ from nsmd.templates import TemplateLauncher
 from nsmd.values import Enforcement, Environment, Sources
 
 log = logging.getLogger(__name__)
+
+STDERR = 2
 
 END_DEADLINE_S = 10.0
 """For all jails to be gone at the end; killing a thousand takes half a second."""
@@ -76,6 +79,7 @@ class Setup:
         no_way: why that user cannot go to a file by its own path; None if it can.
         jail: facts about jails here, for `nsm status`.
         shares: how many descriptors there are, and what for.
+        load_settings: reads `config.toml` again; blocks, as the next one.
         find_environments: looks at the host; blocks, so it is called in a thread.
         sources: of further environments, as the supervisor's own variables name them.
         sandbox_directory: of artifacts, where they name none.
@@ -101,7 +105,8 @@ class Setup:
     no_way: Unreadable
     jail: Mapping[str, Any]
     shares: Shares
-    find_environments: Callable[[], Sequence[Environment]]
+    load_settings: Load
+    find_environments: Callable[[Settings], Sequence[Environment]]
     sources: Sources
     sandbox_directory: str
     nix: NixFinder
@@ -128,7 +133,7 @@ async def _serve(setup: Setup, keeper: SessionKeeper) -> None:
     started_s = trio.current_time()
     ending = Ending()
     events = Events()
-    environments = await trio.to_thread.run_sync(setup.find_environments)
+    environments = await trio.to_thread.run_sync(setup.find_environments, setup.settings)
     async with (
         open_journal(setup.audit_path, setup.settings.audit) as journal,
         setup.open_launcher(keeper.enforcement) as launcher,
@@ -203,6 +208,38 @@ async def _serve(setup: Setup, keeper: SessionKeeper) -> None:
             upkeep.start_soon(pressure.run)
             await workshop.begin(setup.sources.flakes, registry.artifacts_in_use)
             endpoint = EndpointLoader()
+
+            def configure(settings: Settings, environments: Sequence[Environment]) -> None:
+                registry.configure(settings)
+                journal.configure(settings.audit)
+                catalog.put(Source(rank=Rank.HOST), environments)
+
+            configuration = Reconfiguration(
+                setup.settings,
+                load=setup.load_settings,
+                find_environments=setup.find_environments,
+                apply=configure,
+                events=events,
+            )
+
+            async def attachment(
+                stream: trio.abc.HalfCloseableStream,
+                first_bytes: bytes,
+                *,
+                scope: str | None,
+                confined: bool,
+            ) -> None:
+                await serve_attachment(
+                    stream,
+                    first_bytes,
+                    registry,
+                    endpoint=endpoint,
+                    ending=lambda: ending.how == "end",
+                    max_result_chars=configuration.settings.mcp.max_result_chars,
+                    scope=scope,
+                    confined=confined,
+                )
+
             server = ControlServer(
                 Access(uid=os.geteuid()),
                 Services(
@@ -220,18 +257,13 @@ async def _serve(setup: Setup, keeper: SessionKeeper) -> None:
                     store=setup.store,
                     successor=setup.leave.command,
                     draining=draining,
+                    configuration=configuration,
                     events=events,
                     telemetry=telemetry,
                     clients=lambda: server.connections,
                     max_file_bytes=setup.settings.session.max_file_mb << 20,
                 ),
-                partial(
-                    serve_attachment,
-                    runner=registry,
-                    endpoint=endpoint,
-                    ending=lambda: ending.how == "end",
-                    max_result_chars=setup.settings.mcp.max_result_chars,
-                ),
+                attachment,
                 max_connections=setup.shares.connections,
             )
             status = ServiceStatus(
@@ -244,7 +276,7 @@ async def _serve(setup: Setup, keeper: SessionKeeper) -> None:
                 draining.remaining_s,
             )
             async with trio.open_nursery() as connections:
-                connections.start_soon(_end_on_signal, setup, ending, draining)
+                connections.start_soon(_heed_signals, setup, ending, draining, configuration)
                 listener = trio.SocketListener(trio.socket.from_stdlib_socket(setup.listener))
                 await connections.start(partial(trio.serve_listeners, server.handle, [listener]))
                 setup.announce()
@@ -307,15 +339,24 @@ async def _open_shells(
         nursery.cancel_scope.cancel()
 
 
-async def _end_on_signal(setup: Setup, ending: Ending, draining: Draining) -> None:
-    """SIGINT ends everything at once; SIGTERM lets what runs finish, a second one no longer."""
+async def _heed_signals(
+    setup: Setup, ending: Ending, draining: Draining, configuration: Reconfiguration
+) -> None:
+    """SIGINT ends everything at once; SIGTERM lets what runs finish, a second one no longer; SIGHUP
+    has the configuration read again, and ends a supervisor whose terminal was closed."""
     then = after_sigterm(setup.store)
-    timeout_s = setup.settings.drain.timeout_seconds
-    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+    timeout_s: float | None = None
+    on_terminal = os.isatty(STDERR)
+    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
         async for number in signals:
+            if number == signal.SIGHUP and not (on_terminal and not os.isatty(STDERR)):
+                await configuration.reload("SIGHUP")
+                continue
             log.info("ending on %s", signal.Signals(number).name)
             if number == signal.SIGINT:
                 ending.ask("end")
             else:
-                draining.begin("SIGTERM", timeout_s=timeout_s, then=then)
+                if timeout_s is None:
+                    timeout_s = configuration.settings.drain.timeout_seconds
+                draining.begin(signal.Signals(number).name, timeout_s=timeout_s, then=then)
                 timeout_s = 0.0

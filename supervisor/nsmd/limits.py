@@ -13,6 +13,7 @@ from nsmd.settings import Settings
 from nsmd.values import (
     MAX_CODE_BYTES,
     Environment,
+    JailSizes,
     NetworkRule,
     ProjectMount,
     RunRequest,
@@ -78,6 +79,16 @@ def session_limits(settings: Settings) -> SessionLimits:
         max_queued=settings.session.max_queued,
         processes=settings.defaults.processes,
         descriptors=max(FEWEST_DESCRIPTORS, min(settings.defaults.descriptors, ours - IN_FLIGHT)),
+    )
+
+
+def jail_sizes(settings: Settings) -> JailSizes:
+    """Of the file systems of new sessions."""
+    return JailSizes(
+        workspace_mb=settings.defaults.workspace_mb,
+        tmp_mb=settings.defaults.tmp_mb,
+        shm_mb=settings.defaults.shm_mb,
+        overlay_mb=settings.defaults.overlay_mb,
     )
 
 

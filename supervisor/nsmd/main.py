@@ -155,12 +155,12 @@ class _Starter:
         os.umask(0o077)
         try:
             with ExitStack() as stack:
-                self._serve(settings, _open_place(stack))
+                self._serve(settings, config_path, _open_place(stack))
         except (PlaceError, servicemanager.ServiceManagerError, OSError) as error:
             return self._fail(str(error), EXIT_FAILED)
         return 0
 
-    def _serve(self, settings: Settings, place: _Place) -> None:
+    def _serve(self, settings: Settings, config_path: str, place: _Place) -> None:
         import trio  # noqa: PLC0415 (reports are quick without it)
 
         from nsmd import daemon, heap  # noqa: PLC0415
@@ -180,6 +180,13 @@ class _Starter:
             faulthandler.enable()
         sources = sources_of(os.environ) or Sources()
         settings = with_said(settings, sources.metadata)
+
+        def load_settings() -> tuple[Settings | None, list[str]]:
+            wanted, problems = _load(config_path)
+            if wanted is None:
+                return None, problems
+            return with_said(wanted, sources.metadata), []
+
         shares = share_out(raise_limit())
         search_path = _search_path()
         launcher = BwrapLauncher.for_host(
@@ -205,8 +212,8 @@ class _Starter:
             no_way=launcher.user.why_no_way,
             jail={"kind": "bubblewrap", "uid": launcher.user.uid},
             shares=shares,
-            find_environments=partial(
-                find_environments,
+            load_settings=load_settings,
+            find_environments=lambda settings: find_environments(
                 settings,
                 search_path,
                 unreadable=launcher.user.why_unreadable,

@@ -50,6 +50,12 @@ class Places:
     def __repr__(self) -> str:
         return f"<Places {self._limit} in all, {len(self._waiting)} sessions wait>"
 
+    def configure(self, room: SessionRoom) -> None:
+        """From now on there may be so many; nobody is ended for it."""
+        self._limit = room.sessions
+        self._remedy = room.remedy
+        self.given_back()
+
     def has_room(self, at_most: int) -> bool:
         """Whether a session may start now.
 

@@ -292,6 +292,11 @@ class Pool:
         for spec in [spec for spec in self._kinds if not wanted(spec.environment)]:
             self._shrink(self._kinds.pop(spec), 0, "its environment was removed or replaced")
 
+    def configure(self, settings: PoolSettings) -> None:
+        """Go on with other settings."""
+        self._settings = settings
+        self.look_soon()
+
     def look_soon(self) -> None:
         """Something changed that may change the plan."""
         self._look_at(trio.current_time())

@@ -237,6 +237,10 @@ class Projects:
         self._private = tuple(private)
         self._unreadable = unreadable
 
+    def configure(self, settings: ProjectSettings) -> None:
+        """Go on with other settings."""
+        self._settings = settings
+
     def choose(
         self, *, variables: Mapping[str, str], root: str | None, cwd: str | None
     ) -> tuple[ProjectMount | None, str]:

@@ -41,6 +41,7 @@ from nsmd.limits import (
     check_code,
     check_keeps_state,
     check_same,
+    jail_sizes,
     session_limits,
     session_room,
     time_limit,
@@ -65,7 +66,6 @@ from nsmd.values import (
     Artifact,
     Client,
     Environment,
-    JailSizes,
     JailSpec,
     OutputSink,
     ProjectMount,
@@ -147,13 +147,9 @@ class Registry:
         self._projects = Projects(
             settings.project, home=home, private=private, unreadable=unreadable
         )
+        self._shares = shares
         self._limits = session_limits(settings)
-        self._sizes = JailSizes(
-            workspace_mb=settings.defaults.workspace_mb,
-            tmp_mb=settings.defaults.tmp_mb,
-            shm_mb=settings.defaults.shm_mb,
-            overlay_mb=settings.defaults.overlay_mb,
-        )
+        self._sizes = jail_sizes(settings)
         self._starts = trio.CapacityLimiter(CONCURRENT_STARTS)
         self._directory = Directory()
         self._ended = EndedSessions()
@@ -173,6 +169,23 @@ class Registry:
         self.pool = Pool(settings.pool, self._start_session, upkeep, memory, events=self.events)
         self._comers = Comers(provision, self._spec, self.pool.expect)
         provision.subscribe(self._environments_changed)
+
+    def configure(self, settings: Settings) -> None:
+        """Have other settings hold for calls and sessions that are new from now on.
+
+        Args:
+            settings: like those before in what `nsmd.reconfiguration` does not apply.
+        """
+        self._settings = settings
+        self._projects.configure(settings.project)
+        self._limits = replace(
+            self._limits,
+            grace_s=settings.defaults.interrupt_grace_seconds,
+            max_queued=settings.session.max_queued,
+        )
+        self._sizes = jail_sizes(settings)
+        self._places.configure(session_room(settings, self._shares))
+        self.pool.configure(settings.pool)
 
     # What there is.
 

@@ -70,6 +70,7 @@ FLOORS = (
         "changes",
         "audit",
         "keeping",
+        "reconfiguration",
     ),
     ("takeover",),
     ("resumption",),

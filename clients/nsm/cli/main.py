@@ -38,7 +38,7 @@ VERBS = {
     "reload": "start the supervisor anew, with all its sessions",
     "shutdown": "end the supervisor and all sessions",
     "doctor": "check what nsm needs on this host",
-    "config": "check or show the configuration",
+    "config": "check or show the configuration, or have it read again",
     "completion": "print a script that completes commands in your shell",
 }
 """The verbs and what they do; each is a module of this package."""

@@ -14,6 +14,7 @@ from nsmd.draining import Draining
 from nsmd.ending import Ending
 from nsmd.events import Events
 from nsmd.files import OpenFiles
+from nsmd.reconfiguration import Reconfiguration
 from nsmd.registry import Registry
 from nsmd.session import Session
 from nsmd.survival.store import DescriptorStore, NoStore
@@ -36,6 +37,7 @@ class Services:
         cold_starts: why sessions of an environment are no forks, by the environment's name.
         shutdown: asks the daemon to end, and to end all sessions.
         ending: the same, in other ways.
+        configuration: reads the file again.
         draining: has nothing new begun before that.
         events: what happens here.
         store: keeps sessions' descriptors, whatever becomes of this process.
@@ -58,6 +60,7 @@ class Services:
     shutdown: Callable[[], None]
     clients: Callable[[], int]
     draining: Draining
+    configuration: Reconfiguration
     max_file_bytes: int
     review: Review = field(default_factory=Review)
     ending: Ending = field(default_factory=Ending)

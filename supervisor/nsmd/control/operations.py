@@ -151,6 +151,10 @@ async def _envs(call: Call) -> dict[str, Any]:
     return {"environments": [_listed(each, cold_starts) for each in listed]}
 
 
+async def _config_reload(call: Call) -> dict[str, Any]:
+    return (await call.services.configuration.reload(call.client)).to_wire()
+
+
 async def _shutdown(call: Call) -> dict[str, Any]:
     call.afterwards(call.services.shutdown)
     return {}
@@ -191,6 +195,7 @@ OPERATIONS: Mapping[str, Row] = {
     "stats": Row("read", observing.stats),
     "events": Row("manage", observing.events),
     "reload": Row("manage", reloading.reload),
+    "config_reload": Row("manage", _config_reload),
     "shutdown": Row("manage", _shutdown),
     "logs": Row("manage", joining.logs),
     "run_in": Row(
