@@ -66,8 +66,11 @@ runCommand "nsm-${nsm-unwrapped.version}"
     $out/bin/nsm-mcp --version
 
     cp ${../systemd}/nsm-supervisor.socket $out/share/systemd/user/
-    sed "s|^ExecStart=nsm-supervisor$|ExecStart=$out/bin/nsm-supervisor|" \
+    sed "s|^ExecStart=nsm-supervisor$|ExecStart=$out/bin/nsm-supervisor|
+         s|^ExecReload=nsm reload$|ExecReload=$out/bin/nsm reload|" \
       ${../systemd}/nsm-supervisor.service > $out/share/systemd/user/nsm-supervisor.service
     grep --quiet "^ExecStart=$out/bin/nsm-supervisor$" \
+      $out/share/systemd/user/nsm-supervisor.service
+    grep --quiet "^ExecReload=$out/bin/nsm reload$" \
       $out/share/systemd/user/nsm-supervisor.service
   ''

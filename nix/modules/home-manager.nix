@@ -60,6 +60,7 @@ in
       };
       Service = service.Service // {
         ExecStart = "${program}/bin/nsm-supervisor";
+        ExecReload = "${program}/bin/nsm reload";
       };
     };
   };

@@ -37,6 +37,7 @@ VERBS = {
     "drain": "take no new work, and wait until nothing runs",
     "reload": "start the supervisor anew, with all its sessions",
     "shutdown": "end the supervisor and all sessions",
+    "service": "have systemd keep the supervisor",
     "doctor": "check what nsm needs on this host",
     "config": "check or show the configuration, or have it read again",
     "completion": "print a script that completes commands in your shell",

@@ -19,6 +19,10 @@ from nsmd.survival.systemdstore import SystemdStore, systemd_keeps
 
 log = logging.getLogger(__name__)
 
+LEFT = 75
+"""Exit status where systemd keeps sessions for the next supervisor (EX_TEMPFAIL, sysexits.h): the
+unit has it start one, unless it was asked to stop this one."""
+
 
 def open_store(
     variables: Mapping[str, str], keeper_path: str, passed: Kept, handed: HandedOver | None
@@ -110,7 +114,9 @@ class Leaving:
             log.exception("the supervisor is left as after a crash")
         # Whoever keeps the sessions gives them to the next supervisor. After a failure, a service
         # manager is to start that at once.
-        os._exit(1 if how == "reload" else 0)
+        if how == "reload":
+            os._exit(1)
+        os._exit(LEFT if self.store.kind == "systemd" else 0)
 
     def _become_the_next(self) -> None:
         """Returns only where no program can be started."""

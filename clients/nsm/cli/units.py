@@ -1,0 +1,117 @@
+"""systemd's units of nsm; those in `systemd/` are these, without an installation's paths."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+SERVICE = "nsm-supervisor.service"
+SOCKET = "nsm-supervisor.socket"
+
+MARK = (
+    "# Written by `nsm service install`; `nsm service uninstall` removes it. Changes of your own:"
+)
+"""Begins each unit that was installed, so that it can be told from what others wrote."""
+
+_SERVICE = """\
+[Unit]
+Description=nsm: jailed Python, Bash and Node sessions for coding agents
+Requires=nsm-supervisor.socket
+After=nsm-supervisor.socket
+# With a start that fails again and again, sessions would wait for ever.
+StartLimitIntervalSec=30
+StartLimitBurst=30
+
+[Service]
+Type=notify
+ExecStart={supervisor}
+# The program as it is installed now, and its configuration; sessions go on.
+ExecReload={nsm} reload
+Restart=on-failure
+RestartSec=250ms
+# 2: a mistake in config.toml, or no place to be; starting again would not mend it.
+RestartPreventExitStatus=2
+# 75: ended by a signal, and sessions are left to the next one (`systemctl stop` starts none).
+RestartForceExitStatus=75
+SuccessExitStatus=75
+# An event loop that hangs is ended, and says where it hung.
+WatchdogSec=30
+TimeoutAbortSec=10
+# Above what a drain takes (`[drain] timeout_seconds`); the supervisor asks for more if it needs it.
+TimeoutStopSec=30
+# Sessions outlive the supervisor: their descriptors are kept, and given to the next one. Without
+# one, as after `systemctl stop`, nobody has them, and that ends each session.
+KillMode=process
+FileDescriptorStoreMax=8192
+# systemd 254 and newer say by themselves that they keep descriptors.
+Environment=NSM_FDSTORE=systemd
+# Sessions are in a scope beside this service, where each is limited (docs/limits.md); where there
+# can be none they are in here.
+TasksMax=infinity
+OOMPolicy=continue
+ManagedOOMPreference=avoid
+# It has little to do, and whoever waits for a session waits for it.
+CPUWeight=1000
+UMask=0077
+KeyringMode=private
+# What it has in memory is code and its output.
+LimitCORE=0
+# Jails are user namespaces made by bwrap, which is setuid on some hosts: options that forbid those
+# (RestrictNamespaces=, NoNewPrivileges= and all that imply it), or that mount for the unit what
+# sessions are then shown (PrivateTmp=, ProtectHome=), must not be set here.
+
+[Install]
+Also=nsm-supervisor.socket
+"""
+
+_SOCKET = """\
+# The socket that clients of nsm look for. The first one to connect starts the supervisor.
+[Unit]
+Description=Control socket of nsm
+
+[Socket]
+# $XDG_RUNTIME_DIR/nsm/control.sock: docs/interfaces.md, Files.
+ListenStream=%t/nsm/control.sock
+SocketMode=0600
+# The supervisor refuses a directory that others may enter.
+DirectoryMode=0700
+# A herd of editors that start at once is to find room (nsmd.listening.BACKLOG).
+Backlog=1024
+
+[Install]
+WantedBy=sockets.target
+"""
+
+_BY_HAND = """\
+# `nsm service install` puts both units into ~/.config/systemd/user, with the absolute paths of its
+# installation, and enables them; nothing else is needed.
+"""
+
+
+def units(supervisor: Sequence[str], nsm: Sequence[str]) -> dict[str, str]:
+    """The units of an installation, by their names.
+
+    Args:
+        supervisor, nsm: its commands, with absolute paths.
+    """
+    service = _SERVICE.format(supervisor=_command(supervisor), nsm=_command(nsm))
+    own = {name: f"{MARK}\n# systemctl --user edit {name}\n" for name in (SERVICE, SOCKET)}
+    return {SERVICE: own[SERVICE] + service, SOCKET: own[SOCKET] + _SOCKET}
+
+
+def plain_units() -> dict[str, str]:
+    """The units with names for programs, as they are in `systemd/`."""
+    service = _BY_HAND + _SERVICE.format(supervisor="nsm-supervisor", nsm="nsm")
+    return {SERVICE: service, SOCKET: _SOCKET}
+
+
+def _command(words: Sequence[str]) -> str:
+    """A command line (systemd.service(5), "Command lines")."""
+    return " ".join(_word(word) for word in words)
+
+
+def _word(text: str) -> str:
+    text = text.replace("%", "%%").replace("$", "$$")
+    if not set(text) & set(" \t\"'\\;"):
+        return text
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'

@@ -1,0 +1,142 @@
+"""The units as `nsm service install` writes them, under a real `systemd --user`."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from nsm.cli.units import plain_units, units
+from realjail import needs_bwrap
+from usermanager import SERVICE, UserManager, user_manager
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+
+pytestmark = [pytest.mark.jail, needs_bwrap]
+
+SOCKET = "nsm-supervisor.socket"
+
+
+@pytest.fixture
+def manager() -> Generator[UserManager]:
+    """A user's manager with nsm installed."""
+    with (
+        tempfile.TemporaryDirectory(prefix="nsm-") as directory,
+        user_manager(Path(directory)) as it,
+    ):
+        done = it.nsm("service", "install", "--yes", "--no-linger")
+        assert done.returncode == 0, done
+        yield it
+
+
+def count(manager: UserManager) -> int:
+    """How often this was asked of one session, by what that remembers."""
+    code = "n = globals().get('n', 0) + 1; print(n)"
+    done = manager.nsm("run", "--json", "-e", "python", "-s", "one", code)
+    assert done.returncode == 0, (done, manager.log.read_text())
+    return int(json.loads(done.stdout)["stdout"])
+
+
+def state(manager: UserManager) -> dict[str, Any]:
+    """What `nsm service status` says."""
+    facts: dict[str, Any] = json.loads(manager.nsm("service", "status", "--json").stdout)
+    return facts
+
+
+def test_sessions_outlive_what_happens_to_the_supervisor(manager: UserManager) -> None:
+    assert manager.show("ActiveState") == "inactive"
+    assert count(manager) == 1  # the first client has started it
+    status = json.loads(manager.nsm("status", "--json").stdout)
+    before = state(manager)
+    assert before["service"]["pid"] == status["pid"]
+    assert before["service"]["kept_descriptors"] >= 3
+    assert (before["problems"], before["current"]) == ([], True)
+
+    def restart() -> None:
+        manager.systemctl("restart", SERVICE)
+
+    def manager_anew() -> None:
+        manager.systemctl("daemon-reexec")
+
+    def killed() -> None:
+        manager.end_by(signal.SIGKILL)
+
+    # A plain `kill` is no request to end sessions: systemd starts the next supervisor for them.
+    def ended() -> None:
+        manager.end_by(signal.SIGTERM)
+
+    def reloaded() -> None:
+        pid = manager.show("MainPID")
+        manager.systemctl("reload", SERVICE)
+        assert manager.show("ActiveState") == "active"
+        assert manager.show("MainPID") == pid
+
+    events: list[Callable[[], None]] = [restart, reloaded, killed, manager_anew, ended]
+    for number, event in enumerate(events, 2):
+        event()
+        assert count(manager) == number, event.__name__
+    after = state(manager)
+    assert after["problems"] == []
+    assert after["service"]["pid"] != before["service"]["pid"]
+    # What each supervisor adds are records of its own, and no descriptors of the session again.
+    more = after["service"]["kept_descriptors"] - before["service"]["kept_descriptors"]
+    assert more <= 2 * len(events)
+
+
+def test_one_that_hangs_is_ended_and_its_sessions_go_on(manager: UserManager) -> None:
+    manager.set("WatchdogSec=1\nTimeoutAbortSec=1")
+    assert count(manager) == 1
+    pid = manager.show("MainPID")
+    manager.stop_running()
+    # It is waited for: the socket holds who comes until the next one answers.
+    assert count(manager) == 2
+    assert manager.show("MainPID") != pid
+    assert manager.show("NRestarts") == "1"
+
+
+def test_a_stop_ends_sessions_and_a_client_starts_the_supervisor_again(
+    manager: UserManager,
+) -> None:
+    assert count(manager) == 1
+    manager.systemctl("stop", SERVICE)
+    assert manager.show("ActiveState") == "inactive"
+    assert manager.show("Result") == "success"
+    assert manager.show("NFileDescriptorStore") == "0"
+    assert count(manager) == 1
+    done = manager.nsm("service", "uninstall", "--yes")
+    assert done.returncode == 0, done
+    assert not [each for each in manager.units.iterdir() if each.is_file()]
+    assert manager.show("LoadState") == "not-found"
+
+
+def test_units_are_what_systemd_takes(tmp_path: Path) -> None:
+    if shutil.which("systemd-analyze") is None:
+        pytest.skip("not here: no systemd (apt-get install systemd)")
+    program = tmp_path / "nsm a%b" / "nsm-supervisor"
+    program.parent.mkdir()
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    installed = units([str(program)], [str(program), "--x"])
+    for name, text in installed.items():
+        (tmp_path / name).write_text(text)
+    done = subprocess.run(
+        ["systemd-analyze", "--user", "--man=no", "verify", *map(str, tmp_path.glob("nsm-*.*"))],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={"XDG_RUNTIME_DIR": str(tmp_path), "HOME": str(tmp_path), "PATH": "/usr/bin:/bin"},
+    )
+    # Unknown keys are told, and do not fail.
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_the_units_beside_the_sources_are_these() -> None:
+    folder = Path(__file__).parents[2] / "systemd"
+    assert {each.name: each.read_text() for each in folder.iterdir()} == plain_units()
