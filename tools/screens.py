@@ -179,7 +179,7 @@ def captured(variables: Mapping[str, str]) -> dict[str, str]:
             lambda text: measured.search(text) is not None, "a share of the processor"
         )
         tmux.keys("/", "c", "l", "a", "u", "d", "e", "Enter", "Down", "k")
-        tmux.resize(72, 10)
+        tmux.resize(74, 10)
         screens["top-kill"] = tmux.wait(
             lambda text: "End session shell" in text and "AGE" not in text and "zed" not in text,
             "a question",
