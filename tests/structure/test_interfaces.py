@@ -12,6 +12,7 @@ import pytest
 import samples
 import sandbox_agent
 from nsm.cli.main import VERBS
+from nsm.cli.top.figures import Line, Totals
 from nsm.wire import connection, errors, frames, sessions
 from nsm.wire.builds import BuildProgress, BuiltRow
 from nsm.wire.changes import ChangeRow, FileState
@@ -76,6 +77,11 @@ def test_the_fields_of_ps() -> None:
 
 def test_the_fields_of_an_ended_session() -> None:
     assert names(table("ended session", after="nsm ps --all --json")) == list(EndedRow._fields)
+
+
+def test_the_fields_of_top() -> None:
+    section = PAGE[PAGE.index("`nsm top --json` prints") : PAGE.index("`nsm pool --json` prints")]
+    assert {*Totals._fields, *Line._fields[1:]} <= set(re.findall(r"\w+", section))
 
 
 def test_the_fields_of_the_pool() -> None:
