@@ -201,7 +201,9 @@ async def _serve(setup: Setup, keeper: SessionKeeper) -> None:
                 upkeep,
                 grace_s=setup.settings.defaults.interrupt_grace_seconds,
             )
-            upkeep.start_soon(setup.store.run, partial(_everything_kept, registry, keeper))
+            upkeep.start_soon(
+                setup.store.run, partial(_everything_kept, registry, keeper, launcher)
+            )
             await registry.take_up(takeover)
             pressure = Pressure(setup.settings.memory_pressure, memory, registry, registry.pool)
             registry.pool.on_pressure = pressure.look
@@ -304,12 +306,14 @@ async def _serve(setup: Setup, keeper: SessionKeeper) -> None:
 
 
 def _everything_kept(
-    registry: Registry, keeper: SessionKeeper
+    registry: Registry, keeper: SessionKeeper, launcher: Launcher
 ) -> Iterator[tuple[str, Sequence[int]]]:
     """See `nsmd.survival.store.Refill`."""
     yield from registry.everything_kept()
     if keeper.anchor is not None:
         yield anchor.NAME, keeper.anchor.descriptors()
+    if isinstance(launcher, TemplateLauncher):
+        yield from launcher.everything_kept()
 
 
 def _templates_of(launcher: Launcher) -> Callable[[], int]:

@@ -207,6 +207,8 @@ class _Starter:
                 launcher,
                 os.path.join(paths.runtime_dir(), "wrapper-home"),
                 templates=settings.defaults.templates,
+                store=store,
+                kept=kept,
             ),
             unreadable=launcher.user.why_unreadable,
             no_way=launcher.user.why_no_way,

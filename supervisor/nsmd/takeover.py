@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import os
-import select
 import signal
 import socket
 import time
@@ -24,6 +23,7 @@ from nsmd.jail import ProjectCopy
 from nsmd.jail.adopted import AdoptedJail
 from nsmd.keeping import boot_id, session_id_of
 from nsmd.survival import records
+from nsmd.survival.pidfds import has_ended, pid_of
 from nsmd.survival.records import NewerRecordError, RecordError, SessionRecord, SpecRecord
 from nsmd.survival.store import Kept
 from nsmd.values import JailSpec
@@ -238,24 +238,3 @@ def _by_identity(descriptors: Iterable[int]) -> dict[str, int]:
         with suppress(OSError):
             found.setdefault(records.identity(descriptor), descriptor)
     return found
-
-
-def pid_of(descriptor: int) -> int | None:
-    """The process that a descriptor means, as it is numbered here: -1 if it is gone, 0 if it is in
-    no namespace of ours; None if the descriptor is of something else (proc_pid_fdinfo(5))."""
-    try:
-        with open(f"/proc/self/fdinfo/{descriptor}", encoding="ascii") as file:
-            for line in file:
-                name, _, value = line.partition(":")
-                if name == "Pid":
-                    return int(value)
-    except (OSError, ValueError):
-        pass
-    return None
-
-
-def has_ended(pidfd: int) -> bool:
-    """Whether that process is gone."""
-    poll = select.poll()
-    poll.register(pidfd, select.POLLIN)
-    return bool(poll.poll(0))

@@ -19,6 +19,7 @@ import trio
 from nsmd import takeover
 from nsmd.keeping import boot_id
 from nsmd.survival import records
+from nsmd.survival.pidfds import pid_of
 from nsmd.survival.records import SessionRecord, SpecRecord
 from nsmd.values import Environment, JailSizes, JailSpec, NetworkRule, Tenancy
 
@@ -135,7 +136,7 @@ async def test_one_whose_jail_has_ended_is_gone(left: Left) -> None:
 async def test_one_that_is_not_all_there_is_ended(left: Left, lacking: str) -> None:
     given = left.give()
     kinds: dict[str, Callable[[int], bool]] = {
-        "pidfd": lambda fd: takeover.pid_of(fd) is not None,
+        "pidfd": lambda fd: pid_of(fd) is not None,
         "record": lambda fd: records.read_file(fd) is not None,
         "channel": lambda fd: records.identity(fd) == left.record.channel,
         "spec": lambda _: False,

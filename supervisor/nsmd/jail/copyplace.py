@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from nsmd.jail.projectcopy import ProjectCopy
 from nsmd.jail.user import JailUser
 from nsmd.policy import INODES_PER_MB
+from nsmd.survival.keeper import receive
 
 PLACE = "/sys"
 """A directory that every host has, and that nobody has projects or interpreters in."""
@@ -117,7 +118,7 @@ class CopyPlace:
         Raises:
             OSError: there is no descriptor left for it.
         """
-        _, fds, _, _ = socket.recv_fds(self._ours, 1, 1, socket.MSG_CMSG_CLOEXEC)
+        _, fds, _ = receive(self._ours, size=1)
         if len(fds) != 1:
             raise OSError("the room for a copy of the project was not handed over")
         return ProjectCopy(fds[0], None)

@@ -8,6 +8,7 @@ A map; no module imports a later one.
 
 store         what keeps descriptors, as the rest of the supervisor sees it
 fates         what became of executions
+pidfds        descriptors of processes, told from others
 keeper        a program that does nothing but hold descriptors
 keeperstore   the same, from the supervisor's side
 systemdstore  systemd in its place

@@ -46,15 +46,15 @@ GIVE_TIMEOUT_S = 30
 """A supervisor that takes nothing for so long is given no more."""
 
 
-def receive(connection: socket.socket, flags: int = 0) -> tuple[bytes, list[int], bool]:
+def receive(
+    connection: socket.socket, flags: int = 0, *, size: int = MESSAGE_BYTES
+) -> tuple[bytes, list[int], bool]:
     """A message, its descriptors, and whether there were more of them than there was room for.
 
     None is inherited further. (`socket.recv_fds` of Python 3.11 takes no notice of its flags.)
     """
     room = socket.CMSG_SPACE(4 * MAX_DESCRIPTORS)
-    message, ancillary, found, _ = connection.recvmsg(
-        MESSAGE_BYTES, room, flags | socket.MSG_CMSG_CLOEXEC
-    )
+    message, ancillary, found, _ = connection.recvmsg(size, room, flags | socket.MSG_CMSG_CLOEXEC)
     fds = [
         fd
         for level, kind, data in ancillary

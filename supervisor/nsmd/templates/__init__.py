@@ -2,6 +2,7 @@
 
 spec        which template a session is a fork of, and what is asked of it
 template    one template: its jail, its control socket, its forks
+keeping     what is kept of templates, and how they are taken up
 launcher    all templates; falls back to a jail per session where forking does not work
 """
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import platform
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -13,9 +13,12 @@ import trio
 
 from nsm.wire.errors import StartFailedError
 from nsmd.jail import BwrapLauncher, ColdLauncher, Jail, Launcher, open_router
+from nsmd.jail.adopted import reap_child
 from nsmd.jail.failure import exhausted
 from nsmd.jail.projectcopy import NoCopyError
 from nsmd.policy import Policy
+from nsmd.survival.store import DescriptorStore, Kept, NoStore
+from nsmd.templates.keeping import TemplateBook, close_all, made_of
 from nsmd.templates.spec import MAX_REQUEST_BYTES, request_for, template_of, why_unforkable
 from nsmd.templates.template import (
     ForkedJail,
@@ -69,6 +72,7 @@ class TemplateLauncher:
         cold: starts templates' jails, and sessions' own.
         system_calls: the filter of forked sessions, in classic BPF.
         nursery: owns the templates; cancelling it ends them, and all sessions that are left.
+        book: has templates kept for the next supervisor; None for nobody.
     """
 
     def __init__(
@@ -76,8 +80,10 @@ class TemplateLauncher:
         cold: ColdLauncher,
         system_calls: bytes,
         nursery: trio.Nursery,
+        book: TemplateBook | None = None,
     ) -> None:
         self._cold = cold
+        self._book = book or TemplateBook(NoStore(), "")
         self._asked = lru_cache(MAX_TEMPLATES)(self._ask_for)
         self._system_calls = system_calls
         self._nursery = nursery
@@ -93,6 +99,31 @@ class TemplateLauncher:
         """Those that can be forked from."""
         lines = self._lines.values()
         return [line.template for line in lines if line.template and line.template.is_open]
+
+    def take_up(self, kept: Kept) -> None:
+        """Go on with the templates of an earlier supervisor.
+
+        Args:
+            kept: what is a template's is owned from now on.
+        """
+        for record, template in self._book.taken_up(kept):
+            if template is None:
+                self._nursery.start_soon(reap_child, record.starter)
+                continue
+            self._watch(template)
+            line = self._line(template.spec)
+            if record.made_of != self._book.made or line.template is not None:
+                template.close()
+            else:
+                line.template = template
+
+    def _watch(self, template: Template) -> None:
+        template.on_closed = self._book.drop
+        self._nursery.start_soon(template.run, name=repr(template))
+
+    def everything_kept(self) -> Iterator[tuple[str, Sequence[int]]]:
+        """See `nsmd.survival.store.Refill`."""
+        return self._book.everything(self.templates)
 
     @property
     def reasons(self) -> Mapping[str, str]:
@@ -202,7 +233,8 @@ class TemplateLauncher:
                     self._make_room()
                     template = await start_template(self._cold, spec, self._system_calls)
                 line.template = template
-                self._nursery.start_soon(template.run, name=repr(template))
+                self._watch(template)
+                self._book.keep(template)
             return template
 
     def _line(self, spec: TemplateSpec) -> _Line:
@@ -235,28 +267,48 @@ class TemplateLauncher:
 
 @asynccontextmanager
 async def open_templates(
-    cold: ColdLauncher, *, enabled: bool = True
+    cold: ColdLauncher,
+    *,
+    enabled: bool = True,
+    store: DescriptorStore | None = None,
+    kept: Kept | None = None,
+    uid: int = 0,
 ) -> AsyncGenerator[TemplateLauncher | ColdLauncher]:
     """A launcher that forks where it can; the given one where it never can, or is not to.
 
     Leaving ends all templates and what is left of their sessions.
+
+    Args:
+        store, kept: keeps templates for the next supervisor, and those of the last one.
+        uid: the jails' user on the host.
     """
     if not enabled:
+        close_all(kept or {})
         yield cold
         return
     system_calls = cold.system_calls
     if system_calls is None:
         log.warning("no table of system calls for %s: no templates", platform.machine())
+        close_all(kept or {})
         yield cold
         return
     async with trio.open_nursery() as nursery:
-        yield TemplateLauncher(cold, system_calls, nursery)
+        book = TemplateBook(store or NoStore(), made_of(system_calls, uid))
+        launcher = TemplateLauncher(cold, system_calls, nursery, book)
+        launcher.take_up(kept or {})
+        yield launcher
         nursery.cancel_scope.cancel()
 
 
 @asynccontextmanager
 async def open_launcher(
-    bwrap: BwrapLauncher, home: str, enforcement: Enforcement, *, templates: bool
+    bwrap: BwrapLauncher,
+    home: str,
+    enforcement: Enforcement,
+    *,
+    templates: bool,
+    store: DescriptorStore | None = None,
+    kept: Kept | None = None,
 ) -> AsyncGenerator[Launcher]:
     """What starts all sessions of a supervisor.
 
@@ -265,10 +317,13 @@ async def open_launcher(
         home: directory for older artifacts, see `nsmd.jail.artifact`.
         enforcement: what keeps sessions to their limits, which each is told.
         templates: whether sessions are forked where they can be.
+        store, kept: as in `open_templates`.
     """
     bwrap.limits = replace(bwrap.limits, enforcement=enforcement)
     async with (
         open_router(bwrap, home) as cold,
-        open_templates(cold, enabled=templates) as launcher,
+        open_templates(
+            cold, enabled=templates, store=store, kept=kept, uid=bwrap.user.uid
+        ) as launcher,
     ):
         yield launcher

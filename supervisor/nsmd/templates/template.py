@@ -11,16 +11,16 @@ import json
 import os
 import signal
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from typing import Any
+from typing import Any, Protocol
 
 import trio
 
-from nsmd.jail import ColdLauncher, ProjectCopy
+from nsmd.jail import ColdLauncher, Jail, ProjectCopy
 from nsmd.jail.failure import EXHAUSTED
-from nsmd.jail.process import BwrapJail
 from nsmd.policy import Policy
+from nsmd.survival.keeper import receive
 from nsmd.values import TemplateSpec
 
 FORK_TIMEOUT_S = 10.0
@@ -149,27 +149,38 @@ class ForkedJail:
                 self.project_copy.close()
 
 
+class TemplateJail(Jail, Protocol):
+    """The jail of a template."""
+
+    async def reap_starter(self) -> None:
+        """Reap what made the jail, which ends before it."""
+
+
 class Template:
     """See the module. From `start_template`; `run` has to be run.
 
     Args:
         jail: its socket is the control socket; owned from now on.
         pidfd: of the process that forks; owned from now on.
+
+    Attributes:
+        on_closed: called once it can no longer be asked for forks.
     """
 
-    def __init__(self, spec: TemplateSpec, jail: BwrapJail, pidfd: int) -> None:
+    def __init__(self, spec: TemplateSpec, jail: TemplateJail, pidfd: int) -> None:
         self.spec = spec
         self._copies = spec.project is not None and spec.project.copied
         self.forks = 0
         self.used_s = trio.current_time()
-        self._jail = jail
+        self.jail = jail
+        self.on_closed: Callable[[Template], None] = lambda _: None
         self._pidfd = pidfd
         self._closed = trio.Event()
         self._waiting: set[trio.CancelScope] = set()
         self._asking = trio.Lock()
 
     def __repr__(self) -> str:
-        return f"<Template pid={self._jail.pid} forks={self.forks} open={self.is_open}>"
+        return f"<Template pid={self.jail.pid} forks={self.forks} open={self.is_open}>"
 
     @property
     def is_open(self) -> bool:
@@ -179,7 +190,7 @@ class Template:
     @property
     def pid(self) -> int:
         """Process id on the host of the jail's PID 1, bwrap's."""
-        return self._jail.pid
+        return self.jail.pid
 
     @property
     def pidfd(self) -> int:
@@ -205,16 +216,18 @@ class Template:
         try:
             await self._until_closed()
             self.close()
-            trio.lowlevel.notify_closing(self._jail.socket)
-            self._jail.socket.close()
-            await self._jail.reap_starter()
-            await self._jail.wait()
+            self.on_closed(self)
+            trio.lowlevel.notify_closing(self.jail.socket)
+            self.jail.socket.close()
+            await self.jail.reap_starter()
+            await self.jail.wait()
         finally:
             self._note_end()
-            self._jail.kill()
+            self.on_closed(self)
+            self.jail.kill()
             with trio.move_on_after(END_TIMEOUT_S, shield=True):
-                await self._jail.wait()
-            self._jail.release()
+                await self.jail.wait()
+            self.jail.release()
             os.close(self._pidfd)
 
     async def _until_closed(self) -> None:
@@ -282,11 +295,11 @@ class Template:
     async def _ask(self, request: bytes, fd: int) -> None:
         while self.is_open:
             try:
-                socket.send_fds(self._jail.socket, [request], [fd])
+                socket.send_fds(self.jail.socket, [request], [fd])
             except BlockingIOError:
                 async with self._asking:  # trio lets only one wait for a socket
                     with suppress(trio.ClosedResourceError):
-                        await trio.lowlevel.wait_writable(self._jail.socket)
+                        await trio.lowlevel.wait_writable(self.jail.socket)
             except ConnectionError:
                 break
             except OSError as error:
@@ -313,7 +326,7 @@ async def start_template(
     jail = await launcher.launch_template(spec, system_calls)
     message, fds = b"", list[int]()
     with suppress(OSError):
-        message, fds, _, _ = socket.recv_fds(jail.socket, MESSAGE_BYTES, 1, socket.MSG_CMSG_CLOEXEC)
+        message, fds, _ = receive(jail.socket, size=MESSAGE_BYTES)
     try:
         told: dict[str, Any] = json.loads(message)
         if told["ready"] and len(fds) == 1 and told.get("protocol", PROTOCOL) == PROTOCOL:
@@ -354,8 +367,9 @@ async def _adopt(channel: socket.socket, *, copies: bool) -> ForkedJail:
     while True:
         await trio.lowlevel.wait_readable(channel)
         try:
-            message, fds, flags, _ = socket.recv_fds(channel, 1, expected, socket.MSG_CMSG_CLOEXEC)
-            if flags & socket.MSG_CTRUNC:
+            message, fds, cut = receive(channel, size=1)
+            if cut:
+                _close(fds)
                 # Ours to answer for, not the template's.
                 raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
             break
