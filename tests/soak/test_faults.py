@@ -59,6 +59,15 @@ max_sessions = 400
 
 END_S = 30.0
 
+KEPT = frozenset({"config", "start.lock", "state", "supervisor.lock", "work"})
+"""What is left of nsm's directory when all has ended."""
+
+KEEPERS_OWN = 4
+"""Descriptors that a keeper has beside those that it keeps."""
+
+SHARED = 16
+"""Descriptors that are kept of no session: templates, and descriptions of environments."""
+
 
 @dataclass(slots=True)
 class Tally:
@@ -234,6 +243,17 @@ class Soak:
         if failures:
             raise failures[0]
 
+    def see_that_nothing_is_left(self, household: Household) -> None:
+        """With all sessions ended, nothing is kept of any; then the supervisor is ended, too."""
+        deadline = time.monotonic() + END_S
+        while rows := self.desk.do(lambda client: client.sessions()):
+            assert time.monotonic() < deadline, rows
+            time.sleep(0.2)  # one-shots whose client was killed end with their code
+        for keeper in household.members().keepers:
+            while (held := len(os.listdir(f"/proc/{keeper}/fd"))) > KEEPERS_OWN + SHARED:
+                assert time.monotonic() < deadline, f"{held} descriptors are kept of no session"
+                time.sleep(0.2)
+
     def report(self) -> None:
         """What happened, for people."""
         tally = self.tally
@@ -258,10 +278,12 @@ def place(monkeypatch: pytest.MonkeyPatch) -> Generator[Path]:
 
 def test_nothing_is_lost(place: Path) -> None:
     faulthandler.cancel_dump_traceback_later()  # pytest's; this takes its time
+    groups = control_groups()
     with Household() as household:
         soak = Soak(place, household)
         try:
             soak.run(SECONDS)
+            soak.see_that_nothing_is_left(household)
         except BaseException:
             print(*soak.faults.log[-40:], sep="\n")
             print(_log(place)[-6000:])
@@ -272,7 +294,20 @@ def test_nothing_is_lost(place: Path) -> None:
             for process in left:
                 os.kill(process.pid, 9)
     assert not left, left
+    assert {path.name for path in place.iterdir()} <= KEPT
+    assert control_groups() <= groups
     assert not soak.tally.unexcused, _log(place)[-6000:]
+    unknown = [line for line in soak.tally.unknown if "the shim is gone" not in line]
+    assert not unknown, _log(place)[-6000:]
+
+
+def control_groups() -> set[str]:
+    """Those of nsm, of whatever supervisor."""
+    return {
+        path
+        for path, _, _ in os.walk("/sys/fs/cgroup")
+        if "nsm" in path.rpartition("/")[2] or "/nsm" in path
+    }
 
 
 def _shut_down(soak: Soak) -> None:

@@ -98,7 +98,7 @@ def taken_up(store: Held) -> Found:
 async def test_a_session_that_changes_is_kept_once() -> None:
     with session() as it:
         store = Held()
-        book = book_with(store)
+        book, name = book_with(store), ""
         for executions in range(50):
             it.executions = executions
             book.keep(it)
