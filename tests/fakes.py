@@ -64,6 +64,10 @@ class FakeAgent:
             frame = {**frame, "seq": self._sequence}
         await self._stream.send_all(encode_frame(frame))
 
+    def begin_after(self, number: int) -> None:
+        """Number frames from there on."""
+        self._sequence = number
+
     async def send_raw(self, data: bytes) -> None:
         """Send bytes that are no frame."""
         await self._stream.send_all(data)

@@ -76,6 +76,7 @@ class AgentLink:
         "_last",
         "_nursery",
         "_reader",
+        "_resuming",
         "_unacked_chars",
         "_unacked_frames",
         "capabilities",
@@ -88,6 +89,7 @@ class AgentLink:
         self._channel = channel
         self._nursery = nursery
         self._reader = FrameReader()
+        self._resuming = False
         self._last = 0
         self._unacked_frames = 0
         self._unacked_chars = 0
@@ -154,12 +156,18 @@ class AgentLink:
             self._receive_more()
         if frame is not RESUMED:
             raise AgentProtocolError("no resume marker was sent back")
-        self._reader.marker = b""
-        resumed = await self.receive()
+        while (frame := await self._receive_frame()) is RESUMED:
+            pass
+        resumed = agentframes.parse(frame)
         if not isinstance(resumed, ResumedFrame):
             raise AgentProtocolError(
                 f"the first frame is not `resumed` but {type(resumed).__name__}"
             )
+        # It may be the answer to one before us that was killed before it had it: ours follows then,
+        # and once more what nobody has acknowledged. Whatever comes after this has no such answer
+        # behind it.
+        self._resuming = True
+        self.post({"type": "ping"})
         return resumed
 
     def post(self, frame: Mapping[str, Any]) -> None:
@@ -203,11 +211,31 @@ class AgentLink:
             # Waiting even where data is there already keeps a flood from starving other sessions.
             await trio.lowlevel.wait_readable(self._channel)
             self._receive_more()
+        while self._resuming and self._is_repeated(frame):
+            frame = await self._receive_frame()
         parsed = agentframes.parse(frame)
         if self._awaits_descriptor and isinstance(parsed, ListeningFrame | ErrorFrame):
             self._awaits_descriptor = False
         self._acknowledge(frame, parsed)
         return parsed
+
+    async def _receive_frame(self) -> Mapping[str, Any]:
+        while (frame := self._next_frame()) is None:
+            await trio.lowlevel.wait_readable(self._channel)
+            self._receive_more()
+        return frame
+
+    def _is_repeated(self, frame: Mapping[str, Any]) -> bool:
+        """Whether it belongs to a further answer to a resume marker, and says nothing new."""
+        if frame is RESUMED or frame.get("type") == "resumed":
+            return True
+        number = agentframes.sequence(frame)
+        if number is not None and number <= self._last:
+            return True
+        if frame.get("type") == "pong":
+            self._resuming = False
+            self._reader.marker = b""
+        return False
 
     def _receive_more(self) -> None:
         """

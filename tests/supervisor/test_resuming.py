@@ -226,6 +226,41 @@ async def test_the_rest_of_a_torn_frame_is_dropped(autojump_clock: trio.abc.Cloc
         assert (await it.watcher.executions["x"].wait()).outcome.stdout == "whole"
 
 
+@pytest.mark.parametrize("torn", [0, 1, 3, 25, 60, 150])
+async def test_an_answer_to_one_that_was_killed_before_it_had_it(
+    autojump_clock: trio.abc.Clock, torn: int
+) -> None:
+    """Two supervisors were killed, one after the other: the agent, which was stopped meanwhile,
+    answers both markers, whole or not, and repeats what nobody has acknowledged."""
+    result = {"type": "result", "stderr": "", "exit_code": 0}
+    said = [
+        {**result, "id": "1.x", "stdout": "first", "seq": 1},
+        {**result, "id": "2.y", "stdout": "second", "seq": 2},
+    ]
+
+    async def script(agent: FakeAgent) -> None:
+        states = {"1.x": "finished", "2.y": "finished"}
+        answer = resumed(states, count=2) + b"".join(encode_frame(frame) for frame in said)
+        agent.begin_after(2)
+        await agent.send_raw(answer[: len(answer) - torn] + answer)
+        while (frame := await agent.receive())["type"] != "execute":
+            if frame["type"] == "ping":
+                await agent.send({"type": "pong"})
+        await agent.answer(frame, stdout=frame["code"])
+        await serve(agent)
+
+    async with taken_up(script) as it:
+        await it.back()
+        answers = {
+            name: (await execution.wait()).outcome.stdout
+            for name, execution in it.watcher.executions.items()
+        }
+        assert answers == {"x": "first", "y": "second"}
+        assert len(it.watcher.resumed) == 1
+        for code in ("more", "and more"):
+            assert (await it.submit(code).wait()).outcome.stdout == code
+
+
 async def test_open_transfers_are_ended(autojump_clock: trio.abc.Clock) -> None:
     told: list[Mapping[str, Any]] = []
 
@@ -260,7 +295,8 @@ async def test_ids_of_questions_are_not_those_of_an_earlier_supervisor(
         (b"x" * 1000, "did not answer the new supervisor within"),
         (MARKER, "did not answer the new supervisor within"),
         (MARKER + encode_frame({"type": "pong"}), "the first frame is not `resumed`"),
-        (MARKER + b"\xff\xff\xff\xff", "broke the protocol"),
+        (MARKER + b"\xff\xff\xff\xff", "did not answer the new supervisor within"),
+        (MARKER + b"\xff" * 30, "broke the protocol"),
         (MARKER + encode_frame({"type": "resumed", "executions": []}), "broke the protocol"),
         (resumed(count=-1), "broke the protocol"),
     ],
