@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import samples
 from fakesupervisor import Exchange, FakeSupervisor
-from nsm.wire.errors import UnknownSessionError
+from nsm.wire.errors import ShuttingDownError, UnknownSessionError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,6 +36,7 @@ class FakeSession:
     """
 
     def __init__(self, path: str, **session: Any) -> None:
+        self.path = path
         self.supervisor = FakeSupervisor(
             path,
             logs=self._logs,
@@ -120,6 +121,12 @@ class FakeSession:
         execution_id = self.start(code)
         self.output(execution_id, output)
         self.finish(execution_id)
+
+    def say_goodbye(self) -> None:
+        """The supervisor says that it ends."""
+        with self._lock:
+            for follower in self._followers:
+                follower.say_goodbye(ShuttingDownError("the supervisor was shut down"))
 
     def end(self, reason: str) -> None:
         """The session ends."""

@@ -42,6 +42,10 @@ class Exchange:
     def output(self, stream: str, text: str) -> None:
         self.emit("output", {"stream": stream, "text": text})
 
+    def say_goodbye(self, error: NsmError) -> None:
+        """Say why the connection is about to end."""
+        self._peer.write(Failure(0, error))
+
     def hang_up(self) -> None:
         """Close the connection without an answer."""
         self._peer.close()

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fakesession import PATIENCE_S, FakeSession, Own
+from fakesession import PATIENCE_S, FakeSession, Own, nothing
+from fakesupervisor import Exchange, FakeSupervisor
+from nsm.wire.errors import UnknownSessionError
 from terminal import Terminal
 
 if TYPE_CHECKING:
@@ -308,11 +310,61 @@ def test_the_end_of_the_session(
 
 
 def test_the_end_of_the_supervisor(session: FakeSession, person: Terminal) -> None:
+    session.say_goodbye()
     session.supervisor.close()
     assert person.end() == 1
-    assert "the supervisor closed the connection" in person.text
+    assert "the supervisor was shut down" in person.text
     assert "Traceback" not in person.text
     assert person.mode_after == person.mode_before
+
+
+def test_another_supervisor_takes_its_place(session: FakeSession, person: Terminal) -> None:
+    later = FakeSession(session.path, started_at=2e9)
+    sent: list[dict[str, Any]] = []
+
+    def run(own: Own) -> dict[str, Any]:
+        own.start()
+        own.output("one\n")
+        person.see("work >>> slow()\none")
+        session.supervisor.stop_listening()
+        later.__enter__()
+        sent.append(own.exchange.args)
+        session.supervisor.close()
+        return {}
+
+    def run_again(own: Own) -> dict[str, Any]:
+        sent.append(own.exchange.args)
+        own.start()
+        own.output("three\n")
+        own.finish()
+        return {"stdout": "one\ntwo\nthree\n"}
+
+    session.on_run, later.on_run = run, run_again
+    try:
+        person.type("slow()\r")
+        person.see("nsm: the supervisor was replaced", "two\nthree\nwork >>>")
+        assert person.text.count("three") == 1
+        assert sent[1] == {**sent[0], "again": True}
+        later.on_run = nothing
+        person.type("5\r")
+        person.see("work >>> 5\nwork >>>")
+        person.type("\x04")
+        assert person.end() == 0
+    finally:
+        later.__exit__(None, None, None)
+
+
+def test_a_session_that_did_not_outlive_its_supervisor(
+    session: FakeSession, person: Terminal
+) -> None:
+    def gone(_exchange: Exchange) -> dict[str, Any]:
+        raise UnknownSessionError("No session 's-1'.")
+
+    session.supervisor.stop_listening()
+    with FakeSupervisor(session.path, logs=gone):
+        session.supervisor.close()
+        assert person.end() == 1
+    assert "nsm: No session 's-1'." in person.text
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])

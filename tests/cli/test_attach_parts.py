@@ -6,6 +6,9 @@ import asyncio
 import io
 import json
 import os
+import socket
+import threading
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -16,6 +19,7 @@ from prompt_toolkit.document import Document
 
 import samples
 from fakesupervisor import Exchange, FakeSupervisor
+from nsm.again import RECONNECTED
 from nsm.cli.attach import history, screen
 from nsm.cli.attach.excerpt import HEAD_CHARS, MAX_LINE_CHARS, TAIL_CHARS, Excerpt, Lines
 from nsm.cli.attach.feed import Feed, others
@@ -149,6 +153,9 @@ class Watching:
     def output(self, piece: OutputPiece) -> None:
         self.events.append(piece.text)
 
+    def missed(self) -> None:
+        self.events.append("missed")
+
     def ended(self) -> None:
         self.events.append("ended")
 
@@ -175,9 +182,13 @@ def test_ones_own_execution_is_left_to_who_waits_for_it() -> None:
     feed, written = fed()
     watching = Watching()
     feed.view("x-1", watching)
-    for entry in (start(), piece("out"), end(), start(2)):
-        feed.take(entry)
-    assert watching.events == ["started", "out", "ended"]
+    feed.take(start())
+    feed.take(piece("out"))
+    feed.miss()
+    feed.take(end())
+    feed.take(start(2))
+    feed.miss()
+    assert watching.events == ["started", "out", "missed", "ended"]
     assert "out" not in written.text
     assert feed.of_others is not None
     assert feed.of_others.number == 2
@@ -460,9 +471,52 @@ def test_a_connection_that_is_lost() -> None:
     linked(use, hang_up=hang_up)
 
 
-def test_a_supervisor_that_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    import socket
+def test_a_connection_that_is_made_anew(tmp_path: Path) -> None:
+    path = str(tmp_path / "s")
+    asked = threading.Event()
+    events: list[str] = []
 
+    def answer(exchange: Exchange) -> dict[str, Any]:
+        if exchange.args.get("cancelled"):
+            exchange.cancelled.wait(20)
+        return exchange.args
+
+    def wait(exchange: Exchange) -> dict[str, Any]:
+        asked.set()
+        exchange.cancelled.wait(20)
+        return {}
+
+    async def main() -> None:
+        link = await Link.open(connected(path), name="test", scope="cli", path=path)
+        run = link.begin("run_in", {"code": "x"}, lambda event: events.append(event.event))
+        gone = link.begin("kill", {})
+        cancelled = link.begin("logs", {"cancelled": True})
+        assert await asyncio.to_thread(asked.wait, 20)
+        first.stop_listening()
+        stack.enter_context(FakeSupervisor(path, run_in=answer, logs=answer, ping=answer))
+        first.close()
+        cancelled.cancel()
+        args = await run.answer
+        assert args == {"code": "x", "execution_id": args["execution_id"], "again": True}
+        with pytest.raises(DisconnectedError, match="'kill' was carried out is unknown"):
+            await gone.answer
+        assert await cancelled.answer == {"cancelled": True}
+        assert await link.call("ping") == {}
+        link.close()
+
+    with ExitStack() as stack:
+        first = stack.enter_context(FakeSupervisor(path, run_in=wait, kill=wait, logs=wait))
+        asyncio.run(main())
+    assert events == [RECONNECTED]
+
+
+def connected(path: str) -> socket.socket:
+    connection = socket.socket(socket.AF_UNIX)
+    connection.connect(path)
+    return connection
+
+
+def test_a_supervisor_that_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     from nsm.cli.attach import link as module
 
     monkeypatch.setattr(module, "ANSWER_TIMEOUT_S", 0.01)

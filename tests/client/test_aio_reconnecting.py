@@ -14,7 +14,6 @@ from fakesupervisor import Exchange, FakeSupervisor
 from nsm import start
 from nsm.again import RECONNECTED
 from nsm.wire.errors import DisconnectedError, NotRunningError, ShuttingDownError
-from nsm.wire.messages import Failure
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -126,7 +125,7 @@ async def test_what_changes_something_is_not_sent_twice(path: str, stack: ExitSt
 
 async def test_a_supervisor_that_was_shut_down_is_not_replaced(path: str, stack: ExitStack) -> None:
     def farewell(exchange: Exchange) -> dict[str, Any]:
-        exchange._peer.write(Failure(0, ShuttingDownError("it was shut down")))
+        exchange.say_goodbye(ShuttingDownError("it was shut down"))
         exchange.cancelled.wait(20)
         return {}
 

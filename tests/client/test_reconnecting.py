@@ -19,7 +19,6 @@ from nsm.wire.errors import (
     NsmError,
     ShuttingDownError,
 )
-from nsm.wire.messages import Failure
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -188,7 +187,7 @@ def test_a_supervisor_that_was_shut_down_is_not_replaced(generations: Generation
     ended = ShuttingDownError("it was shut down")
 
     def farewell(exchange: Exchange) -> dict[str, Any]:
-        exchange._peer.write(Failure(0, ended))
+        exchange.say_goodbye(ended)
         return {}
 
     supervisor = generations.add(run=farewell, ping=lambda _exchange: {})

@@ -41,6 +41,10 @@ class Viewer(Protocol):
         """It has printed something."""
         ...
 
+    def missed(self) -> None:
+        """Output may be missing before what comes next."""
+        ...
+
     def ended(self) -> None:
         """It has ended; nothing of it follows."""
         ...
@@ -90,6 +94,11 @@ class Feed:
     def unview(self, execution_id: str) -> None:
         """Show what is still to come of it as somebody else's."""
         self._viewers.pop(execution_id, None)
+
+    def miss(self) -> None:
+        """Something may be missing before the next entry."""
+        for viewer in self._viewers.values():
+            viewer.missed()
 
     def take(self, entry: Entry) -> None:
         """The next entry."""

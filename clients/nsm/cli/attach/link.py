@@ -2,16 +2,20 @@
 
 `nsm.AsyncClient` needs trio, and prompt_toolkit asyncio; here is as much of a client as a person
 at a prompt needs. `Link` is a protocol in asyncio's sense: it is fed, and never waits.
+
+A connection that is lost is made anew, and what was asked over it asked again (`nsm.again`).
 """
 
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import TYPE_CHECKING, cast
 
-from nsm import operations
+from nsm import operations, start
+from nsm.again import RECONNECTED, Asked, LostError
 from nsm.wire.connection import ClientConnection
-from nsm.wire.errors import BadRequestError, DisconnectedError, NsmError
+from nsm.wire.errors import BadRequestError, DisconnectedError, NotRunningError, NsmError
 from nsm.wire.frames import LocalProtocolError
 from nsm.wire.messages import CONNECTION_ID, Cancel, Event, Failure, Hello, Request
 
@@ -25,6 +29,9 @@ if TYPE_CHECKING:
 ANSWER_TIMEOUT_S = 10.0
 """How long the supervisor may take to introduce itself; as in `nsm.client`."""
 
+_RETRY_S = 0.1
+"""There is nothing to wait for: a socket that nobody listens on does not tell when."""
+
 
 class Call:
     """A request on its way.
@@ -37,63 +44,97 @@ class Call:
     def __init__(
         self,
         link: Link,
-        id_: int,
-        answer: asyncio.Future[dict[str, Any]],
+        op: str,
+        args: dict[str, Any],
         on_event: Callable[[Event], object] | None,
     ) -> None:
         self._link = link
-        self._id = id_
-        self.answer = answer
+        self.op = op
+        self.asked = Asked(op, args)
+        self.answer: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
         self.on_event = on_event
-        answer.add_done_callback(_seen)
+        self.id = 0  # on the connection that there is; 0 before it was sent over one
+        self.cancelled = False
+        self.answer.add_done_callback(_seen)
 
     def __repr__(self) -> str:
-        return f"<Call {self._id} {'answered' if self.answer.done() else 'waiting'}>"
+        return f"<Call {self.id} {'answered' if self.answer.done() else 'waiting'}>"
 
     def cancel(self) -> None:
         """Ask the supervisor to end it early; the answer still comes."""
-        self._link.cancel(self._id)
+        self.cancelled = True
+        self._link.cancel(self)
+
+    def means(self, target: str) -> None:
+        """Which session it is about, if it has to be sent again: its name may be another's then."""
+        self.asked.args = {**self.asked.args, "target": target}
+
+    def fail(self, error: NsmError) -> None:
+        """There will be no answer."""
+        if not self.answer.done():
+            self.answer.set_exception(error)
 
 
 class Link(asyncio.Protocol):
-    """The connection.
+    """The connection, and those that take its place.
+
+    Args:
+        path: of the socket, to connect anew; None not to.
 
     Attributes:
-        lost: done when the connection has ended; raises why.
+        lost: done when the connection has ended for good; raises why.
     """
 
-    def __init__(self, hello: Hello) -> None:
+    def __init__(self, hello: Hello, path: str | None = None) -> None:
         loop = asyncio.get_running_loop()
         self.lost: asyncio.Future[None] = loop.create_future()
         self.lost.add_done_callback(_seen)
-        self._introduced: asyncio.Future[None] = loop.create_future()
+        self._introduced: asyncio.Future[Hello] = loop.create_future()
         self._hello = hello
+        self._path = path
         self._protocol = ClientConnection()
         self._calls: dict[int, Call] = {}
+        self._waiting: list[Call] = []  # for another connection
+        self._reopening: asyncio.Task[None] | None = None
         self._transport: asyncio.Transport | None = None
 
     @classmethod
-    async def open(cls, connection: socket.socket, *, name: str, scope: str) -> Link:
+    async def open(
+        cls, connection: socket.socket, *, name: str, scope: str, path: str | None = None
+    ) -> Link:
         """Introduce ourselves over a connected socket, which is the link's from here on.
+
+        Args:
+            path: where to connect anew; None for not at all.
 
         Raises:
             NsmError: the supervisor does not want us, or does not answer.
         """
-        connection.setblocking(False)
         link = cls(operations.hello(name=name, scope=scope))
-        await asyncio.get_running_loop().create_connection(lambda: link, sock=connection)
-        waiting = {link._introduced, link.lost}
+        await link._introduce(connection)
+        link._path = path
+        return link
+
+    async def _introduce(self, connection: socket.socket) -> Hello:
+        connection.setblocking(False)
+        loop = asyncio.get_running_loop()
+        self._protocol = ClientConnection()
+        self._introduced = loop.create_future()
+        self._introduced.add_done_callback(_seen)
+        await loop.create_connection(lambda: self, sock=connection)
+        waiting: set[asyncio.Future[Any]] = {self._introduced, self.lost}
         done, _ = await asyncio.wait(
             waiting, timeout=ANSWER_TIMEOUT_S, return_when=asyncio.FIRST_COMPLETED
         )
         if not done:
-            link.close()
+            self.close()
             raise DisconnectedError(
                 f"the supervisor has not answered within {ANSWER_TIMEOUT_S:.0f} s",
                 hint="It is stopped or stuck. Its log says more.",
             )
-        done.pop().result()
-        return link
+        if self._introduced in done:
+            return self._introduced.result()
+        raise cast("BaseException", self.lost.exception())
 
     def __repr__(self) -> str:
         return f"<Link {'lost' if self.lost.done() else 'open'} calls={len(self._calls)}>"
@@ -109,19 +150,26 @@ class Link(asyncio.Protocol):
         Args:
             on_event: called with what comes before the answer; it must not raise.
         """
-        id_ = self._protocol.new_id()
-        call = Call(self, id_, asyncio.get_running_loop().create_future(), on_event)
+        call = Call(self, op, args or {}, on_event)
         if self.lost.done():
             call.answer.set_exception(cast("BaseException", self.lost.exception()))
-            return call
-        try:
-            data = self._protocol.send(Request(id_, op, args or {}))
-        except LocalProtocolError as error:  # more than fits into a frame was pasted
-            call.answer.set_exception(BadRequestError(str(error)))
-            return call
-        self._calls[id_] = call
-        self._write(data)
+        elif self._reopening is not None:
+            self._waiting.append(call)
+        else:
+            self._send(call)
         return call
+
+    def _send(self, call: Call) -> None:
+        call.id = self._protocol.new_id()
+        try:
+            data = self._protocol.send(Request(call.id, call.op, call.asked.args))
+        except LocalProtocolError as error:  # more than fits into a frame was pasted
+            call.fail(BadRequestError(str(error)))
+            return
+        self._calls[call.id] = call
+        self._write(data)
+        if call.cancelled:
+            self.cancel(call)
 
     async def call(
         self, op: str, args: dict[str, Any] | None = None, *, timeout_s: float | None = None
@@ -138,15 +186,62 @@ class Link(asyncio.Protocol):
         answer = self.begin(op, args).answer
         return await asyncio.wait_for(asyncio.shield(answer), timeout_s)
 
-    def cancel(self, id_: int) -> None:
+    def cancel(self, call: Call) -> None:
         """Ask the supervisor to end a request early."""
-        if id_ in self._calls and not self.lost.done():
-            self._write(self._protocol.send(Cancel(id_)))
+        if self._calls.get(call.id) is call and not self.lost.done():
+            self._write(self._protocol.send(Cancel(call.id)))
 
     def close(self) -> None:
         """Close the connection. What runs in sessions goes on."""
+        self._path = None
+        if self._reopening is not None:
+            self._reopening.cancel()
         if self._transport is not None:
             self._transport.abort()
+
+    # Another connection in place of one that was lost.
+
+    async def _reopen(self) -> None:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + start.RECONNECT_S
+        calls, self._calls = [*self._calls.values()], {}
+        for call in calls:
+            try:
+                call.asked.lost(LostError())
+            except DisconnectedError as error:
+                call.fail(error)
+            else:
+                self._waiting.append(call)
+        while True:
+            try:
+                assert self._path is not None, "else nothing is made anew"
+                connect = partial(start.connect, self._path)
+                server = await self._introduce(await loop.run_in_executor(None, connect))
+                break
+            except (NotRunningError, LostError) as error:
+                if loop.time() + _RETRY_S > deadline:
+                    self._lose(error)
+                    return
+            except (NsmError, OSError) as error:
+                self._lose(error if isinstance(error, NsmError) else DisconnectedError(str(error)))
+                return
+            await asyncio.sleep(_RETRY_S)
+        self._reopening = None
+        waiting, self._waiting = self._waiting, []
+        for call in waiting:
+            self._ask_again(call, server)
+
+    def _ask_again(self, call: Call, server: Hello) -> None:
+        if call.answer.done():  # given up
+            return
+        try:
+            call.asked.check(server)
+        except DisconnectedError as error:
+            call.fail(error)
+            return
+        if call.asked.arrived and call.on_event is not None:
+            call.on_event(Event(CONNECTION_ID, RECONNECTED, {}))
+        self._send(call)
 
     # What asyncio calls.
 
@@ -166,18 +261,20 @@ class Link(asyncio.Protocol):
             self.close()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002  # asyncio's name
-        """Tell everybody who waits."""
-        self._lose(
-            DisconnectedError(
-                "the supervisor closed the connection",
-                hint="It was ended or has crashed; its log says more.",
-            )
-        )
+        """Look for another supervisor, or tell everybody who waits."""
+        self._transport = None
+        if self._reopening is not None:  # that one was ending, too
+            if not self._introduced.done():
+                self._introduced.set_exception(LostError())
+        elif self._path is None or self.lost.done():
+            self._lose(LostError())
+        else:
+            self._reopening = asyncio.get_running_loop().create_task(self._reopen())
 
     def _deliver(self, message: ServerMessage) -> None:
         if isinstance(message, Hello):
             if not self._introduced.done():
-                self._introduced.set_result(None)
+                self._introduced.set_result(message)
         elif isinstance(message, Failure) and message.id == CONNECTION_ID:
             self._lose(message.error)
         elif isinstance(message, Event):
@@ -197,14 +294,14 @@ class Link(asyncio.Protocol):
         if self.lost.done():
             return
         self.lost.set_exception(error)
-        for call in self._calls.values():
-            if not call.answer.done():
-                call.answer.set_exception(error)
+        for call in [*self._calls.values(), *self._waiting]:
+            call.fail(error)
         self._calls.clear()
+        self._waiting.clear()
 
     def _write(self, data: bytes) -> None:
-        assert self._transport is not None, "there is no link before it is connected"
-        self._transport.write(data)
+        if self._transport is not None:  # else it has just been lost, which asyncio tells next
+            self._transport.write(data)
 
 
 def _seen(future: asyncio.Future[Any]) -> None:

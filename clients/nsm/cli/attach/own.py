@@ -46,6 +46,11 @@ class Own:
         live, filter_ = self._streams[piece.stream]
         self._sink.write(filter_.take(live.take(piece.text, skipped=bool(piece.skipped))))
 
+    def missed(self) -> None:
+        """From here on, only the result knows what comes after what."""
+        for live, _ in self._streams.values():
+            live.miss()
+
     def ended(self) -> None:
         """The transcript has nothing more of it."""
         self.over.set()

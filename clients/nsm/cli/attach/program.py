@@ -19,6 +19,7 @@ from nsm.cli.attach.link import Link
 from nsm.cli.attach.own import Own
 from nsm.cli.attach.prompt import Prompt
 from nsm.cli.attach.screen import Screen
+from nsm.cli.continued import Continued
 from nsm.cli.options import EXIT_FAILED, EXIT_OK
 from nsm.cli.pictures import Folder
 from nsm.wire import results, transcripts
@@ -83,8 +84,9 @@ def attach(
         OSError: the directory for pictures can't be made.
     """
     folder = Folder(images)
-    connection = start.connect(paths.socket_path(), autostart=False)
-    ending = asyncio.run(_attach(connection, target, executions, timeout_s, folder))
+    path = paths.socket_path()
+    connection = start.connect(path, autostart=False)
+    ending = asyncio.run(_attach(connection, path, target, executions, timeout_s, folder))
     if ending.text:
         terminal.note(ending.text)
     if ending.signal:
@@ -94,12 +96,13 @@ def attach(
 
 async def _attach(
     connection: socket.socket,
+    path: str,
     target: str,
     executions: int,
     timeout_s: float | None,
     folder: Folder,
 ) -> Ending:
-    link = await Link.open(connection, name=CLIENT_NAME, scope="cli")
+    link = await Link.open(connection, name=CLIENT_NAME, scope="cli", path=path)
     try:
         attachment = Attachment(link, Screen(sys.stdout), folder, timeout_s)
         with ExitStack() as stack:
@@ -122,6 +125,7 @@ class Attachment:
         self._folder = folder
         self._timeout_s = timeout_s
         self._feed = Feed(screen)
+        self._continued = Continued()
         self._over: asyncio.Future[Ending] = loop.create_future()
         self._session: asyncio.Future[SessionStart] = loop.create_future()
         self._early: list[Entry] | None = []
@@ -142,12 +146,14 @@ class Attachment:
             NsmError: there is none, or the supervisor does not tell.
         """
         arguments = operations.logs_arguments(target, executions=executions, follow=True)
-        answer = self._link.begin("logs", arguments, self._take_event).answer
+        logs = self._link.begin("logs", arguments, self._take_event)
+        answer = logs.answer
         await _first_of(self._session, answer)
         if answer.done():
             answer.result()
         answer.add_done_callback(self._ended)
         session = await self._session
+        logs.means(session.id)
         wire = await self._link.call("sessions")
         rows = [SessionRow.from_wire(row) for row in results.rows(wire, "sessions")]
         early, self._early = self._early or [], None
@@ -267,8 +273,15 @@ class Attachment:
         self._screen.lines(f"nsm: {render.error(error.message, error.hint)}")
 
     def _take_event(self, event: Event) -> None:
+        new = self._continued.take(event)
+        if self._continued.gap:
+            self._continued.gap = False
+            self._feed.miss()
+            self._screen.lines("nsm: the supervisor was replaced; something may be missing here")
+        if new is None:
+            return
         try:
-            entry = transcripts.entry(event.event, event.data)
+            entry = transcripts.entry(new.event, new.data)
         except NsmError as error:
             self._end(Ending(EXIT_FAILED, render.error(error.message, error.hint)))
             return
