@@ -9,10 +9,15 @@ from __future__ import annotations
 import fcntl
 import os
 import stat
+import time
 from contextlib import suppress
 
 _FLAGS = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 """Read as well, to see how the last line ends; non-blocking, lest a FIFO in its place holds us."""
+
+
+LOOK_S = 0.05
+"""Lines of that time may still go to a file that somebody else has just set aside."""
 
 
 class AuditFile:
@@ -30,6 +35,7 @@ class AuditFile:
         self.keep = keep
         self._descriptor = -1
         self._broken_line = False
+        self._looked_s = 0.0
 
     def __repr__(self) -> str:
         return f"<AuditFile {self.path}>"
@@ -61,7 +67,7 @@ class AuditFile:
     def _prepare(self, more: int) -> None:
         """Have the file open that is at the path now, with room for so many bytes."""
         while True:
-            if self._descriptor < 0 or not self._is_at_path():
+            if self._descriptor < 0 or not self._is_still_at_path():
                 self.close()
                 self._open()
             size = os.fstat(self._descriptor).st_size
@@ -80,6 +86,14 @@ class AuditFile:
             os.close(descriptor)
             raise
         self._descriptor = descriptor
+
+    def _is_still_at_path(self) -> bool:
+        """The same, for each of many lines: it was looked at just now."""
+        now_s = time.monotonic()
+        if now_s - self._looked_s < LOOK_S:
+            return True
+        self._looked_s = now_s
+        return self._is_at_path()
 
     def _is_at_path(self) -> bool:
         """Whether nobody has renamed or removed it."""

@@ -17,7 +17,7 @@ import time
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any
 
 import trio
@@ -39,6 +39,9 @@ MAX_WAITING_CHARS = 64 * 1024 * 1024
 
 LAST_LINES_S = 2.0
 """For what is left when the supervisor ends."""
+
+
+_ENCODER = json.JSONEncoder(separators=(",", ":"), default=str)
 
 
 @dataclass(slots=True)
@@ -194,7 +197,7 @@ class Journal:
             facts["code_bytes"] = len(code)
             if self._with_code:
                 facts["code"] = record.code
-        return json.dumps(facts, separators=(",", ":"), default=str).encode() + b"\n"
+        return _ENCODER.encode(facts).encode() + b"\n"
 
     def _lose(self, lines: int, why: str) -> None:
         with self._counting:
@@ -207,7 +210,13 @@ class Journal:
 
 def rfc3339(at_s: float) -> str:
     """A time as RFC 3339 has it, UTC with microseconds."""
-    return datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    second, fraction = divmod(round(at_s * 1e6), 1_000_000)
+    return f"{_second(second)}.{fraction:06}Z"
+
+
+@lru_cache(maxsize=4)
+def _second(second: int) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second))
 
 
 @asynccontextmanager

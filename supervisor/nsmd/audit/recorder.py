@@ -40,9 +40,8 @@ NOT_TOLD = frozenset(
 MAX_LISTED = 50
 """Of a list among such arguments."""
 
-_PASSED_ON = frozenset(
-    ("session_taken_up", "memory_pressure", "configuration_reloaded", "draining", "restarted")
-)
+PASSED_ON = frozenset(("memory_pressure", "configuration_reloaded", "draining", "restarted"))
+"""Events that are written with whatever facts they have."""
 
 _MAX_BEGUN = 100_000
 
@@ -76,9 +75,13 @@ class Recorder:
                 self._session_started(cast("Session", happening.subject))
             case "session_ended":
                 self._session_ended(cast("Session", happening.subject))
+            case "session_taken_up":
+                session = cast("Session", happening.subject)
+                facts = {**_session_facts(session), "restarts": session.taken_up}
+                self.say("session_taken_up", facts)
             case "operation":
                 self._operation(happening)
-            case kind if kind in _PASSED_ON:
+            case kind if kind in PASSED_ON:
                 self.say(kind, plain({"session": happening.session, **happening.facts}))
             case _:
                 pass
@@ -105,11 +108,12 @@ class Recorder:
             yield Record(begun_s, facts, code)
 
     def _execution_finished(self, execution: Execution) -> None:
-        begun_s, code = self._begun.pop(execution, (None, execution.request.code or None))
+        begun_s, code = self._begun.pop(execution, (None, _code_of(execution)))
         self._untold.discard(execution)
         now_s = self._journal.wall()
         facts = {"event": "execution", **_execution_facts(execution)}
-        facts.update(_outcome_facts(execution, began=begun_s is not None))
+        # One that an earlier supervisor began has been told of by that one.
+        facts.update(_outcome_facts(execution, began=execution.sent_s is not None))
         if begun_s is not None:
             facts["elapsed_s"] = round(now_s - begun_s, 6)
         self._journal.put(Record(now_s, facts, code))
@@ -153,6 +157,13 @@ class Recorder:
         self.say(
             "operation", {"operation": name, **_client_facts(client), "arguments": told, **facts}
         )
+
+
+def _code_of(execution: Execution) -> str | None:
+    """The code of one whose beginning was not seen. Where its session was taken up, only the agent
+    says what it is, and nobody else has ever seen that: the line of the beginning has the hash."""
+    request = execution.request
+    return None if request.client.peer is None else request.code or None
 
 
 def _client_facts(client: Client) -> dict[str, Any]:
