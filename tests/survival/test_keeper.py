@@ -75,13 +75,6 @@ def world(tmp_path: Path) -> Generator[World]:
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-def lost_supervisor(store: KeeperStore) -> None:
-    """As a supervisor that was killed leaves it: its connection has ended."""
-    assert store._link is not None
-    store._link.close()
-    store._link = None
-
-
 def ended(pid: int) -> None:
     """Wait for a keeper's end, and collect it."""
     with suppress(ProcessLookupError):
@@ -105,7 +98,7 @@ def test_what_is_kept_comes_back_under_its_name(world: World) -> None:
     os.close(process)
     theirs.close()
     store.drop("session-b")
-    lost_supervisor(store)
+    store.close()
     found = world.taken()
     assert (found.pid, list(found.kept), len(found.kept["session-a"])) == (
         store.pid,
@@ -129,7 +122,7 @@ def test_the_same_descriptor_is_kept_once(world: World) -> None:
     store.keep("session-a", [theirs.fileno(), own, parent] * 3)
     os.close(own)
     os.close(parent)
-    lost_supervisor(store)
+    store.close()
     found = world.taken()
     assert len(found.kept["session-a"]) == 3
     world.store(found)
@@ -164,7 +157,7 @@ def test_anyone_may_ask_whether_it_is_alone(world: World) -> None:
     store.keep("session-a", [theirs.fileno()])
     with world.ask(b"count") as link:
         assert link.recv(100) == b"count 1 supervised"
-    lost_supervisor(store)
+    store.close()
     with world.ask(b"count") as link:
         assert link.recv(100) == b"count 1 alone"
     world.store(world.taken())
@@ -176,7 +169,7 @@ def test_it_ends_when_nobody_came(world: World) -> None:
     store.keep("session-a", [theirs.fileno()])
     theirs.close()
     pid = store.pid
-    lost_supervisor(store)
+    store.close()
     ended(pid)
     assert ours.recv(1) == b""  # so does whatever it has held
     assert take(world.path) is None
@@ -187,7 +180,7 @@ def test_it_ends_at_once_with_nothing_to_hold(world: World) -> None:
     _, theirs = world.pair()
     store.keep("session-a", [theirs.fileno()])
     store.drop("session-a")
-    lost_supervisor(store)
+    store.close()
     ended(store.pid)
 
 
@@ -198,7 +191,7 @@ def test_who_comes_while_it_is_stopped_is_heard(world: World) -> None:
     store.keep("session-a", [theirs.fileno()])
     assert world.held() == 1
     os.kill(store.pid, signal.SIGSTOP)
-    lost_supervisor(store)
+    store.close()
     link = world.ask(b"supervise", b"give")
     os.kill(store.pid, signal.SIGCONT)
     assert link.recv(100) == f"pid {store.pid}".encode()
@@ -218,7 +211,7 @@ def test_what_a_killed_supervisor_said_last_is_kept(world: World) -> None:
     for number in range(1, 50):
         store.keep(f"session-{number}", [theirs.fileno()])
     link = world.ask(b"supervise", b"give")
-    lost_supervisor(store)
+    store.close()
     os.kill(store.pid, signal.SIGCONT)
     names: set[bytes] = set()
     while (message := link.recv(100)) != b"all":
@@ -242,7 +235,7 @@ def test_garbage_does_no_harm(world: World) -> None:
     assert found.kept.keys() == {"session-a"}
     for message in (b"what", b" ", b"keep", b"keep session-b", b"set session-b"):
         found.link.send(message)
-    lost_supervisor(store)
+    store.close()
     assert world.held() == 1
     world.store(found)
 
@@ -276,7 +269,7 @@ def test_a_full_socket_holds_up_nobody(world: World) -> None:
 
     trio.run(main)
     assert store.problem == ""
-    lost_supervisor(store)
+    store.close()
     found = world.taken()
     assert found.kept.keys() == wanted.keys()
     world.store(found)
@@ -300,7 +293,7 @@ async def test_a_killed_keeper_is_replaced_and_told_all(world: World) -> None:
             assert store.pid not in (killed, 0)
         nursery.cancel_scope.cancel()
     assert store.pid != first
-    lost_supervisor(store)
+    store.close()
     found = world.taken()
     assert found.kept.keys() == {"session-a"}
     world.store(found)
@@ -330,7 +323,7 @@ def test_what_does_not_fit_is_refused(world: World) -> None:
     resource.prlimit(store.pid, resource.RLIMIT_NOFILE, (80, 80))
     link = world.ask(b"supervise")
     assert link.recv(100) == f"pid {store.pid}".encode()
-    lost_supervisor(store)
+    store.close()
     for number, pair in enumerate(pairs):
         socket.send_fds(link, [f"keep session-{number}".encode()], [pair[0].fileno()])
     link.send(b"supervise")

@@ -250,6 +250,12 @@ class KeeperStore:
         _reap(self._pid)
         self._pid = 0
 
+    def close(self) -> None:
+        """Close the connection, as the end of this process does: what is kept stays."""
+        if self._link is not None:
+            self._link.close()
+            self._link = None
+
     def settle(self) -> None:
         """See `DescriptorStore`."""
         if self._link is not None and self._behind:
