@@ -68,5 +68,6 @@ checks, limitchecks  rows of the doctor's table
 hostchecks/          what of a host commonly stands in nsm's way
 copychecks           whether projects can be copied on write here
 doctor               what nsm needs here, and how to get it
+failedstart          who waits for a supervisor that cannot start is told why
 daemon, main         puts the parts together; command line
 """

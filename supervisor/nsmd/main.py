@@ -16,7 +16,7 @@ from functools import partial
 
 from nsm import paths
 from nsm._version import __version__
-from nsmd import journald, servicemanager
+from nsmd import failedstart, journald, servicemanager
 from nsmd.descriptors import raise_limit, share_out
 from nsmd.hostpaths import trusted_owners
 from nsmd.listening import (
@@ -32,6 +32,7 @@ from nsmd.listening import (
 )
 from nsmd.logfile import LogHandler
 from nsmd.settings import Settings
+from nsmd.survival.handing import VARIABLE as HANDED_OVER
 from nsmd.survival.handing import HandedOver, take_over
 from nsmd.survival.store import TRY_OPTION, Kept
 from nsmd.values import Sources
@@ -149,13 +150,22 @@ class _Starter:
         _fill_standard_streams()
         _log_to_stderr()
         settings, problems = _load(config_path)
-        if settings is None:
-            return self._fail("; ".join(problems), EXIT_USAGE)
+        mistakes = "; ".join(problems)
+        if settings is None and not _is_waited_for():
+            return self._fail(mistakes, EXIT_USAGE)
         # Whatever is created from here on is ours alone.
         os.umask(0o077)
         try:
             with ExitStack() as stack:
-                self._serve(settings, config_path, _open_place(stack))
+                place = _open_place(stack)
+                if settings is not None:
+                    failedstart.remember_config(config_path, paths.state_dir())
+                elif place.kept or place.handed is not None:
+                    settings = _last_settings(mistakes)
+                else:
+                    failedstart.refuse_waiting(place.listener, mistakes)
+                    return self._fail(mistakes, EXIT_USAGE)
+                self._serve(settings, config_path, place)
         except (PlaceError, servicemanager.ServiceManagerError, OSError) as error:
             return self._fail(str(error), EXIT_FAILED)
         return 0
@@ -262,6 +272,22 @@ class _Starter:
             logging.getLogger(__name__).debug("nobody waits for the ready line")
         finally:
             os.close(fd)
+
+
+def _is_waited_for() -> bool:
+    """Whether clients, or sessions, wait for this process to begin."""
+    return bool({"LISTEN_FDS", HANDED_OVER} & os.environ.keys())
+
+
+def _last_settings(mistakes: str) -> Settings:
+    """What held last: sessions wait, and a mistake in the file is not to be their end."""
+    settings, _ = _load(failedstart.last_good(paths.state_dir()))
+    logging.getLogger(__name__).error(
+        "%s. %s, for the sessions that are here; `nsm config reload` reads the file again",
+        mistakes,
+        "Defaults hold" if settings is None else "What was configured before holds on",
+    )
+    return settings or Settings()
 
 
 def _audit_path() -> str:

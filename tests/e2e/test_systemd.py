@@ -116,6 +116,27 @@ def test_a_stop_ends_sessions_and_a_client_starts_the_supervisor_again(
     assert manager.show("LoadState") == "not-found"
 
 
+def test_a_mistake_in_the_configuration_is_told_and_is_not_the_end_of_sessions(
+    manager: UserManager,
+) -> None:
+    config = manager.home / ".config/nsm/config.toml"
+    config.parent.mkdir(parents=True)
+    config.write_text("[pool]\nmax_spares = many\n")
+    for _ in range(2):  # the socket stays, and each client is told
+        done = manager.nsm("run", "-e", "python", "1")
+        assert done.returncode == 125, done
+        assert "cannot start" in done.stderr, done
+        assert "config.toml" in done.stderr
+    assert manager.show("ActiveState", SOCKET) == "active"
+    config.write_text("[pool]\nmax_spares = 1\n")
+    assert count(manager) == 1
+    # With sessions that wait for it, a supervisor starts with what held before.
+    config.write_text("[pool]\nmax_spares = many\n")
+    manager.end_by(signal.SIGKILL)
+    assert count(manager) == 2
+    assert "What was configured before holds on" in manager.log.read_text()
+
+
 def test_units_are_what_systemd_takes(tmp_path: Path) -> None:
     if shutil.which("systemd-analyze") is None:
         pytest.skip("not here: no systemd (apt-get install systemd)")

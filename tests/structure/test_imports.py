@@ -81,7 +81,7 @@ FLOORS = (
     ("telemetry",),
     ("control", "mcp"),
     ("limitchecks", "hostchecks", "copychecks", "doctor", "servicemanager"),
-    ("servicestatus",),
+    ("servicestatus", "failedstart"),
     ("daemon",),
     ("main",),
     ("__main__",),
