@@ -8,6 +8,7 @@ known of it.
 from __future__ import annotations
 
 from nsm.wire.errors import BadRequestError, FateUnknownError, ResultLostError
+from nsmd import names
 from nsmd.execution import Execution
 from nsmd.history import Executions
 from nsmd.survival.fates import Fates
@@ -44,10 +45,11 @@ class Retries:
             FateUnknownError: it may have been.
         """
         execution = self._under_way(request)
-        if execution is not None:
-            return execution
         wanted, client = _id_of(request), request.client
-        fate = self._fates.of(wanted, client.scope if scope is None else scope, name)
+        scope = client.scope if scope is None else scope
+        if execution is not None and _is_in(execution, request.session, scope):
+            return execution
+        fate = self._fates.of(wanted, scope, name)
         if fate == "done":
             raise _lost(wanted)
         if fate == "unknown":
@@ -71,6 +73,15 @@ class Retries:
         if execution is None or execution.request.client.scope != request.client.scope:
             return None
         return execution
+
+
+def _is_in(execution: Execution, name: str | None, scope: str) -> bool:
+    """Whether it is in the session that is meant. An agent that was taken up says itself what it
+    was given: it must not answer for what another one was."""
+    tenancy = execution.session.tenancy
+    if tenancy is None or tenancy.scope != scope:
+        return False
+    return name in (tenancy.name, names.NEW)
 
 
 def _id_of(request: RunRequest) -> str:

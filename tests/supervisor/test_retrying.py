@@ -106,6 +106,16 @@ async def test_somebody_elses_execution_is_not_found() -> None:
             it.registry.submit(request(client=BOB))
 
 
+async def test_one_session_does_not_answer_for_another() -> None:
+    """Which execution an agent that was taken up has, it says itself."""
+    async with bench() as it:
+        await it.registry.submit(request(again=False)).wait()
+        for session in ("b", None):
+            with pytest.raises(FateUnknownError):
+                it.registry.submit(request(session=session))
+        assert (await it.registry.submit(request(session="new")).wait()).session_name == "a"
+
+
 async def test_what_nobody_knows_is_not_run() -> None:
     async with bench() as it:
         with pytest.raises(FateUnknownError, match="unknown") as caught:
