@@ -13,6 +13,7 @@ from typing import Self
 
 import trio
 
+import nsm
 import private_supervisor
 from bench import CONFIGURATION, Bench, connect, run_once, settle
 from measure import Comparison, Findings, Target, alternate
@@ -88,7 +89,11 @@ class Replaced:
         """From asking it to become another program to that one's answer, milliseconds."""
         self._settle()
         began_s = time.perf_counter()
-        with connect(self.variables) as client, suppress(DisconnectedError):
+        path = self.variables["NSM_SOCKET"]
+        with (
+            nsm.Client(socket_path=path, autostart=False, reconnect=False) as client,
+            suppress(DisconnectedError),
+        ):
             client.call("reload")
             while True:  # until the program that was asked is no more
                 client.ping()
