@@ -56,8 +56,9 @@ METHOD = """
 - Cold start: from starting `nsm-supervisor` to the answer to `ping` on its control socket.
 - `nsm ps`: the whole process, with three sessions alive.
 - Restart: two supervisors, one of which has a hundred sessions, are killed with SIGKILL and started
-  again, or asked to reload, in turn. From then to the answer of the next program to `sessions`, and
-  to a statement in one of the sessions where there are any. All have what they kept at the end.
+  again, or asked to reload, in turn. From the kill, or the last answer before the reload, to the
+  answer of the next program to `sessions`, and to a statement in one of the sessions where there
+  are any. All have what they kept at the end.
 - Floors: forks are of a Python of a few megabytes inside a bubblewrap jail, with the namespaces and
   mounts of a session (`benchmarks/peers/fork_floor.py`); messages of 200 bytes go through Python
   processes that only read and write (`benchmarks/peers/relay.py`).

@@ -86,9 +86,10 @@ class Replaced:
         return (time.perf_counter() - began_s) * 1000
 
     def reload(self) -> float:
-        """From asking it to become another program to that one's answer, milliseconds."""
+        """From the last answer of the program that it was to the next one's, milliseconds: before
+        that, it tries whether the other can be started."""
         self._settle()
-        began_s = time.perf_counter()
+        began_s = 0.0
         path = self.variables["NSM_SOCKET"]
         with (
             nsm.Client(socket_path=path, autostart=False, reconnect=False) as client,
@@ -96,6 +97,7 @@ class Replaced:
         ):
             client.call("reload")
             while True:  # until the program that was asked is no more
+                began_s = time.perf_counter()
                 client.ping()
         self._ask()
         return (time.perf_counter() - began_s) * 1000
