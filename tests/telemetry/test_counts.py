@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,6 +14,7 @@ from nsm.wire.errors import NsmError, StartFailedError
 from nsmd.telemetry import counts as counting
 from nsmd.telemetry import families as f
 from nsmd.telemetry.families import Family
+from nsmd.telemetry.lag import PASSES, PAUSE_S
 from nsmd.values import LimitEvent, RunResult, Sources, Tenancy
 from outcomes_agent import outcomes
 
@@ -219,14 +221,25 @@ async def test_denials_are_results_that_name_a_rule(autojump_clock: trio.abc.Clo
         assert values(it, f.DENIALS) == {("python",): 1}
 
 
-async def test_the_event_loop_is_seen_to_hang() -> None:
+async def test_the_event_loop_is_seen_to_hang(autojump_clock: trio.abc.Clock) -> None:
     async with bench() as it:
-        before = it.telemetry.lag.busy.copy()
-        await trio.lowlevel.checkpoint()
-        begin = trio.current_time()
-        while trio.current_time() - begin < 0.06:
+        lag, events = it.telemetry.lag, it.registry.events
+        events.publish("configuration_reloaded")
+        begin = time.perf_counter()
+        while time.perf_counter() - begin < 0.06:
             pass  # as what hangs does
+        await several_passes()
+        assert lag.busy.count == PASSES
+        assert lag.busy.max_s >= 0.06
+        events.publish("configuration_reloaded")
+        await several_passes()
+        assert lag.busy.count == PASSES, "not again at once"
+        await trio.sleep(PAUSE_S)
+        events.publish("configuration_reloaded")
+        await several_passes()
+        assert lag.busy.count == 2 * PASSES
+
+
+async def several_passes() -> None:
+    for _ in range(PASSES + 2):
         await trio.lowlevel.checkpoint()
-        busy = it.telemetry.lag.busy
-        assert busy.count > before.count
-        assert busy.max_s >= 0.06

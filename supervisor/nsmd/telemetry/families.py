@@ -232,7 +232,8 @@ LAG = Family(
     kind="histogram",
     group=_SELF,
     help="Passes of the event loop, each from the moment when something woke it to the one when "
-    "it looks again: for that long whatever else happened had to wait.",
+    "it looks again: for that long whatever else happened had to wait. Some passes are looked at, "
+    "up to ten times a second.",
 )
 RELOADS = Family(
     name="nsm_configuration_reloads",

@@ -81,7 +81,6 @@ class Telemetry:
         self.traffic = {"control": Traffic(), "mcp": Traffic()}
         self._writing = trio.CapacityLimiter(1)
         registry.events.subscribe(self._take)
-        trio.lowlevel.add_instrument(self.lag)
 
     def __repr__(self) -> str:
         return f"<Telemetry {self.recent.count} events>"
@@ -92,6 +91,8 @@ class Telemetry:
         return trio.current_time() - self._around.started_s
 
     def _take(self, happening: Happening) -> None:
+        if happening.at_s >= self.lag.due_s:
+            self.lag.look(happening.at_s)
         self.recent.take(happening)
         self.counts.take(happening)
 
