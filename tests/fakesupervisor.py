@@ -67,6 +67,8 @@ class FakeSupervisor:
         self.capabilities: tuple[str, ...] = ("again",)
         self.hang_up_after: str | None = None
         """An operation whose answer is the connection's last word."""
+        self.going = 0
+        """Connections that it takes, and closes before it says hello."""
         self._peers: list[_Peer] = []
         self._threads: list[threading.Thread] = []
         self._listener: socket.socket | None = None
@@ -163,6 +165,9 @@ class _Peer:
 
     def _take(self, message: Hello | Request | Cancel | Invalid) -> None:
         match message:
+            case Hello() if self._supervisor.going > 0:
+                self._supervisor.going -= 1
+                self.close()
             case Hello():
                 self._supervisor.hellos.append(message)
                 rights = ("read", "run", "manage")

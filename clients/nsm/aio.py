@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from nsm import operations, paths, start
-from nsm.again import RECONNECTED, Asked, LostError
+from nsm.again import MAX_LOSSES, RECONNECTED, Asked, LostError
 from nsm.asyncwire import ANSWER_TIMEOUT_S, AsyncWire
 from nsm.wire import results
 from nsm.wire.errors import DisconnectedError, NotRunningError
@@ -113,12 +113,13 @@ class AsyncClient:
         Raises:
             NotRunningError: no supervisor listens, and none may or could be started.
         """
-        try:
-            await self._connect()
-        except LostError:
-            if self._path is None:
-                raise
-            await self._connect()  # the first was ending already when it took the connection
+        for losses in range(MAX_LOSSES):
+            try:
+                await self._connect()
+                break
+            except LostError:  # it was ending already when it took the connection
+                if self._path is None or losses == MAX_LOSSES - 1:
+                    raise
         return self
 
     async def __aexit__(

@@ -75,7 +75,7 @@ class AsyncWire:
                 f"the supervisor has not answered within {ANSWER_TIMEOUT_S:.0f} s",
                 hint="It is stopped or stuck. Its log says more.",
             ) from None
-        except ShuttingDownError:
+        except (LostError, ShuttingDownError):
             await trio.aclose_forcefully(self._stream)
             raise LostError(arrived=False) from None
         except BaseException:

@@ -16,7 +16,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nsm import operations, paths, start
-from nsm.again import RECONNECTED, Asked, LostError
+from nsm.again import MAX_LOSSES, RECONNECTED, Asked, LostError
 from nsm.wire import results
 from nsm.wire.connection import ClientConnection
 from nsm.wire.errors import DisconnectedError, ShuttingDownError
@@ -100,13 +100,15 @@ class Client:
             self._path = path if reconnect else None
         self._interrupts: Interrupts | None = None
         self._lost = False
-        try:
-            self._begin(connection)
-        except LostError:
-            if self._path is None:
-                raise
+        for losses in range(MAX_LOSSES):
+            try:
+                self._begin(connection)
+                break
+            except LostError:
+                if self._path is None or losses == MAX_LOSSES - 1:
+                    raise
             # It was ending already when it took the connection.
-            self._begin(self._connect_anew(self._path))
+            connection = self._connect_anew(self._path)
 
     def _connect_anew(self, path: str) -> socket.socket:
         return start.reconnect(path, autostart=self.autostart, patience_s=start.RECONNECT_S)
@@ -119,7 +121,7 @@ class Client:
             self.server = self._introduce(self._hello)
         except LostError:
             self._drop()
-            raise
+            raise LostError(arrived=False) from None
         except BaseException:
             self.close()
             raise

@@ -36,6 +36,9 @@ VARIABLES = (
 """The variables of a client entry that are told to the supervisor; others only if it asks, which
 it does for those that `[project.inherit_env]` of its configuration names."""
 
+_BEGINNING = b'{"nsm": '
+"""Of a supervisor's answer."""
+
 _CHUNK_BYTES = 65536
 
 
@@ -133,8 +136,8 @@ def _first_line(connection: socket.socket) -> tuple[bytes, bytes]:
     while (end := received.find(b"\n")) < 0:
         chunk = connection.recv(_CHUNK_BYTES)
         received += chunk
-        if not chunk and not received:
-            raise AttachLostError
+        if not chunk and _BEGINNING.startswith(received[: len(_BEGINNING)]):
+            raise AttachLostError  # before its answer, or in the middle of it
         if not chunk or len(received) > MAX_ATTACH_ANSWER_BYTES:
             raise AttachError(
                 "the program on the socket did not answer as a supervisor does. "

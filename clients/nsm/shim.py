@@ -45,6 +45,9 @@ to be lost with the one that had them."""
 MAX_LOSSES = 20
 """Supervisors that may end during one request, which could be why they do."""
 
+_TRIES = 3
+"""Of attaching, where there is no hurry to end and none to go on."""
+
 PARSE_ERROR, INVALID_REQUEST, INTERNAL_ERROR = -32700, -32600, -32603  # JSON-RPC 2.0, section 5.1
 
 _LISTEN = "subscriptions/listen"
@@ -344,12 +347,13 @@ class Relay:
 
     def _attached(self, patience_s: float) -> Link:
         deadline = time.monotonic() + patience_s
-        while True:
+        for attempt in range(MAX_LOSSES):
             try:
                 return attach(self._connect(max(0.0, deadline - time.monotonic())), self._id)
             except AttachLostError:  # that one was ending, too
-                if time.monotonic() >= deadline:
+                if attempt >= _TRIES and time.monotonic() >= deadline:
                     raise
+        raise AttachLostError
 
     def _lose_link(self) -> None:
         """The supervisor is gone: have another one answer, or answer for it."""

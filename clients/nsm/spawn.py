@@ -19,6 +19,9 @@ READY_TIMEOUT_S = 10.0
 MAX_LOG_BYTES = 10 * 1024 * 1024
 """A log larger than this is set aside as `supervisor.log.1` at the next start."""
 
+ENDED = "it ended before it was ready"
+"""What is said of one that has said nothing: it was killed, most likely."""
+
 _MAX_REPORT_BYTES = 4096
 
 _PASSED_ON = frozenset(
@@ -108,7 +111,7 @@ def _wait_ready(pipe: int) -> str:
             return f"it has not got ready within {READY_TIMEOUT_S:.0f} s; it may be starting still"
         data = os.read(pipe, _MAX_REPORT_BYTES)
         if not data:
-            return report.decode(errors="replace") or "it ended before it was ready"
+            return report.decode(errors="replace") or ENDED
         report += data
     return report.partition(b"\n")[0].decode(errors="replace")
 

@@ -104,7 +104,7 @@ def _try_connect(path: str) -> socket.socket | None:
         connection.connect(path)
         _set_send_timeout(connection, 0)
         _check_peer(connection, path)
-    except (FileNotFoundError, ConnectionRefusedError):
+    except (FileNotFoundError, ConnectionRefusedError, ConnectionResetError):
         connection.close()
         return None
     except BlockingIOError:
@@ -173,9 +173,11 @@ def _start(path: str) -> socket.socket:
         fcntl.flock(lock, fcntl.LOCK_EX)
         connection = _try_connect(path)  # whoever held the lock before may have started one
         if connection is None:
-            from nsm.spawn import spawn  # noqa: PLC0415  # subprocess takes 10 ms to import
+            from nsm.spawn import ENDED, spawn  # noqa: PLC0415  # subprocess takes 10 ms to import
 
             report = spawn(path)
+            if report == ENDED:
+                report = spawn(path)  # whoever kills supervisors may have met this one
             connection = _try_connect(path)
             if connection is None:
                 _not_started(report or f"it does not listen on {path}")

@@ -243,6 +243,20 @@ def test_who_does_not_want_it_is_told_at_once(generations: Generations) -> None:
     assert generations.all[1].requests == []
 
 
+def test_one_that_goes_before_it_says_hello_is_not_the_last(
+    generations: Generations, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    generations.add(kill=lambda _exchange: {"killed": [], "errors": []})
+    client = generations.client()
+    last = generations.crash(kill=lambda _exchange: {"killed": [], "errors": []})
+    last.going = 2
+    client.kill("a")  # it has not arrived anywhere before
+    assert [request.op for request in last.requests] == ["kill"]
+    last.going = 2
+    generations.client().kill("b")
+    assert last.going == 0
+
+
 def test_a_closed_client_stays_closed(generations: Generations) -> None:
     supervisor = generations.add(run=result())
     client = generations.client()

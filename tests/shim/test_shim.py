@@ -336,6 +336,19 @@ async def test_whatever_else_listens_there_is_no_supervisor(tmp_path: Path, answ
         assert await running.ended() == 1
 
 
+async def test_a_supervisor_that_goes_before_it_has_answered_is_not_the_last(
+    tmp_path: Path,
+) -> None:
+    async with fake_supervisor(tmp_path) as supervisor, shim(supervisor.path) as running:
+        for beginning in (b"", b'{"ns', b'{"nsm": 1, "o'):
+            peer = await supervisor.accept()
+            await peer.receive()
+            await peer.stream.send_all(beginning)
+            await peer.stream.aclose()
+        peer, _ = await supervisor.attached()
+        await handshake(running, peer)
+
+
 async def test_a_client_that_goes_without_a_word_is_no_success(tmp_path: Path) -> None:
     async with shim(tmp_path / "nobody") as running:
         await running.send_raw(b"garbage")
