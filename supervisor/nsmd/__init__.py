@@ -63,6 +63,7 @@ telemetry/           what is counted, and how it is told
 control/             the control socket: operations for command line and API
 mcp/                 the endpoint that models see
 servicemanager       the socket that systemd passes, and what it is told
+socketguard          keeps the socket where clients look for it
 servicestatus        what the service manager is told while the supervisor runs
 checks, limitchecks  rows of the doctor's table
 hostchecks/          what of a host commonly stands in nsm's way

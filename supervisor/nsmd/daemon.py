@@ -18,6 +18,7 @@ from typing import Any
 
 import trio
 
+from nsm import paths
 from nsm._version import __version__
 from nsmd.artifacts.keeper import open_keeper as open_artifacts
 from nsmd.artifacts.sources import Discovery
@@ -37,6 +38,7 @@ from nsmd.hostpaths import trusted_owners
 from nsmd.jail import Launcher
 from nsmd.keeping import SessionBook
 from nsmd.limits import session_limits
+from nsmd.listening import LOCK
 from nsmd.mcp.attachment import serve_attachment
 from nsmd.mcp.load import EndpointLoader
 from nsmd.nix.program import NixFinder
@@ -47,6 +49,7 @@ from nsmd.reconfiguration import Load, Reconfiguration
 from nsmd.registry import Registry
 from nsmd.servicestatus import ServiceStatus
 from nsmd.settings import Settings
+from nsmd.socketguard import SocketGuard
 from nsmd.survival.store import DescriptorStore, Kept
 from nsmd.survival.taking import Leaving
 from nsmd.takeover import sort_out
@@ -279,8 +282,14 @@ async def _serve(setup: Setup, keeper: SessionKeeper) -> None:
             )
             async with trio.open_nursery() as connections:
                 connections.start_soon(_heed_signals, setup, ending, draining, configuration)
-                listener = trio.SocketListener(trio.socket.from_stdlib_socket(setup.listener))
-                await connections.start(partial(trio.serve_listeners, server.handle, [listener]))
+                guard = SocketGuard(
+                    setup.listener,
+                    setup.leave.lock,
+                    os.path.join(paths.runtime_dir(), LOCK),
+                    ours=setup.leave.own is not None,
+                )
+                connections.start_soon(guard.serve, server.handle, connections)
+                connections.start_soon(guard.watch)
                 setup.announce()
                 connections.start_soon(status.run, events)
                 connections.start_soon(endpoint.run)

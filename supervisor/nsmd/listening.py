@@ -16,6 +16,9 @@ BACKLOG = 1024
 
 log = logging.getLogger(__name__)
 
+LOCK = "supervisor.lock"
+"""Beside the socket: the supervisor's, for its life."""
+
 MAX_SOCKET_PATH_BYTES = 107
 """Linux, unix(7): sun_path has 108 bytes with its end."""
 
@@ -122,9 +125,7 @@ def hold_lock(path: str, held: int | None = None) -> Generator[int]:
         try:
             os.ftruncate(fd, 0)
             os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
-        except (
-            OSError
-        ) as error:  # a full disk: the lock holds all the same, and that is what counts
+        except OSError as error:  # a full disk; the lock holds all the same
             log.warning("%s cannot be written (%s): it does not say who holds it", path, error)
         yield fd
     finally:
@@ -146,21 +147,30 @@ def listening_socket(path: str) -> Generator[socket.socket]:
             f"The socket's path has {len(os.fsencode(path))} bytes, Linux allows "
             f"{MAX_SOCKET_PATH_BYTES}: {path}. Set NSM_SOCKET to a shorter one."
         )
+    with bound(path) as listener, removed_at_the_end(path, identity_of(path)):
+        yield listener
+
+
+def bound(path: str) -> socket.socket:
+    """A new socket that listens at a path, as `listening_socket`; the caller's to close.
+
+    Raises:
+        PlaceError: something else is there.
+    """
     _clear(path)
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
-        # The mode comes from the umask: a chmod after bind would leave a moment for others.
-        before = os.umask(0o177)
-        try:
-            listener.bind(path)
-        except OSError as error:
-            raise PlaceError(f"{path} cannot be used as socket ({error.strerror}).") from error
-        finally:
-            os.umask(before)
-        identity = identity_of(path)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    # The mode comes from the umask: a chmod after bind would leave a moment for others.
+    before = os.umask(0o177)
+    try:
+        listener.bind(path)
         listener.listen(BACKLOG)
-        listener.setblocking(False)
-        with removed_at_the_end(path, identity):
-            yield listener
+    except OSError as error:
+        listener.close()
+        raise PlaceError(f"{path} cannot be used as socket ({error.strerror}).") from error
+    finally:
+        os.umask(before)
+    listener.setblocking(False)
+    return listener
 
 
 @contextmanager

@@ -21,6 +21,7 @@ from nsmd.descriptors import raise_limit, share_out
 from nsmd.hostpaths import trusted_owners
 from nsmd.listening import (
     BACKLOG,
+    LOCK,
     Identity,
     PlaceError,
     check_passed,
@@ -327,7 +328,7 @@ def _open_place(stack: ExitStack) -> _Place:
     runtime = paths.ensure_runtime_dir()
     handed = take_over(os.environ)
     lock = stack.enter_context(
-        hold_lock(os.path.join(runtime, "supervisor.lock"), handed.lock if handed else None)
+        hold_lock(os.path.join(runtime, LOCK), handed.lock if handed else None)
     )
     passed = servicemanager.take_passed(os.environ)
     expected = paths.socket_path()

@@ -138,7 +138,7 @@ class Pressure:
             pressure_percent=seen.pressure_percent,
             available_bytes=seen.available_bytes,
             spares=spares,
-            sessions=[session.id for session in ended],
+            sessions=len(ended),
         )
 
     def _end_some(self, now: float) -> list[Session]:

@@ -81,7 +81,7 @@ FLOORS = (
     ("telemetry",),
     ("control", "mcp"),
     ("limitchecks", "hostchecks", "copychecks", "doctor", "servicemanager"),
-    ("servicestatus", "failedstart"),
+    ("servicestatus", "failedstart", "socketguard"),
     ("daemon",),
     ("main",),
     ("__main__",),

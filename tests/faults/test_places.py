@@ -1,0 +1,81 @@
+"""Several supervisors at once, and one whose socket and lock are taken away."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+import nsm
+from e2e_support import supervisor
+from nsm.wire.errors import NotRunningError
+from processes import ending
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+    from e2e_support import Supervisor
+
+pytestmark = pytest.mark.jail
+
+
+@pytest.fixture(scope="module")
+def it() -> Generator[Supervisor]:
+    config = "[pool]\nmax_spares = 0\n"
+    with (
+        tempfile.TemporaryDirectory(prefix="nsm-") as name,
+        supervisor(Path(name), config=config) as it,
+    ):
+        yield it
+
+
+def pid_when_it_answers(it: Supervisor) -> int:
+    """Of whoever serves at that path, as soon as somebody does."""
+    while True:
+        try:
+            with it.client() as client:
+                return client.status().pid
+        except NotRunningError:
+            continue
+
+
+def others(it: Supervisor, count: int) -> list[str]:
+    """What further supervisors say that are started all at once, each of which ends."""
+    command = [sys.executable, "-P", "-m", "nsmd"]
+    started = [
+        subprocess.Popen(
+            command, env=it.variables, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, cwd="/"
+        )
+        for _ in range(count)
+    ]
+    said: list[str] = []
+    for process in started:
+        with ending(process):
+            said.append(process.communicate()[1].decode())
+            assert process.returncode == 1
+    return said
+
+
+def test_the_socket_and_the_lock_are_taken_away(it: Supervisor) -> None:
+    with it.client() as client:
+        client.run("x = 41", env="python", session="a")
+        for name in ("supervisor.lock", "control.sock"):
+            (it.directory / name).unlink()
+        assert pid_when_it_answers(it) == it.pid
+        assert client.run("x += 1", env="python", session="a").exit_code == 0
+    with nsm.Client(socket_path=it.socket, scope="test") as client:
+        assert client.server.pid == it.pid
+        assert client.run("print(x)", env="python", session="a").stdout == "42\n"
+
+
+def test_one_of_many_serves(it: Supervisor) -> None:
+    said = others(it, 3)
+    assert all(f"running already (pid {it.pid})" in each for each in said), said
+    with it.client() as client:
+        assert client.status().pid == it.pid
+    assert os.path.exists(it.socket)
