@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from e2e_support import program
+from e2e_support import end_supervisor, program, supervisor
 from realjail import needs_bwrap
 from terminal import Terminal
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from e2e_support import Supervisor
 
 pytestmark = [needs_bwrap, pytest.mark.jail]
@@ -68,3 +70,28 @@ def test_a_busy_session_is_seen_and_interrupted(shared: Supervisor) -> None:
             assert person.end() == 0
             assert person.emulator.unknown == []
         assert "busy" not in [row.name for row in other.sessions()]
+
+
+def test_the_table_goes_on_with_the_next_supervisor(short_dir: Path) -> None:
+    """Which it starts: the sessions are kept, and whoever asks for them is to have them."""
+    with supervisor(short_dir, keep=True) as first, first.client() as client:
+        client.run("n = 1", env="bash", session="lasting")
+        command = [program("nsm"), "top", "-d", "0.5"]
+        with Terminal(command, first.variables, columns=120, rows=12) as person:
+            person.see(f"process {first.pid}", "lasting")
+            first.process.kill()
+            first.process.wait()
+            try:
+                person.wait(
+                    lambda e: f"process {first.pid}" not in e.text and " process " in e.text,
+                    "another supervisor",
+                )
+                person.type("i")
+                person.see("lasting", "Nothing was running in lasting.")
+                said = first.run("nsm", "inspect", "lasting").stdout
+                assert "by a new supervisor 1 time, as it was" in said
+                person.type("q")
+                assert person.end() == 0
+                assert person.mode_after == person.mode_before
+            finally:
+                end_supervisor(first.socket)

@@ -42,6 +42,9 @@ RETRY_S = 1.0
 SHARE = 9
 """Looking takes at most a tenth of the supervisor's time: so many times as long nobody looks."""
 
+LONGEST_S = 30.0
+"""Between looks all the same: a supervisor that was stopped for minutes is no slow one."""
+
 ESCAPE_S = 0.05
 """After Esc, as long until it is known to be no part of another key's sequence."""
 
@@ -131,6 +134,7 @@ class Screen:
         self._delay_s = delay_s
         self._link: Link | None = None
         self._look_now = asyncio.Event()
+        self._connecting = asyncio.Lock()
         self._deeds: set[asyncio.Task[None]] = set()
         control = FormattedTextControl(self._text, focusable=True, show_cursor=False)
         self._app: Application[Action] = Application(
@@ -178,9 +182,10 @@ class Screen:
         loop = asyncio.get_running_loop()
         while True:
             self._look_now.clear()
-            begun_s = loop.time()
+            pause_s = RETRY_S
             try:
                 link = await self._connected()
+                asked_s = loop.time()
                 wire = await link.call("sessions")
                 rows = [SessionRow.from_wire(row) for row in results.rows(wire, "sessions")]
             except NotRunningError:
@@ -188,27 +193,34 @@ class Screen:
             except (NsmError, OSError) as error:
                 self._lost(error)
             else:
-                self._board.take(rows, loop.time())
+                now = loop.time()
+                self._board.take(rows, now)
+                pause_s = max(self._delay_s, min(SHARE * (now - asked_s), LONGEST_S))
             self._app.invalidate()
-            pause_s = max(self._delay_s, SHARE * (loop.time() - begun_s))
-            if self._board.away:
-                pause_s = RETRY_S
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._look_now.wait(), pause_s)
 
     async def _connected(self) -> Link:
-        if self._link is None or self._link.lost.done():
-            connection = start.connect(paths.socket_path(), autostart=False)
-            self._link = await Link.open(connection, name=CLIENT_NAME, scope="cli")
-            status = await self._link.call("status")
-            fields = results.Fields(status, "the supervisor's status")
-            self._board.heading = heading(fields.text("version"), fields.integer("pid"))
-        return self._link
+        """The link, made anew where it was lost; a deed and a look may ask at the same time."""
+        async with self._connecting:
+            if self._link is None or self._link.lost.done():
+                connection = start.connect(paths.socket_path(), autostart=False)
+                link = self._link = await Link.open(connection, name=CLIENT_NAME, scope="cli")
+                link.lost.add_done_callback(lambda _: self._went(link))
+                status = await link.call("status")
+                fields = results.Fields(status, "the supervisor's status")
+                self._board.heading = heading(fields.text("version"), fields.integer("pid"))
+            return self._link
+
+    def _went(self, link: Link) -> None:
+        """A link has ended: if it is not one that we closed, the next look is now."""
+        if link is self._link:
+            self._look_now.set()
 
     def _lost(self, error: NsmError | OSError | None) -> None:
-        if self._link is not None:
-            self._link.close()
-            self._link = None
+        link, self._link = self._link, None
+        if link is not None:
+            link.close()
         why = "none is running" if error is None else render.visible(str(error))
         self._board.away = f"No supervisor: {why}. Looking for the next one."
 
