@@ -168,6 +168,7 @@ class _Starter:
                     return self._fail(mistakes, EXIT_USAGE)
                 self._serve(settings, config_path, place)
         except (PlaceError, servicemanager.ServiceManagerError, OSError) as error:
+            _refuse_waiting(str(error))
             return self._fail(str(error), EXIT_FAILED)
         return 0
 
@@ -278,6 +279,15 @@ class _Starter:
 def _is_waited_for() -> bool:
     """Whether clients, or sessions, wait for this process to begin."""
     return bool({"LISTEN_FDS", HANDED_OVER} & os.environ.keys())
+
+
+def _refuse_waiting(why: str) -> None:
+    """Tell clients that wait, unless sessions do, too: those need the next supervisor, which
+    systemd starts in a moment, and clients may wait for it."""
+    with suppress(servicemanager.ServiceManagerError):
+        passed = servicemanager.take_passed(os.environ)
+        if passed.listener is not None and not passed.kept:
+            failedstart.refuse_waiting(passed.listener, why)
 
 
 def _last_settings(mistakes: str) -> Settings:

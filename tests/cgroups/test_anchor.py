@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,8 +12,9 @@ import pytest
 
 from cgroups.faketree import FakeTree
 from cgroups.programs import Programs
+from fakes import FakeJail, spec
 from nsmd.cgroups import anchor as anchors
-from nsmd.cgroups import find_keeper
+from nsmd.cgroups import files, find_keeper
 from nsmd.cgroups import keeper as keepers
 from nsmd.cgroups.anchor import Anchor
 from nsmd.cgroups.place import NoGroupsError, Place
@@ -98,6 +100,37 @@ async def test_a_service_has_its_sessions_in_a_scope_that_lives_as_long_as_anybo
     assert len([line for line in programs.asked() if line.startswith("systemd-run")]) == 1
     again.anchor.close()
     assert ended(pid) == 1  # `read` was told that nobody is there
+
+
+async def test_a_scope_that_was_stopped_is_asked_for_again(
+    started: dict[str, str],
+    programs: Programs,
+    fake: FakeTree,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store = Store()
+    jail = FakeJail(17, spec())
+    async with keepers.open_keeper(LIMITS, started, store=store) as keeper:
+        assert keeper.anchor is not None
+        first, before = keeper.anchor.pid, store.kept["scope"]
+        shutil.rmtree(fake.top / "sessions")
+        again = fake.top / "again"
+        files.make(str(again))
+        monkeypatch.setattr(anchors, "directory_of", lambda _: str(again))
+        confinement = await keeper.confine("s1", jail, spec())
+        assert confinement.group is not None
+        assert confinement.group.directory == f"{again}/sessions/s1"
+        assert ended(first) == 1
+        assert keeper.anchor.pid != first
+        assert len(store.kept["scope"]) == len(before) == 2
+        # Where there can be none any more, sessions are watched.
+        shutil.rmtree(again / "sessions")
+        programs.says("systemd-run", "echo no >&2; exit 1")
+        assert (await keeper.confine("s2", jail, spec())).enforcement.memory == "watchdog"
+        last = keeper.anchor.pid
+    assert ended(last) == 1
+    jail.release()
+    jail.agent_end.close()
 
 
 async def test_what_was_kept_of_a_scope_that_is_gone_is_not_used(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -17,7 +16,6 @@ if TYPE_CHECKING:
     from guestimage import Image
     from guestmachine import Done, Guest
 
-UNITS = "~/.config/systemd/user"
 TRIES = 30
 
 
@@ -87,16 +85,8 @@ class Person:
         self.guest.run(command, user=self.name, stdin=text).check()
 
     def install_units(self) -> None:
-        """As the comment in the units says."""
-        program = shlex.quote(f"s#^ExecStart=.*#ExecStart={self.bin}/nsm-supervisor#")
-        lines = [
-            "set -e",
-            f"mkdir -p {UNITS}",
-            f"cp {self.clone}/systemd/nsm-supervisor.* {UNITS}/",
-            f"sed -i {program} {UNITS}/nsm-supervisor.service",
-            "systemctl --user enable --now nsm-supervisor.socket",
-        ]
-        self.shell("\n".join(lines)).check()
+        """Have systemd keep the supervisor."""
+        self.nsm("service", "install", "--yes").check()
 
 
 @contextmanager

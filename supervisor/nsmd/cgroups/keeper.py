@@ -81,6 +81,9 @@ class SessionKeeper:
         self.tree = tree
         self.fix = fix
         self.anchor = anchor
+        self._environment: Mapping[str, str] = {}
+        self._store: DescriptorStore | None = None
+        self._renewing = trio.Lock()
         self.watchdog = Watchdog()
         self.notices = Notices() if tree is not None else None
         self._limits = limits
@@ -116,7 +119,12 @@ class SessionKeeper:
         if self.tree is None:
             return self._without_group(jail, limits, self.enforcement)
         try:
-            group = await self._group(self.tree, session_id, jail.pid, limits)
+            try:
+                group = await self._group(self.tree, session_id, jail.pid, limits)
+            except FileNotFoundError:
+                if not await self._has_renewed():
+                    raise
+                group = await self._group(self.tree, session_id, jail.pid, limits)
         except OSError as error:
             why = f"the session's control group: {os.strerror(error.errno or 0)}"
             log.warning("session %s has no control group: %s", session_id, error)
@@ -143,6 +151,47 @@ class SessionKeeper:
         confinement = self._with_group(session_id, jail, limits, group)
         confinement.taken_up()
         return confinement
+
+    async def _has_renewed(self) -> bool:
+        """Ask for another scope if the one for sessions is gone: somebody has stopped it, or has
+        ended its anchor; whether there is one."""
+        async with self._renewing:
+            if self.anchor is None or self.tree is None:
+                return False
+            if self.tree.there:
+                return True
+            log.warning("%s is gone; another one is asked for", self.tree)
+            anchor = None
+            try:
+                anchor = await anchors.start(self._environment)
+                self.tree = GroupTree(anchor.directory, pid=anchor.pid, own=anchors.OWN)
+            except NoGroupsError as error:
+                log.warning("a session has no control group: %s", error.why)
+                if anchor is not None:
+                    anchor.close()
+                return False
+            self.let_go()
+            self.anchor = anchor
+            if self._store is not None:
+                anchor.keep(self._store)
+            return True
+
+    def kept_by(self, store: DescriptorStore | None, environment: Mapping[str, str]) -> None:
+        """What holds the sessions' groups is kept there from now on.
+
+        Args:
+            environment: of this process, for when it is to be asked for again.
+        """
+        self._store, self._environment = store, environment
+        if store is not None and self.anchor is not None:
+            self.anchor.keep(store)
+
+    def let_go(self) -> None:
+        """Nothing holds the sessions' groups any more but what is in them."""
+        if self.anchor is not None:
+            if self._store is not None:
+                self._store.drop(anchors.NAME)
+            self.anchor.close()
 
     def _with_group(
         self, session_id: str, jail: Jail, limits: GroupLimits, group: Group
@@ -296,8 +345,7 @@ async def open_keeper(
         kept: see `find_keeper`.
     """
     keeper = await find_keeper(limits, environment, kept=kept)
-    if store is not None and keeper.anchor is not None:
-        keeper.anchor.keep(store)
+    keeper.kept_by(store, environment)
     try:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(keeper.watchdog.run)
@@ -306,8 +354,4 @@ async def open_keeper(
             yield keeper
             nursery.cancel_scope.cancel()
     finally:
-        # Not in vain where others hold it, too.
-        if keeper.anchor is not None:
-            if store is not None:
-                store.drop(anchors.NAME)
-            keeper.anchor.close()
+        keeper.let_go()

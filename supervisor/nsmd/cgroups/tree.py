@@ -125,6 +125,11 @@ class GroupTree:
     def __repr__(self) -> str:
         return f"<GroupTree {self.directory}>"
 
+    @property
+    def there(self) -> bool:
+        """Whether groups can still be made in it."""
+        return os.path.isdir(self.sessions)
+
     def make(self, name: str) -> str:
         """A group for a session; returns its directory.
 
