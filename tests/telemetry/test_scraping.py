@@ -20,6 +20,8 @@ from nsmd.telemetry.scraping import (
     MAX_HEAD_BYTES,
     MAX_SCRAPES,
     SCRAPE_TIMEOUT_S,
+    SHARE,
+    Paced,
     serve_metrics,
     serve_scrapes,
 )
@@ -197,6 +199,28 @@ async def test_a_client_that_reads_nothing_is_dropped(
             assert 0 < received < 10_000_000
             await stream.aclose()
             nursery.cancel_scope.cancel()
+
+
+async def test_a_flood_takes_a_fifth_of_the_time_at_most(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    made: list[float] = []
+
+    async def slow(accept: str) -> tuple[bytes, str]:
+        await trio.sleep(0.1)
+        made.append(trio.current_time())
+        return BODY, accept
+
+    paced, begin = Paced(slow), trio.current_time()
+    async with trio.open_nursery() as asking:
+        for number in range(4):
+            asking.start_soon(paced, str(number))
+    took = [each - begin for each in made]
+    assert took == [pytest.approx(0.1 + 0.1 / SHARE * number) for number in range(4)]
+    await trio.sleep(60)
+    begin = trio.current_time()
+    assert await paced("late") == (BODY, "late")
+    assert trio.current_time() - begin == pytest.approx(0.1), "who comes seldom does not wait"
 
 
 async def test_who_goes_away_costs_nobody_else(path: str, caplog: pytest.LogCaptureFixture) -> None:

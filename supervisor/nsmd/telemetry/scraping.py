@@ -46,6 +46,36 @@ Text = Callable[[str], Awaitable[tuple[bytes, str]]]
 """From an Accept header to the metrics and their content type."""
 
 
+SHARE = 0.2
+"""Of the time is spent on pages at most, however many are asked for: any user may ask at a port."""
+
+
+class Paced:
+    """Makes one page at a time, and rests in between.
+
+    Args:
+        text: makes a page.
+    """
+
+    def __init__(self, text: Text) -> None:
+        self._text = text
+        self._making = trio.Lock()
+        self._rested_s = 0.0
+
+    def __repr__(self) -> str:
+        return f"<Paced, rested at {self._rested_s:.1f}>"
+
+    async def __call__(self, accept: str) -> tuple[bytes, str]:
+        """A page, in its turn."""
+        async with self._making:
+            await trio.sleep_until(self._rested_s)
+            began_s = trio.current_time()
+            page = await self._text(accept)
+            ended_s = trio.current_time()
+            self._rested_s = ended_s + (ended_s - began_s) * (1 / SHARE - 1)
+        return page
+
+
 class _RefusedError(Exception):
     """A request that is not answered with the metrics."""
 
@@ -62,6 +92,7 @@ async def serve_metrics(path: str, port: int | None, text: Text) -> None:
         port: on 127.0.0.1; None for none.
         text: makes the page.
     """
+    paced = Paced(text)
     with ExitStack() as stack:
         listeners: list[socket.socket] = []
         try:
@@ -79,7 +110,7 @@ async def serve_metrics(path: str, port: int | None, text: Text) -> None:
                 )
         async with trio.open_nursery() as nursery:
             for listener in listeners:
-                nursery.start_soon(serve_scrapes, listener, text)
+                nursery.start_soon(serve_scrapes, listener, paced)
 
 
 def _loopback(port: int) -> socket.socket:
