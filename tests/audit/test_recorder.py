@@ -155,3 +155,22 @@ async def test_it_can_be_turned_off_and_on(tmp_path: Path, autojump_clock: trio.
     # It began while nobody wrote: its end is told, and its hash too, from the request.
     assert [line["event"] for line in lines] == ["operation", "execution"]
     assert lines[1]["code_sha256"] == hashlib.sha256(b"wait").hexdigest()
+
+
+async def test_a_session_that_was_taken_up_began_earlier(
+    tmp_path: Path, autojump_clock: trio.abc.Clock
+) -> None:
+    async with trail(tmp_path) as it:
+        peer = await it.it.connect()
+        await peer.call("run", env="python", code="1", session="a")
+        began = len(it.lines())
+        session = it.it.registry.find("here/a")
+        session.taken_up = 2
+        events = it.it.registry.events
+        events.publish("session_claimed", session=session.id, subject=session)
+        events.publish("session_taken_up", session=session.id, subject=session)
+        events.publish("restarted", restarts=2, sessions=1)
+        taken_up, restarted = it.lines()[began:]
+    assert (taken_up["event"], taken_up["restarts"]) == ("session_taken_up", 2)
+    assert (taken_up["session"], taken_up["name"]) == (session.id, "a")
+    assert (restarted["event"], restarted["sessions"]) == ("restarted", 1)

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
 import signal
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,7 +15,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import nsm
-from e2e_support import Supervisor, supervisor
+from e2e_support import Supervisor, supervisor, variables_for
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -79,3 +83,29 @@ def test_sighup(running: Supervisor) -> None:
     assert said.stdout == "nothing has changed\n"
     with following:
         assert "configuration: session.max_sessions: 1 -> 5" in following.read()
+
+
+def test_a_terminal_that_is_closed_ends_what_it_started() -> None:
+    """The kernel says so by SIGHUP, too; a supervisor that nobody sees any more must not stay."""
+    ours, theirs = pty.openpty()
+    reader, writer = os.pipe()
+    with tempfile.TemporaryDirectory(prefix="nsm-") as directory, open(reader, "rb") as ready:
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "nsmd", "--ready-fd", str(writer)],
+            env=variables_for(Path(directory)),
+            stderr=theirs,
+            pass_fds=[writer],
+        )
+        os.close(writer)
+        os.close(theirs)
+        try:
+            assert ready.readline() == b"\n"
+            process.send_signal(signal.SIGHUP)
+            with nsm.Client(socket_path=f"{directory}/control.sock", autostart=False) as client:
+                assert client.call("config_reload") == {"changes": [], "problems": []}
+            os.close(ours)
+            process.send_signal(signal.SIGHUP)
+            assert process.wait(30) == 0
+        finally:
+            process.kill()
+            process.wait()

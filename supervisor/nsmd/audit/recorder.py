@@ -72,7 +72,9 @@ class Recorder:
             case "execution_finished":
                 self._execution_finished(cast("Execution", happening.subject))
             case "session_claimed":
-                self._session_started(cast("Session", happening.subject))
+                session = cast("Session", happening.subject)
+                if not session.taken_up:  # else it was told when it began
+                    self._session_started(session)
             case "session_ended":
                 self._session_ended(cast("Session", happening.subject))
             case "session_taken_up":
@@ -114,6 +116,8 @@ class Recorder:
         facts = {"event": "execution", **_execution_facts(execution)}
         # One that an earlier supervisor began has been told of by that one.
         facts.update(_outcome_facts(execution, began=execution.sent_s is not None))
+        if execution.request.client.peer is None and execution.session.taken_up:
+            facts["taken_up"] = True
         if begun_s is not None:
             facts["elapsed_s"] = round(now_s - begun_s, 6)
         self._journal.put(Record(now_s, facts, code))
