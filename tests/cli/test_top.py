@@ -195,6 +195,21 @@ def test_the_supervisor_is_started_anew(sessions: Sessions, person: Terminal) ->
         leave(person)
 
 
+def test_who_hangs_up_is_not_asked_again_at_once(
+    sessions: Sessions, variables: dict[str, str]
+) -> None:
+    sessions.supervisor.hang_up_after = "status"
+    with Terminal([*NSM, "top"], variables) as person:
+        person.see("No supervisor: ", "No sessions.")
+        person.type("?")
+        person.see("choose a session")
+        assert len(sessions.supervisor.hellos) <= 2
+        sessions.supervisor.hang_up_after = None
+        person.type("x ")
+        person.see("NAME", "alpha")
+        leave(person)
+
+
 def test_a_signal_leaves_the_terminal_as_it_was_and_no_colour_is_none(
     sessions: Sessions, variables: dict[str, str]
 ) -> None:

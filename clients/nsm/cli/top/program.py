@@ -221,6 +221,7 @@ class Screen:
         link, self._link = self._link, None
         if link is not None:
             link.close()
+        self._look_now.clear()  # it may have told so already; who hangs up is not asked at once
         why = "none is running" if error is None else render.visible(str(error))
         self._board.away = f"No supervisor: {why}. Looking for the next one."
 
