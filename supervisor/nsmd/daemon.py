@@ -36,6 +36,7 @@ from nsmd.events import Events
 from nsmd.hostmemory import HostMemory
 from nsmd.hostpaths import trusted_owners
 from nsmd.jail import Launcher
+from nsmd.jail.adopted import reap_child
 from nsmd.keeping import SessionBook
 from nsmd.limits import session_limits
 from nsmd.listening import LOCK
@@ -95,6 +96,7 @@ class Setup:
         store: keeps sessions' descriptors, whatever becomes of this process.
         kept: what it, or the program that this process was before, had kept of earlier ones.
         leave: ends this process for `leave` and `reload`.
+        inherited: process ids of children of the program that this process was before.
     """
 
     settings: Settings
@@ -121,6 +123,7 @@ class Setup:
     store: DescriptorStore
     kept: Kept
     leave: Leaving
+    inherited: Sequence[int] = ()
 
 
 async def serve(setup: Setup) -> None:
@@ -204,6 +207,8 @@ async def _serve(setup: Setup, keeper: SessionKeeper) -> None:
                 upkeep,
                 grace_s=setup.settings.defaults.interrupt_grace_seconds,
             )
+            for pid in setup.inherited:
+                upkeep.start_soon(reap_child, pid)
             upkeep.start_soon(
                 setup.store.run, partial(_everything_kept, registry, keeper, launcher)
             )

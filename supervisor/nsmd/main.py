@@ -180,6 +180,7 @@ class _Starter:
         from nsmd.artifacts.sources import sources_of  # noqa: PLC0415
         from nsmd.environments import find_environments  # noqa: PLC0415
         from nsmd.jail import BwrapLauncher  # noqa: PLC0415
+        from nsmd.jail.processtree import children_of  # noqa: PLC0415
         from nsmd.limits import session_limits  # noqa: PLC0415
         from nsmd.locales import passed_on  # noqa: PLC0415
         from nsmd.nix.program import NixFinder  # noqa: PLC0415
@@ -250,6 +251,7 @@ class _Starter:
                 store=store,
                 command=_own_command(),
             ),
+            inherited=children_of(os.getpid()) if place.handed is not None else (),
         )
         trio.run(daemon.serve, setup)
         store.end()

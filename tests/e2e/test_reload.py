@@ -5,16 +5,16 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 import nsm
-from e2e_support import end_supervisor, supervisor
+from e2e_support import end_supervisor, supervisor, wait_gone
+from nsmd.jail.processtree import children_of
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from nsm.wire.results import RunResult
 
 pytestmark = pytest.mark.jail
@@ -71,6 +71,26 @@ def test_what_runs_goes_on_and_its_result_comes_once(short_dir: Path) -> None:
             pass
         waiting.join(20)
         assert [result.stdout for result in results] == ["begun\nover\n"]
+
+
+def test_nobody_is_left_whom_nobody_collects(short_dir: Path) -> None:
+    """What the program before had started for jails of their own, and for sessions kept ready."""
+    config = "[defaults]\ntemplates = false\n"
+    with supervisor(short_dir, config=config) as it, it.client() as client:
+        client.run("x = 41", env="python", session="a")
+        starters = [pid for pid in children_of(it.pid) if is_starter(pid)]
+        assert starters
+        fds = [os.pidfd_open(pid) for pid in starters]
+        client.reload()
+        assert client.run("print(x + 1)", env="python", session="a").stdout == "42\n"
+        client.kill_all()
+        wait_gone(fds)
+        client.ping()
+        assert [pid for pid in starters if os.path.exists(f"/proc/{pid}")] == []
+
+
+def is_starter(pid: int) -> bool:
+    return b"bwrap" in Path(f"/proc/{pid}/cmdline").read_bytes()
 
 
 def test_a_program_that_would_not_start_is_not_become(short_dir: Path) -> None:

@@ -112,13 +112,14 @@ def _descendants(root: int) -> Iterator[int]:
     """
     queue = [root]
     for parent in queue:
-        for pid in _children(parent):
+        for pid in children_of(parent):
             if not _is_init(pid):
                 queue.append(pid)
             yield pid
 
 
-def _children(pid: int) -> list[int]:
+def children_of(pid: int) -> list[int]:
+    """Process ids of the children of one, the dead that nobody has collected among them."""
     children: list[int] = []
     with suppress(FileNotFoundError, ProcessLookupError):
         for task in os.listdir(f"/proc/{pid}/task"):
