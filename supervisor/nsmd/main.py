@@ -253,7 +253,10 @@ class _Starter:
             ),
             inherited=children_of(os.getpid()) if place.handed is not None else (),
         )
-        trio.run(daemon.serve, setup)
+        try:
+            trio.run(daemon.serve, setup)
+        except* KeyboardInterrupt:  # a second one, while all is being ended
+            logging.getLogger(__name__).info("interrupted again")
         store.end()
 
     def _fail(self, message: str, code: int) -> int:
