@@ -201,11 +201,15 @@ def test_each_process_of_a_jail_is_told(tmp_path: Path) -> None:
 
 
 def test_real_processes_are_told() -> None:
-    with ending(subprocess.Popen(["/bin/cat"], stdin=subprocess.PIPE)) as cat:
+    with ending(
+        subprocess.Popen(["/bin/cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)
+    ) as cat:
         assert cat.stdin is not None
-        # Until it has become another program it is a copy of this one, with its parent's name.
-        while (found := processes_of(cat.pid, 9))[0].name != "cat":
-            os.sched_yield()
-        assert (found[0].pid, found[0].command, found[0].threads) == (cat.pid, "/bin/cat", 1)
-        assert found[0].memory_bytes > 0
-        cat.stdin.close()
+        assert cat.stdout is not None
+        cat.stdin.write(b"x")
+        assert cat.stdout.read(1) == b"x"  # it has become that program
+        (found,) = processes_of(cat.pid, 9)
+        assert (found.pid, found.name, found.threads) == (cat.pid, "cat", 1)
+        assert (found.command, found.state in "RS") == ("/bin/cat", True)
+        assert found.memory_bytes > 0
+        cat.communicate()

@@ -127,7 +127,8 @@ class Board:
             self._filter(self.wanted + "".join(filter(str.isprintable, text)))
 
     def _command(self, key: str) -> Action | None:
-        self._move(key)
+        if self._moved(key):
+            return None  # the table is as it was, which takes a while to make of a thousand rows
         if key in ("q", "Q"):
             return Action("leave")
         if key == " ":
@@ -180,7 +181,7 @@ class Board:
         self.wanted = wanted
         self._arrange()
 
-    def _move(self, key: str) -> None:
+    def _moved(self, key: str) -> bool:
         steps = {
             "up": -1,
             "down": 1,
@@ -193,6 +194,7 @@ class Board:
             place = min(max(0, self._place() + steps[key]), len(self._lines) - 1)
             self.selected = self._lines[place].row.id
             self._by_hand = key != "home"
+        return key in steps
 
     def _place(self) -> int:
         """Of the chosen one in the table."""
