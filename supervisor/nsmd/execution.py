@@ -48,6 +48,7 @@ class Execution:
 
     Attributes:
         limit_events: limits that were reached meanwhile, set before it is finished.
+        earlier: another supervisor has begun it; times are since it was taken up.
     """
 
     def __init__(
@@ -66,6 +67,7 @@ class Execution:
         self.session = session
         self.limit_events: tuple[LimitEvent, ...] = ()
         self._sinks: tuple[OutputSink, ...] = () if on_output is None else (on_output,)
+        self.earlier = False
         self._callers = callers
         self._on_finished = on_finished
         self._submitted_s = trio.current_time()

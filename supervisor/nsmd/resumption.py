@@ -83,6 +83,7 @@ class Resumption:
         )
         finished = self._executions.finished
         execution = Execution(execution_id, request, origin, session, None, finished, callers=0)
+        execution.earlier = True
         self._executions.add(execution)
         return execution
 

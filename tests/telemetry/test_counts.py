@@ -77,6 +77,21 @@ async def test_latency_has_the_wait_in_it(autojump_clock: trio.abc.Clock) -> Non
         assert (wait.max_s, wait.sum_s) == (pytest.approx(3), pytest.approx(3))
 
 
+async def test_what_an_earlier_supervisor_began_is_counted_apart(
+    autojump_clock: trio.abc.Clock,
+) -> None:
+    async with bench() as it:
+        execution = await execution_of(it)
+        before = dict(values(it, f.EXECUTIONS)), values(it, f.WAIT)[("python",)].count
+        execution.earlier = True
+        it.registry.events.publish(
+            "execution_finished", session=execution.session.id, subject=execution
+        )
+        assert values(it, f.RUNS_TAKEN_UP) == {("python", "ok"): 1}
+        assert (values(it, f.EXECUTIONS), values(it, f.WAIT)[("python",)].count) == before
+        assert it.telemetry.recent.after(0)[-1].facts["duration_s"] is None
+
+
 async def test_starts_by_kind_and_those_that_failed(autojump_clock: trio.abc.Clock) -> None:
     async with bench() as it:
         peer = await it.connect()

@@ -111,6 +111,7 @@ def test_the_dashboard_shows_every_metric_that_says_something_new() -> None:
         "nsm_clients_connected",
         "nsm_configuration_reloads",
         "nsm_events",
+        "nsm_executions_taken_up",
         "nsm_memory_pressure",  # its alert counts what it has cost
         "process_virtual_memory_bytes",
     }

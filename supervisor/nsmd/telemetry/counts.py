@@ -54,6 +54,7 @@ class Counts:
     Attributes:
         latency: of executions, by environment and outcome; their number is that of executions.
         wait: of executions that began, by environment.
+        runs_taken_up: executions that an earlier supervisor began, by environment and outcome.
         limits_hit: by kind and enforcer.
         denials: by environment.
         starts: of sessions, by environment and kind of jail.
@@ -71,6 +72,7 @@ class Counts:
     def __init__(self, events: Events, for_everyone: Callable[[str], bool]) -> None:
         self.latency: defaultdict[Labels, Histogram] = defaultdict(Histogram)
         self.wait: defaultdict[str, Histogram] = defaultdict(Histogram)
+        self.runs_taken_up: defaultdict[Labels, int] = defaultdict(int)
         self.limits_hit: defaultdict[Labels, int] = defaultdict(int)
         self.denials: defaultdict[str, int] = defaultdict(int)
         self.starts: defaultdict[Labels, Histogram] = defaultdict(Histogram)
@@ -139,8 +141,11 @@ class Counts:
         assert isinstance(execution, Execution), "that is what finishes"
         env = self.environment_of(execution.session)
         answer, submitted_s, sent_s = execution.answer, execution.submitted_s, execution.sent_s
-        self.latency[env, outcome_of(answer)].add(happening.at_s - submitted_s)
-        if sent_s is not None:
+        if execution.earlier:  # how long it has taken, nobody knows
+            self.runs_taken_up[env, outcome_of(answer)] += 1
+        else:
+            self.latency[env, outcome_of(answer)].add(happening.at_s - submitted_s)
+        if sent_s is not None and not execution.earlier:
             self.wait[env].add(sent_s - submitted_s)
         if isinstance(answer, RunResult) and answer.notes:
             self.denials[env] += 1

@@ -60,6 +60,14 @@ WAIT = Family(
     help="From the request to the moment when the code is sent to its session: behind other "
     "executions, and for a session to start.",
 )
+RUNS_TAKEN_UP = Family(
+    name="nsm_executions_taken_up",
+    kind="counter",
+    labels=("env", "outcome"),
+    group=_RUN,
+    help="Executions that an earlier supervisor has begun and this one has seen end. If that one "
+    "has seen it, too, it has counted them among its own.",
+)
 LIMITS_HIT = Family(
     name="nsm_limits_hit",
     kind="counter",
@@ -300,6 +308,7 @@ FAMILIES: tuple[Family, ...] = (
     EXECUTIONS,
     LATENCY,
     WAIT,
+    RUNS_TAKEN_UP,
     LIMITS_HIT,
     DENIALS,
     SESSIONS,

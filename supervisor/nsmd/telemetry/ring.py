@@ -90,7 +90,7 @@ class Ring:
             names = _EXECUTION
             about = (subject.id, subject.origin.env, subject.session.name, request.client.name)
             if happening.kind == "execution_finished":
-                took_s = happening.at_s - subject.submitted_s
+                took_s = None if subject.earlier else happening.at_s - subject.submitted_s
                 names, about = _FINISHED, (*about, outcome_of(subject.answer), took_s)
         elif isinstance(subject, Session):
             tenancy, env = subject.tenancy, subject.spec.environment.name

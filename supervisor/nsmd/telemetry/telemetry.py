@@ -130,6 +130,7 @@ class Telemetry:
         yield f.EXECUTIONS, {labels: each.count for labels, each in counts.latency.items()}
         yield f.LATENCY, _copied(counts.latency)
         yield f.WAIT, _copied(_single(counts.wait))
+        yield f.RUNS_TAKEN_UP, dict(counts.runs_taken_up)
         yield f.LIMITS_HIT, dict(counts.limits_hit)
         yield f.DENIALS, _single(counts.denials)
 
