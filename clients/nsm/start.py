@@ -24,9 +24,9 @@ CONNECT_TIMEOUT_S = 10.0
 """How long a connection may wait in the supervisor's backlog. It accepts at once unless it is
 stopped or overloaded."""
 
-RECONNECT_S = 10.0
+RECONNECT_S = 30.0
 """How long a client that has lost its connection waits for another supervisor. One takes a second
-to listen, and longer on a machine that is short of everything."""
+to listen; five on a machine that is short of everything, where it may be killed meanwhile."""
 
 _RETRY_S = 0.1
 
