@@ -14,6 +14,7 @@ import trio
 
 import nsm
 from e2e_support import supervisor
+from soak.household import Household
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -65,17 +66,15 @@ async def test_it_wakes_less_than_once_a_second() -> None:
     config = f"[session]\nmax_sessions = {SESSIONS}\n"
     with (
         tempfile.TemporaryDirectory(prefix="nsm-") as path,
+        Household() as household,
         supervisor(Path(path), config=config) as it,
     ):
         await open_all(it)
         await trio.sleep(SETTLE_S)
         below = it.descendants()
         assert len(below) > SESSIONS
-        # The process that keeps descriptors is nobody's child.
-        keepers = {
-            pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if keeps(pid, it)
-        }
-        ours = {it.pid, *keepers}
+        (keeper,) = household.members().keepers
+        ours = {it.pid, keeper}
         before, before_below, began_s = wakeups(ours), wakeups(below), time.monotonic()
         await trio.sleep(IDLE_S)  # it is idleness that is measured
         lasted_s = time.monotonic() - began_s
@@ -86,11 +85,3 @@ async def test_it_wakes_less_than_once_a_second() -> None:
         assert rate_below < 1
         with it.client() as client:
             assert client.run("print(mine)", env="python", session="s7").stdout == "7\n"
-
-
-def keeps(pid: int, it: Supervisor) -> bool:
-    """Whether it is the keeper of that supervisor's descriptors."""
-    with suppress(OSError):
-        command = Path(f"/proc/{pid}/cmdline").read_bytes()
-        return b"keeper.py" in command and os.fsencode(it.directory) in command
-    return False
