@@ -114,3 +114,17 @@ async def test_who_may_run_only_is_not_told_of_lives() -> None:
             await inspected(peer, "a")
         with pytest.raises(NsmError, match="No session"):
             await inspected(peer, result["session"]["id"])
+
+
+async def test_who_may_only_look_is_not_told_what_was_run() -> None:
+    async with bench() as it:
+        person, peer = await it.connect(), Peer(it.raw())
+        await peer.hello("read")
+        result = await person.call("run", env="python", code="secret", session="a")
+        found = await inspected(peer, "a")
+        assert found.start is not None
+        assert (found.processes, found.executions, found.decisions) == ((), (), ())
+        await person.call("kill", targets=["a"])
+        with pytest.raises(NsmError, match="No session"):
+            await inspected(peer, result["session"]["id"])
+        assert (await inspected(person, result["session"]["id"])).executions[0].code == "secret"

@@ -81,6 +81,7 @@ class Call:
         scope: likewise, or as the socket says.
         peer: process and user id of who connected, as the kernel has them.
         confined: the connection may know and reach nothing beyond its scope.
+        manages: it has the right `manage`: what sessions have run is for it to know.
         files: that the connection has open.
         room: for output that waits for the client.
         emit: sends an event that belongs to the request; waits for a slow client.
@@ -94,6 +95,7 @@ class Call:
     scope: str
     peer: tuple[int, int]
     confined: bool
+    manages: bool
     files: OpenFiles
     room: Room
     emit: Callable[[str, dict[str, Any]], Awaitable[None]]

@@ -319,6 +319,7 @@ class _Connection:
             scope=self._scope,
             peer=self._peer,
             confined=row.right not in self._rights or not self._rights & {"read", "manage"},
+            manages="manage" in self._rights,
             files=self._files,
             room=self._room_for_output,
             emit=partial(self._emit, request.id),

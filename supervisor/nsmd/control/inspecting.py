@@ -28,13 +28,13 @@ MAX_DECISIONS = 20
 async def inspect(call: Call) -> dict[str, Any]:
     """Its row, its policy, what the kernel says of its jail at this moment, what it has run.
 
-    A confined connection is told what code in the session could find out, too, and of sessions
-    that live only.
+    A confined connection is told what code in the session could find out, too. What the session
+    has run, and one that has ended, are as its transcript for who may manage.
     """
     try:
         session = call.target()
     except UnknownSessionError:
-        if call.confined:
+        if not call.manages:
             raise
         target = arguments.text(call.args, "target")
         transcript, ending = call.services.registry.transcript(target)
@@ -55,9 +55,9 @@ async def inspect(call: Call) -> dict[str, Any]:
         "start": None if call.confined else recounting.start_of(session, call.services.cold_starts),
         "lifetime": recounting.lifetime_of(session),
         "end_reason": session.end_reason or None,
-        "processes": [] if call.confined else [asdict(each) for each in seen.processes],
-        "executions": [] if call.confined else recounting.runs_of(session.transcript),
-        "decisions": [] if call.confined else [decision_row(each, now) for each in recent],
+        "processes": [asdict(each) for each in seen.processes] if call.manages else [],
+        "executions": recounting.runs_of(session.transcript) if call.manages else [],
+        "decisions": [decision_row(each, now) for each in recent] if call.manages else [],
     }
 
 
