@@ -63,6 +63,8 @@ log = logging.getLogger(__name__)
 
 STDERR = 2
 
+HEEDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
 END_DEADLINE_S = 10.0
 """For all jails to be gone at the end; killing a thousand takes half a second."""
 
@@ -357,6 +359,10 @@ async def _open_shells(
         nursery.cancel_scope.cancel()
 
 
+def _already_ending(_number: int, _frame: object) -> None:
+    """It takes `END_DEADLINE_S` at most."""
+
+
 async def _heed_signals(
     setup: Setup, ending: Ending, draining: Draining, configuration: Reconfiguration
 ) -> None:
@@ -365,7 +371,12 @@ async def _heed_signals(
     then = after_sigterm(setup.store)
     timeout_s: float | None = None
     on_terminal = os.isatty(STDERR)
-    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
+    # The receiver puts this back when it is closed. At a second Ctrl-C, what is being ended would
+    # else be left as after a crash, with a keeper that holds it. Programs that are started do not
+    # inherit a function, as they would that a signal is ignored.
+    for heeded in HEEDED:
+        signal.signal(heeded, _already_ending)
+    with trio.open_signal_receiver(*HEEDED) as signals:
         async for number in signals:
             if number == signal.SIGHUP and not (on_terminal and not os.isatty(STDERR)):
                 await configuration.reload("SIGHUP")

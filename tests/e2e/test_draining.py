@@ -95,3 +95,14 @@ def test_nsm_drain_and_back(short_dir: Path) -> None:
         assert "nothing new is taken" in it.run("nsm", "status").stdout
         assert it.run("nsm", "drain", "--cancel").returncode == 0
         assert it.run("nsm", "run", "-e", "bash", "-s", "a", "echo x").stdout == "x\n"
+
+
+def test_signals_while_it_ends_leave_nothing_behind(short_dir: Path) -> None:
+    with supervisor(short_dir) as it:
+        with it.client() as client:
+            for name in ("a", "b", "c"):
+                client.run("1", env="bash", session=name)
+        for number in (signal.SIGINT, signal.SIGINT, signal.SIGTERM, signal.SIGHUP) * 5:
+            if it.process.poll() is None:
+                it.process.send_signal(number)
+        assert it.process.wait(END_TIMEOUT_S) == 0
