@@ -199,6 +199,8 @@ async def _serve(setup: Setup, keeper: SessionKeeper) -> None:
                     connections=lambda: server.connections,
                     max_connections=setup.shares.connections,
                     templates=_templates_of(launcher),
+                    audit_lost=lambda: journal.dropped,
+                    unkept=lambda: setup.store.problem,
                     ending=ending,
                     started_s=started_s,
                 ),

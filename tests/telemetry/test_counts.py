@@ -11,6 +11,7 @@ import trio.testing
 
 from control_bench import Bench, bench
 from nsm.wire.errors import NsmError, StartFailedError
+from nsmd.telemetry import Surroundings, Telemetry
 from nsmd.telemetry import counts as counting
 from nsmd.telemetry import families as f
 from nsmd.telemetry.families import Family
@@ -222,6 +223,19 @@ async def test_other_events_are_counted(autojump_clock: trio.abc.Clock) -> None:
         assert values(it, f.PRESSURE_ENDED) == {(): 2}
         events.publish("restarted")
         assert values(it, f.RESTARTS) == {(): 5}
+
+
+async def test_what_others_say_when_asked(autojump_clock: trio.abc.Clock) -> None:
+    async with bench() as it:
+        around = Surroundings(templates=lambda: 3, audit_lost=lambda: 7, unkept=lambda: "no keeper")
+        around.ending.draining = "maintenance"
+        told = dict(Telemetry(it.registry, around).read())
+        assert told[f.TEMPLATES] == {(): 3}
+        assert told[f.AUDIT_LOST] == {(): 7}
+        assert told[f.UNKEPT] == {(): 1}
+        assert told[f.DRAINING] == {(): 1}
+        calm = dict(it.telemetry.read())
+        assert calm[f.UNKEPT] == calm[f.DRAINING] == {(): 0}
 
 
 async def test_denials_are_results_that_name_a_rule(autojump_clock: trio.abc.Clock) -> None:

@@ -229,6 +229,18 @@ RESTARTS = Family(
     group=_SELF,
     help="Ends of earlier supervisors that sessions which are here have outlived.",
 )
+UNKEPT = Family(
+    name="nsm_sessions_not_kept",
+    kind="gauge",
+    group=_SELF,
+    help="1 while sessions would not outlive this supervisor (`nsm status` says why), else 0.",
+)
+AUDIT_LOST = Family(
+    name="nsm_audit_lines_lost",
+    kind="counter",
+    group=_SELF,
+    help="Lines of the audit that could not be written, to a full disk for example.",
+)
 DRAINING = Family(
     name="nsm_draining",
     kind="gauge",
@@ -333,6 +345,8 @@ FAMILIES: tuple[Family, ...] = (
     INFO,
     UPTIME,
     RESTARTS,
+    UNKEPT,
+    AUDIT_LOST,
     DRAINING,
     LAG,
     RELOADS,

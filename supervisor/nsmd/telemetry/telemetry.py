@@ -47,6 +47,8 @@ class Surroundings:
         connections: how many there are.
         max_connections: how many there may be.
         templates: how many there are.
+        audit_lost: lines of the audit that could not be written.
+        unkept: why sessions would not outlive this supervisor; empty where they would.
         ending: whether new sessions may come.
         started_s: on trio's clock.
     """
@@ -54,6 +56,8 @@ class Surroundings:
     connections: Callable[[], int] = lambda: 0
     max_connections: int = 0
     templates: Callable[[], int] = lambda: 0
+    audit_lost: Callable[[], int] = lambda: 0
+    unkept: Callable[[], str] = lambda: ""
     ending: Ending = field(default_factory=Ending)
     started_s: float = field(default_factory=trio.current_time)
 
@@ -187,6 +191,8 @@ class Telemetry:
         yield f.INFO, {(__version__, platform.python_version()): 1}
         yield f.UPTIME, {(): self.uptime_s}
         yield f.RESTARTS, {(): self.counts.restarts}
+        yield f.UNKEPT, {(): int(bool(self._around.unkept()))}
+        yield f.AUDIT_LOST, {(): self._around.audit_lost()}
         yield f.DRAINING, {(): int(bool(self._around.ending.draining))}
         yield f.LAG, {(): self.lag.busy.copy()}
         yield f.RELOADS, {(): happened["configuration_reloaded"]}
