@@ -118,6 +118,7 @@ class Bench:
         self.uid = os.getuid()
         self.attached: list[bytes] = []
         self.scopes: list[tuple[str | None, bool]] = []
+        self.peers: list[tuple[int, int]] = []
         self.ends: list[socket.socket] = []
         self._nursery = nursery
         self.wanted: tuple[Settings | None, list[str]] = (Settings(), [])
@@ -177,11 +178,13 @@ class Bench:
         stream: trio.abc.HalfCloseableStream,
         first_bytes: bytes,
         *,
+        peer: tuple[int, int],
         scope: str | None,
         confined: bool,
     ) -> None:
         self.attached.append(first_bytes)
         self.scopes.append((scope, confined))
+        self.peers.append(peer)
 
 
 @asynccontextmanager

@@ -240,6 +240,7 @@ async def _serve(setup: Setup, keeper: SessionKeeper) -> None:
                 stream: trio.abc.HalfCloseableStream,
                 first_bytes: bytes,
                 *,
+                peer: tuple[int, int],
                 scope: str | None,
                 confined: bool,
             ) -> None:
@@ -252,6 +253,7 @@ async def _serve(setup: Setup, keeper: SessionKeeper) -> None:
                     max_result_chars=configuration.settings.mcp.max_result_chars,
                     scope=scope,
                     confined=confined,
+                    peer=peer,
                 )
 
             server = ControlServer(

@@ -399,6 +399,7 @@ async def test_an_attachment_is_handed_over_with_its_first_bytes(
         end.sendall(b'{"nsm": 1}\n')
         await trio.testing.wait_all_tasks_blocked()
         assert it.attached == [b'{"nsm": 1}\n']
+        assert it.peers == [(os.getpid(), os.getuid())]
 
 
 async def test_a_project_of_the_clients_own(tmp_path: Path, autojump_clock: trio.abc.Clock) -> None:

@@ -31,12 +31,14 @@ class ServeAttachment(Protocol):
         stream: trio.abc.HalfCloseableStream,
         first_bytes: bytes,
         *,
+        peer: tuple[int, int],
         scope: str | None,
         confined: bool,
     ) -> None:
         """Serve it until it is gone.
 
         Args:
+            peer: process and user id of the shim, as the kernel has them.
             first_bytes: what was read from it already.
             scope: that it is kept to; None lets it say.
             confined: it may only run code, in that scope.
@@ -113,9 +115,9 @@ class ControlServer:
             self._connections -= 1
 
     async def _admit(self, stream: trio.SocketStream) -> None:
-        _, peer = peer_of(stream.socket.fileno())
-        if peer not in (self._access.uid, 0):
-            log.warning("refused a connection of uid %d", peer)
+        peer = _, uid = peer_of(stream.socket.fileno())
+        if uid not in (self._access.uid, 0):
+            log.warning("refused a connection of uid %d", uid)
             await farewell(stream, ForbiddenError("This supervisor belongs to another user."))
             return
         if self._connections > self._max_connections:
@@ -134,17 +136,17 @@ class ControlServer:
             return
         access = self._access
         if sniff(first) == "attachment" and "run" in access.rights:
-            await self._attach(stream, first)
+            await self._attach(stream, first, peer)
         else:
             await serve_connection(stream, first, access.rights, self._services, scope=access.scope)
 
-    async def _attach(self, stream: trio.SocketStream, first: bytes) -> None:
+    async def _attach(self, stream: trio.SocketStream, first: bytes, peer: tuple[int, int]) -> None:
         access, services = self._access, self._services
         counted = CountedStream(stream, services.telemetry.traffic["mcp"], len(first))
         services.events.publish("client_came", protocol="mcp")
         try:
             await self._serve_attachment(
-                counted, first, scope=access.scope, confined=access.confined
+                counted, first, peer=peer, scope=access.scope, confined=access.confined
             )
         finally:
             services.events.publish("client_left", protocol="mcp")

@@ -12,7 +12,6 @@ import trio
 
 from nsm._version import __version__
 from nsm.wire.errors import BadRequestError, NsmError
-from nsmd.control.peers import peer_of
 from nsmd.limits import Variables
 from nsmd.mcp.attach import ENDING, accepted, parse_attach, parse_inherited, refused
 from nsmd.mcp.load import EndpointLoader
@@ -40,6 +39,7 @@ async def serve_attachment(
     *,
     endpoint: EndpointLoader,
     max_result_chars: int = MAX_RESULT_CHARS,
+    peer: tuple[int, int] | None = None,
     scope: str | None = None,
     confined: bool = False,
     ending: Callable[[], bool] = lambda: False,
@@ -55,6 +55,7 @@ async def serve_attachment(
         runner: takes the calls.
         endpoint: has the `mcp` package, now or soon.
         max_result_chars: `[mcp] max_result_chars`.
+        peer: process and user id of the shim, as the kernel has them; None where unknown.
         scope: of the client's sessions, whatever it says itself; None lets it say.
         confined: the client may only run code, and has a scope.
         ending: whether the supervisor ends, and all sessions: the shim is told, else it would start
@@ -67,8 +68,7 @@ async def serve_attachment(
         try:
             line, rest = await _first_line(stream, first_bytes)
             attach = parse_attach(line)
-            if isinstance(stream, trio.SocketStream):
-                attach = replace(attach, peer=peer_of(stream.socket.fileno()))
+            attach = replace(attach, peer=peer)
             if scope is not None:
                 attach = attach.kept_to(scope) if confined else replace(attach, scope=scope)
             await stack.enter_async_context(
