@@ -298,6 +298,7 @@ async def _serve(setup: Setup, keeper: SessionKeeper) -> None:
                     setup.leave.lock,
                     os.path.join(paths.runtime_dir(), LOCK),
                     ours=setup.leave.own is not None,
+                    look=setup.store.look,
                 )
                 connections.start_soon(guard.serve, server.handle, connections)
                 connections.start_soon(guard.watch)

@@ -21,6 +21,7 @@ from nsmd.descriptors import raise_limit, share_out
 from nsmd.hostpaths import trusted_owners
 from nsmd.listening import (
     BACKLOG,
+    KEEPER,
     LOCK,
     Identity,
     PlaceError,
@@ -42,9 +43,6 @@ STDERR = 2
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
-
-KEEPER_SOCKET = "keeper.sock"
-"""In the runtime directory; `nsm.start` looks for it, too."""
 
 FALLBACK_PATH = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin"
 """Searched after PATH: editors start programs with little or none of it."""
@@ -206,7 +204,7 @@ class _Starter:
             search_path, settings.defaults.jail_uid, limits=session_limits(settings)
         )
         store, kept = open_store(
-            os.environ, os.path.join(paths.runtime_dir(), KEEPER_SOCKET), place.kept, place.handed
+            os.environ, os.path.join(paths.runtime_dir(), KEEPER), place.kept, place.handed
         )
         setup = daemon.Setup(
             settings=settings,

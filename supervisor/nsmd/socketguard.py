@@ -19,7 +19,7 @@ import trio
 
 from nsm import paths
 from nsmd.artifacts import inotify
-from nsmd.listening import Identity, PlaceError, bound, identity_of
+from nsmd.listening import KEEPER, Identity, PlaceError, bound, identity_of
 
 log = logging.getLogger(__name__)
 
@@ -35,14 +35,24 @@ class SocketGuard:
         lock: descriptor of the supervisor's lock; likewise.
         lock_path: of that.
         ours: the socket is the supervisor's own; else it is told what is wrong, and no more.
+        look: called when anything there was changed; others have files there, too.
     """
 
-    def __init__(self, listener: socket.socket, lock: int, lock_path: str, *, ours: bool) -> None:
+    def __init__(
+        self,
+        listener: socket.socket,
+        lock: int,
+        lock_path: str,
+        *,
+        ours: bool,
+        look: Callable[[], None] = lambda: None,
+    ) -> None:
         self._listener = listener
         self._lock = lock
         self._path: str = listener.getsockname()
         self._lock_path = lock_path
         self._ours = ours
+        self._others_look = look
         self._identity = identity_of(self._path)
         self._serving = trio.CancelScope()
         self._said = ""
@@ -75,11 +85,12 @@ class SocketGuard:
         except OSError as error:
             log.warning("%s is not watched: %s", self._path, error)
             return
-        names = {os.path.basename(self._path), os.path.basename(self._lock_path)}
+        names = {os.path.basename(self._path), os.path.basename(self._lock_path), KEEPER}
         try:
             watched = self._watch(notices)
             while True:
                 self._look()
+                self._others_look()
                 if watched is None:  # it may be there again
                     watched = self._watch(notices)
                 await self._changed(notices, names)

@@ -299,6 +299,30 @@ async def test_a_killed_keeper_is_replaced_and_told_all(world: World) -> None:
     world.store(found)
 
 
+async def test_one_whom_nobody_would_find_is_replaced(world: World) -> None:
+    """Its socket was removed, as cleaners of /tmp do."""
+    store = world.store()
+    _, theirs = world.pair()
+    store.keep("session-a", [theirs.fileno()])
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(store.run, {"session-a": [theirs.fileno()]}.items)
+        before = store.pid
+        store.look()
+        os.unlink(world.path)
+        with Watched([before]) as watched:
+            store.look()
+            await watched.all_ended()
+        await trio.testing.wait_all_tasks_blocked()
+        with trio.fail_after(END_S):
+            await store.caught_up()
+        nursery.cancel_scope.cancel()
+    store.close()
+    found = world.taken()
+    assert found.kept.keys() == {"session-a"}
+    assert found.pid != before
+    world.store(found)
+
+
 def test_one_that_does_not_answer_is_left_alone(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

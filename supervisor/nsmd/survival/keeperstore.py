@@ -81,6 +81,7 @@ class KeeperStore:
         self._linger_s = linger_s
         self._link = found.link if found else None
         self._pid = found.pid if found else 0
+        self._place = _identity(path) if found else None
         self._refill: Refill = tuple
         self._behind: dict[str, None] = {}
         self._lost: set[str] = set()
@@ -156,6 +157,7 @@ class KeeperStore:
             self._pause_s = max(self._pause_s, SHORTEST_PAUSE_S)
             self._changed.set()
             return False
+        self._place = _identity(self._path)
         self._trouble = ""
         return True
 
@@ -249,6 +251,15 @@ class KeeperStore:
         self._link = None
         _reap(self._pid)
         self._pid = 0
+
+    def look(self) -> None:
+        """See `DescriptorStore`: a keeper whom nobody would find is replaced by another one."""
+        if self._link is None or self._place in (None, _identity(self._path)):
+            return
+        log.warning("%s was removed: another keeper of sessions is started", self._path)
+        self._place = None
+        with suppress(OSError):  # its end of file has `run` start the other
+            self._link.send(b"end")
 
     def close(self) -> None:
         """Close the connection, as the end of this process does: what is kept stays."""
@@ -375,6 +386,14 @@ def _receive(found: Found) -> bool:
     elif word == "has":
         found.kept.setdefault(name, []).extend(fds)
     return word != "all"
+
+
+def _identity(path: str) -> tuple[int, int] | None:
+    try:
+        status = os.lstat(path)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
 
 
 def _reap(pid: int) -> None:

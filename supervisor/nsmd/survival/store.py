@@ -60,6 +60,10 @@ class DescriptorStore(Protocol):
     async def run(self, refill: Refill) -> None:
         """See that all is kept, also where it could not be at once; until cancelled."""
 
+    def look(self) -> None:
+        """Something was removed from the runtime directory: see that the next supervisor finds what
+        is kept."""
+
     def settle(self) -> None:
         """Called before this process leaves: what was kept has arrived, or cannot.
 
@@ -98,6 +102,9 @@ class NoStore:
 
         self._refill = refill
         await trio.sleep_forever()
+
+    def look(self) -> None:
+        """See `DescriptorStore`."""
 
     def settle(self) -> None:
         """See `DescriptorStore`."""

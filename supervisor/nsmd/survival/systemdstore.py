@@ -159,6 +159,9 @@ class SystemdStore:
             del self._behind[name]
         return len(self._behind) < before
 
+    def look(self) -> None:
+        """See `DescriptorStore`: nothing of it is there."""
+
     def settle(self) -> None:
         """See `DescriptorStore`: what is on its way from a process that is gone would be lost."""
         self._finish()
