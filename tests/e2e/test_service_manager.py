@@ -57,7 +57,9 @@ class Manager:
                 cwd="/",
             )
         try:
-            assert self._notified.recv(100) == b"READY=1", self.log()
+            # Of an earlier one there may be more to read: how it ended.
+            while self._notified.recv(1000) != b"READY=1":
+                assert process.poll() is None, self.log()
             yield process
         finally:
             if process.poll() is None:
@@ -168,6 +170,7 @@ def _with_program(directory: Path, program: str) -> list[Path]:
         if unit.suffix == ".service":
             assert "ExecStart=nsm-supervisor\n" in text
             text = text.replace("ExecStart=nsm-supervisor\n", f"ExecStart={program}\n")
+            text = text.replace("ExecReload=nsm reload\n", f"ExecReload={program} reload\n")
         copies.append(directory / unit.name)
         copies[-1].write_text(text)
     return copies
