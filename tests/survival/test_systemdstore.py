@@ -12,6 +12,7 @@ import trio
 import trio.testing
 
 from nsmd.survival import keeper
+from nsmd.survival.records import memory_file
 from nsmd.survival.systemdstore import SystemdStore, systemd_keeps
 
 if TYPE_CHECKING:
@@ -102,6 +103,62 @@ def test_what_is_kept_and_dropped(manager: Manager, stack: ExitStack) -> None:
     store.keep("session-b", [0])
     manager.take()
     assert manager.held == {"session-a": 2, "session-b": 1}
+
+
+class Strict(Manager):
+    """Keeps the descriptors themselves and, as systemd does, none twice, whatever its name."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.kept: dict[str, set[tuple[int, int]]] = {}
+
+    def take(self) -> None:
+        while True:
+            try:
+                message, fds, _ = keeper.receive(self.socket, socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                return
+            told = dict(line.split("=", 1) for line in message.decode().splitlines())
+            if "FDSTOREREMOVE" in told:
+                self.kept.pop(told["FDNAME"], None)
+            have = set().union(*self.kept.values())
+            for fd in fds:
+                identity = os.fstat(fd).st_dev, os.fstat(fd).st_ino
+                if identity not in have:
+                    self.kept.setdefault(told["FDNAME"], set()).add(identity)
+                os.close(fd)
+
+
+def test_a_session_outlives_the_names_of_its_records(tmp_path: Path, stack: ExitStack) -> None:
+    manager = Strict(tmp_path / "notify")
+    stack.enter_context(manager.socket)
+    store = stack.enter_context(closing(SystemdStore(manager.path)))
+    ours, theirs = socket.socketpair()
+    stack.enter_context(ours)
+    stack.enter_context(theirs)
+    files = [memory_file(b"%d" % number) for number in range(4)]
+    for fd in files:
+        stack.callback(os.close, fd)
+    store.keep("session-a.1", [ours.fileno(), files[0]])
+    store.keep("session-b.1", [theirs.fileno(), files[1]])
+    store.keep("session-a.2", [ours.fileno(), files[2]])
+    store.drop("session-a.1")
+    manager.take()
+    names = {"session-a.2", "session-a.held", "session-b.1", "session-b.held"}
+    assert {name: len(kept) for name, kept in manager.kept.items()} == dict.fromkeys(names, 1)
+    # The next supervisor finds all these names, and drops those that were there before.
+    given = {name: [0] * len(kept) for name, kept in manager.kept.items()}
+    again = stack.enter_context(closing(SystemdStore(manager.path, kept=given)))
+    again.keep("session-a.3", [ours.fileno(), files[3]])
+    for name in ("session-a.held", "session-a.2"):
+        again.drop(name)
+    manager.take()
+    assert manager.kept.keys() == names - {"session-a.2"} | {"session-a.3"}
+    again.drop("session-a.3")
+    for name in ("session-b.held", "session-b.1"):
+        again.drop(name)
+    manager.take()
+    assert manager.kept == {}
 
 
 async def test_the_end_is_waited_for(manager: Manager) -> None:

@@ -7,6 +7,7 @@ other things, so its socket may be full: see `nsmd.survival.keeperstore` for wha
 
 from __future__ import annotations
 
+import fcntl
 import logging
 import os
 import select
@@ -19,6 +20,14 @@ import trio
 from nsmd.survival.store import Kept, Refill, StoreKind, copies_of
 
 log = logging.getLogger(__name__)
+
+HELD = ".held"
+"""Ends the name of a session's sockets and processes, whose records come and go under others.
+
+systemd looks for each descriptor among all that it keeps, whatever their names, and takes none
+twice (`service_add_fd_store`, 252 to 257). So what is kept under a session's next name is still
+under the one before, and goes with that.
+"""
 
 RETRY_S = 1.0
 """Until descriptors are tried again that the kernel had no room for on their way."""
@@ -84,14 +93,26 @@ class SystemdStore:
 
     def keep(self, name: str, descriptors: Sequence[int]) -> None:
         """See `DescriptorStore`."""
-        # The same ones may have been given before: then this is too high until the next drop.
-        self._sizes[name] = max(self._sizes.get(name, 0), len(descriptors))
-        self._tell(name, descriptors)
+        for part, some in _parts(name, descriptors):
+            # The same ones may have been given before: then this is too high until the next drop.
+            self._sizes[part] = max(self._sizes.get(part, 0), len(some))
+            self._tell(part, some)
 
     def drop(self, name: str) -> None:
         """See `DescriptorStore`."""
+        held = _held(name)
+        if name == held and self._has_others(held):
+            return
         if self._sizes.pop(name, None) is not None:
             self._tell(name)
+        if held is not None and held in self._sizes and not self._has_others(held):
+            del self._sizes[held]
+            self._tell(held)
+
+    def _has_others(self, held: str) -> bool:
+        """Whether there is a record of what is held there."""
+        prefix = held.removesuffix(HELD)
+        return any(name.startswith(prefix) and name != held for name in self._sizes)
 
     def copies(self) -> dict[str, list[int]]:
         """See `DescriptorStore`."""
@@ -199,6 +220,30 @@ class SystemdStore:
             link.setblocking(False)
         except OSError as error:
             log.warning("systemd cannot be told of what it keeps: %s", error)
+
+
+def _held(name: str) -> str | None:
+    """Where a session's descriptors are that are no records; None for what is no session's."""
+    session, dot, _ = name.partition(".")
+    return f"{session}{HELD}" if dot and session.startswith("session-") else None
+
+
+def _parts(name: str, descriptors: Sequence[int]) -> list[tuple[str, Sequence[int]]]:
+    """Under which names systemd is to keep what is to be kept under one."""
+    held = _held(name)
+    if held is None:
+        return [(name, descriptors)]
+    sealed = [each for each in descriptors if _is_sealed(each)]
+    others = [each for each in descriptors if each not in sealed]
+    return [(part, some) for part, some in ((held, others), (name, sealed)) if some]
+
+
+def _is_sealed(descriptor: int) -> bool:
+    """Whether it is a record: a file in memory that nobody can change."""
+    try:
+        return bool(fcntl.fcntl(descriptor, fcntl.F_GET_SEALS) & fcntl.F_SEAL_WRITE)
+    except OSError:
+        return False
 
 
 def _message(name: str, descriptors: Sequence[int] = ()) -> str:
