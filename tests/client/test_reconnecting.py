@@ -37,7 +37,11 @@ class Generations:
 
     def add(self, **handlers: Any) -> FakeSupervisor:
         """Another one listens from now on."""
+        going = handlers.pop("going", 0)
+        capabilities = handlers.pop("capabilities", ("again",))
         supervisor = FakeSupervisor(self.path, **handlers)
+        supervisor.capabilities = capabilities
+        supervisor.going = going
         self._stack.enter_context(supervisor)
         self.all.append(supervisor)
         return supervisor
@@ -214,8 +218,7 @@ def test_without_another_supervisor_the_client_says_so(
 
 def test_a_supervisor_too_old_to_be_asked_is_not(generations: Generations) -> None:
     def first(exchange: Exchange) -> dict[str, Any]:
-        supervisor = generations.crash(run=result())
-        supervisor.capabilities = ()
+        generations.crash(capabilities=(), run=result())
         exchange.hang_up()
         return {}
 
@@ -243,13 +246,10 @@ def test_who_does_not_want_it_is_told_at_once(generations: Generations) -> None:
     assert generations.all[1].requests == []
 
 
-def test_one_that_goes_before_it_says_hello_is_not_the_last(
-    generations: Generations, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_that_goes_before_it_says_hello_is_not_the_last(generations: Generations) -> None:
     generations.add(kill=lambda _exchange: {"killed": [], "errors": []})
     client = generations.client()
-    last = generations.crash(kill=lambda _exchange: {"killed": [], "errors": []})
-    last.going = 2
+    last = generations.crash(going=2, kill=lambda _exchange: {"killed": [], "errors": []})
     client.kill("a")  # it has not arrived anywhere before
     assert [request.op for request in last.requests] == ["kill"]
     last.going = 2

@@ -184,7 +184,7 @@ def test_every_kind_of_client_gets_its_answer_once(short_dir: Path) -> None:
         nsm_run = stack.enter_context(
             subprocess.Popen(
                 [program("nsm"), "run", "-e", "python", "-s", "d", "n = 0\n" + CODE],
-                env=first.variables,
+                env=first.variables | {"NSM_AUTOSTART": "0"},
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
@@ -198,7 +198,7 @@ def test_every_kind_of_client_gets_its_answer_once(short_dir: Path) -> None:
         logs = stack.enter_context(
             subprocess.Popen(
                 [program("nsm"), "logs", "-f", "test/a"],
-                env=first.variables,
+                env=first.variables | {"NSM_AUTOSTART": "0"},
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
