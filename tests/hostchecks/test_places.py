@@ -114,7 +114,7 @@ def test_a_supervisor_whose_socket_was_removed(host: Host) -> None:
         row = named(check_places(host), "lock")
     assert row.status == "fail"
     assert f"process {os.getpid()} holds" in row.detail
-    assert row.fix.endswith(f"kill {os.getpid()}")
+    assert row.fix.endswith(f"kill -9 {os.getpid()}")
 
 
 def test_little_room(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -142,8 +142,9 @@ def _lock(host: Host) -> Iterator[Check]:
                 name="lock",
                 status="fail",
                 detail=f"process {fields[4]} holds {host.lock}, and nothing listens on "
-                f"{host.socket}: somebody has removed the socket of a supervisor that runs",
-                fix=f"Have it begin anew, with its sessions: kill {fields[4]}",
+                f"{host.socket}: its socket was removed, and it has not made it again",
+                fix=f"Make way for the next one, which goes on with its sessions: kill -9 "
+                f"{fields[4]}",
             )
 
 
