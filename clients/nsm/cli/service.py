@@ -36,8 +36,9 @@ def parser() -> Parser:
     """The verb's options."""
     parser = Parser(
         "service",
-        "Have systemd keep the supervisor: it starts with the first client, starts again when it "
-        "ends by accident, and its sessions outlive that.",
+        "Have systemd keep the supervisor.",
+        "It starts with the first client and again when it ends by accident, which its sessions\n"
+        "outlive.",
     )
     actions = parser.add_actions()
     install = actions.add(
