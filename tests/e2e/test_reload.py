@@ -50,12 +50,11 @@ def test_what_runs_goes_on_and_its_result_comes_once(short_dir: Path) -> None:
         begun = threading.Event()
         results: list[RunResult] = []
 
+        def came(_stream: str, _text: str) -> None:
+            begun.set()
+
         def wait() -> None:
-            results.append(
-                other.run(
-                    code, env="python", session="a", on_output=lambda *_: begun.set(), timeout_s=60
-                )
-            )
+            results.append(other.run(code, env="python", session="a", on_output=came, timeout_s=60))
 
         waiting = threading.Thread(target=wait)
         waiting.start()
