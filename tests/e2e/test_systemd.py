@@ -36,10 +36,10 @@ def manager() -> Generator[UserManager]:
         yield it
 
 
-def count(manager: UserManager) -> int:
-    """How often this was asked of one session, by what that remembers."""
+def count(manager: UserManager, session: str = "one") -> int:
+    """How often this was asked of a session, by what that remembers."""
     code = "n = globals().get('n', 0) + 1; print(n)"
-    done = manager.nsm("run", "--json", "-e", "python", "-s", "one", code)
+    done = manager.nsm("run", "--json", "-e", "python", "-s", session, code)
     assert done.returncode == 0, (done, manager.log.read_text())
     return int(json.loads(done.stdout)["stdout"])
 
@@ -53,6 +53,7 @@ def state(manager: UserManager) -> dict[str, Any]:
 def test_sessions_outlive_what_happens_to_the_supervisor(manager: UserManager) -> None:
     assert manager.show("ActiveState") == "inactive"
     assert count(manager) == 1  # the first client has started it
+    assert count(manager, "other") == 1
     status = json.loads(manager.nsm("status", "--json").stdout)
     before = state(manager)
     assert before["service"]["pid"] == status["pid"]
@@ -82,6 +83,7 @@ def test_sessions_outlive_what_happens_to_the_supervisor(manager: UserManager) -
     for number, event in enumerate(events, 2):
         event()
         assert count(manager) == number, event.__name__
+    assert count(manager, "other") == 2
     after = state(manager)
     assert after["problems"] == []
     assert after["service"]["pid"] != before["service"]["pid"]
