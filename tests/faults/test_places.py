@@ -79,3 +79,28 @@ def test_one_of_many_serves(it: Supervisor) -> None:
     with it.client() as client:
         assert client.status().pid == it.pid
     assert os.path.exists(it.socket)
+
+
+def test_all_is_taken_away_and_then_the_supervisor_killed() -> None:
+    """The keeper's socket, too: the next supervisor finds the sessions all the same."""
+    config = "[pool]\nmax_spares = 0\n"
+    with tempfile.TemporaryDirectory(prefix="nsm-") as name:
+        directory = Path(name)
+        with supervisor(directory, config=config) as first:
+            with first.client() as client:
+                client.run("x = 41", env="python", session="a")
+                pid = client.sessions()[0].pid
+                for path in (*directory.glob("*.sock"), directory / "supervisor.lock"):
+                    path.unlink()
+                while not (directory / "keeper.sock").exists():
+                    client.ping()
+                while (survival := client.status().survival) is not None and survival.problem:
+                    pass  # the next keeper has not been told all yet
+                assert survival is not None
+                assert survival.kind == "keeper"
+            assert pid_when_it_answers(first) == first.pid
+            first.process.kill()
+            first.process.wait()
+            with supervisor(directory, keep=True) as second, second.client() as client:
+                assert client.run("print(x + 1)", env="python", session="a").stdout == "42\n"
+                assert client.sessions()[0].pid == pid

@@ -159,6 +159,7 @@ class KeeperStore:
             return False
         self._place = _identity(self._path)
         self._trouble = ""
+        self._changed.set()  # its end is to be noticed from now on
         return True
 
     async def run(self, refill: Refill) -> None:
