@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from fakesupervisor import Handler
     from nsm.wire.messages import Event
 
 
@@ -78,8 +79,25 @@ def dying(generations: Generations, **next_handlers: Any) -> Any:
     return handler
 
 
-def result(**changes: Any) -> Any:
-    return lambda _exchange: samples.run_result(**changes)
+def result(**changes: Any) -> Handler:
+    """A handler that gives this result."""
+
+    def handler(_exchange: Exchange) -> dict[str, Any]:
+        return samples.run_result(**changes)
+
+    return handler
+
+
+def nothing(_exchange: Exchange) -> dict[str, Any]:
+    return {}
+
+
+def killed(_exchange: Exchange) -> dict[str, Any]:
+    return {"killed": [], "errors": []}
+
+
+def open_file(_exchange: Exchange) -> dict[str, Any]:
+    return {"file": 1, "path": "/workspace/a", "size": 0, "permissions": 0o600}
 
 
 @pytest.mark.parametrize("op", ["run", "run_in"])
@@ -132,13 +150,13 @@ def test_but_not_for_ever(generations: Generations, monkeypatch: pytest.MonkeyPa
 
 
 def test_what_only_looks_is_asked_again_as_it_was(generations: Generations) -> None:
-    generations.add(ping=dying(generations, ping=lambda _exchange: {}))
+    generations.add(ping=dying(generations, ping=nothing))
     generations.client().ping()
     assert [each.requests[0].args for each in generations.all] == [{}, {}]
 
 
 def test_what_changes_something_is_not_sent_twice(generations: Generations) -> None:
-    second: dict[str, Any] = {"kill": lambda _exchange: {"killed": [], "errors": []}}
+    second: dict[str, Any] = {"kill": killed}
     generations.add(kill=dying(generations, **second))
     client = generations.client()
     with pytest.raises(DisconnectedError, match="'kill' was carried out is unknown"):
@@ -152,7 +170,7 @@ def test_between_calls_nobody_notices(generations: Generations) -> None:
     generations.add(run=result())
     client = generations.client()
     client.run("x", env="python")
-    second = generations.crash(run=result(), kill=lambda _exchange: {"killed": [], "errors": []})
+    second = generations.crash(run=result(), kill=killed)
     client.kill("a")  # it cannot have arrived at the first
     client.run("y", env="python")
     assert [request.op for request in second.requests] == ["kill", "run"]
@@ -194,7 +212,7 @@ def test_a_supervisor_that_was_shut_down_is_not_replaced(generations: Generation
         exchange.say_goodbye(ended)
         return {}
 
-    supervisor = generations.add(run=farewell, ping=lambda _exchange: {})
+    supervisor = generations.add(run=farewell, ping=nothing)
     client = generations.client()
     with pytest.raises(ShuttingDownError, match="it was shut down"):
         client.run("x", env="python")
@@ -206,13 +224,13 @@ def test_without_another_supervisor_the_client_says_so(
     generations: Generations, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(start, "RECONNECT_S", 0.0)
-    supervisor = generations.add(ping=lambda _exchange: {})
+    supervisor = generations.add(ping=nothing)
     client = generations.client()
     client.ping()
     supervisor.close()
     with pytest.raises(NotRunningError):
         client.ping()
-    generations.add(ping=lambda _exchange: {})
+    generations.add(ping=nothing)
     client.ping()
 
 
@@ -229,8 +247,7 @@ def test_a_supervisor_too_old_to_be_asked_is_not(generations: Generations) -> No
 
 
 def test_a_file_on_its_way_is_not_continued(generations: Generations) -> None:
-    opened = {"file": 1, "path": "/workspace/a", "size": 0, "permissions": 0o600}
-    generations.add(file_open=lambda _exchange: opened, file_write=dying(generations))
+    generations.add(file_open=open_file, file_write=dying(generations))
     pieces = iter([b"data", b""])
     with pytest.raises(DisconnectedError, match="while a file was on its way"):
         generations.client().put_file("a", "a", lambda _count: next(pieces))
@@ -247,9 +264,9 @@ def test_who_does_not_want_it_is_told_at_once(generations: Generations) -> None:
 
 
 def test_one_that_goes_before_it_says_hello_is_not_the_last(generations: Generations) -> None:
-    generations.add(kill=lambda _exchange: {"killed": [], "errors": []})
+    generations.add(kill=killed)
     client = generations.client()
-    last = generations.crash(going=2, kill=lambda _exchange: {"killed": [], "errors": []})
+    last = generations.crash(going=2, kill=killed)
     client.kill("a")  # it has not arrived anywhere before
     assert [request.op for request in last.requests] == ["kill"]
     last.going = 2
