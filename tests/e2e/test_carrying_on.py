@@ -33,6 +33,12 @@ print(n)
 """
 
 
+@pytest.fixture(autouse=True)
+def no_autostart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next supervisor is the test's: no client is to be faster."""
+    monkeypatch.setenv("NSM_AUTOSTART", "0")
+
+
 class Mcp:
     """An MCP client of `nsm-mcp`, one call at a time.
 
