@@ -292,7 +292,7 @@ async def _serve(setup: Setup, keeper: SessionKeeper) -> None:
                 draining.remaining_s,
             )
             async with trio.open_nursery() as connections:
-                connections.start_soon(_heed_signals, setup, ending, draining, configuration)
+                await connections.start(_heed_signals, setup, ending, draining, configuration)
                 guard = SocketGuard(
                     setup.listener,
                     setup.leave.lock,
@@ -369,7 +369,12 @@ def _already_ending(_number: int, _frame: object) -> None:
 
 
 async def _heed_signals(
-    setup: Setup, ending: Ending, draining: Draining, configuration: Reconfiguration
+    setup: Setup,
+    ending: Ending,
+    draining: Draining,
+    configuration: Reconfiguration,
+    *,
+    task_status: trio.TaskStatus[None],
 ) -> None:
     """SIGINT ends everything at once; SIGTERM lets what runs finish, a second one no longer; SIGHUP
     has the configuration read again, and ends a supervisor whose terminal was closed."""
@@ -382,6 +387,7 @@ async def _heed_signals(
     for heeded in HEEDED:
         signal.signal(heeded, _already_ending)
     with trio.open_signal_receiver(*HEEDED) as signals:
+        task_status.started()  # before anybody is told that this supervisor is there
         async for number in signals:
             if number == signal.SIGHUP and not (on_terminal and not os.isatty(STDERR)):
                 await configuration.reload("SIGHUP")
