@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from nsmd.checks import Check
 
 OURS = "/opt/nsm/bin/nsm-mcp"
-GOOD = {"command": OURS, "args": []}
+GOOD: dict[str, Any] = {"command": OURS, "args": []}
 
 
 def one(world: World) -> Check:

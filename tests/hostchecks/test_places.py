@@ -121,7 +121,12 @@ def test_little_room(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     found = os.statvfs(host.home)
     values = list(found)
     values[4] = 10  # f_bavail
-    monkeypatch.setattr(os, "statvfs", lambda _: os.statvfs_result(values))
+
+    def little(path: str) -> os.statvfs_result:
+        assert path
+        return os.statvfs_result(values)
+
+    monkeypatch.setattr(os, "statvfs", little)
     row = named(check_places(host), "room for state")
     assert (row.status, "less than 64 MiB" in row.detail) == ("warn", True)
     values[4], values[5], values[7] = 10**9, 1000, 5  # f_files, f_favail
