@@ -40,6 +40,7 @@ proxy/               the way out of sessions: a filtering proxy
 lifecycle            a session's states as one table
 transcripts/         what sessions have run, for people to read
 conversation         one jail and its agent, from launch to the last process
+disuse               when a session ends because nobody uses it
 session              the executions of one jail, and what ends it
 pool                 sessions kept ready
 keeping              sessions are handed to whoever keeps descriptors

@@ -11,21 +11,36 @@ import logging
 import os
 from collections.abc import Mapping
 from contextvars import ContextVar
-from typing import TextIO
+from typing import NamedTuple, TextIO
 
 PLAIN = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 """Where nobody puts the time beside it."""
 
-_ABOUT: ContextVar[Mapping[str, str] | None] = ContextVar("about", default=None)
+
+class About(NamedTuple):
+    """What a task is about; what is empty is not shown."""
+
+    client: str = ""
+    session: str = ""
 
 
-def about(**facts: str) -> None:
+_ABOUT: ContextVar[About] = ContextVar("about", default=About())  # noqa: B039  # it is constant
+
+
+def about(*, session: str | None = None, client: str | None = None) -> None:
     """What this task is about, and those that it starts from now on.
 
     Args:
-        facts: `session`, `client`: ids and names. One that is empty is not shown.
+        session: an id; None for no other than before.
+        client: a name; likewise.
     """
-    _ABOUT.set({**(_ABOUT.get() or {}), **facts})
+    before = _ABOUT.get()
+    _ABOUT.set(
+        About(
+            before.client if client is None else client,
+            before.session if session is None else session,
+        )
+    )
 
 
 def goes_to_journal(stream: TextIO, environment: Mapping[str, str]) -> bool:
@@ -51,7 +66,8 @@ class TailFormatter(logging.Formatter):
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 (logging's name)
         """See `logging.Formatter`."""
-        facts = (_ABOUT.get() or {}).items()
+        about = _ABOUT.get()
+        facts = zip(about._fields, about, strict=True)
         tail = "".join(f" {key}={_quoted(value)}" for key, value in facts if value)
         return super().formatMessage(record) + tail
 

@@ -41,6 +41,7 @@ from nsmd.agentframes import (
 from nsmd.agentlink import AgentLink, AgentLinkError
 from nsmd.cgroups import Confinement, Keeper
 from nsmd.conversation import Conversation, Earlier, StartLimiter
+from nsmd.disuse import ANSWER_MARGIN_S, Disuse
 from nsmd.events import Events
 from nsmd.execution import Execution, interrupted_early, out_of_time
 from nsmd.jail import Jail, Launcher, ProjectCopy
@@ -54,11 +55,7 @@ from nsmd.values import JailSpec, Outcome, Output, SessionLimits, Tenancy
 
 log = logging.getLogger(__name__)
 
-ANSWER_MARGIN_S = 10.0
-"""How long past limit and grace an agent may stay silent before its session is given up."""
-
 ENDING_REASON_UNKNOWN = "it ended"
-IDLE_REASON = "idle timeout"
 
 
 class SessionWatcher(Protocol):
@@ -92,15 +89,13 @@ class Session:
     # A thousand of them: no dictionary each, and what few of them need is made when it is needed.
     __slots__ = (
         "__weakref__",
-        "_activity_asked",
         "_agent_id",
         "_answered_before",
         "_conversation",
+        "_disuse",
         "_earlier",
         "_events",
         "_failure",
-        "_idle",
-        "_lifetime",
         "_limits",
         "_link",
         "_over",
@@ -165,14 +160,12 @@ class Session:
         self._running: Execution | None = None
         self._failure: NsmError | None = None
         self._link: AgentLink | None = None
-        self._idle = Timer(timers, self._idle_over)
         self._overdue = Timer(timers, self._no_answer)
-        self._lifetime = Timer(timers, self._lifetime_over)
+        self._disuse = Disuse(timers, self)
         self._agent_id = ""
         self._streamed = False
-        self._activity_asked = ""  # why it is asked, while it is
         self._over: trio.Event | None = None
-        self.requests = Requests(self._post)
+        self.requests = Requests(self.post)
         self.network = SessionNetwork(
             session_id,
             earlier.network if earlier is not None else spec.network,
@@ -260,9 +253,9 @@ class Session:
         self.created_s = self.active_s = trio.current_time()
         if earlier is not None:
             self.created_s = earlier.created_s
-        self._lifetime.arm(max(0.0, self.created_s + tenancy.max_lifetime_s - self.active_s))
+        self._disuse.claimed(tenancy, self.active_s - self.created_s)
         if self.state is State.IDLE:
-            self._arm_idle()
+            self._disuse.begin()
         self._events.publish("session_claimed", session=self.id, subject=self)
 
     def submit(self, execution: Execution) -> None:
@@ -299,11 +292,11 @@ class Session:
         running = self._running
         if running is None or (execution is not None and execution is not running):
             return False
-        if self._link is None or "interrupt" not in self._link.capabilities:
+        if not self._offers("interrupt"):
             self.end("its execution was interrupted, and its agent can only be stopped as a whole")
             return True
         self._events.publish("execution_interrupted", session=self.id, subject=running)
-        self._post({"type": "interrupt", "id": self._agent_id})
+        self.post({"type": "interrupt", "id": self._agent_id})
         self._watch(self._limits.grace_s + ANSWER_MARGIN_S)
         return True
 
@@ -318,13 +311,10 @@ class Session:
             self._stream_now()
 
     def _stream_now(self) -> None:
-        link = self._link
-        if self._running is None or self._streamed or link is None:
-            return
-        if "stream.late" in link.capabilities:
+        if self._running is not None and not self._streamed and self._offers("stream.late"):
             self._streamed = True
             self.transcript.stream()
-            self._post({"type": "stream", "id": self._agent_id})
+            self.post({"type": "stream", "id": self._agent_id})
 
     def unfollow(self) -> None:
         """Who called `follow` has read enough."""
@@ -338,9 +328,9 @@ class Session:
     def note_activity(self) -> None:
         """The session is in use, also where nothing runs: its idle time begins anew."""
         self.active_s = trio.current_time()
-        self._activity_asked = ""  # whatever the agent answers is out of date
+        self._disuse.used()
         if self.state is State.IDLE:
-            self._arm_idle()
+            self._disuse.begin()
 
     def distrust(self, what: str) -> NsmError:
         """End the session because its agent lies; returns the error that says so."""
@@ -357,10 +347,8 @@ class Session:
     def end_if_unused(self, reason: str) -> None:
         """End it if nothing runs in it, not in the background either, which its agent is asked;
         nothing where it cannot tell."""
-        known = self._link is not None and "status" in self._link.capabilities
-        if self.state is State.IDLE and known:
-            self._activity_asked = reason
-            self._feed(Event.IDLE_EXPIRED)
+        if self.state is State.IDLE and self._offers("status"):
+            self._disuse.doubt(reason)
 
     async def wait_ended(self) -> None:
         """Wait until nothing of the session is left."""
@@ -402,7 +390,7 @@ class Session:
         self.requests.open(link.capabilities, era=self.taken_up)
         self.executions = self._earlier.executions if resumed.count is None else resumed.count
         for file_id in resumed.files:  # whose readers and writers are gone
-            self._post({"type": "file_close", "id": file_id, "keep": False})
+            self.post({"type": "file_close", "id": file_id, "keep": False})
         # In the order in which they began; the last one may run.
         for noted in sorted(resumed.executions, key=lambda each: (each.runs, _number(each.id))):
             execution = self._watcher.execution_resumed(self, noted)
@@ -430,11 +418,7 @@ class Session:
         execution.note_sent()
         if (confinement := self._conversation.confinement) is not None:
             confinement.begun()
-        limit_s = execution.origin.timeout_s
-        if self._agent_keeps_time:
-            setup_s = self._limits.longest_setup_s(self.spec.environment)
-            limit_s += self._limits.grace_s + ANSWER_MARGIN_S + setup_s
-        self._watch(limit_s)
+        self._watch(self._patience_s(execution))
 
     def agent_gone(self) -> None:
         """See `Listener`."""
@@ -448,7 +432,8 @@ class Session:
         self.end_reason, self._failure, self.lost = reason, failure, True
         self._feed(Event.LOST)
 
-    def _post(self, frame: Mapping[str, object]) -> None:
+    def post(self, frame: Mapping[str, object], /) -> None:
+        """Send a frame to the agent; nothing where it is gone."""
         if self._link is None:
             return  # it is ending, which whoever waits for an answer is told
         try:
@@ -475,7 +460,7 @@ class Session:
                 elif not self.requests.refused(frame):
                     log.warning("session %s: agent says %.200r", self.id, frame.message)
             case StatusFrame():
-                self._activity_told(frame)
+                self._disuse.told(frame, idle=self.state is State.IDLE)
             case (
                 FileFrame()
                 | FileDataFrame()
@@ -499,15 +484,6 @@ class Session:
     def _changed(self) -> None:
         self._watcher.session_changed(self)
 
-    def _activity_told(self, frame: StatusFrame) -> None:
-        asked, self._activity_asked = self._activity_asked, ""
-        if not asked or self.state is not State.IDLE:
-            return  # work came meanwhile, or nobody asked
-        if frame.background > 0 or frame.running is not None:
-            self._feed(Event.STILL_ACTIVE)
-        else:
-            self.end(asked)
-
     def _answered(self, answer: Outcome | NsmError) -> None:
         execution, self._running, self._agent_id = self._running, None, ""
         self._overdue.disarm()
@@ -524,6 +500,16 @@ class Session:
                 return
         self._feed(Event.ANSWERED_MORE if self._queue else Event.ANSWERED)
 
+    # What `Disuse` says.
+
+    def idle_expired(self) -> None:
+        """See `Used`."""
+        self._feed(Event.IDLE_EXPIRED)
+
+    def still_active(self) -> None:
+        """See `Used`."""
+        self._feed(Event.STILL_ACTIVE)
+
     # The table's effects.
 
     def _feed(self, event: Event) -> None:
@@ -536,11 +522,11 @@ class Session:
             case Effect.SEND_NEXT:
                 self._send_next()
             case Effect.ARM_IDLE:
-                self._arm_idle()
+                self._disuse.begin()
             case Effect.DISARM_IDLE:
-                self._idle.disarm()
+                self._disuse.stop()
             case Effect.ASK_ACTIVITY:
-                self._ask_activity()
+                self._disuse.ask(can_tell=self._offers("status"))
             case Effect.KILL:
                 self._conversation.end()
             case Effect.FAIL_ALL:
@@ -555,7 +541,6 @@ class Session:
         self.executions += 1
         self.active_s = trio.current_time()
         self._agent_id = f"{self.executions}.{execution.id}"
-        limit_s = execution.origin.timeout_s
         self._streamed = execution.streams or self.transcript.followers > 0
         self.transcript.begin(
             execution.id,
@@ -572,19 +557,24 @@ class Session:
             "id": self._agent_id,
             "interpreter": self.spec.environment.interpreter,
             "code": execution.request.code,
-            "timeout_s": limit_s,
+            "timeout_s": execution.origin.timeout_s,
             "grace_s": self._limits.grace_s,
             "stream": self._streamed,
         }
-        if self._link is not None and "notes" in self._link.capabilities:
+        if self._offers("notes"):
             frame["note"] = execution.note()
         if execution.request.reply_bytes is not None:
             frame["reply_bytes"] = execution.request.reply_bytes
-        self._post(frame)
+        self.post(frame)
+        self._watch(self._patience_s(execution))
+
+    def _patience_s(self, execution: Execution) -> float:
+        """How long an execution may go without an answer."""
+        limit_s = execution.origin.timeout_s
         if self._agent_keeps_time:
             setup_s = self._limits.longest_setup_s(self.spec.environment)
             limit_s += self._limits.grace_s + ANSWER_MARGIN_S + setup_s
-        self._watch(limit_s)
+        return limit_s
 
     def _watch(self, seconds: float) -> None:
         """Give the session up if the running execution has no answer by then.
@@ -596,7 +586,11 @@ class Session:
 
     @property
     def _agent_keeps_time(self) -> bool:
-        return self._link is not None and "execute.timeout" in self._link.capabilities
+        return self._offers("execute.timeout")
+
+    def _offers(self, capability: str) -> bool:
+        """Whether its agent is there, and can do that."""
+        return self._link is not None and capability in self._link.capabilities
 
     def _no_answer(self) -> None:
         execution = self._running
@@ -611,28 +605,6 @@ class Session:
         self.transcript.finish(answer)
         self._finished(execution)
         self.end(reason)
-
-    def _arm_idle(self) -> None:
-        self._activity_asked = ""
-        if self.tenancy is not None:  # a spare's time is the pool's business
-            self._idle.arm(self.tenancy.idle_timeout_s)
-
-    def _idle_over(self) -> None:
-        if self._activity_asked:  # and not answered: the agent is no longer there to be asked
-            self.end(self._activity_asked)
-        else:
-            self._feed(Event.IDLE_EXPIRED)
-
-    def _ask_activity(self) -> None:
-        if self._link is None or "status" not in self._link.capabilities:
-            self.end(IDLE_REASON)
-            return
-        self._activity_asked = self._activity_asked or IDLE_REASON
-        self._post({"type": "status"})
-        self._idle.arm(ANSWER_MARGIN_S)
-
-    def _lifetime_over(self) -> None:
-        self.end("lifetime limit reached")
 
     def _fail_all(self) -> None:
         error = self._failure or self.ended_error()
@@ -657,8 +629,8 @@ class Session:
         self._events.publish("execution_finished", session=self.id, subject=execution)
 
     def _report(self) -> None:
-        for timer in (self._idle, self._overdue, self._lifetime):
-            timer.close()
+        self._overdue.close()
+        self._disuse.close()
         if self.tenancy is not None:
             self._transcripts.close(self.transcript, self.end_reason)
         self._watcher.session_ended(self)

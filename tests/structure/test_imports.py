@@ -58,7 +58,7 @@ FLOORS = (
     ("agentlink", "requests"),
     ("proxy",),
     ("lifecycle", "transcripts"),
-    ("conversation",),
+    ("conversation", "disuse"),
     ("execution", "session"),  # two halves of one thing: a handle and its owner
     (
         "history",

@@ -24,10 +24,11 @@ from nsm.wire.errors import (
 )
 from nsmd.agentframes import MAX_STREAM_BYTES, CheckedFrame
 from nsmd.conversation import START_TIMEOUT_S
+from nsmd.disuse import ANSWER_MARGIN_S
 from nsmd.execution import Execution, Origin
 from nsmd.lifecycle import State
 from nsmd.proxy import Gateway
-from nsmd.session import ANSWER_MARGIN_S, Session
+from nsmd.session import Session
 from nsmd.timer import Timers
 from nsmd.transcripts import TranscriptStore
 from nsmd.values import Client, Output, RunRequest, SessionLimits, Tenancy
