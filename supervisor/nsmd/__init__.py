@@ -44,6 +44,7 @@ disuse               when a session ends because nobody uses it
 session              the executions of one jail, and what ends it
 pool                 sessions kept ready
 keeping              sessions are handed to whoever keeps descriptors
+endbook              how sessions ended, for the next supervisor to tell
 takeover             what an earlier supervisor has left there
 resumption           its sessions, and what was under way in them
 reconfiguration      a changed `config.toml` under a running supervisor

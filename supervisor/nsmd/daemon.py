@@ -31,6 +31,7 @@ from nsmd.control.server import Access, ControlServer
 from nsmd.descriptors import Shares
 from nsmd.devshell.keeper import DevShells
 from nsmd.draining import Draining, after_sigterm
+from nsmd.endbook import EndBook
 from nsmd.ending import Ending
 from nsmd.events import Events
 from nsmd.hostmemory import HostMemory
@@ -192,6 +193,7 @@ async def _serve(setup: Setup, keeper: SessionKeeper) -> None:
                 events=events,
                 ending=ending,
                 book=SessionBook(setup.store, takeover.specs),
+                ends=EndBook(setup.store),
             )
             telemetry = Telemetry(
                 registry,
@@ -216,7 +218,7 @@ async def _serve(setup: Setup, keeper: SessionKeeper) -> None:
             upkeep.start_soon(
                 setup.store.run, partial(_everything_kept, registry, keeper, launcher)
             )
-            await registry.take_up(takeover)
+            await registry.take_up(takeover, setup.kept)
             pressure = Pressure(setup.settings.memory_pressure, memory, registry, registry.pool)
             registry.pool.on_pressure = pressure.look
             upkeep.start_soon(pressure.run)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import dataclass
+from typing import Protocol
 
 import trio
 
@@ -29,15 +30,36 @@ class Ended:
         return f"ended {ago(trio.current_time() - self.at_s)} ago ({self.reason})"
 
 
-class EndedSessions:
-    """The last `MAX_ENDED` ends, by (scope, name); the oldest is dropped."""
+class EndKeeper(Protocol):
+    """Who remembers ends for the supervisor after this one."""
 
-    def __init__(self) -> None:
+    def keep(self, scope: str, name: str, ended: Ended) -> None:
+        """A session of that name has ended."""
+
+    def forget(self, scope: str, name: str) -> None:
+        """It was told."""
+
+
+class EndedSessions:
+    """The last `MAX_ENDED` ends, by (scope, name); the oldest is dropped.
+
+    Args:
+        keeper: remembers the latest of them beyond this process.
+    """
+
+    def __init__(self, keeper: EndKeeper) -> None:
+        self._keeper = keeper
         self._ends: OrderedDict[tuple[str, str], Ended] = OrderedDict()
 
     def add(self, scope: str, name: str, reason: str) -> None:
         """A session of that name has ended."""
-        self._ends[scope, name] = Ended(reason=reason, at_s=trio.current_time())
+        ended = Ended(reason=reason, at_s=trio.current_time())
+        self.restore(scope, name, ended)
+        self._keeper.keep(scope, name, ended)
+
+    def restore(self, scope: str, name: str, ended: Ended) -> None:
+        """One has ended under an earlier supervisor."""
+        self._ends[scope, name] = ended
         self._ends.move_to_end((scope, name))
         if len(self._ends) > MAX_ENDED:
             self._ends.popitem(last=False)
@@ -45,7 +67,10 @@ class EndedSessions:
     def take(self, scope: str, name: str) -> str | None:
         """How the last session of that name ended, in words; told once."""
         ended = self._ends.pop((scope, name), None)
-        return ended.words() if ended else None
+        if ended is None:
+            return None
+        self._keeper.forget(scope, name)
+        return ended.words()
 
 
 class Executions:

@@ -12,6 +12,7 @@ import os
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from itertools import chain
 
 import trio
 
@@ -31,6 +32,7 @@ from nsmd.comers import Comers
 from nsmd.conversation import Earlier
 from nsmd.descriptors import MAX_PROXIED, Shares
 from nsmd.directory import Directory
+from nsmd.endbook import EndBook
 from nsmd.ending import Ending
 from nsmd.events import Events
 from nsmd.execution import Execution, Origin
@@ -58,7 +60,7 @@ from nsmd.retrying import Retries
 from nsmd.session import Session
 from nsmd.settings import Settings
 from nsmd.survival.fates import Fates
-from nsmd.survival.store import NoStore
+from nsmd.survival.store import Kept, NoStore
 from nsmd.takeover import Takeover
 from nsmd.timer import Timers
 from nsmd.transcripts import Transcript, TranscriptStore
@@ -109,6 +111,7 @@ class Registry:
         events: told what happens to sessions and executions.
         ending: says whether anything new is taken.
         book: has sessions kept for the supervisor that comes after this one; None for nobody.
+        ends: the same of how sessions ended.
 
     Attributes:
         leaving: sessions are left to the next supervisor.
@@ -133,8 +136,10 @@ class Registry:
         events: Events | None = None,
         ending: Ending | None = None,
         book: SessionBook | None = None,
+        ends: EndBook | None = None,
     ) -> None:
         self._book = book or SessionBook(NoStore())
+        self._ends = ends or EndBook(NoStore())
         self.leaving = False
         self.events = events or Events()
         self._ending = ending or Ending()
@@ -152,7 +157,7 @@ class Registry:
         self._sizes = jail_sizes(settings)
         self._starts = trio.CapacityLimiter(CONCURRENT_STARTS)
         self._directory = Directory()
-        self._ended = EndedSessions()
+        self._ended = EndedSessions(self._ends)
         self._executions = Executions()
         self._resumption = Resumption(self.fates, self._executions)
         self.retries = Retries(self._executions, self.fates)
@@ -457,9 +462,15 @@ class Registry:
         memory = await memory_of({id_: group for id_, group in grouped.items() if group})
         return [live_row(s, usage.get(s.pid), now, memory.get(s.id)) for s in sessions if s.live]
 
-    async def take_up(self, takeover: Takeover) -> None:
+    async def take_up(self, takeover: Takeover, kept: Kept) -> None:
         """Go on with the sessions of an earlier supervisor; returns when their agents have said
-        what they were in the middle of, or have taken too long for that."""
+        what they were in the middle of, or have taken too long for that.
+
+        Args:
+            takeover: what there is of them.
+            kept: where ends of others may be.
+        """
+        self._ends.take_up(kept, self._ended.restore)
         sessions: list[Session] = []
         for found in takeover.found:
             tenancy = found.record.tenancy
@@ -483,7 +494,8 @@ class Registry:
 
     def everything_kept(self) -> Iterator[tuple[str, Sequence[int]]]:
         """See `SessionBook.everything`."""
-        return self._book.everything([session for session in self._directory if session.live])
+        live = [session for session in self._directory if session.live]
+        return chain(self._book.everything(live), self._ends.everything())
 
     def leave(self) -> None:
         """Take no new work, and leave every session as it is."""
@@ -519,16 +531,17 @@ class Registry:
 
     def session_ended(self, session: Session) -> None:
         """See `SessionWatcher`."""
+        named, tenancy = self._directory.remove(session), session.tenancy
+        if named and tenancy is not None and tenancy.name is not None and not self._closing:
+            # Else its successor has been told already. First of all: a supervisor that is killed
+            # in between has either the session or its end.
+            self._ended.add(tenancy.scope, tenancy.name, session.end_reason)
         self._book.drop(session)
         self._resumption.ended(session)
-        named = self._directory.remove(session)
         self.pool.forget(session)
         self._places.given_back()
-        tenancy = session.tenancy
         if tenancy is None or tenancy.name is None:
             return
-        if named:  # else its successor has been told already
-            self._ended.add(tenancy.scope, tenancy.name, session.end_reason)
         log.info(
             "session %s (%s) of %s ended: %s",
             session.id,

@@ -162,6 +162,9 @@ def test_one_that_ended_meanwhile_is_told_of(short_dir: Path) -> None:
         wait_gone([fd])
         with another(first) as it, it.client() as client:
             assert [row.name for row in client.sessions()] == ["b"]
+            die(it)  # before anybody was told
+        with another(first) as it, it.client() as client:
+            assert [row.name for row in client.sessions()] == ["b"]
             result = client.run("'x' in dir()", env="python", session="a")
             assert "no supervisor" in str(result.session.replaced)
             assert shown(client.run("x", env="python", session="b")) == "1"

@@ -27,6 +27,7 @@ import pytest
 
 import nsm
 from e2e_support import variables_for
+from nsmd.endbook import MAX_KEPT
 from soak.callers import AioCaller, ApiCaller, Caller, CommandCaller, Desk, ShimCaller
 from soak.faults import Faults
 from soak.household import Household
@@ -68,8 +69,8 @@ KEPT = frozenset({"config", "start.lock", "state", "supervisor.lock", "work"})
 KEEPERS_OWN = 4
 """Descriptors that a keeper has beside those that it keeps."""
 
-SHARED = 16
-"""Descriptors that are kept of no session: templates, and descriptions of environments."""
+SHARED = 16 + MAX_KEPT
+"""Descriptors that are kept of no session: templates, descriptions of environments, ends."""
 
 
 @dataclass(slots=True)

@@ -72,7 +72,7 @@ FLOORS = (
         "keeping",
         "reconfiguration",
     ),
-    ("takeover",),
+    ("takeover", "endbook"),
     ("resumption",),
     ("places", "provision", "retrying"),
     ("comers",),

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, cast
 
 import trio
 
+from heldstore import Held
 from nsmd.keeping import SessionBook, session_id_of
 from nsmd.takeover import sort_out
 from nsmd.values import Environment, JailSizes, JailSpec, NetworkRule, Tenancy
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Sequence
+    from collections.abc import Generator
 
     from nsmd.session import Session
     from nsmd.survival.store import DescriptorStore
@@ -25,31 +26,6 @@ SPEC = JailSpec(
     environment=Environment(name="python", interpreter="python"), project=None, sizes=JailSizes()
 )
 TENANCY = Tenancy(name="a", scope="s", client="c", idle_timeout_s=10, max_lifetime_s=100)
-
-
-class Held:
-    """A store that holds copies, as a keeper does."""
-
-    kind = "keeper"
-    problem = ""
-
-    def __init__(self) -> None:
-        self.held: dict[str, list[int]] = {}
-
-    def keep(self, name: str, descriptors: Sequence[int]) -> None:
-        self.held.setdefault(name, []).extend(os.dup(each) for each in descriptors)
-
-    def drop(self, name: str) -> None:
-        for descriptor in self.held.pop(name, ()):
-            os.close(descriptor)
-
-    @property
-    def sessions(self) -> dict[str, list[int]]:
-        return {name: fds for name, fds in self.held.items() if name.startswith("session-")}
-
-    def close(self) -> None:
-        for name in list(self.held):
-            self.drop(name)
 
 
 @contextmanager

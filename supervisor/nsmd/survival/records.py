@@ -92,6 +92,17 @@ class SessionRecord:
     applied: dict[str, int] = field(default_factory=dict[str, int])
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndRecord:
+    """How a session ended; `at_s` and `boot` as `created_s` and `boot` of a `SessionRecord`."""
+
+    scope: str
+    name: str
+    reason: str
+    at_s: float
+    boot: str = ""
+
+
 def identity(descriptor: int) -> str:
     """What tells a socket or directory from all others that are open now.
 

@@ -1,0 +1,34 @@
+"""A store of descriptors that holds copies, as a keeper does."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+class Held:
+    """See the module."""
+
+    kind = "keeper"
+    problem = ""
+
+    def __init__(self) -> None:
+        self.held: dict[str, list[int]] = {}
+
+    def keep(self, name: str, descriptors: Sequence[int]) -> None:
+        self.held.setdefault(name, []).extend(os.dup(each) for each in descriptors)
+
+    def drop(self, name: str) -> None:
+        for descriptor in self.held.pop(name, ()):
+            os.close(descriptor)
+
+    @property
+    def sessions(self) -> dict[str, list[int]]:
+        return {name: fds for name, fds in self.held.items() if name.startswith("session-")}
+
+    def close(self) -> None:
+        for name in list(self.held):
+            self.drop(name)
