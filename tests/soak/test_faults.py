@@ -175,7 +175,7 @@ class Worker(threading.Thread):
         tally.lost.append(line)
         if not lost.told:
             tally.untold.append(line)
-        if not self._soak.faults.excused(lost.what, pid):
+        if not lost.told or not self._soak.faults.excused(lost.what, pid):
             tally.unexcused.append(line)
 
     def _one_shot(self, env: str) -> None:
@@ -280,7 +280,8 @@ class Soak:
         print(f"faults: {sum(self.faults.counts.values())} {dict(self.faults.counts)}")
         for name in ("lost", "untold", "unknown", "refused", "unexcused"):
             lines: list[str] = getattr(tally, name)
-            print(f"{name}: {len(lines)}", *lines[:SHOWN], sep="\n  ")
+            shown = None if name == "unexcused" else SHOWN
+            print(f"{name}: {len(lines)}", *lines[:shown], sep="\n  ")
 
 
 @pytest.fixture
