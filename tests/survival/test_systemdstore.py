@@ -161,6 +161,36 @@ def test_a_session_outlives_the_names_of_its_records(tmp_path: Path, stack: Exit
     assert manager.kept == {}
 
 
+async def test_a_session_that_had_to_wait_outlives_the_names_of_its_records(
+    tmp_path: Path, stack: ExitStack
+) -> None:
+    manager = Strict(tmp_path / "notify")
+    stack.enter_context(manager.socket)
+    store = stack.enter_context(closing(SystemdStore(manager.path)))
+    ours, theirs = socket.socketpair()
+    stack.enter_context(ours)
+    stack.enter_context(theirs)
+    files = [memory_file(b"%d" % number) for number in range(2)]
+    for fd in files:
+        stack.callback(os.close, fd)
+    while not store.problem:  # as much as its socket takes
+        store.keep("spec-a", [0])
+    wanted = {"session-a.1": [ours.fileno(), files[0]], "spec-a": [0]}
+    store.keep("session-a.1", wanted["session-a.1"])
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(store.run, wanted.items)
+        with trio.fail_after(10):
+            while store.problem:
+                await trio.lowlevel.wait_readable(manager.socket)
+                manager.take()
+                await trio.testing.wait_all_tasks_blocked()
+        nursery.cancel_scope.cancel()
+    store.keep("session-a.2", [ours.fileno(), files[1]])
+    store.drop("session-a.1")
+    manager.take()
+    assert manager.kept.keys() == {"spec-a", "session-a.2", "session-a.held"}
+
+
 async def test_the_end_is_waited_for(manager: Manager) -> None:
     store = SystemdStore(manager.path)
     for number in range(1000):  # more than the socket takes at once

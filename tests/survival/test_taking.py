@@ -245,6 +245,26 @@ def test_systemd_gets_what_a_keeper_had(start: Start, tmp_path: Path) -> None:
     start.close(kept)
 
 
+@pytest.mark.parametrize("settled", [True, False])
+def test_systemd_is_not_told_again_what_it_has(
+    start: Start, tmp_path: Path, *, settled: bool
+) -> None:
+    """Records are handed over as new files, which it would keep beside those of before."""
+    mine = start.some("spec-a")
+    handed = HandedOver(listener=0, own=None, lock=0, kept=mine, settled=settled)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(tmp_path / "notify"))
+        variables = {"NOTIFY_SOCKET": str(tmp_path / "notify"), "FDSTORE": "100"}
+        store, kept = open_store(variables, start.path, {}, handed)
+        assert isinstance(store, SystemdStore)
+        store.drop("spec-a")
+        store.close()
+        if not settled:
+            assert manager.recv(100, socket.MSG_DONTWAIT) == b"FDSTORE=1\nFDNAME=spec-a\nFDPOLL=0"
+        assert manager.recv(100, socket.MSG_DONTWAIT) == b"FDSTOREREMOVE=1\nFDNAME=spec-a"
+    start.close(kept)
+
+
 def test_a_keeper_that_does_not_answer(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(keeperstore.take, "__kwdefaults__", {"timeout_s": 0.05})
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as silent:

@@ -36,12 +36,14 @@ class HandedOver:
             belongs to a service manager.
         lock: the supervisor's.
         kept: everything else.
+        settled: whether systemd has all of that already.
     """
 
     listener: int
     own: tuple[int, int] | None
     lock: int
     kept: Kept = field(default_factory=dict[str, list[int]])
+    settled: bool = False
 
 
 def hand_over(handed: HandedOver) -> dict[str, str]:
@@ -60,6 +62,7 @@ def hand_over(handed: HandedOver) -> dict[str, str]:
         "own": handed.own,
         "lock": handed.lock,
         "kept": {name: list(descriptors) for name, descriptors in handed.kept.items()},
+        "settled": handed.settled,
     }
     note = os.memfd_create("nsm-handed-over", 0)
     with open(note, "wb", closefd=False) as file:
@@ -93,6 +96,7 @@ def take_over(variables: MutableMapping[str, str]) -> HandedOver | None:
             own=tuple(told["own"]) if told["own"] else None,
             lock=told["lock"],
             kept=told["kept"],
+            settled=told.get("settled") is True,
         )
         for fd in (
             handed.listener,

@@ -93,10 +93,19 @@ class SystemdStore:
 
     def keep(self, name: str, descriptors: Sequence[int]) -> None:
         """See `DescriptorStore`."""
+        self.has(name, descriptors)
+        for part, some in _parts(name, descriptors):
+            self._tell(part, some)
+
+    def has(self, name: str, descriptors: Sequence[int]) -> None:
+        """It was told to keep them by the program that this process was before.
+
+        Records are made anew for whoever becomes the next program, and told again, systemd would
+        keep them beside those that say the same.
+        """
         for part, some in _parts(name, descriptors):
             # The same ones may have been given before: then this is too high until the next drop.
             self._sizes[part] = max(self._sizes.get(part, 0), len(some))
-            self._tell(part, some)
 
     def drop(self, name: str) -> None:
         """See `DescriptorStore`."""
@@ -169,11 +178,13 @@ class SystemdStore:
         """Tell of what is behind; whether any of it went."""
         before = len(self._behind)
         for name, descriptors in self._refill():
-            if name in self._behind:
+            for part, some in _parts(name, descriptors):
+                if part not in self._behind:
+                    continue
                 # Under a name that has some already, systemd takes those that it has not.
-                if not self._send(_message(name, descriptors), descriptors):
+                if not self._send(_message(part, some), some):
                     return len(self._behind) < before
-                del self._behind[name]
+                del self._behind[part]
         for name in list(self._behind):  # these are no longer to be kept
             if not self._send(_message(name)):
                 break

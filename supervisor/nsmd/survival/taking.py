@@ -51,8 +51,10 @@ def open_store(
     most = systemd_keeps(variables)
     if most is not None:
         store = SystemdStore(variables["NOTIFY_SOCKET"], most, passed)
+        settled = handed.kept.keys() if handed is not None and handed.settled else set[str]()
         for name in kept.keys() - passed.keys():
-            store.keep(name, kept[name])
+            tell = store.has if name in settled else store.keep
+            tell(name, kept[name])
         if found is not None:  # whom nobody needs any more when systemd has all
             store.settle()
             KeeperStore(keeper_path, found=found).end()
@@ -121,7 +123,11 @@ class Leaving:
     def _become_the_next(self) -> None:
         """Returns only where no program can be started."""
         handed = HandedOver(
-            listener=self._held[0], own=self.own, lock=self.lock, kept=self.store.copies()
+            listener=self._held[0],
+            own=self.own,
+            lock=self.lock,
+            kept=self.store.copies(),
+            settled=self.store.kind == "systemd" and not self.store.problem,
         )
         variables = os.environ | hand_over(handed)
         for command in (self.command, [sys.executable, "-P", "-m", "nsmd"]):
