@@ -120,13 +120,22 @@ class SessionBook:
     def everything(self, sessions: Sequence[Session]) -> Iterator[tuple[str, Sequence[int]]]:
         """All that is to be kept, for a store that has lost it. Descriptors are valid until the
         next one is asked for."""
-        for kind in self._kinds.values():
+        for kind in list(self._kinds.values()):
             with ExitStack() as owned:
-                yield kind.name, [_file(kind.data, owned)]
+                try:
+                    file: Sequence[int] = [_file(kind.data, owned)]
+                except OSError:  # there is no descriptor left for the moment
+                    file = ()
+                yield kind.name, file
         for session in sessions:
             revision = self._revisions.setdefault(session.id, 1)
             with ExitStack() as owned:
-                if (entry := self._entry(session, revision, owned)) is not None:
+                entry: Sequence[int] | None
+                try:
+                    entry = self._entry(session, revision, owned)
+                except OSError:
+                    entry = ()
+                if entry is not None:
                     name = session_name(session.id, revision)
                     names = self._names.setdefault(session.id, [])
                     if name not in names:

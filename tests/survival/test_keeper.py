@@ -299,6 +299,33 @@ async def test_a_killed_keeper_is_replaced_and_told_all(world: World) -> None:
     world.store(found)
 
 
+async def test_what_cannot_be_had_at_the_moment_is_told_later(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keeperstore, "RETRY_S", 0.01)
+    store = world.store()
+    _, theirs = world.pair()
+    store.keep("session-a", [theirs.fileno()])
+    kept: list[list[int]] = [[], [], [theirs.fileno()]]
+    asked: list[int] = []
+
+    def refill() -> list[tuple[str, list[int]]]:
+        asked.append(store.pid)
+        return [("session-a", kept.pop(0) if len(kept) > 1 else kept[0])]
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(store.run, refill)
+        with Watched([store.pid]) as watched:
+            os.kill(store.pid, signal.SIGKILL)
+            await watched.all_ended()
+        await trio.testing.wait_all_tasks_blocked()
+        with trio.fail_after(END_S):
+            await store.caught_up()
+        nursery.cancel_scope.cancel()
+    assert len(asked) >= 3
+    assert world.held() == 1
+
+
 async def test_one_whom_nobody_would_find_is_replaced(world: World) -> None:
     """Its socket was removed, as cleaners of /tmp do."""
     store = world.store()

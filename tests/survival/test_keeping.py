@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 from contextlib import ExitStack, contextmanager
@@ -12,11 +13,15 @@ import trio
 
 from heldstore import Held
 from nsmd.keeping import SessionBook, session_id_of
+from nsmd.survival import records
+from nsmd.survival.store import copies_of
 from nsmd.takeover import sort_out
 from nsmd.values import Environment, JailSizes, JailSpec, NetworkRule, Tenancy
 
 if TYPE_CHECKING:
     from collections.abc import Generator
+
+    import pytest
 
     from nsmd.session import Session
     from nsmd.survival.store import DescriptorStore
@@ -134,6 +139,26 @@ async def test_one_that_has_not_answered_yet_is_kept_as_it_was_left() -> None:
         again.earlier.jail.release()
         found.earlier.jail.release()
         assert list(next_book.everything([it]))[1:] == []  # its jail is gone
+        store.close()
+
+
+async def test_without_descriptors_the_names_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A store asks again for what cannot be had at the moment; it is not to fail, nor to forget."""
+    with session() as it:
+        store = Held()
+        book = book_with(store)
+        book.keep(it)
+        names = [name for name, _ in book.everything([it])]
+
+        def exhausted(data: bytes) -> int:
+            del data
+            raise OSError(errno.EMFILE, "Too many open files")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(records, "memory_file", exhausted)
+            assert list(book.everything([it])) == [(name, ()) for name in names]
+            assert copies_of(lambda: book.everything([it])) == {}
+        assert len(names) == 2
         store.close()
 
 

@@ -191,6 +191,49 @@ async def test_a_session_that_had_to_wait_outlives_the_names_of_its_records(
     assert manager.kept.keys() == {"spec-a", "session-a.2", "session-a.held"}
 
 
+async def test_a_session_outlives_a_socket_that_was_full(tmp_path: Path, stack: ExitStack) -> None:
+    """Its sockets are told later, under the name where they are looked for, and not dropped."""
+    manager = Strict(tmp_path / "notify")
+    stack.enter_context(manager.socket)
+    store = stack.enter_context(closing(SystemdStore(manager.path)))
+    wanted: dict[str, list[int]] = {}
+    for number in range(400):
+        ours, theirs = socket.socketpair()
+        stack.enter_context(ours)
+        stack.enter_context(theirs)
+        record = memory_file(b"%d" % number)
+        stack.callback(os.close, record)
+        name = f"session-{number}.1"
+        wanted[name] = [ours.fileno(), record]
+        store.keep(name, wanted[name])
+    short = "session-399.1"  # of which there can be no record at the moment
+    lacking: dict[str, list[int]] = {short: []}
+    assert "has not taken" in store.problem
+
+    def refill() -> list[tuple[str, list[int]]]:
+        return [*{**wanted, **lacking}.items()]
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(store.run, refill)
+        with trio.fail_after(10):
+            while len(manager.kept) < 2 * len(wanted) - 2:
+                await trio.lowlevel.wait_readable(manager.socket)
+                manager.take()
+                await trio.testing.wait_all_tasks_blocked()
+            assert "has not taken 2 things" in store.problem
+            lacking.clear()
+            while store.problem:
+                await trio.lowlevel.wait_readable(manager.socket)
+                manager.take()
+                await trio.testing.wait_all_tasks_blocked()
+        nursery.cancel_scope.cancel()
+    manager.take()
+    held = {f"{name.removesuffix('.1')}.held" for name in wanted}
+    assert {name: len(kept) for name, kept in manager.kept.items()} == dict.fromkeys(
+        held | wanted.keys(), 1
+    )
+
+
 async def test_the_end_is_waited_for(manager: Manager) -> None:
     store = SystemdStore(manager.path)
     for number in range(1000):  # more than the socket takes at once

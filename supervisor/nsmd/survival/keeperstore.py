@@ -230,12 +230,16 @@ class KeeperStore:
     def _flush(self) -> bool:
         """Tell of what is behind; whether any of it went."""
         before = len(self._behind)
+        later: set[str] = set()
         for name, descriptors in self._refill():
             if name in self._behind:
+                if not descriptors:
+                    later.add(name)
+                    continue
                 if not self._send("set", name, descriptors):
                     return len(self._behind) < before
                 del self._behind[name]
-        for name in list(self._behind):  # these are no longer to be kept
+        for name in self._behind.keys() - later:  # these are no longer to be kept
             if not self._send("drop", name):
                 break
             del self._behind[name]

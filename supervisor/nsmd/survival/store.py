@@ -26,7 +26,8 @@ TRY_OPTION = "--try"
 Refill = Callable[[], Iterable[tuple[str, Sequence[int]]]]
 """Names and descriptors of all that should be kept at this moment: what `keep` was told and `drop`
 was not. A store that lost what it had, or could not be told at once, asks for them. Descriptors
-are valid until the next name is asked for."""
+are valid until the next name is asked for. A name without any is one that cannot be had at this
+moment, for want of descriptors: it is asked for again. Nothing is raised."""
 
 
 class DescriptorStore(Protocol):
@@ -120,6 +121,9 @@ def copies_of(refill: Refill) -> dict[str, list[int]]:
     """
     found: dict[str, list[int]] = {}
     for name, descriptors in refill():
+        if not descriptors:
+            log.warning("%s is not handed over: there is no descriptor left for it", name)
+            continue
         try:
             found[name] = [
                 os.dup(fd) if stat.S_ISREG(os.fstat(fd).st_mode) else fd for fd in descriptors

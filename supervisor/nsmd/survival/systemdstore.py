@@ -177,15 +177,17 @@ class SystemdStore:
     def _flush(self) -> bool:
         """Tell of what is behind; whether any of it went."""
         before = len(self._behind)
+        later: set[str] = set()
         for name, descriptors in self._refill():
+            if not descriptors:
+                later |= {name, _held(name) or name}
             for part, some in _parts(name, descriptors):
-                if part not in self._behind:
-                    continue
-                # Under a name that has some already, systemd takes those that it has not.
-                if not self._send(_message(part, some), some):
-                    return len(self._behind) < before
-                del self._behind[part]
-        for name in list(self._behind):  # these are no longer to be kept
+                if part in self._behind:
+                    # Under a name that has some already, systemd takes those that it has not.
+                    if not self._send(_message(part, some), some):
+                        return len(self._behind) < before
+                    del self._behind[part]
+        for name in self._behind.keys() - later:  # these are no longer to be kept
             if not self._send(_message(name)):
                 break
             del self._behind[name]

@@ -101,7 +101,11 @@ class TemplateBook:
         """See `nsmd.survival.store.Refill`."""
         for template in templates:
             with ExitStack() as owned:
-                yield _name_of(template), self._entry(template, owned)
+                try:
+                    entry = self._entry(template, owned)
+                except OSError:  # there is no descriptor left for the moment
+                    entry = ()
+                yield _name_of(template), entry
 
     def _entry(self, template: Template, owned: ExitStack) -> Sequence[int]:
         """
