@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from nsm.wire.messages import ClientMessage, ServerMessage
 
-ANSWER_TIMEOUT_S = 10.0
+ANSWER_TIMEOUT_S = 30.0
 """How long the supervisor may take to introduce itself, or to end after it said that it will."""
 
 CANCEL_TIMEOUT_S = 1.0

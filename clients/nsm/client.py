@@ -42,9 +42,12 @@ if TYPE_CHECKING:
     from nsm.wire.sessions import Check, Completions, FileInfo
     from nsm.wire.transcripts import EndedRow, LogEnd
 
-ANSWER_TIMEOUT_S = 10.0
+ANSWER_TIMEOUT_S = 30.0
 """How long the supervisor may take to introduce itself, or to end after it said that it will.
-Both take milliseconds; beyond this it is stopped or stuck."""
+Both take milliseconds, and its start a second; beyond this it is stopped or stuck."""
+
+RELOAD_TIMEOUT_S = 90.0
+"""How long the next program may take to answer, as long as a service has to start."""
 
 _READ_BYTES = 65536
 
@@ -113,12 +116,16 @@ class Client:
     def _connect_anew(self, path: str) -> socket.socket:
         return start.reconnect(path, autostart=self.autostart, patience_s=start.RECONNECT_S)
 
-    def _begin(self, connection: socket.socket) -> None:
-        """Introduce ourselves over a fresh connection."""
+    def _begin(self, connection: socket.socket, timeout_s: float | None = None) -> None:
+        """Introduce ourselves over a fresh connection.
+
+        Args:
+            timeout_s: for the answer; None for the usual time.
+        """
         self._socket = connection
         self._protocol = ClientConnection()
         try:
-            self.server = self._introduce(self._hello)
+            self.server = self._introduce(self._hello, timeout_s or ANSWER_TIMEOUT_S)
         except LostError:
             self._drop()
             raise LostError(arrived=False) from None
@@ -127,8 +134,8 @@ class Client:
             raise
         self._lost = False
 
-    def _introduce(self, hello: Hello) -> Hello:
-        self._socket.settimeout(ANSWER_TIMEOUT_S)
+    def _introduce(self, hello: Hello, timeout_s: float) -> Hello:
+        self._socket.settimeout(timeout_s)
         self._write(self._protocol.send(hello))
         message = self._next_message()
         if isinstance(message, Failure):
@@ -498,9 +505,19 @@ class Client:
         """
         self.call("reload")
         path = self._path
-        self._until_closed()
-        if path is not None:
-            self._begin(self._connect_anew(path))
+        self._until_closed(RELOAD_TIMEOUT_S)
+        if path is None:
+            return
+        for losses in range(MAX_LOSSES):
+            connection = start.reconnect(
+                path, autostart=self.autostart, patience_s=RELOAD_TIMEOUT_S
+            )
+            try:
+                self._begin(connection, RELOAD_TIMEOUT_S)
+                break
+            except LostError:  # the program before took it
+                if losses == MAX_LOSSES - 1:
+                    raise
 
     def shutdown(self) -> None:
         """End the supervisor and all sessions; returns when it has closed this connection."""
@@ -511,21 +528,23 @@ class Client:
             return
         self._until_closed()
 
-    def _until_closed(self) -> None:
+    def _until_closed(self, timeout_s: float | None = None) -> None:
         """Until the supervisor has closed this connection, as it was asked for.
 
         Raises:
             DisconnectedError: it takes too long.
         """
+        if timeout_s is None:
+            timeout_s = ANSWER_TIMEOUT_S
         try:
-            self._socket.settimeout(ANSWER_TIMEOUT_S)
+            self._socket.settimeout(timeout_s)
             while self._socket.recv(_READ_BYTES):
                 pass
         except (DisconnectedError, ConnectionError):
             pass  # which is what was asked for
         except TimeoutError:
             raise DisconnectedError(
-                f"the supervisor has not ended within {ANSWER_TIMEOUT_S:.0f} s",
+                f"the supervisor has not ended within {timeout_s:.0f} s",
                 hint=f"Its process is {self.server.pid}.",
             ) from None
         finally:
@@ -664,6 +683,6 @@ class Client:
 
     def _too_slow(self) -> DisconnectedError:
         return DisconnectedError(
-            f"the supervisor has not answered within {ANSWER_TIMEOUT_S:.0f} s",
+            f"the supervisor has not answered within {self._socket.gettimeout() or 0:.0f} s",
             hint="It is stopped or stuck. Its log says more.",
         )

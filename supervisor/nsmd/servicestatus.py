@@ -27,6 +27,10 @@ STATUS_PERIOD_S = 5.0
 MARGIN_S = 15.0
 """What ending takes beside what is waited for."""
 
+RELOAD_S = 90.0
+"""Until the program that this process becomes has to turn its loop, as long as a unit has to start
+(`DefaultTimeoutStartSec=`): with the watchdog's own time, a slow machine would end it."""
+
 _LONGEST_S = 86400.0
 
 
@@ -84,10 +88,14 @@ class ServiceStatus:
         if how == "reload":
             now_us = time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000
             self._say(f"RELOADING=1\nMONOTONIC_USEC={now_us}\nSTATUS=Reloading")
+            if (period_s := watchdog_period_s(self._environment)) is not None:
+                self._say(f"WATCHDOG_USEC={math.ceil(max(2 * period_s, RELOAD_S) * 1e6)}")
         else:
             self._say("STOPPING=1\nSTATUS=Ending")
 
     async def _ping(self, period_s: float) -> None:
+        # The program before this one may have asked for more.
+        self._say(f"WATCHDOG_USEC={math.ceil(2 * period_s * 1e6)}")
         while True:
             self._say("WATCHDOG=1")
             await trio.sleep(period_s)

@@ -294,10 +294,10 @@ async def test_a_supervisor_that_never_introduces_itself(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     ours, _theirs = trio.testing.memory_stream_pair()
-    with pytest.raises(DisconnectedError, match="within 10 s"):
+    with pytest.raises(DisconnectedError, match="within 30 s"):
         async with nsm.AsyncClient(stream=ours):
             raise AssertionError
-    assert trio.current_time() == pytest.approx(10)
+    assert trio.current_time() == pytest.approx(30)
 
 
 async def test_shutdown_waits_for_the_end(autojump_clock: trio.testing.MockClock) -> None:
@@ -325,7 +325,7 @@ async def test_shutdown_of_one_that_stays(autojump_clock: trio.testing.MockClock
             await server.give(Result(1, {}))
 
         nursery.start_soon(serve)
-        with pytest.raises(DisconnectedError, match="not ended within 10 s"):
+        with pytest.raises(DisconnectedError, match="not ended within 30 s"):
             await client.shutdown()
 
 

@@ -12,6 +12,7 @@ import nsm
 import samples
 from fakesupervisor import Exchange, FakeSupervisor
 from nsm import again, start
+from nsm import client as client_module
 from nsm.wire.errors import (
     DisconnectedError,
     FateUnknownError,
@@ -98,6 +99,18 @@ def killed(_exchange: Exchange) -> dict[str, Any]:
 
 def open_file(_exchange: Exchange) -> dict[str, Any]:
     return {"file": 1, "path": "/workspace/a", "size": 0, "permissions": 0o600}
+
+
+def test_a_reload_may_take_long(generations: Generations, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a machine where other answers are given up; and who was taken by the program before
+    asks again."""
+    supervisor = generations.add(reload=nothing)
+    supervisor.hang_up_after = "reload"
+    client = generations.client()
+    supervisor.going = 1
+    monkeypatch.setattr(client_module, "ANSWER_TIMEOUT_S", 1e-6)
+    client.reload()
+    assert len(supervisor.hellos) == 2
 
 
 @pytest.mark.parametrize("op", ["run", "run_in"])

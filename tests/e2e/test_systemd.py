@@ -99,9 +99,14 @@ def test_one_that_hangs_is_ended_and_its_sessions_go_on(manager: UserManager) ->
     manager.set("WatchdogSec=1\nTimeoutAbortSec=1")
     assert count(manager) == 1
     pid = manager.show("MainPID")
+    # The next program has longer to load, and is then watched as the one before.
+    manager.systemctl("reload", SERVICE)
+    assert count(manager) == 2
+    assert manager.show("NRestarts") == "0"
+    assert manager.show("WatchdogUSec") == "1s"
     manager.stop_running()
     # It is waited for: the socket holds who comes until the next one answers.
-    assert count(manager) == 2
+    assert count(manager) == 3
     assert manager.show("MainPID") != pid
     assert manager.show("NRestarts") == "1"
 

@@ -76,7 +76,16 @@ async def test_a_loop_that_turns_says_so_twice_in_the_watchdogs_time(
     status = ServiceStatus(manager.environment, lambda: (0, 0, 0))
     with trio.move_on_after(60.5):
         await status.run(Events())
-    assert manager.told().count("WATCHDOG=1") == 5
+    told = manager.told()
+    assert told[0] == "WATCHDOG_USEC=30000000"
+    assert told.count("WATCHDOG=1") == 5
+
+
+@pytest.mark.parametrize(("own_s", "given_s"), [(30, 90), (300, 300)])
+def test_the_next_program_has_time_to_load(manager: Manager, own_s: int, given_s: int) -> None:
+    manager.environment["WATCHDOG_USEC"] = f"{own_s}000000"
+    ServiceStatus(manager.environment, lambda: (0, 0, 0)).ends("reload")
+    assert manager.told()[1:] == [f"WATCHDOG_USEC={given_s}000000"]
 
 
 @pytest.mark.parametrize(

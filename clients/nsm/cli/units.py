@@ -33,6 +33,8 @@ RestartPreventExitStatus=2
 # 75: ended by a signal, and sessions are left to the next one (`systemctl stop` starts none).
 RestartForceExitStatus=75
 SuccessExitStatus=75
+# A reload tries the next program first, and then waits until that answers.
+TimeoutStartSec=180
 # An event loop that hangs is ended, and says where it hung.
 WatchdogSec=30
 TimeoutAbortSec=10

@@ -14,8 +14,8 @@ import trio
 
 from nsmd.survival.store import TRY_OPTION
 
-TRY_TIMEOUT_S = 30.0
-"""It takes half a second; a machine that swaps needs longer."""
+TRY_TIMEOUT_S = 60.0
+"""It takes half a second; a machine that swaps, or is emulated, needs longer."""
 
 _MAX_SAID_CHARS = 2000
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from nsm.wire.messages import ServerMessage
 
-ANSWER_TIMEOUT_S = 10.0
+ANSWER_TIMEOUT_S = 30.0
 """How long the supervisor may take to introduce itself; as in `nsm.client`."""
 
 _RETRY_S = 0.1
