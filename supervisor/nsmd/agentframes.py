@@ -27,6 +27,11 @@ MAX_CHUNK_BYTES = 256 * 1024
 """Of a file's data in one frame."""
 MAX_NOTED_CODE = 2000
 """Characters of an execution's code that an agent remembers (`NOTED_CODE`)."""
+MAX_NOTED = 64
+"""Executions that a new holder of the channel is told of. Ours have the one that runs, and those
+whose results were not acknowledged: a few."""
+MAX_ID = 256
+"""Characters of an id that comes back: of an execution that a client named, or a transfer."""
 
 MAX_MATCHES = 500
 MAX_MATCH = 1000
@@ -340,12 +345,15 @@ def _chunk(frame: Mapping[str, Any]) -> bytes:
 
 def _resumed(frame: Mapping[str, Any]) -> ResumedFrame:
     notes = _map(frame.get("notes", {}), "notes")
+    states = _map(frame.get("executions", {}), "executions")
+    if len(states) > MAX_NOTED:
+        raise AgentProtocolError(f"more than {MAX_NOTED} executions")
     executions: list[Noted] = []
-    for known, state in _map(frame.get("executions", {}), "executions").items():
+    for known, state in states.items():
         noted = _map(notes.get(known, {}), "notes")
         executions.append(
             Noted(
-                id=known,
+                id=_id(known, "executions"),
                 runs=state == "running",
                 note=_map(noted.get("note", {}), "note"),
                 code=_text(noted, "code", default="")[:MAX_NOTED_CODE],
@@ -353,10 +361,17 @@ def _resumed(frame: Mapping[str, Any]) -> ResumedFrame:
         )
     return ResumedFrame(
         executions=tuple(executions),
-        files=tuple(_texts(frame, "files")),
-        recent=tuple(_texts(frame, "recent")),
+        files=tuple(_id(each, "files") for each in _texts(frame, "files")),
+        recent=tuple(_id(each, "recent") for each in _texts(frame, "recent")),
         count=_count(frame, "count") if "count" in frame else None,
     )
+
+
+def _id(value: str, key: str) -> str:
+    """One that this side has made. It is remembered, and shown to people."""
+    if len(value) > MAX_ID or not value.isprintable():
+        raise AgentProtocolError(f"an id in {key!r} is not at most {MAX_ID} printable characters")
+    return value
 
 
 def _completions(frame: Mapping[str, Any]) -> CompletionsFrame:

@@ -49,6 +49,7 @@ class Execution:
     Attributes:
         limit_events: limits that were reached meanwhile, set before it is finished.
         earlier: another supervisor has begun it; times are since it was taken up.
+        told_id: the id that such a one has as its agent says.
     """
 
     def __init__(
@@ -68,6 +69,7 @@ class Execution:
         self.limit_events: tuple[LimitEvent, ...] = ()
         self._sinks: tuple[OutputSink, ...] = () if on_output is None else (on_output,)
         self.earlier = False
+        self.told_id = execution_id
         self._callers = callers
         self._on_finished = on_finished
         self._submitted_s = trio.current_time()

@@ -88,6 +88,19 @@ class Executions:
         """The execution of that id, if it is running or remembered."""
         return self._running.get(execution_id) or self._finished.get(execution_id)
 
+    def told_of(self, execution_id: str) -> list[Execution]:
+        """Those that agents of an earlier supervisor's sessions say to have under that id."""
+        known = (*self._running.values(), *self._finished.values())
+        return [each for each in known if each.earlier and each.told_id == execution_id]
+
+    def rename(self, execution: Execution, execution_id: str) -> None:
+        """Give one another id, so that its own is free."""
+        for kept in (self._running, self._finished):
+            if kept.pop(execution.id, None) is not None:
+                execution.id = execution_id
+                kept[execution_id] = execution
+                return
+
     def unfinished(self) -> list[Execution]:
         """Those under way, in the order in which they came."""
         return list(self._running.values())

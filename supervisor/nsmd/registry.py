@@ -307,7 +307,9 @@ class Registry:
             environment = self.provision.find(request.client, request.env)
         check_code(request.code)
         limit = time_limit(request.timeout_s, environment)
-        execution_id = self._execution_id(request.execution_id)
+        execution_id = self._execution_id(
+            request.execution_id, request.session, request.client.scope
+        )
         if live is not None:
             session, created, replaced = live, False, None
         else:
@@ -335,8 +337,8 @@ class Registry:
         Raises:
             NsmError: the request cannot be carried out; the type says why.
         """
+        scope = session.tenancy.scope if session.tenancy is not None else request.client.scope
         if request.again:
-            scope = session.tenancy.scope if session.tenancy is not None else None
             execution = self.retries.find(request, session.name, scope)
             if execution is not None:
                 return execution.join(on_output)
@@ -352,7 +354,7 @@ class Registry:
             clamped_from_s=limit[1],
             one_shot=False,  # it is somebody else's
         )
-        execution_id = self._execution_id(request.execution_id)
+        execution_id = self._execution_id(request.execution_id, session.name, scope)
         return self._queue(execution_id, request, origin, session, on_output)
 
     def _queue(
@@ -649,11 +651,12 @@ class Registry:
         self._directory.add(session)
         return session
 
-    def _execution_id(self, wanted: str | None) -> str:
+    def _execution_id(self, wanted: str | None, name: str | None, scope: str) -> str:
         if wanted is None:
             return os.urandom(8).hex()
         if not 1 <= len(wanted) <= 128 or not wanted.isprintable():
             raise BadRequestError("execution_id must be 1 to 128 printable characters.")
+        self.retries.make_way(wanted, name, scope)
         if wanted in self._executions:
             raise BadRequestError(
                 f"Execution {wanted!r} exists already; the code was not run again.",

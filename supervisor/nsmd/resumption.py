@@ -60,8 +60,9 @@ class Resumption:
         note, tenancy = noted.note, session.tenancy
         assert tenancy is not None, "spares are not taken up"
         environment = session.spec.environment
-        execution_id = execution_id_of(noted.id)
+        told_id = execution_id = execution_id_of(noted.id)
         if not execution_id or execution_id in self._executions:
+            # Another agent claims it, too: which of them it was sent to, `Retries` finds out.
             execution_id = f"{session.id}.{noted.id}"
         request = RunRequest(
             client=Client(
@@ -77,23 +78,26 @@ class Resumption:
             env=environment.name,
             created=note.get("created") is True,
             replaced=_text(note.get("replaced"), "") or None,
-            timeout_s=_seconds(note.get("timeout_s")) or environment.timeout_s,
+            timeout_s=min(
+                _seconds(note.get("timeout_s")) or environment.timeout_s, environment.timeout_s
+            ),
             clamped_from_s=_seconds(note.get("clamped_from_s")),
             one_shot=session.name is None,
         )
         finished = self._executions.finished
         execution = Execution(execution_id, request, origin, session, None, finished, callers=0)
         execution.earlier = True
+        execution.told_id = told_id
         self._executions.add(execution)
         return execution
 
     def resumed(self, session: Session, resumed: ResumedFrame) -> None:
         """An agent has said what it was in the middle of."""
         under_way = {noted.id for noted in resumed.executions}
-        self._fates.done.update(
-            execution_id_of(each) for each in resumed.recent if each not in under_way
-        )
         tenancy = session.tenancy
+        for each in resumed.recent:
+            if tenancy is not None and each not in under_way:
+                self._fates.was_done(execution_id_of(each), tenancy.scope, tenancy.name)
         # One that cannot tell what it had may have had anything.
         told = resumed.count is not None
         if tenancy is not None and tenancy.name is not None and told:

@@ -44,11 +44,13 @@ class Retries:
             ResultLostError: it was run.
             FateUnknownError: it may have been.
         """
-        execution = self._under_way(request)
         wanted, client = _id_of(request), request.client
         scope = client.scope if scope is None else scope
-        if execution is not None and _is_in(execution, request.session, scope):
-            return execution
+        for execution in (self._executions.get(wanted), *self._executions.told_of(wanted)):
+            if execution is None or execution.request.client.scope != client.scope:
+                continue
+            if _is_in(execution, request.session, scope):
+                return execution
         fate = self._fates.of(wanted, scope, name)
         if fate == "done":
             raise _lost(wanted)
@@ -67,6 +69,19 @@ class Retries:
             return execution
         wanted = _id_of(request)
         raise _lost(wanted) if wanted in self._fates.done else _unknown(wanted)
+
+    def make_way(self, execution_id: str, name: str | None, scope: str) -> None:
+        """Free an id that a client gives to new code.
+
+        An agent that was taken up may claim ids that it was never given, those to come included:
+        that is not to keep code out of other sessions.
+
+        Args:
+            name, scope: of the session that the code is for.
+        """
+        claimed = self._executions.get(execution_id)
+        if claimed is not None and claimed.earlier and not _is_in(claimed, name, scope):
+            self._executions.rename(claimed, f"{claimed.session.id}.{execution_id}")
 
     def _under_way(self, request: RunRequest) -> Execution | None:
         execution = self._executions.get(_id_of(request))

@@ -196,6 +196,14 @@ BAD: list[dict[str, Any]] = [
     {"type": "checked", "id": "c", "status": "complete", "indent": " " * 1001},
     {"type": "checked", "id": "c", "status": "complete", "indent": "\n"},
     {"type": "checked", "status": "complete"},
+    {"type": "resumed", "executions": {f"{number}.x": "finished" for number in range(65)}},
+    {"type": "resumed", "executions": {"1." + "x" * 255: "running"}},
+    {"type": "resumed", "executions": {"1.\x1b]0;x\x07": "running"}},
+    {"type": "resumed", "recent": ["x" * 257]},
+    {"type": "resumed", "files": ["\n"]},
+    {"type": "resumed", "executions": []},
+    {"type": "resumed", "executions": {"1.x": "running"}, "notes": {"1.x": {"note": 1}}},
+    {"type": "resumed", "count": -1},
 ]
 
 
@@ -218,10 +226,12 @@ JSON = st.recursive(
 FIELDS = (
     "id stream text stdout stderr exit_code duration_s displays truncated timed_out interrupted "
     "running background message protocol python capabilities seq "
-    "path size permissions code data eof start end matches available status indent"
+    "path size permissions code data eof start end matches available status indent "
+    "executions files recent notes count"
 ).split()
 KINDS = (
-    "ready output result status error file file_data file_closed file_error completions checked x"
+    "ready output result status error file file_data file_closed file_error completions checked "
+    "resumed x"
 ).split()
 
 

@@ -11,6 +11,8 @@ import trio.testing
 
 from fakes import FakeAgent, FakeJail
 from nsm.wire.errors import BadRequestError, FateUnknownError, ResultLostError
+from nsmd.agentframes import Noted
+from nsmd.execution import interrupted_early
 from nsmd.values import Client, Output, RunRequest
 from registrybench import ALICE, BOB, bench
 
@@ -147,11 +149,59 @@ async def test_the_scope_of_the_session_counts_and_not_the_clients() -> None:
 
 async def test_what_was_run_to_its_end_is_not_run_again() -> None:
     async with bench() as it:
-        it.registry.fates.done.add("e")
+        it.registry.fates.was_done("e", "alice", "a")
         with pytest.raises(ResultLostError, match="run to its end"):
             it.registry.submit(request())
         with pytest.raises(ResultLostError):
+            it.registry.submit(request(session="new"))
+        with pytest.raises(ResultLostError):
             it.registry.retries.find_of_gone(request())
+
+
+async def test_an_agent_says_of_its_own_session_alone_what_was_run() -> None:
+    async with bench() as it:
+        it.registry.fates.complete = True
+        it.registry.fates.surviving.add(("alice", "b"))
+        it.registry.fates.was_done("e", "alice", "a")
+        assert (await it.registry.submit(request(session="b")).wait()).execution_id == "e"
+
+
+def claimed(agent_id: str, **note: object) -> Noted:
+    return Noted(id=agent_id, runs=True, note=note, code="")
+
+
+async def test_an_agent_that_claims_anothers_execution_does_not_get_it_run_twice() -> None:
+    """It knows ids of its own, and a client's next ones are easy to guess."""
+    async with bench() as it:
+        sessions = [it.registry.submit(request(None, again=False, session=x)).session for x in "ab"]
+        it.registry.fates.complete = True
+        it.registry.fates.surviving |= {("alice", "a"), ("alice", "b")}
+        liar, honest = (it.registry.execution_resumed(x, claimed("1.e")) for x in sessions)
+        assert it.registry.submit(request(session="a")) is liar
+        assert it.registry.submit(request(session="b")) is honest
+
+
+async def test_an_agent_that_claims_ids_to_come_keeps_no_code_out_of_other_sessions() -> None:
+    async with bench() as it:
+        session = it.registry.submit(request(None, again=False)).session
+        lies = it.registry.execution_resumed(session, claimed("1.e"))
+        with pytest.raises(BadRequestError, match="exists already"):
+            it.registry.submit(request(again=False))
+        answer = await it.registry.submit(request(session="b", again=False)).wait()
+        assert (answer.execution_id, answer.session_name) == ("e", "b")
+        assert lies.id != "e"
+        assert it.registry.execution(lies.id) is lies
+        lies.finish(interrupted_early())
+        assert it.registry.submit(request(session="a")) is lies
+
+
+async def test_an_agent_does_not_lengthen_its_own_time() -> None:
+    async with bench() as it:
+        session = it.registry.submit(request(None, again=False)).session
+        limit_s = session.spec.environment.timeout_s
+        for said_s, holds_s in ((1e8, limit_s), (1.5, 1.5), ("x", limit_s)):
+            execution = it.registry.execution_resumed(session, claimed("1.e", timeout_s=said_s))
+            assert execution.origin.timeout_s == holds_s
 
 
 async def test_without_an_id_there_is_nothing_to_find() -> None:
