@@ -83,6 +83,10 @@ def sort_out(kept: Kept) -> Takeover:
             entries.setdefault(session_id_of(name), _Entry()).add(name, descriptors)
     for entry in entries.values():
         entry.sort_out(specs, takeover)
+    if not takeover.newer:  # else it may be one of theirs
+        used = {found.record.spec for found in takeover.found}
+        takeover.over += [name for name in takeover.specs if name not in used]
+        takeover.specs = [name for name in takeover.specs if name in used]
     return takeover
 
 

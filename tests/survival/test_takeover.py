@@ -31,6 +31,7 @@ SPEC = JailSpec(
     project=None,
     sizes=JailSizes(),
 )
+OTHER = Environment(name="bash", interpreter="bash")
 SPEC_DATA = records.encode(SpecRecord(spec=SPEC))
 SPEC_NAME = records.spec_name(SPEC_DATA)
 TENANCY = Tenancy(name="a", scope="s", client="c", idle_timeout_s=10, max_lifetime_s=100)
@@ -129,7 +130,8 @@ async def test_one_whose_jail_has_ended_is_gone(left: Left) -> None:
     left.process.send_signal(signal.SIGKILL)
     left.process.wait()
     result = takeover.sort_out({"session-00000001": given, **spec_files()})
-    assert (result.found, result.gone, result.over) == ([], [left.record], ["session-00000001"])
+    assert (result.found, result.gone) == ([], [left.record])
+    assert result.over == ["session-00000001", SPEC_NAME]
 
 
 @pytest.mark.parametrize("lacking", ["channel", "pidfd", "record", "spec"])
@@ -146,7 +148,7 @@ async def test_one_that_is_not_all_there_is_ended(left: Left, lacking: str) -> N
         given.remove(descriptor)
     specs = {} if lacking == "spec" else spec_files()
     result = takeover.sort_out({"session-00000001": given, **specs})
-    assert (result.found, result.over) == ([], ["session-00000001"])
+    assert (result.found, result.over) == ([], ["session-00000001", *specs])
     assert result.gone == ([] if lacking == "record" else [left.record])
     if lacking != "pidfd":
         with trio.fail_after(20):
@@ -178,6 +180,15 @@ async def test_what_is_nobodys_is_ended_and_forgotten(left: Left) -> None:
     result = takeover.sort_out(kept)
     assert sorted(result.over) == ["session-x", "session-y", "spec-z"]
     assert (result.found, result.gone) == ([], [])
+
+
+async def test_what_no_session_runs_in_is_forgotten(left: Left) -> None:
+    """Each supervisor keeps some for the next one-shot; nobody else would ever drop them."""
+    other = records.encode(SpecRecord(spec=replace(SPEC, environment=OTHER)))
+    unused = {records.spec_name(other): [records.memory_file(other)]}
+    result = takeover.sort_out({"session-00000001": left.give(), **spec_files(), **unused})
+    assert (result.specs, result.over) == ([SPEC_NAME], list(unused))
+    release(result.found[0])
 
 
 async def test_ages_of_another_boot_say_nothing(left: Left) -> None:
