@@ -8,7 +8,8 @@ import select
 import signal
 import socket
 import stat
-from contextlib import ExitStack, suppress
+import threading
+from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING
 
 import pytest
@@ -364,6 +365,56 @@ def test_one_that_does_not_answer_is_left_alone(
     store.end()  # its own supervisor has it killed
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
+
+
+@contextmanager
+def keeper_that_gives(world: World, fd: int, *, and_ends: bool) -> Generator[None]:
+    """One thing of two, and then it says no more."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.bind(world.path)
+        listener.listen()
+
+        def give() -> None:
+            link, _ = listener.accept()
+            with link:
+                assert (link.recv(99), link.recv(99)) == (b"supervise", b"give")
+                link.send(b"pid 1")
+                socket.send_fds(link, [b"has session-a"], [fd])
+                if not and_ends:
+                    link.recv(99)
+
+        thread = threading.Thread(target=give)
+        thread.start()
+        yield
+        thread.join()
+
+
+async def test_one_that_ends_while_it_gives_costs_no_more_than_it_has_to(world: World) -> None:
+    _, theirs = world.pair()
+    with keeper_that_gives(world, theirs.fileno(), and_ends=True):
+        found = take(world.path)
+    assert found is not None
+    assert found.ended
+    assert found.kept.keys() == {"session-a"}
+    store = world.store(found)
+    assert "another is being started" in store.problem
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(store.run, found.kept.items)
+        with trio.fail_after(END_S):
+            await store.caught_up()
+        nursery.cancel_scope.cancel()
+    assert (world.held(), store.problem) == (1, "")
+    found.close()
+
+
+def test_one_that_does_not_give_all_leaves_nothing_open_here(world: World) -> None:
+    """The descriptors are still its own: two holders would keep an ended session's agent alive."""
+    _, theirs = world.pair()
+    with (
+        keeper_that_gives(world, theirs.fileno(), and_ends=False),
+        pytest.raises(KeeperError, match="does not answer"),
+    ):
+        take(world.path, timeout_s=0.05)
 
 
 def test_what_does_not_fit_is_refused(world: World) -> None:

@@ -55,11 +55,21 @@ class Found:
         link: connected to it; this process is its supervisor. Non-blocking.
         pid: its process id.
         kept: copies of what it holds.
+        ended: it ended while it gave them; what it had not given by then is lost.
     """
 
     link: socket.socket
     pid: int = 0
     kept: dict[str, list[int]] = field(default_factory=dict[str, list[int]])
+    ended: bool = False
+
+    def close(self) -> None:
+        """Close everything."""
+        self.link.close()
+        for descriptors in self.kept.values():
+            for fd in descriptors:
+                os.close(fd)
+        self.kept = {}
 
 
 class KeeperStore:
@@ -79,14 +89,16 @@ class KeeperStore:
     ) -> None:
         self._path = path
         self._linger_s = linger_s
-        self._link = found.link if found else None
-        self._pid = found.pid if found else 0
-        self._place = _identity(path) if found else None
+        there = found if found is not None and not found.ended else None
+        self._link = there.link if there else None
+        self._pid = there.pid if there else 0
+        self._place = _identity(path) if there else None
         self._refill: Refill = tuple
         self._behind: dict[str, None] = {}
         self._lost: set[str] = set()
         self._trouble = ""
-        self._pause_s = 0.0
+        # Another one is to be told of all that the one which has ended had given.
+        self._pause_s = SHORTEST_PAUSE_S if found is not None and found.ended else 0.0
         self._changed = trio.Event()
         self._waiting = trio.lowlevel.ParkingLot()
 
@@ -365,9 +377,13 @@ def take(path: str, *, timeout_s: float = ANSWER_TIMEOUT_S) -> Found | None:
             pass
     except (FileNotFoundError, ConnectionError):
         found.link.close()
-        return None  # or it held nothing any more, and has ended
+        if not found.kept:
+            return None  # or it held nothing any more, and has ended
+        log.warning("the keeper of sessions has ended while it gave them: some may be lost")
+        found.ended = True
+        return found
     except OSError as error:
-        found.link.close()
+        found.close()
         why = "does not answer" if isinstance(error, TimeoutError) else f"fails ({error})"
         raise KeeperError(f"the keeper of sessions at {path} {why}") from error
     found.link.setblocking(False)

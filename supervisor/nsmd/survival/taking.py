@@ -55,7 +55,7 @@ def open_store(
         for name in kept.keys() - passed.keys():
             tell = store.has if name in settled else store.keep
             tell(name, kept[name])
-        if found is not None:  # whom nobody needs any more when systemd has all
+        if found is not None and not found.ended:  # whom nobody needs any more when systemd has all
             store.settle()
             KeeperStore(keeper_path, found=found).end()
         return store, kept
