@@ -24,11 +24,13 @@ from nsmd.checks import Check
 from nsmd.copychecks import check_copies
 from nsmd.environments import find_environments
 from nsmd.hostchecks import check_host, this_host
+from nsmd.hostpaths import trusted_owners
 from nsmd.jail import BwrapLauncher
 from nsmd.jail.bubblewrap import missing_bwrap, probe_bwrap
 from nsmd.jail.failure import SEE_DOCTOR
 from nsmd.jail.hostnetwork import open_sockets
 from nsmd.limitchecks import check_limits, look_at_limits
+from nsmd.listening import PlaceError, check_way
 from nsmd.nix.program import RECOMMENDED_VERSION, Nix, find_nix, why_no_store
 from nsmd.settings import Settings
 from nsmd.templates import TemplateLauncher, open_templates
@@ -118,7 +120,7 @@ def examine(settings: Settings, search_path: str) -> list[Check]:
         *check_limits(trio.run(look_at_limits, settings, os.environ), platform.release()),
         *(check_environment(environment, trials) for environment in environments),
         check_nix(find_nix(search_path, os.environ, paths.home())),
-        check_directory("runtime directory", paths.ensure_runtime_dir),
+        check_directory("runtime directory", safe_runtime_dir),
         check_directory("state directory", _ensure_state_dir),
         *check_host(
             this_host(search_path),
@@ -377,8 +379,20 @@ def check_directory(name: str, ensure: Callable[[], str]) -> Check:
     """Whether a directory of ours exists or can be made, and is safe."""
     try:
         return Check(name=name, status="ok", detail=ensure())
-    except OSError as error:
+    except (OSError, PlaceError) as error:
         return Check(name=name, status="fail", detail=str(error), fix="See the message.")
+
+
+def safe_runtime_dir() -> str:
+    """The runtime directory, as a supervisor wants it before it starts.
+
+    Raises:
+        PathError: it can't be made, or is open to others.
+        PlaceError: somebody else could put another one in its place.
+    """
+    path = paths.ensure_runtime_dir()
+    check_way(os.path.dirname(paths.socket_path()), trusted_owners())
+    return path
 
 
 def render_text(checks: Sequence[Check]) -> str:

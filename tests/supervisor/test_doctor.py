@@ -28,6 +28,7 @@ from nsmd.doctor import (
     check_nix,
     render_json,
     render_text,
+    safe_runtime_dir,
 )
 from nsmd.jail.arguments import JailContent
 from nsmd.jail.launcher import Plan
@@ -176,6 +177,19 @@ def test_directories() -> None:
     check = check_directory("state directory", refuse)
     assert check.status == "fail"
     assert "chmod 700" in check.detail
+
+
+def test_a_runtime_directory_that_others_could_replace_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("NSM_SOCKET", raising=False)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "all" / "run"))
+    (tmp_path / "all" / "run").mkdir(parents=True, mode=0o700)
+    assert check_directory("runtime directory", safe_runtime_dir).status == "ok"
+    (tmp_path / "all").chmod(0o777)
+    check = check_directory("runtime directory", safe_runtime_dir)
+    assert check.status == "fail"
+    assert f"everybody may write to {tmp_path / 'all'}" in check.detail
 
 
 CHECKS = [
