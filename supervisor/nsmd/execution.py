@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable
 from copy import copy
 from dataclasses import dataclass, replace
@@ -50,6 +51,7 @@ class Execution:
         limit_events: limits that were reached meanwhile, set before it is finished.
         earlier: another supervisor has begun it; times are since it was taken up.
         told_id: the id that such a one has as its agent says.
+        sent_at: when such a one was sent, Unix time, as its agent says; None for others.
     """
 
     def __init__(
@@ -70,6 +72,7 @@ class Execution:
         self._sinks: tuple[OutputSink, ...] = () if on_output is None else (on_output,)
         self.earlier = False
         self.told_id = execution_id
+        self.sent_at: float | None = None
         self._callers = callers
         self._on_finished = on_finished
         self._submitted_s = trio.current_time()
@@ -200,6 +203,7 @@ class Execution:
             "client": client.name,
             "scope": client.scope,
             "timeout_s": origin.timeout_s,
+            "sent_at": time.time(),
         }
         if origin.created:
             known["created"] = True

@@ -88,6 +88,7 @@ class Resumption:
         execution = Execution(execution_id, request, origin, session, None, finished, callers=0)
         execution.earlier = True
         execution.told_id = told_id
+        execution.sent_at = _number_below(1e12, note.get("sent_at"))
         self._executions.add(execution)
         return execution
 
@@ -128,6 +129,10 @@ def _text(value: Any, default: str) -> str:
 
 
 def _seconds(value: Any) -> float | None:
-    if isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < 1e9:
+    return _number_below(1e9, value)
+
+
+def _number_below(limit: float, value: Any) -> float | None:
+    if isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < limit:
         return float(value)
     return None

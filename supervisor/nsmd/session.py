@@ -253,6 +253,7 @@ class Session:
         self.created_s = self.active_s = trio.current_time()
         if earlier is not None:
             self.created_s = earlier.created_s
+            self.transcript.opened_earlier(self.active_s - self.created_s)
         self._disuse.claimed(tenancy, self.active_s - self.created_s)
         if self.state is State.IDLE:
             self._disuse.begin()
@@ -414,7 +415,13 @@ class Session:
         """Treat one as if it had just been sent: how long it has run, only the agent knows."""
         request = execution.request
         self._streamed = False
-        self.transcript.begin(execution.id, request.client.name, request.code, streamed=False)
+        self.transcript.begin(
+            execution.id,
+            request.client.name,
+            request.code,
+            streamed=False,
+            sent_at=execution.sent_at,
+        )
         execution.note_sent()
         if (confinement := self._conversation.confinement) is not None:
             confinement.begun()

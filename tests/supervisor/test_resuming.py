@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import asynccontextmanager
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -11,6 +13,7 @@ import trio.testing
 
 from fakes import CAPABILITIES, FakeAgent, FakeJail, FakeLauncher, Watcher, launching, spec
 from nsm.wire.errors import SessionEndedError
+from nsm.wire.transcripts import ExecutionStart, SessionStart
 from nsmd.conversation import RESUME_TIMEOUT_S, Earlier
 from nsmd.execution import Execution, Origin
 from nsmd.lifecycle import State
@@ -48,6 +51,7 @@ class Reviving(Watcher):
 
     def execution_resumed(self, session: Session, noted: Noted) -> Execution:
         execution = _execution(session, execution_id_of(noted.id), noted.code)
+        execution.sent_at = noted.note.get("sent_at")
         self.executions[execution.id] = execution
         return execution
 
@@ -193,6 +197,27 @@ async def test_what_runs_is_answered(autojump_clock: trio.abc.Clock) -> None:
         assert (await execution.wait()).outcome.stdout == "done"
         assert (await queued.wait()).outcome.stdout == "next"
         assert it.session.executions == 6
+
+
+@pytest.mark.parametrize(("said_s", "held_s"), [(40, 40), (9999, 500), (-9999, 0)])
+async def test_times_are_those_of_the_earlier_supervisor(
+    autojump_clock: trio.abc.Clock, said_s: float, held_s: float
+) -> None:
+    now = time.time()
+
+    async def script(agent: FakeAgent) -> None:
+        notes = {"5.run": {"note": {"sent_at": now - said_s}, "code": "slow"}}
+        await agent.send_raw(resumed({"5.run": "running"}, notes=notes, count=5))
+        await serve(agent)
+
+    async with taken_up(script, created_s=500) as it:
+        await it.back()
+        opened, sent = islice(it.session.transcript.read(), 2)
+        assert isinstance(opened, SessionStart)
+        assert isinstance(sent, ExecutionStart)
+        assert opened.started_at == pytest.approx(now - 500, abs=60)
+        assert sent.started_at == pytest.approx(now - held_s, abs=60 if held_s != 40 else 1e-3)
+        assert trio.current_time() - it.session.transcript.started_s >= 500
 
 
 async def test_results_that_nobody_acknowledged_are_there(autojump_clock: trio.abc.Clock) -> None:

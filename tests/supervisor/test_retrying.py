@@ -204,6 +204,19 @@ async def test_an_agent_does_not_lengthen_its_own_time() -> None:
             assert execution.origin.timeout_s == holds_s
 
 
+async def test_an_agent_says_when_its_execution_was_sent() -> None:
+    async with bench() as it:
+        session = it.registry.submit(request(None, again=False)).session
+        for said, holds in (
+            (1.8e9, 1.8e9),
+            (float("nan"), None),
+            (float("inf"), None),
+            ("x", None),
+        ):
+            execution = it.registry.execution_resumed(session, claimed("1.e", sent_at=said))
+            assert execution.sent_at == holds
+
+
 async def test_without_an_id_there_is_nothing_to_find() -> None:
     async with bench() as it:
         with pytest.raises(BadRequestError, match="execution_id"):

@@ -76,6 +76,10 @@ class Record:
     def __repr__(self) -> str:
         return f"<Record {self.number} {self._execution_id} {'ended' if self.ended else 'running'}>"
 
+    def began(self, at: float) -> None:
+        """It was sent earlier than now, at that Unix time."""
+        self._started_at = at
+
     @property
     def ended(self) -> bool:
         """Whether it has its answer."""

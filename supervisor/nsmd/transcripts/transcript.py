@@ -105,13 +105,30 @@ class Transcript:
 
     # The session's side.
 
-    def begin(self, execution_id: str, client: str, code: str, *, streamed: bool) -> None:
+    def opened_earlier(self, age_s: float) -> None:
+        """The session was opened that long ago, under an earlier supervisor."""
+        self.started_s -= age_s
+        self._started_at -= age_s
+
+    def begin(
+        self,
+        execution_id: str,
+        client: str,
+        code: str,
+        *,
+        streamed: bool,
+        sent_at: float | None = None,
+    ) -> None:
         """An execution is sent to the agent.
 
         Args:
             streamed: its output comes while it runs.
+            sent_at: Unix time, where an earlier supervisor sent it.
         """
         self._running = self._add(execution_id, client, code)
+        if sent_at is not None:
+            # Code may have changed what its agent says.
+            self._running.began(min(max(sent_at, self._started_at), time.time()))
         self._running_since_s = trio.current_time()
         if streamed:
             self._running.live = LiveOutput()
