@@ -392,6 +392,7 @@ class Session:
         self.executions = self._earlier.executions if resumed.count is None else resumed.count
         for file_id in resumed.files:  # whose readers and writers are gone
             self.post({"type": "file_close", "id": file_id, "keep": False})
+        note: Mapping[str, object] = {}
         # In the order in which they began; the last one may run.
         for noted in sorted(resumed.executions, key=lambda each: (each.runs, _number(each.id))):
             execution = self._watcher.execution_resumed(self, noted)
@@ -399,19 +400,19 @@ class Session:
                 self._answered_before = (self._answered_before or {}) | {
                     self._agent_id: self._running
                 }
-            self._running, self._agent_id = execution, noted.id
+            self._running, self._agent_id, note = execution, noted.id, noted.note
         self.network.opened(link)
         if self._running is None:
             self._feed(Event.READY)
         else:
             self._feed(Event.RESUMED)
-            self._resume(self._running)
+            self._resume(self._running, note)
         self._watcher.session_resumed(self, resumed)
         self._events.publish("session_taken_up", session=self.id, subject=self)
         if self._queue and self._running is None:
             self._feed(Event.SUBMITTED)
 
-    def _resume(self, execution: Execution) -> None:
+    def _resume(self, execution: Execution, note: Mapping[str, object]) -> None:
         """Treat one as if it had just been sent: how long it has run, only the agent knows."""
         request = execution.request
         self._streamed = False
@@ -424,7 +425,7 @@ class Session:
         )
         execution.note_sent()
         if (confinement := self._conversation.confinement) is not None:
-            confinement.begun()
+            confinement.go_on(note)
         self._watch(self._patience_s(execution))
 
     def agent_gone(self) -> None:
@@ -569,7 +570,8 @@ class Session:
             "stream": self._streamed,
         }
         if self._offers("notes"):
-            frame["note"] = execution.note()
+            known = {} if confinement is None else confinement.note()
+            frame["note"] = execution.note() | known
         if execution.request.reply_bytes is not None:
             frame["reply_bytes"] = execution.request.reply_bytes
         self.post(frame)

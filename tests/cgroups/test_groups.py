@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -17,6 +18,9 @@ from nsmd.cgroups.limits import AGENT_MB, limits_of
 from nsmd.cgroups.place import NoGroupsError, find_place
 from nsmd.cgroups.tree import GroupTree
 from nsmd.values import Outcome, SessionLimits
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 LIMITS = SessionLimits(processes=100)
 ALL_MB = PYTHON.memory_mb + AGENT_MB + 512 + 256 + 64
@@ -262,6 +266,28 @@ def test_counters_are_of_the_execution_that_was_under_way(fake: FakeTree, jail: 
     count(group, kills=5, refused=5)
     (event,) = it.ended(FAILED)
     assert event.what == "2 processes were killed"
+
+
+def kills_told(it: Confinement, note: Mapping[str, object]) -> list[int]:
+    """Of an execution that fails after an earlier supervisor began it."""
+    it.taken_up()
+    it.go_on(note)
+    return [event.times for event in it.ended(FAILED)]
+
+
+def test_limits_that_were_reached_without_a_supervisor_are_told(
+    fake: FakeTree, jail: FakeJail
+) -> None:
+    group = group_in(fake)
+    count(group, kills=3, refused=1)
+    it = confined(group, jail)
+    assert kills_told(it, {"counted": [1, 1]}) == [2]
+    assert kills_told(it, it.note()) == []
+    # The agent may have made up what it says, and older ones say nothing.
+    assert kills_told(it, {}) == []
+    for said in ([9, 9], "x", [1], None):
+        assert kills_told(it, {"counted": said}) == [], said
+    assert kills_told(it, {"counted": [-5, 1]}) == [3]
 
 
 def test_an_execution_that_went_well_costs_no_look(

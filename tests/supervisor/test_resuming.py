@@ -5,15 +5,21 @@ from __future__ import annotations
 import time
 from contextlib import asynccontextmanager
 from itertools import islice
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import trio
 import trio.testing
 
+from cgroups.faketree import FakeTree
 from fakes import CAPABILITIES, FakeAgent, FakeJail, FakeLauncher, Watcher, launching, spec
 from nsm.wire.errors import SessionEndedError
 from nsm.wire.transcripts import ExecutionStart, SessionStart
+from nsmd.cgroups import SessionKeeper, files
+from nsmd.cgroups.group import Group
+from nsmd.cgroups.limits import limits_of
+from nsmd.cgroups.tree import GroupTree
 from nsmd.conversation import RESUME_TIMEOUT_S, Earlier
 from nsmd.execution import Execution, Origin
 from nsmd.lifecycle import State
@@ -29,6 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 
     from nsmd.agentframes import Noted, ResumedFrame
+    from nsmd.cgroups import Keeper
 
     Script = Callable[[FakeAgent], Awaitable[None]]
 
@@ -96,8 +103,18 @@ class Bench:
 
 
 @asynccontextmanager
-async def taken_up(script: Script, *, created_s: float = 0.0) -> AsyncGenerator[Bench]:
-    """A session whose agent follows a script once it has got the marker."""
+async def taken_up(
+    script: Script,
+    *,
+    created_s: float = 0.0,
+    keeper: Keeper | None = None,
+    group: str | None = None,
+) -> AsyncGenerator[Bench]:
+    """A session whose agent follows a script once it has got the marker.
+
+    Args:
+        group: directory of its control group, which it is put into.
+    """
 
     async def behave(agent: FakeAgent, jail: FakeJail) -> None:
         del jail
@@ -106,7 +123,7 @@ async def taken_up(script: Script, *, created_s: float = 0.0) -> AsyncGenerator[
         await script(agent)
 
     async with launching(behave) as launcher, trio.open_nursery() as nursery:
-        it = await _bench(launcher, nursery, created_s)
+        it = await _bench(launcher, nursery, created_s, keeper, group)
         nursery.start_soon(it.session.run)
         yield it
         nursery.cancel_scope.cancel()
@@ -114,10 +131,18 @@ async def taken_up(script: Script, *, created_s: float = 0.0) -> AsyncGenerator[
     assert it.jail.released
 
 
-async def _bench(launcher: FakeLauncher, nursery: trio.Nursery, created_s: float) -> Bench:
+async def _bench(
+    launcher: FakeLauncher,
+    nursery: trio.Nursery,
+    created_s: float,
+    keeper: Keeper | None,
+    group: str | None,
+) -> Bench:
     timers, watcher = Timers(), Reviving()
     nursery.start_soon(timers.run)
     jail = await launcher.launch(spec())
+    if group is not None:
+        files.write(group, "cgroup.procs", str(jail.pid))
     session = Session(
         "00000001",
         spec(),
@@ -129,11 +154,12 @@ async def _bench(launcher: FakeLauncher, nursery: trio.Nursery, created_s: float
         gateway=Gateway(),
         timers=timers,
         nursery=nursery,
+        keeper=keeper,
         earlier=Earlier(
             jail=jail,
             token=TOKEN,
-            capabilities=frozenset(CAPABILITIES),
-            group=None,
+            capabilities=frozenset({*CAPABILITIES, "notes"}),
+            group=group,
             listener=None,
             network=NetworkRule(),
             created_s=trio.current_time() - created_s,
@@ -218,6 +244,41 @@ async def test_times_are_those_of_the_earlier_supervisor(
         assert opened.started_at == pytest.approx(now - 500, abs=60)
         assert sent.started_at == pytest.approx(now - held_s, abs=60 if held_s != 40 else 1e-3)
         assert trio.current_time() - it.session.transcript.started_s >= 500
+
+
+async def test_a_limit_that_was_reached_meanwhile_is_told(
+    autojump_clock: trio.abc.Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The interpreter was killed for want of memory while there was no supervisor."""
+    tree = GroupTree(str(FakeTree(tmp_path, monkeypatch).top))
+    group = Group.new(tree, "s1", limits_of(spec(), SessionLimits()))
+    (Path(group.directory) / "memory.events").write_text("oom_kill 5\n")
+    notes: list[object] = []
+
+    async def script(agent: FakeAgent) -> None:
+        known = {"5.run": {"note": {"counted": [4, 0]}, "code": "b'x' * 10**12"}}
+        await agent.send_raw(resumed({"5.run": "finished"}, notes=known, count=5))
+        await agent.answer(
+            {"id": "5.run"},
+            exit_code=137,
+            interpreter_restarted=True,
+            restart_reason="python was killed by SIGKILL",
+        )
+        while (frame := await agent.receive())["type"] != "execute":
+            pass
+        notes.append(frame["note"]["counted"])
+        await agent.answer(frame)
+        await serve(agent)
+
+    keeper = SessionKeeper(tree, limits=SessionLimits())
+    async with taken_up(script, keeper=keeper, group=group.directory) as it:
+        await it.back()
+        execution = it.watcher.executions["run"]
+        await execution.wait()
+        (event,) = execution.limit_events
+        assert (event.kind, event.what) == ("memory", "the interpreter was killed")
+        await it.submit("next").wait()
+    assert notes == [[5, 0]]
 
 
 async def test_results_that_nobody_acknowledged_are_there(autojump_clock: trio.abc.Clock) -> None:

@@ -6,7 +6,7 @@ import logging
 import os
 import select
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from nsmd.cgroups import appetite
@@ -24,6 +24,9 @@ WORTH_READING_S = 0.02
 LOOKS = 3
 """At a session that seems to have too much while its processes come and go, until that is
 believed."""
+
+COUNTED = "counted"
+"""In the note of an execution: what the kernel had counted when it began."""
 
 KILLED = 137
 """Exit code of an interpreter that was killed by SIGKILL."""
@@ -111,6 +114,28 @@ class Confinement:
         if self._share is not None:
             self._share.begun()
         self._watch(self)
+
+    def note(self) -> dict[str, object]:
+        """What `go_on` needs, as the agent is to remember it of an execution that begins."""
+        counted = self._counted
+        return {} if self.group is None else {COUNTED: [counted.kills, counted.refused]}
+
+    def go_on(self, note: Mapping[str, object]) -> None:
+        """An execution that an earlier supervisor began is under way, or its result is to come:
+        limits that were reached while nobody looked are its own.
+
+        Args:
+            note: `note`, by way of the agent, which may say anything.
+        """
+        self.begun()
+        match note.get(COUNTED):
+            case [int(kills), int(refused)] if self.group is not None:
+                now = self._counted
+                self._counted = Counted(
+                    kills=max(0, min(kills, now.kills)), refused=max(0, min(refused, now.refused))
+                )
+            case _:
+                pass  # its jail is in no group, or an older supervisor began it
 
     def ended(self, outcome: Outcome | None) -> tuple[LimitEvent, ...]:
         """The execution is over: the limits that were reached meanwhile.
