@@ -424,11 +424,12 @@ class FrameReader:
         A writer that died left a length or a body incomplete, and the beginning of what its
         successor sends completes it by chance. A 0xFF gives it away.
         """
-        place = self._buffer.find(b"\xff", 0, end)
-        while place >= 0:
-            if self.marker.startswith(self._buffer[place : place + len(self.marker)]):
+        # A whole one was found before: what is looked at is short, whatever a peer sends.
+        place = max(0, len(self._buffer) - len(self.marker) + 1)
+        while (place := self._buffer.find(b"\xff", place, end)) >= 0:
+            if self.marker.startswith(self._buffer[place:]):
                 return True
-            place = self._buffer.find(b"\xff", place + 1, end)
+            place += 1
         return False
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from itertools import pairwise
 from typing import Any
 
@@ -166,3 +167,18 @@ def test_long_data_is_what_it_was(text: str, rest: dict[str, Any]) -> None:
         assert reader.next_message() == {**rest, "data": data}
     with pytest.raises(FrameError):
         encode_frame({**rest, "data": "A" * 70_000, "number": float("nan")})
+
+
+def test_what_might_be_a_marker_everywhere_is_read_in_linear_time() -> None:
+    """Hostile code in an agent's place is not to hold up the supervisor that looks for one."""
+    reader = FrameReader()
+    reader.marker = MARKER
+    size = 4 << 20
+    reader.receive_data(size.to_bytes(4, "big"))
+    began_s = time.process_time()
+    for _ in range(size // 65536 - 1):
+        reader.receive_data(b"\xff" * 65536)
+        assert reader.next_message() is None
+    assert time.process_time() - began_s < 5  # 20 ms; it was a minute
+    reader.receive_data(MARKER)
+    assert reader.next_message() is RESUMED
