@@ -12,6 +12,7 @@ import socket
 import struct
 import subprocess
 import sys
+import time
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 MANAGER = "/lib/systemd/systemd"
 UP_TIMEOUT_S = 30.0
 RUN_TIMEOUT_S = 60.0
+LIFETIME_S = 100.0
+"""All that a test does with one manager: many short waits are none that is too long."""
 SHIM = Path(__file__).with_name("cgroup2_shim.c")
 SERVICE = "nsm-supervisor.service"
 
@@ -68,6 +71,7 @@ class UserManager:
 
     def __init__(self, directory: Path) -> None:
         self.pid = 0
+        self._until_s = time.monotonic() + LIFETIME_S
         self.directory = directory
         self.runtime = directory / "run"
         self.home = directory / "home"
@@ -84,15 +88,19 @@ class UserManager:
     def run(self, *command: str) -> subprocess.CompletedProcess[str]:
         """Run a program to its end, in the manager's namespaces: it answers nobody else."""
         own = ["-U", "--preserve-credentials"] if os.geteuid() else []
-        return subprocess.run(
-            ["nsenter", "-t", str(self.pid), *own, "-m", "-p", *command],
-            env=self.variables,
-            capture_output=True,
-            text=True,
-            timeout=RUN_TIMEOUT_S,
-            check=False,
-            stdin=subprocess.DEVNULL,
-        )
+        left_s = max(1.0, self._until_s - time.monotonic())
+        try:
+            return subprocess.run(
+                ["nsenter", "-t", str(self.pid), *own, "-m", "-p", *command],
+                env=self.variables,
+                capture_output=True,
+                text=True,
+                timeout=min(RUN_TIMEOUT_S, left_s),
+                check=False,
+                stdin=subprocess.DEVNULL,
+            )
+        except subprocess.TimeoutExpired as late:
+            pytest.fail(f"{late}\n{self.log.read_text(errors='replace')}")
 
     def nsm(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run `nsm` to its end."""
