@@ -58,7 +58,8 @@ class LogHandler(logging.Handler):
             line = f"{record.levelname} {record.name}: {record.msg!r} (cannot be put: {error!r})"
         try:
             if self._ours:
-                self._rotate()
+                with suppress(OSError):  # then the file that is open grows
+                    self._rotate()
             if self.lost:
                 self._write(f"{self.lost} lines of the log are missing here: {self._why}")
                 self.lost = 0

@@ -48,6 +48,18 @@ def test_lines(tmp_path: Path) -> None:
     assert long == "\\udc80 and " + "x" * 10_000
 
 
+def test_one_that_cannot_be_set_aside_goes_on(tmp_path: Path) -> None:
+    """As in a directory that was made read-only: the lines have a place, if too large a one."""
+    path = tmp_path / "supervisor.log"
+    (tmp_path / "supervisor.log.1").mkdir()
+    with opened(path) as descriptor:
+        handler = LogHandler(descriptor, str(path), max_bytes=10)
+        for number in range(5):
+            handler.emit(record("a line, number %d", number))
+        assert handler.lost == 0
+    assert len(path.read_text().splitlines()) == 5
+
+
 def test_a_pipe_that_nobody_reads_does_not_block() -> None:
     reader, writer = os.pipe()
     try:
