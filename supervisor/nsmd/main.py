@@ -43,6 +43,8 @@ STDERR = 2
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
+EXIT_INTERRUPTED = 130
+"""As shells have it: 128 and SIGINT."""
 
 FALLBACK_PATH = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin"
 """Searched after PATH: editors start programs with little or none of it."""
@@ -50,6 +52,14 @@ FALLBACK_PATH = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin"
 
 def main(arguments: list[str] | None = None) -> int:
     """The console script. Returns the exit code."""
+    try:
+        return _main(arguments)
+    except* KeyboardInterrupt:  # alone or, of a nursery, in a group
+        pass
+    return EXIT_INTERRUPTED
+
+
+def _main(arguments: list[str] | None) -> int:
     options = _parser().parse_args(arguments)
     config_path = options.config or os.path.join(paths.config_dir(), "config.toml")
     if options.check_config or options.show_config:
