@@ -83,6 +83,7 @@ def _search_path() -> str:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="nsm-supervisor",
+        allow_abbrev=False,
         description="Keeps jailed Python, Bash and Node sessions and serves them on a Unix socket. "
         "Clients start it by themselves; run it by hand to see its log.",
     )
@@ -257,7 +258,7 @@ class _Starter:
                 own=place.own,
                 lock=place.lock,
                 store=store,
-                command=_own_command(),
+                command=own_command(),
             ),
             inherited=children_of(os.getpid()) if place.handed is not None else (),
         )
@@ -389,12 +390,13 @@ def _check_passed(listener: socket.socket, expected: str, owners: Collection[int
         )
 
 
-def _own_command() -> list[str]:
+def own_command() -> list[str]:
     """The program that this process is, as it is installed when it is started again."""
     if os.environ.get("NSM_SUPERVISOR"):
         return list(paths.supervisor_command())
-    given = sys.orig_argv[1:]
-    if "--ready-fd" in given:  # which has been told
+    # Whom it leads to has been told; in the next program the number is another descriptor's.
+    given = [each for each in sys.orig_argv[1:] if not each.startswith("--ready-fd=")]
+    if "--ready-fd" in given:
         at = given.index("--ready-fd")
         del given[at : at + 2]
     return [sys.executable, *given]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -44,3 +45,20 @@ def test_other_errors_stay_what_they_are(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(doctor, "report", report)
     with pytest.raises(ValueError, match="one"):
         main.main(["--doctor"])
+
+
+@pytest.mark.parametrize("given", [["--ready-fd", "7"], ["--ready-fd=7"]])
+def test_the_next_program_tells_nobody_that_it_is_ready(
+    given: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The number is another descriptor's there: a session's, which a line would be written to."""
+    monkeypatch.delenv("NSM_SUPERVISOR", raising=False)
+    monkeypatch.setattr(sys, "orig_argv", ["python", "-m", "nsmd", *given, "--config", "x"])
+    assert main.own_command() == [sys.executable, "-m", "nsmd", "--config", "x"]
+
+
+def test_options_are_written_out(capsys: pytest.CaptureFixture[str]) -> None:
+    """A shortened one would not be found among them."""
+    with pytest.raises(SystemExit):
+        main.main(["--ready", "7"])
+    assert "--ready" in capsys.readouterr().err
