@@ -39,6 +39,9 @@ _TIMEVAL = struct.Struct("@ll")
 _UCRED = struct.Struct("3i")
 """pid, uid, gid; unix(7)."""
 
+DID_NOT_START = "the supervisor did not start"
+"""How the message begins where one was to be started."""
+
 
 def connect(path: str, *, autostart: bool = True) -> socket.socket:
     """A connection to the supervisor that listens on `path`, started first if need be.
@@ -191,7 +194,7 @@ def _not_started(report: str) -> NoReturn:
         log = f" Its log: {paths.log_path()}"
     except paths.PathError:
         log = ""
-    _not_running(f"the supervisor did not start: {report}", f"Run `nsm doctor`.{log}")
+    _not_running(f"{DID_NOT_START}: {report}", f"Run `nsm doctor`.{log}")
 
 
 def _not_running(message: str, hint: str) -> NoReturn:

@@ -1,0 +1,41 @@
+"""Verbs that start no supervisor: what they say where none runs."""
+
+from __future__ import annotations
+
+from typing import Never
+
+import pytest
+
+from nsm.cli import running
+from nsm.wire.errors import NotRunningError
+
+
+@pytest.mark.parametrize(
+    ("message", "lines"),
+    [
+        ("no supervisor listens on /x", ["nsm: no supervisor is running"]),
+        (
+            "the supervisor did not start: config.toml: a mistake",
+            [
+                "nsm: no supervisor is running",
+                (
+                    "nsm: sessions of an earlier one are kept, but the supervisor did not start: "
+                    "config.toml: a mistake"
+                ),
+                "nsm: Run it.",
+            ],
+        ),
+    ],
+)
+def test_why_kept_sessions_are_not_taken_up_is_told(
+    message: str,
+    lines: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def connect(**_: object) -> Never:
+        raise NotRunningError(message, hint="Run it.")
+
+    monkeypatch.setattr(running, "Client", connect)
+    assert running.connect() is None
+    assert capsys.readouterr().err.splitlines() == lines
