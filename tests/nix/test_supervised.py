@@ -15,7 +15,7 @@ import trio
 from mcp import Client, StdioServerParameters
 from mcp_types import CallToolResult, TextContent, ToolListChangedNotification
 
-from e2e_support import program, supervisor, wait_gone
+from e2e_support import end_keeper, program, supervisor, wait_gone
 from nix.jails import check_jail, closure, look
 
 if TYPE_CHECKING:
@@ -171,7 +171,27 @@ def test_the_jail_ends_with_the_last_holder_of_its_socket(
         pidfds = [os.pidfd_open(pid) for pid in it.descendants()]
         assert len(pidfds) >= 4
         it.process.send_signal(signal.SIGKILL)
+        it.process.wait()
+        assert end_keeper(short_dir), "nobody would have kept the sessions"
         wait_gone(pidfds)
+
+
+def test_sessions_of_artifacts_outlive_the_supervisor(
+    short_dir: Path, built: Callable[[str], Path]
+) -> None:
+    folder = sandboxes(short_dir)
+    (folder / "python").symlink_to(built("presets.python"))
+    without_template(built("test-sandbox"), folder / "cold", "cold")
+    with supervisor(short_dir) as first:
+        with first.client() as control:
+            for env in ("python", "cold"):
+                assert control.run("x = 41", env=env, session=env).exit_code == 0
+        first.process.send_signal(signal.SIGKILL)
+        first.process.wait()
+        with supervisor(short_dir, keep=True) as it, it.client() as control:
+            for env in ("python", "cold"):
+                assert control.run("print(x + 1)", env=env, session=env).stdout == "42\n"
+            control.kill_all()
 
 
 class Changes:
