@@ -142,7 +142,7 @@ def supervisor(
         keep = keep and code == -signal.SIGKILL
         kept = not keep and end_keeper(directory)
         if keep:
-            remaining = set()
+            remaining = set[int]()
         elif code == -signal.SIGKILL:
             # Everything ends by end-of-file, a moment later.
             wait_gone(_held(remaining))

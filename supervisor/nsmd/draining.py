@@ -156,7 +156,7 @@ class Drain:
     def __init__(self, left: Sequence[Execution], timeout_s: float, then: How | None) -> None:
         self._left = set(left)
         self.due_s = trio.current_time() + timeout_s
-        self.then = then
+        self.then: How | None = then
         self.interrupted = 0
         self.cancelled = False
         self.next_change = trio.Event()

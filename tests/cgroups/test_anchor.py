@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -48,11 +49,16 @@ class Store(NoStore):
             os.close(fd)
 
 
+def _given(answer: object, _question: object) -> object:
+    """In place of a function that looks at the machine."""
+    return answer
+
+
 @pytest.fixture
 def started(programs: Programs, fake: FakeTree, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     """Variables of a service's main process; its anchors are in the made-up tree."""
     programs.says("systemd-run", EXECS)
-    monkeypatch.setattr(anchors, "directory_of", lambda _: str(fake.top))
+    monkeypatch.setattr(anchors, "directory_of", partial(_given, str(fake.top)))
     here = Place(
         mount_point=str(fake.top),
         directory=f"{fake.top}/nsm-supervisor.service",
@@ -61,7 +67,7 @@ def started(programs: Programs, fake: FakeTree, monkeypatch: pytest.MonkeyPatch)
         alone=True,
         managed=True,
     )
-    monkeypatch.setattr(keepers, "find_place", lambda _: here)
+    monkeypatch.setattr(keepers, "find_place", partial(_given, here))
     return {**programs.variables, "SYSTEMD_EXEC_PID": str(os.getpid())}
 
 
@@ -116,7 +122,7 @@ async def test_a_scope_that_was_stopped_is_asked_for_again(
         shutil.rmtree(fake.top / "sessions")
         again = fake.top / "again"
         files.make(str(again))
-        monkeypatch.setattr(anchors, "directory_of", lambda _: str(again))
+        monkeypatch.setattr(anchors, "directory_of", partial(_given, str(again)))
         confinement = await keeper.confine("s1", jail, spec())
         assert confinement.group is not None
         assert confinement.group.directory == f"{again}/sessions/s1"

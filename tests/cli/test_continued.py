@@ -18,6 +18,9 @@ def begin(known: str = "x", started_at: float = 1.0) -> tuple[str, dict[str, Any
     return "execution", {"execution_id": known, "started_at": started_at}
 
 
+Told = tuple[str, dict[str, Any]]
+
+
 def output(text: str, known: str = "x", **more: Any) -> tuple[str, dict[str, Any]]:
     return "output", {"execution_id": known, "stream": "stdout", "text": text, **more}
 
@@ -26,14 +29,15 @@ def end(known: str = "x") -> tuple[str, dict[str, Any]]:
     return "finished", {"execution_id": known}
 
 
-def taken(*events: tuple[str, dict[str, Any]]) -> list[tuple[str, dict[str, Any]]]:
+def taken(*events: Told) -> list[Told]:
     continued = Continued()
     shown = [continued.take(Event(1, name, data)) for name, data in events]
     return [(event.event, event.data) for event in shown if event is not None]
 
 
 def test_over_one_connection_everything_is_shown() -> None:
-    events = [SESSION, begin(), output("a"), end(), begin(), output("a"), end(), ("news", {})]
+    news: Told = ("news", {})
+    events = [SESSION, begin(), output("a"), end(), begin(), output("a"), end(), news]
     assert taken(*events) == events
 
 

@@ -67,6 +67,7 @@ def test_nothing_waits_by_the_wall_clock() -> None:
         "control/observing.py",
         "hostchecks/room.py",
         "devshell/evaluation.py",
+        "execution.py",
         "telemetry/process.py",
         "transcripts/record.py",
         "transcripts/transcript.py",

@@ -54,8 +54,9 @@ ARGUMENT_NAMES = (
 ARGUMENTS = st.dictionaries(
     st.sampled_from(ARGUMENT_NAMES), VALUES | WORDS | st.lists(WORDS, max_size=3), max_size=5
 )
-HARMFUL = frozenset({"shutdown", "env_add", "env_update"})
-"""Not asked: one ends the supervisor, as it should, and the others start programs of the host."""
+HARMFUL = frozenset({"shutdown", "drain", "reload", "env_add", "env_update"})
+"""Not asked: they end the supervisor, or have it take nothing new, as they should; or they start
+programs of the host."""
 
 
 class _Complaints(logging.Handler):

@@ -61,7 +61,7 @@ class Stage:
     pressure: Pressure
     memory: SomeMemory
     pool: SomePool
-    told: list[Happening] = field(default_factory=list)
+    told: list[Happening] = field(default_factory=list[Happening])
 
     async def open(self, *names: str, code: str = "x") -> None:
         for name in names:

@@ -173,7 +173,8 @@ async def _bench(
 
 def resumed(executions: Mapping[str, str] | None = None, **fields: Any) -> bytes:
     """What an agent sends first."""
-    frame = {"type": "resumed", "executions": dict(executions or {}), "files": [], **fields}
+    frame: dict[str, Any] = {"type": "resumed", "executions": dict(executions or {}), "files": []}
+    frame |= fields
     return MARKER + encode_frame(frame)
 
 
@@ -207,7 +208,7 @@ async def test_what_runs_is_answered(autojump_clock: trio.abc.Clock) -> None:
     go = trio.Event()
 
     async def script(agent: FakeAgent) -> None:
-        notes = {"5.run": {"note": {}, "code": "slow"}}
+        notes: dict[str, Any] = {"5.run": {"note": {}, "code": "slow"}}
         await agent.send_raw(resumed({"5.run": "running"}, notes=notes, count=5))
         await go.wait()
         await agent.answer({"id": "5.run"}, stdout="done")

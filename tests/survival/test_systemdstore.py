@@ -121,7 +121,7 @@ class Strict(Manager):
             told = dict(line.split("=", 1) for line in message.decode().splitlines())
             if "FDSTOREREMOVE" in told:
                 self.kept.pop(told["FDNAME"], None)
-            have = set().union(*self.kept.values())
+            have = {each for kept in self.kept.values() for each in kept}
             for fd in fds:
                 identity = os.fstat(fd).st_dev, os.fstat(fd).st_ino
                 if identity not in have:

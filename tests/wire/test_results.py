@@ -40,10 +40,11 @@ ALL: list[tuple[Take, dict[str, Any], set[str]]] = [
     (
         SessionRow.from_wire,
         samples.session_row(),
-        {"name", "project", "memory_bytes", "cpu_s", "limited_by"},
+        {"name", "project", "memory_bytes", "cpu_s", "limited_by"}
+        | {"processes", "running_s", "queued", "taken_up"},
     ),
     (EnvironmentRow.from_wire, samples.environment_row(), {"problem", "cold_start", "only_for"}),
-    (Status.from_wire, samples.status(), {"limits"}),
+    (Status.from_wire, samples.status(), {"limits", "draining", "audit", "survival"}),
     (KillReport.from_wire, KILL_REPORT, set()),
 ]
 

@@ -9,7 +9,7 @@ import shutil
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, cast
 
 from nsm import paths
 from nsm.cli import terminal, usermanager
@@ -328,7 +328,7 @@ def _remembered() -> dict[str, Any]:
             found = json.load(file)
     except (OSError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return cast("dict[str, Any]", found) if isinstance(found, dict) else {}
 
 
 def _remember(**facts: bool) -> None:

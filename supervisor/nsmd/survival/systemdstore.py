@@ -110,7 +110,7 @@ class SystemdStore:
     def drop(self, name: str) -> None:
         """See `DescriptorStore`."""
         held = _held(name)
-        if name == held and self._has_others(held):
+        if held is not None and name == held and self._has_others(held):
             return
         if self._sizes.pop(name, None) is not None:
             self._tell(name)

@@ -27,7 +27,7 @@ this page of the table in `families.py` beside it.
 `nsm metrics` asks over the control socket, like every command. There is a socket of its own, too,
 which serves `/metrics` over HTTP to its user, `metrics.sock` in the runtime directory:
 
-```sh
+```text
 curl --unix-socket "$XDG_RUNTIME_DIR/nsm/metrics.sock" http://localhost/metrics
 ```
 
