@@ -55,11 +55,13 @@ def _under(*keys: str) -> Callable[[Table], Iterator[tuple[str, object]]]:
     """The servers in a table that is below these keys."""
 
     def servers(top: Table) -> Iterator[tuple[str, object]]:
-        value: object = top
+        table = top
         for key in keys:
-            value = cast("Table", value).get(key) if isinstance(value, dict) else None
-        if isinstance(value, dict):
-            yield from cast("Table", value).items()
+            value = table.get(key)
+            if not isinstance(value, dict):
+                return
+            table = cast("Table", value)
+        yield from table.items()
 
     return servers
 
