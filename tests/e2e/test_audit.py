@@ -10,6 +10,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from e2e_support import Supervisor, supervisor
 
 MESSAGES = (
@@ -67,6 +69,7 @@ def test_who_ran_what() -> None:
     assert (told[0]["event"], told[-1]["event"]) == ("supervisor_started", "session_ended")
 
 
+@pytest.mark.slow
 def test_a_supervisor_that_is_killed_and_the_next_one() -> None:
     with tempfile.TemporaryDirectory(prefix="nsm-") as place, supervisor(Path(place)) as first:
         with first.client() as client:

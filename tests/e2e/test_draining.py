@@ -62,6 +62,7 @@ def test_on_sigterm_what_runs_finishes_and_is_answered(short_dir: Path) -> None:
         assert it.process.wait(END_TIMEOUT_S) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGINT])
 def test_what_runs_on_is_interrupted_at_the_deadline_or_ended_at_once(
     short_dir: Path, end: signal.Signals

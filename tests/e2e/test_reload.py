@@ -24,6 +24,7 @@ def descriptors(pid: int) -> int:
     return len(os.listdir(f"/proc/{pid}/fd"))
 
 
+@pytest.mark.slow
 def test_it_becomes_another_program_with_all_that_it_had(short_dir: Path) -> None:
     with supervisor(short_dir) as it, it.client() as client:
         client.run("x = 41", env="python", session="a")
@@ -72,6 +73,7 @@ def test_what_runs_goes_on_and_its_result_comes_once(short_dir: Path) -> None:
         assert [result.stdout for result in results] == ["begun\nover\n"]
 
 
+@pytest.mark.slow
 def test_nobody_is_left_whom_nobody_collects(short_dir: Path) -> None:
     """What the program before had started for jails of their own, and for sessions kept ready."""
     config = "[defaults]\ntemplates = false\n"
@@ -92,6 +94,7 @@ def is_starter(pid: int) -> bool:
     return b"bwrap" in Path(f"/proc/{pid}/cmdline").read_bytes()
 
 
+@pytest.mark.slow
 def test_a_program_that_would_not_start_is_not_become(short_dir: Path) -> None:
     with supervisor(short_dir) as it, it.client() as client:
         client.run("x = 41", env="python", session="a")

@@ -72,6 +72,7 @@ def test_a_busy_session_is_seen_and_interrupted(shared: Supervisor) -> None:
         assert "busy" not in [row.name for row in other.sessions()]
 
 
+@pytest.mark.slow
 def test_the_table_goes_on_with_the_next_supervisor(short_dir: Path) -> None:
     """Which it starts: the sessions are kept, and whoever asks for them is to have them."""
     with supervisor(short_dir, keep=True) as first, first.client() as client:

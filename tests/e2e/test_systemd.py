@@ -50,6 +50,7 @@ def state(manager: UserManager) -> dict[str, Any]:
     return facts
 
 
+@pytest.mark.slow
 def test_sessions_outlive_what_happens_to_the_supervisor(manager: UserManager) -> None:
     assert manager.show("ActiveState") == "inactive"
     assert count(manager) == 1  # the first client has started it
@@ -95,6 +96,7 @@ def test_sessions_outlive_what_happens_to_the_supervisor(manager: UserManager) -
     assert kept[0][1] <= before["service"]["kept_descriptors"] + 2
 
 
+@pytest.mark.slow
 def test_one_that_hangs_is_ended_and_its_sessions_go_on(manager: UserManager) -> None:
     manager.set("WatchdogSec=1\nTimeoutAbortSec=1")
     assert count(manager) == 1

@@ -71,6 +71,7 @@ def test_the_same_is_told_everywhere(short_dir: Path) -> None:
         assert {start["kind"] for start in stats["starts"]} == {"forked"}
 
 
+@pytest.mark.slow
 def test_events_go_on_at_the_next_supervisor(short_dir: Path) -> None:
     with supervisor(short_dir) as first:
         with first.client() as client:

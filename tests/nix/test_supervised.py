@@ -176,6 +176,7 @@ def test_the_jail_ends_with_the_last_holder_of_its_socket(
         wait_gone(pidfds)
 
 
+@pytest.mark.slow
 def test_sessions_of_artifacts_outlive_the_supervisor(
     short_dir: Path, built: Callable[[str], Path]
 ) -> None:
