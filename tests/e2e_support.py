@@ -170,6 +170,11 @@ def end_keeper(directory: Path) -> bool:
             fds = _held([pid])
             link.send(b"supervise")
             link.send(b"end")
+            # Closed with its answer unread, the connection would lose what was not read there yet.
+            link.settimeout(END_TIMEOUT_S)
+            with suppress(ConnectionError):
+                while link.recv(4096):
+                    pass
         except (FileNotFoundError, ConnectionError):
             return False
     wait_gone(fds)

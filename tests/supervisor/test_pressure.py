@@ -11,6 +11,7 @@ import trio
 import trio.testing
 
 from control_bench import bench
+from nsmd.events import Happening
 from nsmd.poolpolicy import MemorySeen
 from nsmd.pressure import MOST_AT_ONCE, REASON, STEP_S, Pressure, is_short
 from nsmd.settings import MemoryPressureSettings
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 
     from control_bench import Bench
     from fakes import Behaviour, FakeAgent, FakeJail
-    from nsmd.events import Happening
 
 GIB = 1 << 30
 PRESSED = MemorySeen(total_bytes=16 * GIB, available_bytes=GIB, pressure_percent=30.0, watched=True)

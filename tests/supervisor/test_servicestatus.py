@@ -77,7 +77,7 @@ async def test_a_loop_that_turns_says_so_twice_in_the_watchdogs_time(
     with trio.move_on_after(60.5):
         await status.run(Events())
     told = manager.told()
-    assert told[0] == "WATCHDOG_USEC=30000000"
+    assert told.count("WATCHDOG_USEC=30000000") == 1
     assert told.count("WATCHDOG=1") == 5
 
 
