@@ -23,9 +23,9 @@ from typing import Any, Literal
 
 import sandbox_agent
 import sandbox_template
+from nsm.seccomp import filter_program
 from nsmd.jail.arguments import SYNTHETIC_FILES
 from nsmd.jail.host import scan_host
-from nsmd.jail.seccomp import filter_program
 from nsmd.values import Artifact, Environment, Interpreter
 from realjail import BWRAP
 

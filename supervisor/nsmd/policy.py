@@ -122,7 +122,7 @@ class Rights:
         uid, gid: inside.
         capabilities: names; every jail has none.
         no_new_privs: no program that it executes has more (prctl(2)).
-        system_call_filter: whether system calls are filtered (`nsmd.jail.seccomp`).
+        system_call_filter: whether system calls are filtered (`nsm.seccomp`).
         nested_namespaces: whether it may make namespaces of its own.
     """
 

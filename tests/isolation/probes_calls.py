@@ -16,7 +16,7 @@ from isolation.weaken import (
     without,
     without_mounts,
 )
-from nsmd.jail.seccomp import REFUSALS
+from nsm.seccomp import REFUSALS
 
 _REFUSED = [
     (name, NUMBERS[name], refusal.error)

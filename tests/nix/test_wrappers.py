@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from nsm.seccomp import filter_program
 from nsmd.jail.arguments import SYNTHETIC_FILES
-from nsmd.jail.seccomp import filter_program
 from nsmd.jail.starting import memory_file
 
 if TYPE_CHECKING:

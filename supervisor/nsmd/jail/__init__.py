@@ -1,8 +1,6 @@
 """Launching jails. A map; no module imports a later one, but for the interface.
 
 interface     what a backend offers: `Launcher` starts a jail, `Jail` is a running one
-syscalls      numbers of system calls, by architecture (pure)
-seccomp       the filter of system calls: which ones code may not make (pure)
 host          what of the host's root directory a jail shows
 arguments     bwrap's arguments for one jail (pure)
 binds         which directories one jail shows beyond that (pure)

@@ -13,6 +13,7 @@ from functools import partial
 
 import sandbox_agent
 import sandbox_template
+from nsm.seccomp import filter_program
 from nsm.wire.errors import StartFailedError
 from nsmd.jail.arguments import (
     AGENT_PATH,
@@ -38,7 +39,6 @@ from nsmd.jail.process import BwrapJail
 from nsmd.jail.programcode import ProgramCode, source_of
 from nsmd.jail.projectcopy import NoCopyError
 from nsmd.jail.projectdir import open_project
-from nsmd.jail.seccomp import filter_program
 from nsmd.jail.starting import (
     Attempt,
     NotStartedError,

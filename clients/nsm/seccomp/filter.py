@@ -17,7 +17,7 @@ import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from nsmd.jail import syscalls
+from nsm.seccomp import syscalls
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
