@@ -14,8 +14,8 @@ from dataclasses import dataclass, field, replace
 from posixpath import dirname
 from typing import Any, Literal
 
+from nsm.proxyvariables import PROXY_PORT, WITHOUT_NETWORK, with_port
 from nsmd.hostpaths import is_within
-from nsmd.proxyvariables import network_variables
 from nsmd.values import (
     NO_NETWORK,
     Enforcement,
@@ -281,7 +281,13 @@ def jail_variables(environment: Environment, network: NetworkRule) -> tuple[tupl
     if network.mode == "off" and environment.artifact is not None:
         # Those of no network are a convenience, and some artifacts cannot set any.
         return environment.variables
-    return (*network_variables(network), *environment.variables)
+    return (*_network_variables(network), *environment.variables)
+
+
+def _network_variables(network: NetworkRule) -> tuple[tuple[str, str], ...]:
+    if network.mode == "off":
+        return WITHOUT_NETWORK
+    return () if network.mode == "full" else tuple(with_port(PROXY_PORT).items())
 
 
 def variable_names(environment: Environment, network: NetworkRule) -> tuple[str, ...]:

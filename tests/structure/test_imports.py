@@ -44,7 +44,6 @@ FLOORS = (
         "habits",
         "poolpolicy",
         "hostrules",
-        "proxyvariables",
         "policy",
         "locales",
         "denials",
@@ -158,7 +157,14 @@ def test_the_shim_is_standard_library_only(module: str) -> None:
 
 def test_the_daemon_uses_of_the_client_what_both_need() -> None:
     """The protocol, the paths and the line format; never a client's own code."""
-    shared = ("nsm.wire", "nsm.paths", "nsm.jsonlines", "nsm._version", "nsm.seccomp")
+    shared = (
+        "nsm.wire",
+        "nsm.paths",
+        "nsm.jsonlines",
+        "nsm._version",
+        "nsm.seccomp",
+        "nsm.proxyvariables",
+    )
     for path in SOURCES["nsmd"]:
         own = [n for n in imports_of(path) if within(n, ("nsm",))]
         assert all(within(n, shared) for n in own), (path, own)

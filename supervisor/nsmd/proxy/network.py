@@ -10,6 +10,7 @@ from typing import Any
 
 import trio
 
+from nsm.proxyvariables import PROXY_PORT, variables_with_port
 from nsm.wire.errors import BadRequestError, NsmError
 from nsmd.agentframes import ListeningFrame
 from nsmd.agentlink import AgentLink
@@ -20,7 +21,6 @@ from nsmd.proxy.gateway import MAX_SESSION_CONNECTIONS, Gateway
 from nsmd.proxy.listener import Listener, ListenerError
 from nsmd.proxy.reaching import FewAtOnce, Reach, Resolve, may_stay
 from nsmd.proxy.serving import serve
-from nsmd.proxyvariables import PROXY_PORT, variables_with_port
 from nsmd.requests import NoAnswerError, Question, Requests
 from nsmd.values import NetworkMode, NetworkRule
 

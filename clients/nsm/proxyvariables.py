@@ -1,4 +1,4 @@
-"""The variables by which programs in a session find its proxy; pure.
+"""The variables by which programs in a jail find its proxy; pure.
 
 Where they come from: curl reads `http_proxy` in lower case only and the others in both, Python,
 git and npm read both, Go and Rust programs either; Node reads them where it is told to.
@@ -6,20 +6,20 @@ git and npm read both, Go and Rust programs either; Node reads them where it is 
 
 from __future__ import annotations
 
-from nsmd.values import NetworkRule
-
 PROXY_PORT = 3128
-"""In the session's own network, where nobody else listens when it starts; what proxies use."""
+"""In the jail's own network, where nobody else listens when it starts; what proxies use."""
 
 URL = "http://127.0.0.1:{port}"
 
 DIRECT = "localhost,127.0.0.1,::1"
-"""Servers of the session's own are reached without proxy. No other address and no suffix is in
+"""Servers of the jail's own are reached without proxy. No other address and no suffix is in
 here: nothing outside can be reached but through it."""
+
+_PROMPT = "GIT_TERMINAL_PROMPT"
 
 
 def variables_with_port() -> dict[str, str]:
-    """Names and values; `{port}` stands for the proxy's port.
+    """Those of sessions. Names and values; `{port}` stands for the proxy's port.
 
     `ALL_PROXY` is an HTTP proxy like the others: clients without a SOCKS library fail at `socks5://`
     even if they would not use it (httpx). The same port takes SOCKS 5 from who wants it.
@@ -42,21 +42,21 @@ def variables_with_port() -> dict[str, str]:
         "npm_config_fetch_retries": "1",
         "npm_config_fetch_retry_mintimeout": "500",
         # Nobody is there to type a password.
-        "GIT_TERMINAL_PROMPT": "0",
+        _PROMPT: "0",
     }
+
+
+def with_port(port: int) -> dict[str, str]:
+    """Those of sessions whose proxy is on this port of their loopback."""
+    return {
+        name: value.replace("{port}", str(port)) for name, value in variables_with_port().items()
+    }
+
+
+def of_a_box(port: int) -> dict[str, str]:
+    """Those of a box whose proxy is on this port of its loopback: a person sits before it."""
+    return {name: value for name, value in with_port(port).items() if name != _PROMPT}
 
 
 WITHOUT_NETWORK = (("PIP_RETRIES", "0"), ("npm_config_fetch_retries", "0"))
 """With none, pip would try for 15 s and npm for a minute or two before they say so."""
-
-
-def network_variables(network: NetworkRule) -> tuple[tuple[str, str], ...]:
-    """Variables of sessions that start with this network."""
-    if network.mode == "off":
-        return WITHOUT_NETWORK
-    if network.mode == "full":
-        return ()
-    return tuple(
-        (name, value.replace("{port}", str(PROXY_PORT)))
-        for name, value in variables_with_port().items()
-    )
