@@ -17,7 +17,7 @@ from pydantic import TypeAdapter, ValidationError
 from nsmd.flakes import why_no_reference
 from nsmd.hostrules import HostRuleError, parse_rule
 from nsmd.names import ENVIRONMENT_NAME, why_not_inherited
-from nsmd.settings import PRESETS, EnvironmentSettings, Settings
+from nsmd.settings import PRESETS, BoxSettings, EnvironmentSettings, NetworkSettings, Settings
 
 MAX_CONFIG_BYTES = 1024 * 1024
 
@@ -101,7 +101,8 @@ def _cross_check(settings: Settings) -> Iterator[str]:
                 f"environments.{name!r}: a name is 1 to 64 of a-z, 0-9 and '-', "
                 "beginning with a letter or digit"
             )
-        yield from _check_network(name, environment)
+        network = f"environments.{name}.network"
+        yield from _check_hosts(network, environment.network_rule.allow)
         yield from _check_variables(name, environment.env)
         if environment.flake is not None:
             yield from _check_flake(name, environment, environment.flake)
@@ -128,6 +129,7 @@ def _cross_check(settings: Settings) -> Iterator[str]:
         )
     if settings.project.path is not None and not settings.project.path.startswith(("/", "~")):
         yield f"project.path: found {settings.project.path!r}, expected an absolute path"
+    yield from _check_box(settings.box)
 
 
 def _check_inherited(names: Sequence[str]) -> Iterator[str]:
@@ -150,12 +152,31 @@ def _check_flake(name: str, environment: EnvironmentSettings, flake: str) -> Ite
     yield from _check_modules(name, environment)
 
 
-def _check_network(name: str, environment: EnvironmentSettings) -> Iterator[str]:
-    for pattern in environment.network_rule.allow:
+def _check_hosts(key: str, patterns: Sequence[str]) -> Iterator[str]:
+    for pattern in patterns:
         try:
             parse_rule(pattern)
         except HostRuleError as error:
-            yield f"environments.{name}.network.allow: {pattern!r:.80} {error}"
+            yield f"{key}.allow: {pattern!r:.80} {error}"
+
+
+def _check_box(box: BoxSettings) -> Iterator[str]:
+    if isinstance(box.net, NetworkSettings):
+        yield from _check_hosts("box.net", box.net.allow)
+    for path in box.protect_paths:
+        if not path or path.startswith("/") or ".." in path.split("/"):
+            yield (
+                f"box.protect_paths: found {path!r:.80}, expected a path inside the working "
+                "directory"
+            )
+    for path in box.show:
+        if not path.startswith(("/", "~/")):
+            yield (
+                f"box.show: found {path!r:.80}, expected an absolute path, or one that begins "
+                "with ~/"
+            )
+    if "" in box.bridge:
+        yield "box.bridge: found '', expected the name of a host program"
 
 
 def _check_variables(name: str, variables: Mapping[str, str]) -> Iterator[str]:
@@ -182,7 +203,9 @@ def _describe(error: Mapping[str, Any]) -> str:
     location: tuple[int | str, ...] = error["loc"]
     key = ".".join(str(part) for part in location)
     if location[:1] == ("environments",) and location[2:3] == ("network",):
-        return _describe_network(location, error)
+        return _describe_network(location[:3], location[3:], error, _NETWORKS)
+    if location[:2] == ("box", "net"):
+        return _describe_network(location[:2], location[2:], error, _BOX_NETWORKS)
     context: Mapping[str, Any] = error.get("ctx", {})
     found = f"found {error['input']!r:.80}"
     if location[:1] == ("environments",) and location[2:3] == ("env",):
@@ -204,19 +227,32 @@ def _describe(error: Mapping[str, Any]) -> str:
             return f"{key}: {found}, {error['msg'][0].lower()}{error['msg'][1:]}"
 
 
-def _describe_network(location: tuple[int | str, ...], error: Mapping[str, Any]) -> str:
+_NETWORKS = 'expected "off", "full" or { allow = ["HOST", ...] }'
+_BOX_NETWORKS = 'expected "host", "none" or { allow = ["HOST", ...] }'
+
+
+def _describe_network(
+    key_path: tuple[int | str, ...],
+    inside: tuple[int | str, ...],
+    error: Mapping[str, Any],
+    allowed: str,
+) -> str:
     """Of a key that is a word or a table, both of which pydantic complains about with a made-up
-    location behind the key; whoever wrote a table is not told about the words."""
-    key = ".".join(str(part) for part in location[:3])
+    location behind the key; whoever wrote a table is not told about the words.
+
+    Args:
+        key_path, inside: the key's location, and where in its value the mistake is.
+        allowed: what the value may be.
+    """
+    key = ".".join(str(part) for part in key_path)
     given: Any = error["input"]
-    allowed = 'expected "off", "full" or { allow = ["HOST", ...] }'
     match error["type"]:
         case "literal_error" if isinstance(given, dict):
             return ""
         case "literal_error" | "dataclass_type":
             return f"{key}: found {given!r:.80}, {allowed}"
         case "unexpected_keyword_argument":
-            return f"{key}.{location[-1]}: unknown key; {allowed}"
+            return f"{key}.{inside[-1]}: unknown key; {allowed}"
         case "missing":
             return f"{key}: has no allow; {allowed}"
         case "too_long":

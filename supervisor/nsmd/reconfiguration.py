@@ -24,6 +24,7 @@ log = logging.getLogger(__name__)
 APPLIED = frozenset(
     (
         "audit",
+        "box",
         "defaults.cpu_weight",
         "defaults.interrupt_grace_seconds",
         "defaults.memory_mb",

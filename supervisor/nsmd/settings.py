@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal, get_args
 
-from annotated_types import Ge, Gt, Le, MaxLen
+from annotated_types import Ge, Gt, Le, MaxLen, MinLen
 
 from nsmd.values import NetworkRule
 
@@ -220,6 +220,23 @@ class MetricsSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BoxSettings:
+    """`[box]`: what `nsm box` and `claudebox` start where nothing else is said.
+
+    The supervisor only checks it: `nsm.box.settings` reads it, and says what the keys mean.
+    """
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
+
+    net: Literal["host", "none"] | NetworkSettings = "host"
+    profile: Annotated[str, MinLen(1)] | None = None
+    protect: bool = True
+    protect_paths: Annotated[tuple[str, ...], MaxLen(256)] = ()
+    bridge: Annotated[tuple[str, ...], MaxLen(64)] = ()
+    show: Annotated[tuple[str, ...], MaxLen(256)] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """The whole of `config.toml`."""
 
@@ -238,3 +255,4 @@ class Settings:
     mcp: McpSettings = field(default_factory=McpSettings)
     audit: AuditSettings = field(default_factory=AuditSettings)
     metrics: MetricsSettings = field(default_factory=MetricsSettings)
+    box: BoxSettings = field(default_factory=BoxSettings)

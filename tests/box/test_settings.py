@@ -1,0 +1,134 @@
+"""`[box]` of `config.toml`: read without pydantic, checked by the supervisor as well."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+import pytest
+
+from nsm.box import settings
+from nsm.box.plan import BoxError, Network
+from nsm.box.settings import BoxSettings, load, parse
+from nsmd import config
+from nsmd import settings as of_supervisor
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+FULL = b"""
+[session]
+max_sessions = 3
+
+[box]
+net = { allow = ["pypi.org", "*.github.com:443"] }
+profile = "shell"
+protect = false
+protect_paths = ["Makefile", "ci/hooks"]
+bridge = ["gh"]
+show = ["~/data", "/srv/models"]
+"""
+
+WRONG = {
+    b"[box]\nnet = 'off'": 'box.net: found \'off\', expected "host", "none" or',
+    b"[box]\nnet = {}": 'box.net: found {}, expected "host", "none" or',
+    b"[box]\nnet = { allow = 'x.org' }": "box.net.allow: found 'x.org', expected a list",
+    b"[box]\nnet = { allow = [''] }": "box.net.allow: found [''], expected a list",
+    b"[box]\nprofile = 3": "box.profile: found 3",
+    b"[box]\nprofile = ''": "box.profile: found ''",
+    b"[box]\nprotect = 'yes'": "box.protect: found 'yes', expected true or false",
+    b"[box]\nprotect_paths = ['/etc']": "box.protect_paths: found '/etc', expected a path inside",
+    b"[box]\nprotect_paths = ['a/../..']": "box.protect_paths: found 'a/../..', expected a path",
+    b"[box]\nbridge = 'gh'": "box.bridge: found 'gh', expected a list",
+    b"[box]\nbridge = ['']": "box.bridge: found [''], expected a list",
+    b"[box]\nshow = ['data']": "box.show: found 'data', expected an absolute path",
+    b"[box]\nnett = 'host'": "box.nett: unknown key. Known here: net, profile",
+    b"box = 3": "box: found 3, expected a table [box]",
+}
+
+
+def test_a_file_gives_all_keys() -> None:
+    assert parse(FULL, "c") == BoxSettings(
+        net=Network(mode="allow", allow=("pypi.org", "*.github.com:443")),
+        profile="shell",
+        protect=False,
+        protect_paths=("Makefile", "ci/hooks"),
+        bridge=("gh",),
+        show=("~/data", "/srv/models"),
+    )
+
+
+@pytest.mark.parametrize(("word", "mode"), [("host", "host"), ("none", "none")])
+def test_the_network_is_a_word(word: str, mode: str) -> None:
+    assert parse(f"[box]\nnet = {word!r}".encode(), "c").net.mode == mode
+
+
+def test_the_supervisor_has_the_same_keys_and_defaults() -> None:
+    ours = {field.name for field in dataclasses.fields(BoxSettings)}
+    assert {field.name for field in dataclasses.fields(of_supervisor.BoxSettings)} == ours
+    default, its = BoxSettings(), of_supervisor.Settings().box
+    assert its.net == default.net.mode
+    for name in ours - {"net"}:
+        assert getattr(its, name) == getattr(default, name)
+
+
+def test_the_supervisor_takes_what_is_right() -> None:
+    box = config.parse(FULL, "c").box
+    assert box.net == of_supervisor.NetworkSettings(allow=("pypi.org", "*.github.com:443"))
+    assert (box.profile, box.protect, box.protect_paths) == (
+        "shell",
+        False,
+        ("Makefile", "ci/hooks"),
+    )
+    assert (box.bridge, box.show) == (("gh",), ("~/data", "/srv/models"))
+    assert config.parse(config.render(config.parse(FULL, "c")).encode(), "c").box == box
+
+
+@pytest.mark.parametrize("data", WRONG, ids=lambda data: data.decode())
+def test_what_is_wrong_is_said_by_key_and_by_both(data: bytes) -> None:
+    with pytest.raises(BoxError) as refused:
+        parse(data, "c.toml")
+    assert refused.value.message.startswith(f"c.toml: {WRONG[data]}")
+    assert refused.value.exit_code == 2
+    assert "nsm config check" in refused.value.hint
+    with pytest.raises(config.ConfigError) as told:
+        config.parse(data, "c.toml")
+    assert WRONG[data].partition(":")[0] in told.value.problems[0]
+    assert len(told.value.problems) == 1
+
+
+def test_lists_are_bounded_as_with_the_supervisor() -> None:
+    data = f"[box]\nbridge = {['x'] * (settings.MAX_NAMES + 1)}".encode()
+    with pytest.raises(BoxError, match="has 65, expected at most 64"):
+        parse(data, "c")
+    with pytest.raises(config.ConfigError):
+        config.parse(data, "c")
+
+
+def test_hosts_are_checked_by_the_supervisor() -> None:
+    with pytest.raises(config.ConfigError, match=r"box\.net\.allow"):
+        config.parse(b"[box]\nnet = { allow = ['http://x'] }", "c")
+
+
+def test_files_that_are_missing_broken_or_unreadable(tmp_path: Path) -> None:
+    path = tmp_path / "config.toml"
+    assert load(str(path)) == BoxSettings()
+    path.write_bytes(b"[box]\nprofile = 'shell'\n")
+    assert load(str(path)).profile == "shell"
+    for content, words in (
+        (b"[box", "is not valid TOML"),
+        (b"[box]\nprofile = '\xff'", "is not UTF-8 text"),
+        (b"#" * (settings.MAX_CONFIG_BYTES + 1), "is larger than"),
+    ):
+        path.write_bytes(content)
+        with pytest.raises(BoxError, match=words):
+            load(str(path))
+    with pytest.raises(BoxError, match="cannot be read: Is a directory"):
+        load(str(tmp_path))
+
+
+def test_the_users_own_file_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    (tmp_path / "nsm").mkdir()
+    (tmp_path / "nsm" / "config.toml").write_text("[box]\nprotect = false\n")
+    assert load().protect is False
