@@ -1,0 +1,178 @@
+"""nsm among the MCP servers of an agent in a box.
+
+Claude Code keeps its servers in `.claude.json` of its configuration directory, which is the box's
+own and kept between boxes: an entry is added there, all else in the file stays. Whoever was in a
+box may have left anything in that directory, so it is read as a stranger's. Codex takes entries as
+arguments.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import stat
+from typing import cast
+
+from nsm.box.own import MCP_PROGRAM, variables
+
+NAME = "nsm"
+"""Of the entry: what the agent calls the server."""
+
+CLAUDE_FILE = ".claude.json"
+"""In the directory that `CLAUDE_CONFIG_DIR` names."""
+
+MAX_FILE_BYTES = 64 * 1024 * 1024
+"""Claude Code's own, with the histories of many projects, has a few MB."""
+
+_PROGRAM_NAME = "nsm-mcp"
+
+_TRIES = 3
+"""Of a file that another box changes meanwhile."""
+
+
+class _UnusableError(Exception):
+    """The file is not what Claude Code writes; the message says how."""
+
+
+def codex_arguments() -> tuple[str, ...]:
+    """Arguments of Codex that add the entry; values are TOML."""
+    given = ", ".join(f"{v.name} = {json.dumps(v.value)}" for v in variables())
+    return (
+        "-c",
+        f"mcp_servers.{NAME}.command={json.dumps(MCP_PROGRAM)}",
+        "-c",
+        f"mcp_servers.{NAME}.env={{{given}}}",
+    )
+
+
+def claude_entry(directory: str) -> str:
+    """See that Claude Code, with this configuration directory, offers nsm.
+
+    Args:
+        directory: on the host; made where there is none.
+
+    Returns:
+        Empty, or for people why there is no such entry. The box works without.
+    """
+    path = os.path.join(directory, CLAUDE_FILE)
+    try:
+        os.makedirs(directory, mode=0o700, exist_ok=True)
+        place = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        return f"{directory}: {error.strerror}, so Claude Code is not told of nsm there"
+    try:
+        return _ensure(place, path)
+    except OSError as error:
+        return f"{path}: {error.strerror or error}, so Claude Code is not told of nsm there"
+    except _UnusableError as error:
+        return (
+            f"{path} {error}, so it was left as it is and Claude Code is not told of nsm there. "
+            "Mend or remove it."
+        )
+    finally:
+        os.close(place)
+
+
+def _ensure(place: int, path: str) -> str:
+    for _ in range(_TRIES):
+        before = _identity(place)
+        content = _read(place) if before else b""
+        settings = with_entry(content)
+        if settings is None:
+            return ""
+        if isinstance(settings, str):
+            return f"{path}: {settings}"
+        if _identity(place) == before and _replace(place, settings, before):
+            return ""
+    return f"{path} changes all the time, so Claude Code may not be told of nsm there"
+
+
+def with_entry(content: bytes) -> bytes | str | None:
+    """The file with nsm's entry in it.
+
+    Returns:
+        Its new content; None where nothing is to be changed; a sentence where the name is another
+        server's.
+
+    Raises:
+        _UnusableError: it is not what Claude Code writes.
+    """
+    settings = _parsed(content)
+    servers = settings.setdefault("mcpServers", {})
+    if not isinstance(servers, dict):
+        raise _UnusableError("has no object as its mcpServers")
+    servers = cast("dict[str, object]", servers)
+    earlier = servers.get(NAME)
+    entry: dict[str, object] = {}
+    if isinstance(earlier, dict):
+        entry = dict(cast("dict[str, object]", earlier))
+    command = entry.get("command")
+    if command == MCP_PROGRAM:
+        return None
+    if earlier is not None and os.path.basename(str(command)) != _PROGRAM_NAME:
+        return f"its server {NAME!r} is not nsm's, so Claude Code is not told of nsm there"
+    # One that was taken over from the host's configuration names a program that is not in the box.
+    servers[NAME] = {"type": "stdio", "args": [], "env": {}, **entry, "command": MCP_PROGRAM}
+    try:
+        return json.dumps(settings, indent=2).encode()
+    except RecursionError:  # written by Python, where it was read by C
+        raise _UnusableError("is nested too deeply") from None
+
+
+def _parsed(content: bytes) -> dict[str, object]:
+    if not content.strip():
+        return {}
+    try:
+        settings = json.loads(content)
+    except (ValueError, RecursionError):
+        raise _UnusableError("is no JSON") from None
+    if not isinstance(settings, dict):
+        raise _UnusableError("is no JSON object")
+    return cast("dict[str, object]", settings)
+
+
+def _identity(place: int) -> tuple[int, ...] | None:
+    """Tells whether it was changed or replaced; None where it is not there."""
+    try:
+        status = os.stat(CLAUDE_FILE, dir_fd=place, follow_symlinks=False)
+    except FileNotFoundError:
+        return None
+    if not stat.S_ISREG(status.st_mode):
+        raise _UnusableError("is no regular file")
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_mode & 0o777
+
+
+def _read(place: int) -> bytes:
+    # A link would have another file of the user's read and replaced; a pipe would never end.
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    with open(os.open(CLAUDE_FILE, flags, dir_fd=place), "rb") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise _UnusableError("is no regular file")
+        content = file.read(MAX_FILE_BYTES + 1)
+    if len(content) > MAX_FILE_BYTES:
+        raise _UnusableError(f"has more than {MAX_FILE_BYTES // 1024**2} MiB")
+    return content
+
+
+def _replace(place: int, content: bytes, before: tuple[int, ...] | None) -> bool:
+    """Put a new file in its place, whole or not at all.
+
+    Returns:
+        False where somebody else has put one there meanwhile.
+    """
+    mode = before[-1] if before else 0o600
+    temporary = f"{CLAUDE_FILE}.nsm-{os.urandom(6).hex()}"
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        with open(os.open(temporary, flags, mode, dir_fd=place), "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        if _identity(place) != before:
+            return False
+        os.replace(temporary, CLAUDE_FILE, src_dir_fd=place, dst_dir_fd=place)
+        return True
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temporary, dir_fd=place)
