@@ -185,9 +185,10 @@ EARLY_S = 0.05
 REPEAT_S = 0.1
 """An interrupt this soon after the start may come before the code does, and is repeated."""
 
-HOLD_ROUNDS = 20
 HOLD_S = 0.0005
-"""How long a shell may take to stop before its processes are signalled, at most."""
+HOLD_LIMIT_S = 1.0
+"""How long a shell may take to stop, and its forks to begin, before they are signalled, at most.
+It takes microseconds; on a machine with more to do than processors, until it is their turn."""
 
 CONTROL_END_S = 1.0
 """From the end of Node's control socket to that of its process, which normally follows at once."""
@@ -2529,21 +2530,36 @@ class BashInterpreter(Interpreter):
     def hold(self) -> None:
         """Stops the shell, so that what it is starting is there to be seen, and set up.
 
-        A fork of bash has bash's handlers for some microseconds. Interrupted then, it may take
-        itself for the shell and read the lines that are meant for that.
+        A fork of bash has bash's handlers until it has come to run for some microseconds.
+        Interrupted then, it may take itself for the shell and read the lines that are meant for
+        that.
         """
         if not self.takes_signals:
             return
         send_signal(self.pid, signal.SIGSTOP)
-        for _ in range(HOLD_ROUNDS):
+        limit = time.monotonic() + HOLD_LIMIT_S
+        while True:
             row = read_process(self.pid)
-            mask = caught_signals(self.pid)
-            if row is None or (
-                row.state == b"T"
-                and all(caught_signals(pid) != mask for pid in read_children(self.pid))
-            ):
+            if row is None or not row.alive or time.monotonic() > limit:
+                break
+            if row.state == b"T" and not self._has_new_forks():
                 break
             time.sleep(HOLD_S)
+
+    def _has_new_forks(self) -> bool:
+        """Whether a child may still have the shell's handlers, all or those not yet reset.
+
+        Forks reset them in the order of their numbers, but those that end a shell before, so that
+        for SIGINT is gone when the one for `ABORT_SIGNAL` is. What has that of its own, after an
+        exec, has others as well that no shell has.
+        """
+        mask = caught_signals(self.pid)
+        last = 1 << self.ABORT_SIGNAL - 1
+        for pid in read_children(self.pid):
+            theirs = caught_signals(pid)
+            if theirs == mask or (theirs & last and not theirs & ~mask):
+                return True
+        return False
 
     def release(self, number: int) -> None:
         # A report of before would say nothing about signals that the shell has yet to handle,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import socket
 from contextlib import ExitStack, contextmanager
@@ -61,15 +62,15 @@ def test_what_is_not_for_us_is_left_alone(environment: dict[str, str]) -> None:
 
 
 def test_what_was_kept_is_told_from_the_socket(tmp_path: Path) -> None:
-    with listener(tmp_path / "s") as fd, ExitStack() as stack:
-        fds = [fd]
-        while len(fds) < 4:  # in one row, as a manager passes them
-            fds.append(os.dup(fd))
-            assert fds[-1] == fds[0] + len(fds) - 1
-            os.set_inheritable(fds[-1], True)
+    with listener(tmp_path / "s") as original, ExitStack() as stack:
+        # In one row, as a manager passes them: only above all that is open there is room for sure.
+        first = max(map(int, os.listdir("/proc/self/fd"))) + 1
+        fds = [fcntl.fcntl(original, fcntl.F_DUPFD, first + index) for index in range(4)]
+        os.close(original)
+        assert fds == list(range(first, first + 4))
         names = "nsm-supervisor.socket:session-a:spec-0:session-a"
         environment = passed("4") | {"LISTEN_FDNAMES": names}
-        taken = take_passed(environment, first_fd=fd)
+        taken = take_passed(environment, first_fd=first)
         assert taken.listener is not None
         stack.enter_context(taken.listener)
         for kept in fds[1:]:
