@@ -58,11 +58,6 @@ def arguments(mounts: tuple[Mount, ...]) -> list[str]:
 
 def in_a_jail(mounts: tuple[Mount, ...], files: Path, *command: str) -> str:
     """What a command says in a jail with the host's /usr, these mounts, and nothing else."""
-    for mount in mounts:
-        if mount.kind == "ro-file":
-            file = files / os.path.basename(mount.target)
-            file.write_bytes(mount.data)
-            file.chmod(mount.mode)
     jail = [
         *("bwrap", "--unshare-all", "--die-with-parent", "--ro-bind", "/usr", "/usr"),
         *("--symlink", "usr/lib", "/lib", "--symlink", "usr/lib64", "/lib64"),
@@ -89,6 +84,11 @@ def test_the_programs_run_where_nothing_else_of_nsm_is_shown(tmp_path: Path) -> 
     mounts = own.mounts(found, SHOWN)
     files = tmp_path / "bin"
     files.mkdir()
+    for mount in mounts:
+        if mount.kind == "ro-file":
+            file = files / os.path.basename(mount.target)
+            file.write_bytes(mount.data)
+            file.chmod(mount.mode)
     assert in_a_jail(mounts, files, "/run/nsm/bin/nsm-mcp", "--version").split()[-1] == __version__
     assert in_a_jail(mounts, files, "/run/nsm/bin/nsm", "--version").split()[-1] == __version__
     code = (
