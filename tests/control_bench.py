@@ -13,6 +13,7 @@ import trio
 from fakes import BASH, BROKEN, PYTHON, echo, launching, no_usage
 from nsm.wire.connection import ClientConnection
 from nsm.wire.messages import CONNECTION_ID, Cancel, Event, Failure, Hello, Request, Result
+from nsmd.boundary import Boundary
 from nsmd.builds.workshop import Workshop, open_workshop
 from nsmd.catalog import Catalog
 from nsmd.control.call import ALL_RIGHTS, Right, Services
@@ -155,7 +156,9 @@ class Bench:
             events=self.registry.events,
             telemetry=self.telemetry,
         )
-        return ControlServer(Access(uid=uid, rights=rights, scope=scope), services, self._attach)
+        boundary = None if scope is None else Boundary(scope=scope)
+        access = Access(uid=uid, rights=rights, boundary=boundary)
+        return ControlServer(access, services, self._attach)
 
     def raw(self, server: ControlServer | None = None) -> socket.socket:
         ours, theirs = socket.socketpair()
@@ -179,11 +182,11 @@ class Bench:
         first_bytes: bytes,
         *,
         peer: tuple[int, int],
-        scope: str | None,
+        boundary: Boundary | None,
         confined: bool,
     ) -> None:
         self.attached.append(first_bytes)
-        self.scopes.append((scope, confined))
+        self.scopes.append((None if boundary is None else boundary.scope, confined))
         self.peers.append(peer)
 
 

@@ -12,6 +12,7 @@ from nsm.wire.errors import NsmError
 from nsmd.values import (
     Client,
     Environment,
+    NetworkRule,
     Outcome,
     Output,
     OutputSink,
@@ -175,7 +176,12 @@ class FakeRunner:
 
     @asynccontextmanager
     async def attached(
-        self, *, variables: Mapping[str, str], cwd: str | None, sources: Sources | None
+        self,
+        *,
+        variables: Mapping[str, str],
+        cwd: str | None,
+        sources: Sources | None,
+        bound: NetworkRule | None = None,
     ) -> AsyncGenerator[None]:
         self.came.append((variables, cwd))
         self.sources.append(sources)

@@ -10,6 +10,7 @@ import trio.testing
 
 from fake_runner import FakeRunner
 from json_peer import Peer
+from nsmd.boundary import Boundary
 from nsmd.mcp.attachment import serve_attachment
 from nsmd.mcp.endpoint import serve
 from nsmd.mcp.load import EndpointLoader
@@ -33,7 +34,7 @@ async def attachment(
                 b"",
                 runner,
                 endpoint=EndpointLoader(serve),
-                scope=confined_to,
+                boundary=None if confined_to is None else Boundary(scope=confined_to),
                 confined=confined_to is not None,
             )
 

@@ -12,6 +12,7 @@ logfile              the log, which nothing it goes to can stop
 config               reads and explains `config.toml`
 flakes               references to what Nix builds
 hostrules            which hosts a pattern means
+boundary             what clients of one listener are kept to
 policy               what one session may see, change, reach and use
 locales              the user's language and time zone, for jails
 denials/             which rule of it stopped code, in one line

@@ -39,7 +39,8 @@ class Comers:
         Args:
             client: its project and sources, as far as they are known yet.
         """
-        self._provision.expect(client.project)
+        if client.bound is None:
+            self._provision.expect(client.project)
         for env in self._habits.project_came(client.project):
             self._warm(env, client)
 

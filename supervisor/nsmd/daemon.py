@@ -23,6 +23,7 @@ from nsm._version import __version__
 from nsmd.artifacts.keeper import open_keeper as open_artifacts
 from nsmd.artifacts.sources import Discovery
 from nsmd.audit import Recorder, open_journal
+from nsmd.boundary import Boundary
 from nsmd.builds.workshop import open_workshop
 from nsmd.catalog import Catalog, Rank, Source
 from nsmd.cgroups import SessionKeeper, anchor, open_keeper
@@ -243,7 +244,7 @@ async def _serve(setup: Setup, keeper: SessionKeeper) -> None:
                 first_bytes: bytes,
                 *,
                 peer: tuple[int, int],
-                scope: str | None,
+                boundary: Boundary | None,
                 confined: bool,
             ) -> None:
                 await serve_attachment(
@@ -253,7 +254,7 @@ async def _serve(setup: Setup, keeper: SessionKeeper) -> None:
                     endpoint=endpoint,
                     ending=lambda: ending.how == "end",
                     max_result_chars=configuration.settings.mcp.max_result_chars,
-                    scope=scope,
+                    boundary=boundary,
                     confined=confined,
                     peer=peer,
                 )

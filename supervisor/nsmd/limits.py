@@ -170,6 +170,20 @@ def check_keeps_state(environment: Environment) -> None:
         )
 
 
+def check_can_be_bound(environment: Environment, bound: NetworkRule) -> None:
+    """
+    Raises:
+        BadRequestError: its jails decide themselves what they reach, and the client may not.
+    """
+    older = environment.artifact is not None and environment.artifact.schema == 0
+    if older and bound.mode != "full":
+        raise BadRequestError(
+            f"Environment {environment.name!r} decides itself what its code reaches, and this "
+            "client's code must not reach everything.",
+            hint="Build it with the mkSandbox of this nsm, or use another environment.",
+        )
+
+
 def wrong_environment(name: str, bound: Environment, asked: Environment) -> WrongEnvironmentError:
     """What to say to who wants to run something else in a session than it has.
 

@@ -26,6 +26,7 @@ from nsm.wire.errors import (
 from nsm.wire.transcripts import EndedRow
 from nsmd import names, procstats
 from nsmd.agentframes import Noted, ResumedFrame
+from nsmd.boundary import narrowed
 from nsmd.catalog import ALIASES
 from nsmd.cgroups import Keeper, memory_of
 from nsmd.comers import Comers
@@ -40,6 +41,7 @@ from nsmd.history import EndedSessions, Executions
 from nsmd.jail import Launcher
 from nsmd.keeping import SessionBook
 from nsmd.limits import (
+    check_can_be_bound,
     check_code,
     check_keeps_state,
     check_same,
@@ -69,6 +71,7 @@ from nsmd.values import (
     Client,
     Environment,
     JailSpec,
+    NetworkRule,
     OutputSink,
     ProjectMount,
     RunRequest,
@@ -253,13 +256,19 @@ class Registry:
 
     @asynccontextmanager
     async def attached(
-        self, *, variables: Mapping[str, str], cwd: str | None, sources: Sources | None
+        self,
+        *,
+        variables: Mapping[str, str],
+        cwd: str | None,
+        sources: Sources | None,
+        bound: NetworkRule | None = None,
     ) -> AsyncGenerator[None]:
         """While the block lasts, a client is there whose roots are not known yet.
 
         Args:
             variables, cwd: as for `resolve_project`.
             sources: of its own environments, which have been looked for when the block begins.
+            bound: as in `Client`.
         """
         async with self.provision.opened(sources):
             try:
@@ -267,7 +276,7 @@ class Registry:
             except BadProjectError:
                 mount = None  # which the client is told when it asks for something
             if mount is not None:
-                self.expect(Client(name="", scope="", project=mount, sources=sources))
+                self.expect(Client(name="", scope="", project=mount, sources=sources, bound=bound))
             yield
 
     def expect(self, client: Client) -> None:
@@ -589,6 +598,9 @@ class Registry:
         spec = self._spec(environment, client.project)
         if client.network is not None:
             spec = replace(spec, network=client.network)
+        if client.bound is not None:
+            check_can_be_bound(environment, client.bound)
+            spec = replace(spec, network=narrowed(spec.network, client.bound))
         if self._places.has_room(len(self._directory)):
             session = self.pool.take(spec)
         else:

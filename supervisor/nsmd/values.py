@@ -272,6 +272,8 @@ class Client:
         inherited: variables of its own that its project's development shell is to have.
         network: what its new sessions may reach, in place of what is configured; None for that.
         peer: process and user id of who connected, as the kernel has them; None where unknown.
+        bound: what its new sessions may reach at most, whatever is configured; None for that. Such
+            a client lives in a box, and writes what others believe of its project.
     """
 
     name: str
@@ -283,6 +285,7 @@ class Client:
     inherited: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     network: NetworkRule | None = None
     peer: tuple[int, int] | None = field(default=None, compare=False)
+    bound: NetworkRule | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,6 +9,7 @@ import trio
 
 from control_bench import Bench, Peer, bench
 from nsm.wire.errors import ForbiddenError, NsmError, UnknownExecutionError, UnknownSessionError
+from nsmd.boundary import Boundary
 from nsmd.control.call import Right
 from nsmd.control.operations import OPERATIONS
 from nsmd.control.server import Access
@@ -21,9 +22,9 @@ async def _confined(it: Bench, scope: str = "box") -> Peer:
 
 
 def test_a_listener_for_code_alone_has_a_scope() -> None:
-    with pytest.raises(ValueError, match="needs a scope"):
+    with pytest.raises(ValueError, match="needs a boundary"):
         Access(uid=1, rights=RUN)
-    assert Access(uid=1, rights=RUN, scope="box").confined
+    assert Access(uid=1, rights=RUN, boundary=Boundary(scope="box")).confined
     assert not Access(uid=1).confined
 
 

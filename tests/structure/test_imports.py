@@ -45,6 +45,7 @@ FLOORS = (
         "poolpolicy",
         "hostrules",
         "policy",
+        "boundary",
         "locales",
         "denials",
     ),

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from nsmd.boundary import Boundary
 from nsmd.builds.workshop import Workshop
 from nsmd.changes import Review
 from nsmd.control import arguments
@@ -79,6 +80,7 @@ class Call:
     Attributes:
         client: from the connection's hello.
         scope: likewise, or as the socket says.
+        boundary: what the socket keeps its connections to; None where it lets them say.
         peer: process and user id of who connected, as the kernel has them.
         confined: the connection may know and reach nothing beyond its scope.
         manages: it has the right `manage`: what sessions have run is for it to know.
@@ -93,6 +95,7 @@ class Call:
     args: arguments.Arguments
     client: str
     scope: str
+    boundary: Boundary | None = None
     peer: tuple[int, int]
     confined: bool
     manages: bool
@@ -104,7 +107,8 @@ class Call:
 
     def as_client(self) -> Client:
         """Who asks; its project left out."""
-        return Client(name=self.client, scope=self.scope, peer=self.peer)
+        bound = self.boundary.network if self.boundary is not None else None
+        return Client(name=self.client, scope=self.scope, peer=self.peer, bound=bound)
 
     def target(self) -> Session:
         """The live session that the argument `target` means.

@@ -32,6 +32,7 @@ from nsm.wire.messages import (
     ServerMessage,
 )
 from nsmd import journald
+from nsmd.boundary import Boundary
 from nsmd.control import running
 from nsmd.control.call import Call, Right, Services
 from nsmd.control.operations import OPERATIONS, Row
@@ -68,7 +69,7 @@ async def serve_connection(
     rights: frozenset[Right],
     services: Services,
     *,
-    scope: str | None = None,
+    boundary: Boundary | None = None,
 ) -> None:
     """Serve a client until it is gone.
 
@@ -76,12 +77,12 @@ async def serve_connection(
         first: what was read from it already.
         rights: what it may ask for.
         services: what operations work on.
-        scope: of its sessions, whatever it says itself; None lets it say.
+        boundary: what it is kept to, whatever it says itself; None lets it say.
     """
     broken: RemoteProtocolError | None = None
     try:
         async with trio.open_nursery() as nursery:
-            connection = _Connection(stream.socket.fileno(), rights, services, nursery, scope)
+            connection = _Connection(stream.socket.fileno(), rights, services, nursery, boundary)
             try:
                 await connection.serve(first)
             except RemoteProtocolError as error:
@@ -119,11 +120,12 @@ class _Connection:
         rights: frozenset[Right],
         services: Services,
         nursery: trio.Nursery,
-        scope: str | None,
+        boundary: Boundary | None,
     ) -> None:
         self._descriptor = descriptor
         self._rights = rights
-        self._scope = scope
+        self._boundary = boundary
+        self._scope = boundary.scope if boundary is not None else None
         self._peer = peer_of(descriptor)
         self._pace = Pace()
         self._services = services
@@ -317,6 +319,7 @@ class _Connection:
             args=request.args,
             client=self._hello.name or "unknown",
             scope=self._scope,
+            boundary=self._boundary,
             peer=self._peer,
             confined=row.right not in self._rights or not self._rights & {"read", "manage"},
             manages="manage" in self._rights,

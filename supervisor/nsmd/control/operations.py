@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import trio
@@ -30,7 +30,7 @@ from nsmd.execution import Execution
 from nsmd.limits import check_inherited
 from nsmd.listing import as_row
 from nsmd.session import Session
-from nsmd.values import Client, EnvironmentProblem, OutputSink, ProjectMount, RunRequest
+from nsmd.values import EnvironmentProblem, OutputSink, ProjectMount, RunRequest
 
 KILL_WAIT_S = 5.0
 """How long `kill` waits for what it killed to be gone; the kernel needs milliseconds."""
@@ -68,13 +68,11 @@ def _submit(call: Call, on_output: OutputSink | None = None) -> Execution:
     project = _project(call)
     wanted = arguments.optional_map(args, "project") or {}
     request = RunRequest(
-        client=Client(
-            name=call.client,
-            scope=call.scope,
+        client=replace(
+            call.as_client(),
             project=project,
             inherited=inherited,
             network=networking.wanted(call),
-            peer=call.peer,
         ),
         env=arguments.text(args, "env"),
         code=arguments.text(args, "code"),
@@ -222,7 +220,7 @@ OPERATIONS: Mapping[str, Row] = {
 def _project(call: Call) -> ProjectMount | None:
     wanted = arguments.optional_map(call.args, "project")
     if wanted is None:
-        return None
+        return _project_within(call)
     if call.confined:
         raise ForbiddenError(
             "This connection may run code, and not choose which directory the code sees.",
@@ -233,6 +231,13 @@ def _project(call: Call) -> ProjectMount | None:
         arguments.optional_text(wanted, "mount_point"),
         arguments.optional_text(wanted, "mode"),
     )
+
+
+def _project_within(call: Call) -> ProjectMount | None:
+    """What connections of that socket see without asking."""
+    if call.boundary is None or call.boundary.project is None:
+        return None
+    return call.services.registry.check_project(call.boundary.project, None, None)
 
 
 def _listed(listed: Listed, cold_starts: Mapping[str, str]) -> dict[str, Any]:

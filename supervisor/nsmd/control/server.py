@@ -14,6 +14,7 @@ import trio
 
 from nsm.wire.connection import sniff
 from nsm.wire.errors import ForbiddenError, OverloadedError
+from nsmd.boundary import Boundary
 from nsmd.control.call import ALL_RIGHTS, Right, Services
 from nsmd.control.connection import CHUNK_BYTES, HELLO_TIMEOUT_S, farewell, serve_connection
 from nsmd.control.counted import CountedStream
@@ -32,7 +33,7 @@ class ServeAttachment(Protocol):
         first_bytes: bytes,
         *,
         peer: tuple[int, int],
-        scope: str | None,
+        boundary: Boundary | None,
         confined: bool,
     ) -> None:
         """Serve it until it is gone.
@@ -40,8 +41,8 @@ class ServeAttachment(Protocol):
         Args:
             peer: process and user id of the shim, as the kernel has them.
             first_bytes: what was read from it already.
-            scope: that it is kept to; None lets it say.
-            confined: it may only run code, in that scope.
+            boundary: what it is kept to; None lets it say.
+            confined: it may only run code, within that.
         """
         ...
 
@@ -53,7 +54,7 @@ class Access:
     Attributes:
         uid: the only user who is let in, beside root.
         rights: of each connection; its hello may ask for fewer.
-        scope: of each connection, whatever it says itself; None lets it say.
+        boundary: what each connection is kept to, whatever it says itself; None lets it say.
 
     Raises:
         ValueError: connections that may only run code could choose whose sessions they run it in.
@@ -61,11 +62,11 @@ class Access:
 
     uid: int
     rights: frozenset[Right] = ALL_RIGHTS
-    scope: str | None = None
+    boundary: Boundary | None = None
 
     def __post_init__(self) -> None:
-        if self.confined and self.scope is None:
-            raise ValueError("a listener whose clients may only run code needs a scope")
+        if self.confined and self.boundary is None:
+            raise ValueError("a listener whose clients may only run code needs a boundary")
 
     @property
     def confined(self) -> bool:
@@ -138,7 +139,9 @@ class ControlServer:
         if sniff(first) == "attachment" and "run" in access.rights:
             await self._attach(stream, first, peer)
         else:
-            await serve_connection(stream, first, access.rights, self._services, scope=access.scope)
+            await serve_connection(
+                stream, first, access.rights, self._services, boundary=access.boundary
+            )
 
     async def _attach(self, stream: trio.SocketStream, first: bytes, peer: tuple[int, int]) -> None:
         access, services = self._access, self._services
@@ -146,7 +149,7 @@ class ControlServer:
         services.events.publish("client_came", protocol="mcp")
         try:
             await self._serve_attachment(
-                counted, first, peer=peer, scope=access.scope, confined=access.confined
+                counted, first, peer=peer, boundary=access.boundary, confined=access.confined
             )
         finally:
             services.events.publish("client_left", protocol="mcp")

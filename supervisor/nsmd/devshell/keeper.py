@@ -128,8 +128,8 @@ class DevShells:
 
         The first who asks has it evaluated.
         """
-        if client.project is None:
-            return None
+        if client.project is None or client.bound is not None:
+            return None  # Nix would carry out, outside of its box, what an agent has written
         known = self._look(client.project)
         if known is None:
             return None

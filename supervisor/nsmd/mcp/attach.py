@@ -6,7 +6,7 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 from nsm import jsonlines
@@ -14,8 +14,9 @@ from nsm.wire.errors import BadRequestError, NsmError
 from nsmd.artifacts import metadata
 from nsmd.artifacts.metadata import MetadataError, Said
 from nsmd.artifacts.sources import sources_of
+from nsmd.boundary import Boundary
 from nsmd.limits import Variables, check_inherited
-from nsmd.values import Sources
+from nsmd.values import NetworkRule, Sources
 
 ATTACH_VERSION = 1
 """Of the exchange of first lines; what follows is versioned by MCP itself."""
@@ -56,6 +57,7 @@ class Attach:
         inherited: those.
         confined: it may not choose what code sees, by its roots either.
         peer: process and user id of the shim, as the kernel has them; None where unknown.
+        bound: as in `Client`.
     """
 
     variables: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -71,17 +73,27 @@ class Attach:
     confined: bool = False
     id: str | None = None
     peer: tuple[int, int] | None = None
+    bound: NetworkRule | None = None
 
-    def kept_to(self, scope: str) -> Attach:
-        """The same for a client that may only run code, in that scope.
+    def kept_to(self, boundary: Boundary, *, confined: bool) -> Attach:
+        """The same for a client of a listener with that boundary.
 
-        Of its entry there are left the limits that it sets itself: directories that it names would
-        be mounted, and programs of environments started, with the rights of the supervisor's user.
+        Of the entry of one that may only run code there are left the limits that it sets itself:
+        directories that it names would be mounted, and programs of environments started, with the
+        rights of the supervisor's user.
+
+        Args:
+            confined: it is one of those.
         """
+        if not confined:
+            return replace(self, scope=boundary.scope, bound=boundary.network)
         return Attach(
+            variables={} if boundary.project is None else {"PROJECT_DIR": boundary.project},
             pid=self.pid,
             program_version=self.program_version,
-            scope=scope,
+            scope=boundary.scope,
+            bound=boundary.network,
+            peer=self.peer,
             idle_timeout_s=self.idle_timeout_s,
             max_lifetime_s=self.max_lifetime_s,
             confined=True,

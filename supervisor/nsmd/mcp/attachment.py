@@ -12,6 +12,7 @@ import trio
 
 from nsm._version import __version__
 from nsm.wire.errors import BadRequestError, NsmError
+from nsmd.boundary import Boundary
 from nsmd.limits import Variables
 from nsmd.mcp.attach import ENDING, accepted, parse_attach, parse_inherited, refused
 from nsmd.mcp.load import EndpointLoader
@@ -40,7 +41,7 @@ async def serve_attachment(
     endpoint: EndpointLoader,
     max_result_chars: int = MAX_RESULT_CHARS,
     peer: tuple[int, int] | None = None,
-    scope: str | None = None,
+    boundary: Boundary | None = None,
     confined: bool = False,
     ending: Callable[[], bool] = lambda: False,
 ) -> None:
@@ -56,8 +57,8 @@ async def serve_attachment(
         endpoint: has the `mcp` package, now or soon.
         max_result_chars: `[mcp] max_result_chars`.
         peer: process and user id of the shim, as the kernel has them; None where unknown.
-        scope: of the client's sessions, whatever it says itself; None lets it say.
-        confined: the client may only run code, and has a scope.
+        boundary: what the client is kept to, whatever it says itself; None lets it say.
+        confined: the client may only run code, and has a boundary.
         ending: whether the supervisor ends, and all sessions: the shim is told, else it would start
             another one for the answers.
 
@@ -69,10 +70,15 @@ async def serve_attachment(
             line, rest = await _first_line(stream, first_bytes)
             attach = parse_attach(line)
             attach = replace(attach, peer=peer)
-            if scope is not None:
-                attach = attach.kept_to(scope) if confined else replace(attach, scope=scope)
+            if boundary is not None:
+                attach = attach.kept_to(boundary, confined=confined)
             await stack.enter_async_context(
-                runner.attached(variables=attach.variables, cwd=attach.cwd, sources=attach.sources)
+                runner.attached(
+                    variables=attach.variables,
+                    cwd=attach.cwd,
+                    sources=attach.sources,
+                    bound=attach.bound,
+                )
             )
             serve = await endpoint.serve()
             wanted = runner.inherit if attach.inherits else ()

@@ -315,6 +315,7 @@ class Endpoint:
             max_lifetime_s=attach.max_lifetime_s,
             inherited=attach.inherited,
             peer=attach.peer,
+            bound=attach.bound,
         )
 
     async def _project(self, ctx: Context) -> tuple[ProjectMount | None, str]:

@@ -10,6 +10,7 @@ from nsm.wire.errors import NsmError
 from nsmd.values import (
     Client,
     Environment,
+    NetworkRule,
     OutputSink,
     ProjectMount,
     RunRequest,
@@ -91,7 +92,12 @@ class Runner(Protocol):
         ...
 
     def attached(
-        self, *, variables: Mapping[str, str], cwd: str | None, sources: Sources | None
+        self,
+        *,
+        variables: Mapping[str, str],
+        cwd: str | None,
+        sources: Sources | None,
+        bound: NetworkRule | None = None,
     ) -> AbstractAsyncContextManager[None]:
         """While the block lasts, a client is there, whose roots are not known yet.
 
@@ -100,6 +106,7 @@ class Runner(Protocol):
         Args:
             variables, cwd: as for `resolve_project`.
             sources: of its own environments.
+            bound: as in `Client`.
         """
         ...
 

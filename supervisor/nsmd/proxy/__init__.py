@@ -10,6 +10,7 @@ relay        bytes in both directions
 serving      one connection of a client
 listener     the socket that an agent has passed
 gateway      what all sessions share: names, room, counters
+way          what one session or box may reach, and what was asked of it
 network      the network of one session, as it is now
 
 The socket that code connects to lies in its session's network namespace; the agent has made it and
@@ -18,6 +19,8 @@ ours is within reach of code, and names are resolved where code cannot see it.
 """
 
 from nsmd.proxy.gateway import Gateway
+from nsmd.proxy.listener import Listener, ListenerError
 from nsmd.proxy.network import SessionNetwork
+from nsmd.proxy.way import Way
 
-__all__ = ["Gateway", "SessionNetwork"]
+__all__ = ["Gateway", "Listener", "ListenerError", "SessionNetwork", "Way"]

@@ -6,7 +6,6 @@ import logging
 import os
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
-from typing import Any
 
 import trio
 
@@ -14,13 +13,11 @@ from nsm.proxyvariables import PROXY_PORT, variables_with_port
 from nsm.wire.errors import BadRequestError, NsmError
 from nsmd.agentframes import ListeningFrame
 from nsmd.agentlink import AgentLink
-from nsmd.hostrules import Address, AllowList, Host, HostRule
+from nsmd.hostrules import AllowList, HostRule
 from nsmd.jail.hostnetwork import open_sockets
-from nsmd.proxy.decisions import Counters, Decision, DecisionLog, Protocol, Verdict
-from nsmd.proxy.gateway import MAX_SESSION_CONNECTIONS, Gateway
+from nsmd.proxy.gateway import Gateway
 from nsmd.proxy.listener import Listener, ListenerError
-from nsmd.proxy.reaching import FewAtOnce, Reach, Resolve, may_stay
-from nsmd.proxy.serving import serve
+from nsmd.proxy.way import Way
 from nsmd.requests import NoAnswerError, Question, Requests
 from nsmd.values import NetworkMode, NetworkRule
 
@@ -29,11 +26,8 @@ log = logging.getLogger(__name__)
 LISTEN_TIMEOUT_S = 20.0
 """For an agent to make a socket, which takes microseconds once it has started."""
 
-MAX_LOGGED = 100
-"""Decisions of one session in the supervisor's log. Code can make thousands a second."""
 
-
-class SessionNetwork:
+class SessionNetwork(Way):
     """See the module.
 
     Args:
@@ -46,26 +40,15 @@ class SessionNetwork:
     """
 
     __slots__ = (
-        "_allowed",
         "_changed",
-        "_connections",
-        "_counters",
         "_earlier_listener",
-        "_gateway",
         "_link",
         "_listening",
-        "_log",
-        "_logged",
-        "_look_up",
         "_nursery",
         "_opening",
-        "_port",
-        "_problem",
         "_requests",
         "_scope",
         "_session_id",
-        "_watched",
-        "mode",
     )
 
     def __init__(
@@ -79,26 +62,16 @@ class SessionNetwork:
         listener: int | None = None,
         changed: Callable[[], None] = lambda: None,
     ) -> None:
+        super().__init__(f"session {session_id}", rule, gateway=gateway)
         self._earlier_listener = listener
         self._changed = changed
         self._listening: Listener | None = None
-        self.mode: NetworkMode = rule.mode
-        self._allowed = AllowList.of(rule.allow) if rule.mode == "allow" else AllowList()
         self._session_id = session_id
-        self._gateway = gateway
         self._requests = requests
         self._nursery = nursery
         self._link: AgentLink | None = None
         self._scope: trio.CancelScope | None = None
         self._opening: trio.Event | None = None
-        self._port: int | None = None
-        self._problem = ""
-        self._look_up: Resolve | None = None
-        self._log: DecisionLog | None = None  # most sessions never have one
-        self._logged = 0
-        self._counters: Counters | None = None
-        self._connections: trio.Semaphore | None = None
-        self._watched: dict[int, tuple[Host, int, Address, trio.CancelScope]] | None = None
 
     def __repr__(self) -> str:
         return f"<SessionNetwork of {self._session_id} {self.mode} port={self._port}>"
@@ -128,37 +101,6 @@ class SessionNetwork:
         """The socket on which its proxy waits, or is about to; None while there is none."""
         return self._earlier_listener if self._listening is None else self._listening.descriptor
 
-    # For people and models.
-
-    @property
-    def rule(self) -> NetworkRule:
-        """As it is now."""
-        return NetworkRule(mode=self.mode, allow=self._allowed.texts)
-
-    @property
-    def made(self) -> int:
-        """How many decisions there have been: for `decisions_since`."""
-        return self._log.made if self._log is not None else 0
-
-    def decisions_since(self, number: int = 0) -> Sequence[Decision]:
-        """The decisions after the first so many, as far as they are kept (256); oldest first."""
-        return self._log.since(number) if self._log is not None else ()
-
-    def refused_since(self, number: int = 0) -> Sequence[Decision]:
-        """Those among them that a rule has refused."""
-        return [decision for decision in self.decisions_since(number) if decision.refused]
-
-    def facts(self) -> dict[str, Any]:
-        """What `nsm net` and `nsm inspect` show."""
-        return {
-            "mode": self.mode,
-            "allow": list(self._allowed.texts),
-            "port": self._port,
-            "problem": self._problem or None,
-            "connections": len(self._watched or ()),
-            "counters": (self._counters or Counters()).as_dict(),
-        }
-
     async def allow(self, rules: Iterable[HostRule]) -> None:
         """Allow more from now on.
 
@@ -169,7 +111,7 @@ class SessionNetwork:
         self._check_not_full()
         allowed = self._allowed.with_rules(rules)
         await self._ensure_open()
-        self._set("allow", allowed)
+        self.set("allow", allowed)
 
     def deny(self, rules: Sequence[HostRule]) -> None:
         """Take patterns away; connections that are allowed no more end.
@@ -185,7 +127,7 @@ class SessionNetwork:
                     f"{', '.join(self._allowed.texts) or 'nothing'}.",
                     hint="Take away the pattern that allows it.",
                 )
-        self._set(self.mode, self._allowed.without(rules))
+        self.set(self.mode, self._allowed.without(rules))
 
     def turn_off(self) -> None:
         """Allow nothing; all connections end.
@@ -194,7 +136,7 @@ class SessionNetwork:
             BadRequestError: the whole network is open.
         """
         self._check_not_full()
-        self._set("off", AllowList())
+        self.set("off", AllowList())
 
     def _check_not_full(self) -> None:
         if self.mode == "full":
@@ -203,12 +145,10 @@ class SessionNetwork:
                 hint="End it, and start one with another network.",
             )
 
-    def _set(self, mode: NetworkMode, allowed: AllowList) -> None:
-        self.mode, self._allowed = mode, allowed
+    def set(self, mode: NetworkMode, allowed: AllowList) -> None:
+        """See `Way`."""
+        super().set(mode, allowed)
         self._changed()
-        for host, port, address, scope in list((self._watched or {}).values()):
-            if mode == "off" or not may_stay(allowed, host, port, address):
-                scope.cancel()
 
     # The proxy.
 
@@ -271,7 +211,7 @@ class SessionNetwork:
                 self._listening = listener
                 opening.set()
                 self._changed()
-                await self._accept(listener)
+                await self.accept(listener)
         except NsmError as error:
             if self._link is not None:
                 self._note_problem(error.message)
@@ -299,117 +239,3 @@ class SessionNetwork:
         if descriptor is None:
             raise ListenerError("did not come along")
         return Listener(descriptor)
-
-    async def _accept(self, listener: Listener) -> None:
-        """
-        Raises:
-            ListenerError: it does not do any more what it should.
-        """
-        async with trio.open_nursery() as nursery:
-            failure = await self._accept_until_it_fails(listener, nursery)
-            nursery.cancel_scope.cancel()
-        raise failure
-
-    async def _accept_until_it_fails(
-        self, listener: Listener, nursery: trio.Nursery
-    ) -> ListenerError:
-        self._look_up = FewAtOnce(self._gateway.resolver)
-        places = self._connections = trio.Semaphore(MAX_SESSION_CONNECTIONS)
-        while True:
-            await places.acquire()
-            try:
-                client = await listener.accept(self._gateway.accepting)
-            except ListenerError as error:
-                return error
-            nursery.start_soon(self._serve, client)
-
-    async def _serve(self, client: trio.SocketStream) -> None:
-        assert self._connections is not None
-        place = self._gateway.take_place()
-        try:
-            if place is None:
-                await client.aclose()
-            else:
-                await serve(client, self, busy=place.busy)
-        except Exception:  # a fault of ours costs this connection
-            log.exception("session %s: a connection of its proxy failed", self._session_id)
-        finally:
-            if place is not None:
-                place.leave()
-            self._connections.release()
-
-    # `Keeper`.
-
-    def reach(self) -> Reach:
-        """See `Keeper`."""
-        allowed = self._allowed if self.mode == "allow" else None
-        return Reach(allowed, self._look_up or self._gateway.resolver)
-
-    def decided(
-        self,
-        protocol: Protocol,
-        host: str,
-        port: int,
-        verdict: Verdict,
-        detail: str = "",
-        address: str = "",
-    ) -> None:
-        """See `Keeper`."""
-        if self._log is None:
-            self._log = DecisionLog()
-        decision = Decision(
-            number=self._log.made + 1,
-            at_s=trio.current_time(),
-            protocol=protocol,
-            host=host,
-            port=port,
-            verdict=verdict,
-            detail=detail,
-            address=address,
-        )
-        self._log.add(decision)
-        for counters in self._all_counters():
-            counters.verdicts[verdict] += 1
-        if self._logged < MAX_LOGGED:
-            self._logged += 1
-            log.info(
-                "session %s: network %s: %s %s port %d%s%s",
-                self._session_id,
-                verdict,
-                protocol,
-                host or "?",
-                port,
-                f" at {address}" if address else "",
-                "; its further requests are not logged" if self._logged == MAX_LOGGED else "",
-            )
-
-    def sent(self, size: int) -> None:
-        """See `Keeper`."""
-        for counters in self._all_counters():
-            counters.sent_bytes += size
-
-    def received(self, size: int) -> None:
-        """See `Keeper`."""
-        for counters in self._all_counters():
-            counters.received_bytes += size
-
-    def watch(
-        self, host: Host, port: int, address: Address, scope: trio.CancelScope
-    ) -> Callable[[], None]:
-        """See `Keeper`."""
-        if self._watched is None:
-            self._watched = {}
-        watched, key = self._watched, id(scope)
-        watched[key] = host, port, address, scope
-        if self.mode != "allow" or not may_stay(self._allowed, host, port, address):
-            scope.cancel()  # the list changed while the name was looked up
-
-        def forget() -> None:
-            del watched[key]
-
-        return forget
-
-    def _all_counters(self) -> tuple[Counters, Counters]:
-        if self._counters is None:
-            self._counters = Counters()
-        return self._counters, self._gateway.counters
