@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,6 +15,7 @@ from fakes import BASH, BROKEN, PYTHON, echo, launching, no_usage
 from nsm.wire.connection import ClientConnection
 from nsm.wire.messages import CONNECTION_ID, Cancel, Event, Failure, Hello, Request, Result
 from nsmd.boundary import Boundary
+from nsmd.boxes import Boxes
 from nsmd.builds.workshop import Workshop, open_workshop
 from nsmd.catalog import Catalog
 from nsmd.control.call import ALL_RIGHTS, Right, Services
@@ -26,6 +28,7 @@ from nsmd.provision import Provision
 from nsmd.reconfiguration import Reconfiguration
 from nsmd.registry import Registry
 from nsmd.settings import Defaults, PoolSettings, SessionSettings, Settings
+from nsmd.survival.store import NoStore
 from nsmd.telemetry import Telemetry
 
 if TYPE_CHECKING:
@@ -133,6 +136,12 @@ class Bench:
         self.ending = ending
         self.draining = Draining(registry, ending, nursery)
         self.telemetry = Telemetry(registry)
+        self.boxes = Boxes(
+            partial(registry.check_project, point=None, mode=None),
+            gateway=registry.gateway,
+            store=NoStore(),
+            events=registry.events,
+        )
         self.server = self.make_server(ALL_RIGHTS, os.getuid())
 
     def make_server(
@@ -153,6 +162,7 @@ class Bench:
             clients=lambda: self.server.connections,
             max_file_bytes=MAX_FILE_BYTES,
             configuration=self.configuration,
+            boxes=self.boxes,
             events=self.registry.events,
             telemetry=self.telemetry,
         )

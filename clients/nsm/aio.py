@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Any, Self
 
+    from nsm.boxes import AsyncBoxes
     from nsm.builds import AsyncBuilds
     from nsm.operations import NetworkAction, OnEntry, OnOutput
     from nsm.transfers import Transfer
@@ -308,6 +309,13 @@ class AsyncClient:
         """The environments, those that cannot be used included."""
         wire = await self.call("envs")
         return [EnvironmentRow.from_wire(row) for row in results.rows(wire, "environments")]
+
+    @property
+    def boxes(self) -> AsyncBoxes:
+        """Agents in boxes."""
+        from nsm.boxes import AsyncBoxes  # noqa: PLC0415  # few programs ask
+
+        return AsyncBoxes(self)
 
     @property
     def builds(self) -> AsyncBuilds:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Any, Self
 
+    from nsm.boxes import Boxes
     from nsm.builds import Builds
     from nsm.interrupts import Interrupts
     from nsm.operations import NetworkAction, OnEntry, OnOutput
@@ -426,6 +427,13 @@ class Client:
         """The environments, those that cannot be used included."""
         wire = self.call("envs")
         return [EnvironmentRow.from_wire(row) for row in results.rows(wire, "environments")]
+
+    @property
+    def boxes(self) -> Boxes:
+        """Agents in boxes."""
+        from nsm.boxes import Boxes  # noqa: PLC0415  # few programs ask
+
+        return Boxes(self)
 
     @property
     def builds(self) -> Builds:

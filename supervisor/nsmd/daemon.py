@@ -10,7 +10,7 @@ import logging
 import os
 import signal
 import socket
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -24,6 +24,8 @@ from nsmd.artifacts.keeper import open_keeper as open_artifacts
 from nsmd.artifacts.sources import Discovery
 from nsmd.audit import Recorder, open_journal
 from nsmd.boundary import Boundary
+from nsmd.boxes import Boxes
+from nsmd.boxes.records import sort_out as boxes_left
 from nsmd.builds.workshop import open_workshop
 from nsmd.catalog import Catalog, Rank, Source
 from nsmd.cgroups import SessionKeeper, anchor, open_keeper
@@ -66,6 +68,9 @@ log = logging.getLogger(__name__)
 STDERR = 2
 
 HEEDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+BOX_CONNECTIONS = 32
+"""Of the programs in one box, at once."""
 
 END_DEADLINE_S = 10.0
 """For all jails to be gone at the end; killing a thousand takes half a second."""
@@ -216,8 +221,15 @@ async def _serve(setup: Setup, keeper: SessionKeeper) -> None:
             )
             for pid in setup.inherited:
                 upkeep.start_soon(reap_child, pid)
+            boxes = Boxes(
+                partial(registry.check_project, point=None, mode=None),
+                gateway=registry.gateway,
+                store=setup.store,
+                events=events,
+            )
+            boxes.take_up(boxes_left(setup.kept))
             upkeep.start_soon(
-                setup.store.run, partial(_everything_kept, registry, keeper, launcher)
+                setup.store.run, partial(_everything_kept, registry, keeper, launcher, boxes)
             )
             await registry.take_up(takeover, setup.kept)
             pressure = Pressure(setup.settings.memory_pressure, memory, registry, registry.pool)
@@ -259,32 +271,41 @@ async def _serve(setup: Setup, keeper: SessionKeeper) -> None:
                     peer=peer,
                 )
 
+            services = Services(
+                registry=registry,
+                workshop=workshop,
+                socket_path=setup.socket_path,
+                pid=os.getpid(),
+                jail=setup.jail,
+                limits=keeper.facts(),
+                audit=journal.facts,
+                cold_starts=launcher.reasons if isinstance(launcher, TemplateLauncher) else {},
+                started_s=started_s,
+                shutdown=partial(ending.ask, "end"),
+                ending=ending,
+                store=setup.store,
+                successor=setup.leave.command,
+                draining=draining,
+                configuration=configuration,
+                events=events,
+                telemetry=telemetry,
+                clients=lambda: server.connections,
+                max_file_bytes=setup.settings.session.max_file_mb << 20,
+                boxes=boxes,
+            )
+
             server = ControlServer(
                 Access(uid=os.geteuid()),
-                Services(
-                    registry=registry,
-                    workshop=workshop,
-                    socket_path=setup.socket_path,
-                    pid=os.getpid(),
-                    jail=setup.jail,
-                    limits=keeper.facts(),
-                    audit=journal.facts,
-                    cold_starts=launcher.reasons if isinstance(launcher, TemplateLauncher) else {},
-                    started_s=started_s,
-                    shutdown=partial(ending.ask, "end"),
-                    ending=ending,
-                    store=setup.store,
-                    successor=setup.leave.command,
-                    draining=draining,
-                    configuration=configuration,
-                    events=events,
-                    telemetry=telemetry,
-                    clients=lambda: server.connections,
-                    max_file_bytes=setup.settings.session.max_file_mb << 20,
-                ),
+                services,
                 attachment,
                 max_connections=setup.shares.connections,
             )
+
+            def box_server(boundary: Boundary) -> Callable[[trio.SocketStream], Awaitable[None]]:
+                access = Access(uid=os.geteuid(), rights=frozenset(("run",)), boundary=boundary)
+                of_box = ControlServer(access, services, attachment, BOX_CONNECTIONS)
+                return of_box.handle
+
             status = ServiceStatus(
                 setup.variables,
                 lambda: (
@@ -305,6 +326,7 @@ async def _serve(setup: Setup, keeper: SessionKeeper) -> None:
                 )
                 connections.start_soon(guard.serve, server.handle, connections)
                 connections.start_soon(guard.watch)
+                await connections.start(boxes.serve, box_server)
                 setup.announce()
                 connections.start_soon(status.run, events)
                 connections.start_soon(endpoint.run)
@@ -318,6 +340,7 @@ async def _serve(setup: Setup, keeper: SessionKeeper) -> None:
                 if how != "end":
                     setup.leave.hold_place()
                     registry.leave()
+                    boxes.leave()
                 recorder.say("supervisor_ended", {"pid": os.getpid(), "how": how})
                 connections.cancel_scope.cancel()
             upkeep.cancel_scope.cancel()
@@ -330,10 +353,11 @@ async def _serve(setup: Setup, keeper: SessionKeeper) -> None:
 
 
 def _everything_kept(
-    registry: Registry, keeper: SessionKeeper, launcher: Launcher
+    registry: Registry, keeper: SessionKeeper, launcher: Launcher, boxes: Boxes
 ) -> Iterator[tuple[str, Sequence[int]]]:
     """See `nsmd.survival.store.Refill`."""
     yield from registry.everything_kept()
+    yield from boxes.everything_kept()
     if keeper.anchor is not None:
         yield anchor.NAME, keeper.anchor.descriptors()
     if isinstance(launcher, TemplateLauncher):

@@ -35,6 +35,8 @@ EventKind = Literal[
     "operation",
     "draining",
     "restarted",
+    "box_opened",
+    "box_ended",
 ]
 
 

@@ -77,6 +77,7 @@ FLOORS = (
     ("places", "provision", "retrying"),
     ("comers",),
     ("registry",),
+    ("boxes",),
     ("draining", "pressure"),
     ("telemetry",),
     ("control", "mcp"),

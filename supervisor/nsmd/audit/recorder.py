@@ -32,15 +32,17 @@ TOLD_ARGUMENTS: Mapping[str, tuple[str, ...]] = {
 """Of operations: what is written down of their arguments. Never code, and never what files hold."""
 
 NOT_TOLD = frozenset(
-    "changes change check complete env_list env_log events file_close file_read file_write logs "
-    "metrics run_in stats".split()
+    "box_open changes change check complete env_list env_log events file_close file_read "
+    "file_write logs metrics run_in stats".split()
 )
 """Operations with the right `manage` that change nothing, or that are told otherwise."""
 
 MAX_LISTED = 50
 """Of a list among such arguments."""
 
-PASSED_ON = frozenset(("memory_pressure", "configuration_reloaded", "draining", "restarted"))
+PASSED_ON = frozenset(
+    "memory_pressure configuration_reloaded draining restarted box_opened box_ended".split()
+)
 """Events that are written with whatever facts they have."""
 
 _MAX_BEGUN = 100_000

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from nsmd.boundary import Boundary
+from nsmd.boxes import Boxes
 from nsmd.builds.workshop import Workshop
 from nsmd.changes import Review
 from nsmd.control import arguments
@@ -40,6 +41,7 @@ class Services:
         ending: the same, in other ways.
         configuration: reads the file again.
         draining: has nothing new begun before that.
+        boxes: of agents that have sockets of their own.
         events: what happens here.
         store: keeps sessions' descriptors, whatever becomes of this process.
         successor: the command that this process becomes at a reload.
@@ -62,6 +64,7 @@ class Services:
     clients: Callable[[], int]
     draining: Draining
     configuration: Reconfiguration
+    boxes: Boxes
     max_file_bytes: int
     review: Review = field(default_factory=Review)
     ending: Ending = field(default_factory=Ending)

@@ -13,6 +13,7 @@ from nsm.wire.errors import BadRequestError, ForbiddenError, NsmError
 from nsmd.catalog import Listed
 from nsmd.control import (
     arguments,
+    boxing,
     building,
     changing,
     draining,
@@ -180,6 +181,8 @@ OPERATIONS: Mapping[str, Row] = {
     "ping": Row("read", _ping, own=True),
     "status": Row("read", _status, own=True),
     "pool": Row("read", pooling.pool),
+    "boxes": Row("read", boxing.boxes),
+    "box_open": Row("manage", boxing.box_open),
     "sessions": Row("read", _sessions, own=True),
     "net": Row("manage", networking.net),
     "inspect": Row("read", inspecting.inspect, own=True),

@@ -1,0 +1,204 @@
+"""One box: its sockets are served for as long as its first process lives."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from typing import Any, Protocol
+
+import trio
+
+from nsmd.boxes import handing
+from nsmd.boxes.place import Place
+from nsmd.boxes.records import BOX, WAY, BoxRecord, Left
+from nsmd.keeping import boot_id
+from nsmd.proxy import Gateway, Listener, ListenerError, Way
+from nsmd.survival import records
+from nsmd.survival.store import DescriptorStore
+from nsmd.values import NO_NETWORK
+
+log = logging.getLogger(__name__)
+
+MAX_HANDING = 4
+"""Connections at once on which the socket of a proxy may come."""
+
+
+class Serve(Protocol):
+    """Serves one connection to a box's control socket."""
+
+    async def __call__(self, stream: trio.SocketStream, /) -> None:
+        """Until it is gone; raises nothing but cancellation."""
+        ...
+
+
+class Box:
+    """See the module.
+
+    Args:
+        record: what it is.
+        pidfd: of its first process; owned from now on, like the sockets.
+        control, proxy: its listening sockets.
+        way: of an earlier supervisor's proxy for it.
+        store: keeps its descriptors.
+    """
+
+    def __init__(
+        self,
+        record: BoxRecord,
+        *,
+        pidfd: int,
+        control: socket.socket,
+        proxy: socket.socket | None,
+        gateway: Gateway,
+        store: DescriptorStore,
+        way: Listener | None = None,
+    ) -> None:
+        self.record = record
+        self._pidfd = pidfd
+        self._control = control
+        self._proxy = proxy
+        self._listener = way
+        self._store = store
+        rule = record.boundary.network or NO_NETWORK
+        self.way = Way(f"box {record.id}", rule, gateway=gateway)
+        self._handing = trio.Semaphore(MAX_HANDING)
+
+    def __repr__(self) -> str:
+        return f"<Box {self.record.id} of process {self.record.pid}>"
+
+    @classmethod
+    def taken_up(cls, left: Left, *, gateway: Gateway, store: DescriptorStore) -> Box:
+        """One that an earlier supervisor has left."""
+        way: Listener | None = None
+        if left.way is not None:
+            try:
+                way = Listener(left.way)
+            except ListenerError as error:
+                log.warning("box %s has no proxy any more: its socket %s", left.record.id, error)
+        return cls(
+            left.record,
+            pidfd=left.pidfd,
+            control=_listening(left.control),
+            proxy=None if left.proxy is None else _listening(left.proxy),
+            way=way,
+            gateway=gateway,
+            store=store,
+        )
+
+    @property
+    def sockets_directory(self) -> str:
+        """Where they are, on the host."""
+        return Place(self.record.id).directory
+
+    async def run(self, serve: Serve) -> None:
+        """Serve until the box is over. Its sockets stay open."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_accept, self._control, serve, nursery)
+            if self._proxy is not None:
+                nursery.start_soon(_accept, self._proxy, self._hand, nursery)
+            if self._listener is not None:
+                nursery.start_soon(self._serve_way)
+            await trio.lowlevel.wait_readable(self._pidfd)
+            nursery.cancel_scope.cancel()
+
+    def close(self) -> None:
+        """It is over; its directory is removed, too."""
+        self._control.close()
+        if self._proxy is not None:
+            self._proxy.close()
+        if self._listener is not None:
+            self._listener.close()
+        os.close(self._pidfd)
+        Place(self.record.id).remove()
+
+    def everything(self) -> Iterator[tuple[str, Sequence[int]]]:
+        """Names and descriptors that are to be kept of it, as `nsmd.survival.store.Refill`."""
+        with ExitStack() as owned:
+            try:
+                file = records.memory_file(records.encode(self.record))
+            except OSError:  # there is no descriptor left for the moment
+                yield BOX + self.record.id, ()
+            else:
+                owned.callback(os.close, file)
+                sockets = [self._control.fileno()]
+                sockets += [self._proxy.fileno()] if self._proxy is not None else []
+                yield BOX + self.record.id, [file, self._pidfd, *sockets]
+        if self._listener is not None:
+            yield BOX + self.record.id + WAY, [self._listener.descriptor]
+
+    def names(self) -> Sequence[str]:
+        """Under which it may be kept."""
+        return [BOX + self.record.id, BOX + self.record.id + WAY]
+
+    def facts(self) -> dict[str, Any]:
+        """For people."""
+        record = self.record
+        age_s = time.monotonic() - record.created_s if record.boot == boot_id() else 0.0
+        return {
+            "id": record.id,
+            "pid": record.pid,
+            "profile": record.profile,
+            "directory": record.directory,
+            "scope": record.boundary.scope,
+            "project": record.boundary.project,
+            "project_problem": record.project_problem or None,
+            "age_s": max(0.0, age_s),
+            "network": self.way.facts(),
+        }
+
+    # The proxy.
+
+    async def _hand(self, connection: trio.SocketStream) -> None:
+        if self._handing.value == 0:
+            await connection.aclose()
+            return
+        async with self._handing:
+            taken = await self._take(connection)
+        if taken:
+            await self._serve_way()
+
+    async def _take(self, connection: trio.SocketStream) -> bool:
+        """Whether a socket has come, which is served from now on."""
+        taken = False
+        try:
+            async with connection:
+                listener = await handing.receive(connection)
+                if listener is None:
+                    return False
+                if self._listener is not None:
+                    listener.close()
+                    await connection.send_all(b"The box has a proxy already.\n")
+                    return False
+                self._listener, taken = listener, True
+                self._store.keep(BOX + self.record.id + WAY, [listener.descriptor])
+                await connection.send_all(handing.ACCEPTED)
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            pass  # what it has passed is served all the same
+        return taken
+
+    async def _serve_way(self) -> None:
+        listener = self._listener
+        assert listener is not None, "it was taken before"
+        try:
+            await self.way.accept(listener)
+        except ListenerError as error:
+            log.warning("box %s has no proxy any more: its socket %s", self.record.id, error)
+            self._listener = None
+            listener.close()
+            self._store.drop(BOX + self.record.id + WAY)
+
+
+async def _accept(listening: socket.socket, handle: Serve, nursery: trio.Nursery) -> None:
+    # Serving closes what it serves, and a box may be left to the next supervisor.
+    taken = trio.socket.from_stdlib_socket(listening.dup())
+    await trio.serve_listeners(handle, [trio.SocketListener(taken)], handler_nursery=nursery)
+
+
+def _listening(descriptor: int) -> socket.socket:
+    listening = socket.socket(fileno=descriptor)
+    listening.setblocking(False)
+    return listening

@@ -1,0 +1,240 @@
+"""All boxes that have sockets here."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from typing import Any
+
+import trio
+
+from nsm.wire.errors import BadProjectError, BadRequestError, OverloadedError
+from nsmd import names
+from nsmd.boundary import Boundary
+from nsmd.boxes.box import Box, Serve
+from nsmd.boxes.place import CONTROL, PROXY, Place, remove_others
+from nsmd.boxes.records import BoxRecord, LeftBoxes
+from nsmd.events import Events
+from nsmd.keeping import boot_id
+from nsmd.proxy import Gateway
+from nsmd.survival import records
+from nsmd.survival.store import DescriptorStore
+from nsmd.values import NetworkRule, ProjectMount
+
+log = logging.getLogger(__name__)
+
+MAX_BOXES = 64
+"""At once; each has up to five descriptors, and connections beside."""
+
+MAX_TEXT = 4096
+"""Characters of a directory, which is PATH_MAX."""
+
+Check = Callable[[str], ProjectMount]
+"""The mount of a directory for sessions; raises BadProjectError where there can be none."""
+
+Server = Callable[[Boundary], Serve]
+"""What serves a box's control socket."""
+
+
+class Boxes:
+    """See the module.
+
+    Args:
+        check: of working directories.
+        gateway: for proxies.
+        store: keeps what lets the next supervisor go on.
+        events: are told of boxes that come and end.
+    """
+
+    def __init__(
+        self, check: Check, *, gateway: Gateway, store: DescriptorStore, events: Events
+    ) -> None:
+        self._check = check
+        self._gateway = gateway
+        self._store = store
+        self._events = events
+        self._boxes: dict[str, Box] = {}
+        self._newer: list[str] = []
+        self._nursery: trio.Nursery | None = None
+        self._server: Server | None = None
+        self._leaving = False
+
+    def __repr__(self) -> str:
+        return f"<Boxes {', '.join(self._boxes)}>"
+
+    def take_up(self, left: LeftBoxes) -> None:
+        """Go on with those that an earlier supervisor has left; before `serve`."""
+        for name in left.over:
+            self._store.drop(name)
+        for each in left.found:
+            box = Box.taken_up(each, gateway=self._gateway, store=self._store)
+            self._boxes[box.record.id] = box
+        self._newer = left.newer
+        remove_others({*self._boxes, *self._newer})
+
+    async def serve(
+        self, server: Server, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        """Serve all boxes until cancelled. Then they are over, but for `leave`.
+
+        Args:
+            server: makes what serves their control sockets.
+        """
+        try:
+            async with trio.open_nursery() as nursery:
+                self._nursery, self._server = nursery, server
+                for box in self._boxes.values():
+                    nursery.start_soon(self._run, box)
+                task_status.started()
+                await trio.sleep_forever()
+        finally:
+            self._nursery = None
+            if not self._leaving:
+                for box in list(self._boxes.values()):
+                    self._end(box)
+
+    def leave(self) -> None:
+        """Leave all of them as they are: another supervisor is to go on."""
+        self._leaving = True
+
+    def open(
+        self,
+        pid: int,
+        *,
+        directory: str,
+        profile: str,
+        digest: str,
+        network: NetworkRule,
+        shows_project: bool,
+    ) -> Box:
+        """Make sockets for a box; they are there at once.
+
+        Args:
+            pid: of the process that becomes it, as it is numbered here.
+            directory: the agent's working directory, absolute.
+            profile: name of what the box was made by, for people.
+            digest: of its plan: boxes of the same plan share sessions.
+            network: what it reaches.
+            shows_project: its sessions may see the working directory.
+
+        Raises:
+            NsmError: there can be none.
+        """
+        if self._nursery is None or self._server is None:
+            raise OverloadedError("The supervisor is ending.", hint="Try again in a moment.")
+        if len(self._boxes) >= MAX_BOXES:
+            raise OverloadedError(
+                f"There are {MAX_BOXES} boxes already.", hint="End some of their agents."
+            )
+        if not directory.startswith("/") or "\0" in directory or len(directory) > MAX_TEXT:
+            raise BadRequestError(f"{directory!r:.200} is no absolute path of a directory.")
+        project, problem = self._project(directory) if shows_project else (None, _HIDES)
+        box_id = names.fresh_id(self._boxes)
+        boundary = Boundary(scope=_scope(directory, digest), project=project, network=network)
+        with ExitStack() as made:
+            pidfd = _pidfd(pid)
+            made.callback(os.close, pidfd)
+            place = Place(box_id)
+            made.callback(place.remove)
+            place.make()
+            control = made.enter_context(place.listen(CONTROL))
+            proxy = None
+            if network.mode == "allow":
+                proxy = made.enter_context(place.listen(PROXY))
+            record = BoxRecord(
+                id=box_id,
+                pid=pid,
+                directory=directory,
+                profile=profile,
+                boundary=boundary,
+                project_problem=problem,
+                created_s=time.monotonic(),
+                boot=boot_id(),
+                control=records.identity(control.fileno()),
+                proxy=None if proxy is None else records.identity(proxy.fileno()),
+            )
+            box = Box(
+                record,
+                pidfd=pidfd,
+                control=control,
+                proxy=proxy,
+                gateway=self._gateway,
+                store=self._store,
+            )
+            made.pop_all()
+        self._boxes[box_id] = box
+        for name, descriptors in box.everything():
+            self._store.keep(name, descriptors)
+        self._nursery.start_soon(self._run, box)
+        log.info("box %s of process %d in %s", box_id, pid, directory)
+        self._events.publish("box_opened", **_told(box))
+        return box
+
+    def rows(self) -> Sequence[dict[str, Any]]:
+        """What there is, for people; the oldest first."""
+        return [box.facts() for box in self._boxes.values()]
+
+    def everything_kept(self) -> Iterator[tuple[str, Sequence[int]]]:
+        """See `nsmd.survival.store.Refill`."""
+        for box in list(self._boxes.values()):
+            yield from box.everything()
+
+    async def _run(self, box: Box) -> None:
+        assert self._server is not None, "it is served"
+        try:
+            await box.run(self._server(box.record.boundary))
+        except Exception:  # a fault of ours costs this box its sockets
+            log.exception("box %s failed", box.record.id)
+        log.info("box %s is over", box.record.id)
+        self._events.publish("box_ended", **_told(box))
+        self._end(box)
+
+    def _end(self, box: Box) -> None:
+        if self._boxes.pop(box.record.id, None) is not None:
+            for name in box.names():
+                self._store.drop(name)
+            box.close()
+
+    def _project(self, directory: str) -> tuple[str | None, str]:
+        try:
+            return self._check(directory).path, ""
+        except BadProjectError as error:
+            return None, error.message
+
+
+_HIDES = "the box hides parts of its working directory, which sessions would show"
+
+
+def _told(box: Box) -> dict[str, Any]:
+    record = box.record
+    return {
+        "box": record.id,
+        "pid": record.pid,
+        "profile": record.profile,
+        "directory": record.directory,
+        "scope": record.boundary.scope,
+        "network": box.way.mode,
+    }
+
+
+def _scope(directory: str, digest: str) -> str:
+    """Sessions of boxes in which the same is possible are the same."""
+    shown = "".join(c if c.isprintable() else "?" for c in directory)
+    return f"box:{shown[-150:]}#{digest[:8]}"
+
+
+def _pidfd(pid: int) -> int:
+    """
+    Raises:
+        BadRequestError: there is no such process here.
+    """
+    try:
+        return os.pidfd_open(pid)
+    except (OSError, ValueError) as error:
+        raise BadRequestError(
+            f"The process that asks for a box cannot be seen from here ({error}).",
+            hint="Start the supervisor where the box is started, outside of other containers.",
+        ) from None

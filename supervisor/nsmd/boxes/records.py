@@ -1,0 +1,159 @@
+"""What is kept of a box: descriptors, and a record that says which is which."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from nsmd.boundary import Boundary
+from nsmd.survival import records
+from nsmd.survival.pidfds import has_ended, pid_of
+from nsmd.survival.records import NewerRecordError, RecordError
+from nsmd.survival.store import Kept
+
+log = logging.getLogger(__name__)
+
+BOX = "box-"
+"""Begins the names under which boxes are kept: that with the box's id has its process, its sockets
+and the record; what ends with `WAY` has the socket of its proxy, which comes later."""
+
+WAY = ".way"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BoxRecord:
+    """One box.
+
+    Attributes:
+        pid: of its first process, for people.
+        directory: the agent's working directory.
+        profile: name of what it was made by.
+        boundary: what its clients are kept to.
+        project_problem: why their sessions see no project; empty where they do.
+        created_s: on the system's monotonic clock.
+        boot: id of the boot in which that clock runs.
+        control, proxy: identities (`nsmd.survival.records.identity`) of its listening sockets;
+            None where it has none.
+    """
+
+    id: str
+    pid: int
+    directory: str
+    profile: str
+    boundary: Boundary
+    project_problem: str = ""
+    created_s: float
+    boot: str
+    control: str
+    proxy: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Left:
+    """A box that an earlier supervisor has left, and that lives. All descriptors are owned.
+
+    Attributes:
+        way: of its proxy; None without.
+    """
+
+    record: BoxRecord
+    pidfd: int
+    control: int
+    proxy: int | None = None
+    way: int | None = None
+
+
+@dataclass(slots=True)
+class LeftBoxes:
+    """What came of taking them up.
+
+    Attributes:
+        over: names under which nothing is left that is of use.
+        newer: ids of what a newer nsm has left, which stay where they are.
+    """
+
+    found: list[Left] = field(default_factory=list[Left])
+    over: list[str] = field(default_factory=list[str])
+    newer: list[str] = field(default_factory=list[str])
+
+
+def sort_out(kept: Kept) -> LeftBoxes:
+    """Boxes that an earlier supervisor has left.
+
+    Args:
+        kept: those whose names begin with `BOX` are owned from now on.
+    """
+    left = LeftBoxes()
+    for name, descriptors in kept.items():
+        if name.startswith(BOX) and not name.endswith(WAY):
+            ways = kept.get(name + WAY, ())
+            _sort_out(name, list(descriptors), list(ways), left)
+    alone = [
+        name
+        for name in kept
+        if name.startswith(BOX) and name.endswith(WAY) and name.removesuffix(WAY) not in kept
+    ]
+    for name in alone:
+        _close(kept[name])
+        left.over.append(name)
+    return left
+
+
+def _sort_out(name: str, descriptors: list[int], ways: list[int], left: LeftBoxes) -> None:
+    try:
+        record = _record(descriptors)
+        if record is None:
+            raise RecordError("there is no record of it")  # noqa: TRY301
+        found = _matched(record, descriptors, ways)
+    except NewerRecordError:
+        left.newer.append(name.removeprefix(BOX))
+    except RecordError as error:
+        log.warning("what was kept as %s is of no use: %s", name, error)
+        left.over += [name, *([name + WAY] if ways else [])]
+    else:
+        if found is not None:
+            left.found.append(found)
+            taken = {found.pidfd, found.control, found.proxy, found.way}
+            _close(each for each in (*descriptors, *ways) if each not in taken)
+            return
+        left.over += [name, *([name + WAY] if ways else [])]
+    _close((*descriptors, *ways))
+
+
+def _record(descriptors: Sequence[int]) -> BoxRecord | None:
+    for descriptor in descriptors:
+        data = records.read_file(descriptor)
+        if data is not None:
+            return records.decode(BoxRecord, data)
+    return None
+
+
+def _matched(record: BoxRecord, descriptors: Sequence[int], ways: Sequence[int]) -> Left | None:
+    """
+    Raises:
+        RecordError: something is missing.
+    """
+    by_identity = {records.identity(each): each for each in descriptors}
+    pidfd = next((each for each in descriptors if pid_of(each) is not None), None)
+    control = by_identity.get(record.control)
+    proxy = by_identity.get(record.proxy) if record.proxy is not None else None
+    if pidfd is None or control is None or (proxy is None) != (record.proxy is None):
+        raise RecordError("not all of its descriptors are there")
+    if has_ended(pidfd):
+        return None
+    return Left(
+        record=record,
+        pidfd=pidfd,
+        control=control,
+        proxy=proxy,
+        way=ways[0] if ways else None,
+    )
+
+
+def _close(descriptors: Iterable[int]) -> None:
+    for descriptor in descriptors:
+        with suppress(OSError):
+            os.close(descriptor)
