@@ -12,9 +12,10 @@ import trio
 
 import sandbox_agent
 from netbench import Names, open_netbench, open_world
+from nsm import landlock
 from nsm.wire.errors import BadRequestError
 from nsmd.hostrules import parse_rules
-from nsmd.jail.hostnetwork import SCOPES_SOCKETS, landlock_version, network_files
+from nsmd.jail.hostnetwork import network_files
 from nsmd.values import NetworkRule
 from realjail import needs_bwrap, new_launcher
 
@@ -255,7 +256,7 @@ async def test_the_host_s_network_is_the_host_s_and_nothing_else_of_it(kind: str
             assert namespace == os.readlink("/proc/self/ns/net")
             assert own == "reached"
             assert proxy == "False"
-            if landlock_version() >= SCOPES_SOCKETS:
+            if landlock.version() >= landlock.SCOPES_SOCKETS:
                 assert sockets == "Operation not permitted"
                 assert bench.network().facts()["problem"] is None
             else:

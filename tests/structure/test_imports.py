@@ -166,6 +166,7 @@ def test_the_daemon_uses_of_the_client_what_both_need() -> None:
         "nsm._version",
         "nsm.seccomp",
         "nsm.proxyvariables",
+        "nsm.landlock",
     )
     for path in SOURCES["nsmd"]:
         own = [n for n in imports_of(path) if within(n, ("nsm",))]

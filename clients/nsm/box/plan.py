@@ -50,6 +50,9 @@ class Mount:
         data: content of `file` and `ro-file`.
         mode: permission bits of `tmpfs`, `dir` and files.
         masks_file: a `mask` is over a file, else over a directory.
+        linkless: the source lies where boxes can write, and is opened without following any
+            symbolic link: one that has come there since it was looked at must not have the box
+            show something else (see `nsm.box.opening`).
         why: in a few words, for people: what it is there for.
     """
 
@@ -59,6 +62,7 @@ class Mount:
     data: bytes = b""
     mode: int = 0o755
     masks_file: bool = False
+    linkless: bool = False
     why: str = ""
 
     @property

@@ -1,0 +1,379 @@
+"""Files of a project that the host runs by itself later: a box must not be able to change them.
+
+A git hook, a line of git's or an editor's configuration, an MCP server of the project: whoever
+writes one there has the user's rights as soon as the user works in that directory. Those that exist
+are shown read-only. What does not exist cannot be protected without making it, which is done for
+`hooks` of git alone; what people run themselves (a Makefile, a test) is as trusted as its writer.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from nsm.box import gitfacts
+from nsm.box.gitfacts import GitFacts
+from nsm.box.plan import BoxError, Mount
+from nsm.box.secrets import printable, within
+
+PROJECT_FILES = (
+    # Editors: tasks and language servers that start when a directory is opened.
+    ".dir-locals-2.el",
+    ".dir-locals.el",
+    ".exrc",
+    ".fleet",
+    ".helix",
+    ".idea",
+    ".kakrc",
+    ".lvimrc",
+    ".nvim.lua",
+    ".nvimrc",
+    ".vim",
+    ".vimrc",
+    ".vscode",
+    ".zed",
+    # Containers of editors: `initializeCommand` runs on the host.
+    ".devcontainer",
+    ".devcontainer.json",
+    # Agents: MCP servers, hooks, permissions.
+    ".aider.conf.yml",
+    ".amazonq",
+    ".claude",
+    ".codex",
+    ".continue",
+    ".cursor",
+    ".gemini",
+    ".junie",
+    ".kiro",
+    ".mcp.json",
+    ".opencode",
+    ".roo",
+    ".windsurf",
+    "opencode.json",
+    "opencode.jsonc",
+    # Start-up files, where the directory is a home's or becomes one (dotfiles).
+    ".bash_login",
+    ".bash_logout",
+    ".bash_profile",
+    ".bashrc",
+    ".gitconfig",
+    ".inputrc",
+    ".profile",
+    ".xprofile",
+    ".xsessionrc",
+    ".zlogin",
+    ".zprofile",
+    ".zshenv",
+    ".zshrc",
+)
+"""Below the working directory."""
+
+MAX_REPOSITORIES = 64
+"""Submodules and repositories in a workspace: each costs three mounts."""
+
+MAX_ENTRIES = 4096
+"""Of directories that are searched for repositories, in all."""
+
+MAX_CONFIG_BYTES = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Guarded:
+    """What of a working directory is protected.
+
+    Attributes:
+        held: directories that stay as changeable as they were, and cannot be renamed: what lies in
+            them would otherwise be protected under another name.
+        read_only: files and directories.
+        made: those of `read_only` that are directories to be made at launch, empty.
+        notes: sentences for people.
+    """
+
+    held: tuple[str, ...] = ()
+    read_only: tuple[str, ...] = ()
+    made: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def mounts(guarded: Guarded) -> tuple[Mount, ...]:
+    """What protects them; after the working directory and the repository."""
+    kinds = dict.fromkeys(guarded.held, False) | dict.fromkeys(guarded.read_only, True)
+    return tuple(
+        Mount(
+            kind="ro-bind" if read_only else "bind",
+            target=path,
+            source=path,
+            linkless=True,
+            why="protected: the host would run it" if read_only else "cannot be renamed",
+        )
+        for path, read_only in sorted(kinds.items())
+    )
+
+
+def make(guarded: Guarded) -> None:
+    """Make what has to be there to be protected; at launch only.
+
+    Raises:
+        BoxError: one cannot be made.
+    """
+    from nsm.box.opening import open_linkless  # noqa: PLC0415
+
+    for path in guarded.made:
+        folder, name = os.path.split(path)
+        try:
+            fd = open_linkless(folder)
+            try:
+                os.mkdir(name, 0o755, dir_fd=fd)
+            except FileExistsError:
+                pass
+            finally:
+                os.close(fd)
+        except OSError as error:
+            raise BoxError(
+                f"{printable(path)}, which is to be protected, cannot be made: {error.strerror}.",
+                hint="Make it yourself, or start the box without protection (--protect none).",
+            ) from error
+
+
+@dataclass(slots=True)
+class _Search:
+    """What has been found so far."""
+
+    directory: str
+    shown: tuple[str, ...]
+    git: str | None
+    variables: Mapping[str, str]
+    held: list[str] = field(default_factory=list[str])
+    read_only: list[str] = field(default_factory=list[str])
+    made: list[str] = field(default_factory=list[str])
+    notes: list[str] = field(default_factory=list[str])
+    repositories: int = 0
+    entries: int = MAX_ENTRIES
+
+    def shows(self, path: str) -> bool:
+        """Whether the box can change what lies there."""
+        return any(within(path, each) for each in (self.directory, *self.shown))
+
+
+def look(
+    directory: str,
+    facts: GitFacts,
+    *,
+    paths: Sequence[str] = (),
+    git: str | None = None,
+    variables: Mapping[str, str] | None = None,
+) -> Guarded:
+    """Find what is to be protected.
+
+    Args:
+        directory: the working directory: absolute, all links followed.
+        paths: further ones, relative to it.
+        git: reads includes of a repository's configuration; a program outside of the working
+            directory.
+        variables: the caller's.
+
+    Raises:
+        BoxError: git's configuration has already been led elsewhere, or one of `paths` is not
+            below the working directory.
+    """
+    search = _Search(
+        directory=directory, shown=facts.shown, git=git, variables=dict(variables or {})
+    )
+    asked = tuple(_checked(paths))
+    for path in dict.fromkeys((*PROJECT_FILES, *asked)):
+        _protect(search, os.path.join(directory, path), explicit=path in asked)
+    for name in _names(search, directory):
+        if name.endswith(".code-workspace"):
+            _protect(search, os.path.join(directory, name))
+    if facts.git_directory and facts.common:
+        _worktree(search, facts.git_directory, facts.common)
+    if facts.identity.hooks:
+        _hooks(search, directory, facts.identity.hooks)
+    for repository in _nested(search, directory):
+        _repository(search, repository, os.path.dirname(repository))
+    return Guarded(
+        held=tuple(sorted(set(search.held))),
+        read_only=tuple(sorted(set(search.read_only))),
+        made=tuple(sorted(set(search.made))),
+        notes=tuple(dict.fromkeys(search.notes)),
+    )
+
+
+def _checked(paths: Sequence[str]) -> Iterator[str]:
+    for path in paths:
+        normal = os.path.normpath(path)
+        if os.path.isabs(path) or normal.split("/")[0] in ("..", ".") or "\0" in path:
+            raise BoxError(
+                f"{path!r} cannot be protected: it is not below the working directory.",
+                hint="Give paths relative to it, such as .github or scripts/deploy.sh.",
+                exit_code=2,
+            )
+        yield normal
+
+
+def _protect(search: _Search, path: str, *, explicit: bool = False) -> None:
+    """Note a path for being read-only, if it is there and no link leads to it."""
+    kind = _kind(path)
+    if kind in ("file", "directory") and os.path.realpath(path) == path:
+        search.read_only.append(path)
+    elif kind is not None:
+        search.notes.append(
+            f"{printable(os.path.relpath(path, search.directory))} is reached by a symbolic link, "
+            "which cannot be protected: the box can exchange it."
+        )
+    elif explicit:
+        search.notes.append(
+            f"{printable(os.path.relpath(path, search.directory))} does not exist and so is not "
+            "protected: the box can make it."
+        )
+
+
+def _kind(path: str) -> str | None:
+    try:
+        mode = os.lstat(path).st_mode
+    except (OSError, ValueError):
+        return None
+    return "directory" if stat.S_ISDIR(mode) else "file" if stat.S_ISREG(mode) else "other"
+
+
+def _worktree(search: _Search, own: str, common: str) -> None:
+    """The repository of the working directory itself."""
+    dot_git = os.path.join(search.directory, ".git")
+    if own != dot_git:
+        _protect(search, dot_git)  # the file that says where
+    if own != common:
+        # What says of a linked worktree where its repository is.
+        search.held.append(own)
+        _existing(search, own, ("commondir", "gitdir", "config.worktree"))
+    _repository(search, common, search.directory)
+
+
+def _repository(search: _Search, common: str, worktree: str) -> None:
+    """A repository that the box can write to: its hooks and its configuration."""
+    if search.repositories >= MAX_REPOSITORIES:
+        search.notes.append(
+            f"There are more than {MAX_REPOSITORIES} repositories here: hooks and configuration of "
+            "the others are not protected."
+        )
+        return
+    search.repositories += 1
+    if os.path.lexists(os.path.join(common, "commondir")):
+        # Of a linked worktree's directory only, says gitrepository-layout(5); anywhere else it
+        # has git read hooks and configuration from where it likes.
+        raise BoxError(
+            f"{printable(common)}/commondir leads git to hooks and configuration elsewhere: git "
+            "makes no such file there, so a box may have.",
+            hint="Look at what it says before you use git here, and remove it; or start the box "
+            "without protection (--protect none).",
+        )
+    search.held.append(common)
+    hooks = os.path.join(common, "hooks")
+    if _kind(hooks) is None:
+        search.made.append(hooks)
+        search.read_only.append(hooks)
+    else:
+        _protect(search, hooks)
+        _targets(search, hooks)
+    _existing(search, common, ("config", "config.worktree"))
+    _configured(search, os.path.join(common, "config"), worktree)
+    for name in _names(search, os.path.join(common, "worktrees")):
+        linked = os.path.join(common, "worktrees", name)
+        if _kind(linked) == "directory":
+            search.held.append(linked)
+            _existing(search, linked, ("commondir", "gitdir", "config.worktree"))
+    for module in _modules(search, os.path.join(common, "modules")):
+        _repository(search, module, worktree)
+
+
+def _existing(search: _Search, folder: str, names: Sequence[str]) -> None:
+    for name in names:
+        _protect(search, os.path.join(folder, name))
+
+
+def _targets(search: _Search, hooks: str) -> None:
+    """What links among the hooks lead to."""
+    for name in _names(search, hooks):
+        path = os.path.join(hooks, name)
+        if os.path.islink(path):
+            real = os.path.realpath(path)
+            if search.shows(real) and _kind(real) == "file":
+                search.read_only.append(real)
+
+
+def _hooks(search: _Search, worktree: str, named: str) -> None:
+    """A directory of hooks that configuration names, from the working tree's top on."""
+    path = os.path.normpath(os.path.join(worktree, os.path.expanduser(named)))
+    if search.shows(path) and path != worktree:
+        _protect(search, path)
+        _targets(search, path)
+
+
+def _configured(search: _Search, config: str, worktree: str) -> None:
+    """Files that a repository's configuration includes, and hooks that it keeps elsewhere."""
+    data = gitfacts.small_file(config, MAX_CONFIG_BYTES)
+    words = (data or b"").lower()
+    if search.git is None or not (b"include" in words or b"hookspath" in words):
+        return
+    listed = gitfacts.run(
+        search.git,
+        ["config", "--file", config, "--includes", "-z", "--show-origin", "--list"],
+        search.variables,
+    )
+    if isinstance(listed, str):
+        search.notes.append(f"What {printable(config)} includes is not protected: {listed}.")
+        return
+    fields = os.fsdecode(listed).split("\0")
+    for origin, entry in zip(fields[::2], fields[1::2], strict=False):
+        included = os.path.normpath(origin.removeprefix("file:"))
+        if included != config and search.shows(included):
+            _protect(search, included)
+        key, _, value = entry.partition("\n")
+        if key == "core.hookspath" and value:
+            _hooks(search, worktree, value)
+
+
+def _modules(search: _Search, folder: str, depth: int = 4) -> Iterator[str]:
+    """Git directories of submodules; names of submodules can have slashes."""
+    for name in _names(search, folder):
+        path = os.path.join(folder, name)
+        if _kind(path) != "directory":
+            continue
+        if _kind(os.path.join(path, "HEAD")) == "file":
+            yield path
+        elif depth > 1:
+            yield from _modules(search, path, depth - 1)
+
+
+def _nested(search: _Search, directory: str, depth: int = 2) -> Iterator[str]:
+    """`.git` directories below the working directory: of a directory full of projects."""
+    for name in _names(search, directory):
+        if name in (".git", "node_modules"):
+            continue
+        path = os.path.join(directory, name)
+        if _kind(path) != "directory":
+            continue
+        if _kind(os.path.join(path, ".git")) == "directory":
+            yield os.path.join(path, ".git")
+        elif depth > 1:
+            yield from _nested(search, path, depth - 1)
+
+
+def _names(search: _Search, folder: str) -> list[str]:
+    """Names in a directory, sorted, as long as not too many have been looked at in all."""
+    found: list[str] = []
+    try:
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                if search.entries <= 0:
+                    search.notes.append(
+                        "This directory is large: repositories deep in it are not looked for, and "
+                        "not protected."
+                    )
+                    break
+                search.entries -= 1
+                found.append(entry.name)
+    except OSError:
+        pass
+    return sorted(found)
