@@ -1,4 +1,4 @@
-"""Landlock, for what bubblewrap cannot do: keep a process from abstract sockets and groups of others.
+"""Landlock, for what bubblewrap cannot do: keep from abstract sockets and process groups of others.
 
 Abstract Unix sockets (X11, D-Bus) have no path that could be left out of a jail; they belong to a
 network namespace (unix(7)), so that whoever has the host's network can connect to them. And a
