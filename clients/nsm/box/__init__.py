@@ -2,6 +2,11 @@
 imports a later one.
 
 plan         what a box is: mounts, variables, network, command; frozen values, no I/O
+masking      which values people are shown
+settings     `[box]` of the configuration
+profile      kinds of boxes: the files of `profiles/`
+elf          which libraries a program loads
+nixhost      what a box needs of Nix
 own          nsm itself in a box
 mcp          nsm among the MCP servers of an agent in a box
 inside       what is first in a box whose command cannot be started as it is; a file of its own
@@ -9,4 +14,14 @@ secrets      which paths no box shows, and where no box begins
 gitfacts     the repository of a working directory; who commits
 opening      sources of mounts, opened so that no link can exchange them
 protect      what the host would run later, and a box must not change
+facts        what was asked for, and what was found; frozen values, no I/O
+tools        programs on the caller's PATH, and what each needs to be shown
+lookup       finds the facts
+planning     from these two to a plan; pure
+bwrap        a plan as arguments of bwrap
+dryrun       a plan as a command to read and paste
+launch       becomes the jail
+run          all of it in order
+front        words of `claudebox` and `nsm box` to what is asked for; errors to exit codes
+claudebox    the program
 """

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 VERBS = {
     "run": "run code in a session, or in a fresh jail",
+    "box": "run an agent, or any command, in a jail with the working directory",
     "ps": "list the sessions",
     "top": "watch the sessions: processor, memory, rates",
     "logs": "show what was run in a session, and what came of it",

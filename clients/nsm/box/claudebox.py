@@ -1,0 +1,26 @@
+"""`claudebox`: Claude Code in a box. All arguments but three are claude's."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+_OWN = {"--yes": "yes", "--dry-run": "dry_run", "--check": "check"}
+"""Taken wherever they stand before a `--`; claude has no options of these names."""
+
+
+def main(argv: list[str] | None = None) -> int:
+    """The console script. Returns the exit code, where it does not become claude."""
+    # Here, since Python tells of an interrupt while it loads modules by a traceback.
+    from nsm.box import front  # noqa: PLC0415
+
+    own, others = split(sys.argv[1:] if argv is None else argv)
+    return front.guarded("claudebox", lambda: front.of_claude(own, others, os.environ))
+
+
+def split(arguments: list[str]) -> tuple[set[str], list[str]]:
+    """What is claudebox's own, by the names of `run.Way`, and what is claude's."""
+    end = arguments.index("--") if "--" in arguments else len(arguments)
+    own = {_OWN[word] for word in arguments[:end] if word in _OWN}
+    others = [word for place, word in enumerate(arguments) if place >= end or word not in _OWN]
+    return own, others

@@ -1,0 +1,67 @@
+"""A plan as a command that people can read, and paste into bash."""
+
+from __future__ import annotations
+
+import base64
+import shlex
+
+from nsm.box import bwrap, masking
+from nsm.box.plan import Plan, Variable
+
+SOCKETS = "/nonexistent/made-by-the-supervisor-at-launch"
+"""In place of the directory of a box's sockets, which there is none of before there is a box."""
+
+_FIRST_DESCRIPTOR = 10
+"""Bash keeps its own from here on upwards, and moves them out of the way of redirections."""
+
+
+def command(plan: Plan, program: str, *, syscalls: bytes | None) -> str:
+    """The whole, for bash; what is secret is the shell's own variable there, or masked.
+
+    Args:
+        program: bwrap's path.
+    """
+    files: list[bytes] = []
+
+    def descriptor(data: bytes) -> int:
+        files.append(data)
+        return _FIRST_DESCRIPTOR + len(files) - 1
+
+    sockets = SOCKETS if plan.sockets else ""
+    lines = bwrap.arguments(plan, descriptor, syscalls=syscalls, sockets=sockets, try_sockets=True)
+    words = [
+        f"exec env -i {shlex.quote(program)}",
+        *_by_option(lines),
+        *(_variable(variable) for variable in plan.variables),
+        "-- " + " ".join(shlex.quote(word) for word in plan.command),
+        *(_redirection(_FIRST_DESCRIPTOR + place, data) for place, data in enumerate(files)),
+    ]
+    # In a shell of its own, since `exec` would end the one that it is pasted to.
+    return "( trap '' INT QUIT\n" + " \\\n  ".join(words) + "\n)"
+
+
+def _variable(variable: Variable) -> str:
+    if variable.secret and variable.inherited:
+        return f'--setenv {variable.name} "${variable.name}"'
+    shown = masking.masked(variable.name, variable.value, secret=variable.secret)
+    return f"--setenv {variable.name} {shlex.quote(shown)}"
+
+
+def _by_option(lines: list[str]) -> list[str]:
+    """One option with what it takes on each line; a path may look like an option."""
+    grouped: list[list[str]] = []
+    rest = list(lines)
+    while rest:
+        taken = 1 + bwrap.OPERANDS.get(rest[0], 0)
+        if grouped and grouped[-1][0] == "--perms" and len(grouped[-1]) == 2:
+            grouped[-1] += rest[:taken]
+        else:
+            grouped.append(rest[:taken])
+        rest = rest[taken:]
+    return [" ".join(map(shlex.quote, group)) for group in grouped]
+
+
+def _redirection(number: int, data: bytes) -> str:
+    if not data:
+        return f"{number}</dev/null"
+    return f"{number}< <(base64 -d <<<{base64.b64encode(data).decode()})"

@@ -1,0 +1,106 @@
+"""What was asked of a box, and what was found on the host: frozen values without I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from nsm.box.own import Own
+from nsm.box.plan import Network
+from nsm.box.profile import Profile
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What somebody asked for, with what the configuration and the profile say for what is left.
+
+    Attributes:
+        command: as it was typed; empty for the profile's own program alone. Programs of a profile
+            that has one are not in it, only their arguments.
+        network: what the box may reach.
+        protect: whether files of the project that the host runs by itself cannot be changed.
+        protect_paths: more of them, below the working directory.
+        bridge: names of host programs that it may ask for.
+        extra: names of variables that pass besides the profile's.
+        show: paths below HOME that the profile `safe` shows, read-only.
+    """
+
+    profile: Profile
+    command: tuple[str, ...] = ()
+    network: Network = field(default_factory=Network)
+    protect: bool = True
+    protect_paths: tuple[str, ...] = ()
+    bridge: tuple[str, ...] = ()
+    extra: tuple[str, ...] = ()
+    show: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """A path of the host's that a box shows as it is.
+
+    Attributes:
+        link: what it says where it is a symbolic link that stays one in the box; else empty.
+        source: where its content is, all links followed.
+    """
+
+    path: str
+    link: str = ""
+    source: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tool:
+    """A program that the box has.
+
+    Attributes:
+        name: by which the caller finds it.
+        place: where the caller finds it.
+        path: on the host and in the box, all links followed.
+        shown: host paths that it needs, besides the system's own.
+        linked: whether `TOOLS_DIRECTORY` has a link to it: no other directory on the box's PATH
+            has it by this name.
+    """
+
+    name: str
+    place: str
+    path: str
+    shown: tuple[str, ...] = ()
+    linked: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """The host as a box's plan needs it.
+
+    Attributes:
+        home: HOME, all links followed.
+        home_link: HOME as the caller has it, where that is another path.
+        directory: the working directory, all links followed.
+        variables: the caller's.
+        system: what every box shows of the host's system, in the order of its mounts.
+        search_path: directories of the box's PATH, after `TOOLS_DIRECTORY`.
+        command: the program that is to run, absolute, in the box; then its arguments.
+        tools: programs outside of the system, or by other names, the command's with them.
+        forbidden: programs of the system that no box runs, all links followed.
+        shown: existing paths that the request or the profile shows, read-only.
+        uses_env: the system's `env` can give SIGINT and SIGQUIT their meaning back.
+        shell: what `SHELL` is.
+        own: nsm itself; None where it cannot be shown.
+        notes: what people should know of what was found.
+    """
+
+    home: str
+    home_link: str = ""
+    directory: str
+    variables: Mapping[str, str]
+    system: tuple[Entry, ...]
+    search_path: tuple[str, ...]
+    command: tuple[str, ...]
+    tools: tuple[Tool, ...] = ()
+    forbidden: tuple[str, ...] = ()
+    shown: tuple[str, ...] = ()
+    uses_env: bool = True
+    shell: str = "/bin/sh"
+    own: Own | None = None
+    notes: tuple[str, ...] = ()

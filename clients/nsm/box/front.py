@@ -1,0 +1,118 @@
+"""What `claudebox` and `nsm box` have in common: words to a request, errors to exit codes."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from nsm.box import profile, settings
+from nsm.box.facts import Request
+from nsm.box.plan import BoxError, Network
+from nsm.box.run import EXIT_INTERRUPTED, Way, run
+
+if TYPE_CHECKING:
+    from argparse import Namespace
+
+DEFAULT_PROFILE = "shell"
+
+EXTRA_VARIABLES = "CLAUDEBOX_EXTRA_ENV"
+"""The caller's variable with names of more that pass, separated by commas."""
+
+
+def of_claude(own: set[str], arguments: list[str], variables: Mapping[str, str]) -> int:
+    """`claudebox`, with the names of its own options that were given."""
+    table = settings.load()
+    return run(
+        Request(
+            profile=profile.load("claude"),
+            command=tuple(arguments),
+            network=table.net,
+            protect=table.protect,
+            protect_paths=table.protect_paths,
+            bridge=table.bridge,
+            extra=extra(variables),
+        ),
+        Way(
+            program="claudebox",
+            yes="yes" in own,
+            dry_run="dry_run" in own,
+            check="check" in own,
+        ),
+        variables,
+    )
+
+
+def of_box(options: Namespace, command: tuple[str, ...], variables: Mapping[str, str]) -> int:
+    """`nsm box`, with the options of `nsm.cli.box`."""
+    table = settings.load()
+    return run(
+        Request(
+            profile=profile.load(options.profile or table.profile or DEFAULT_PROFILE),
+            command=command,
+            network=table.net if options.net is None else options.net,
+            protect=table.protect if options.protect is None else options.protect,
+            protect_paths=table.protect_paths,
+            bridge=table.bridge if options.bridge is None else options.bridge,
+            extra=extra(variables),
+            show=table.show,
+        ),
+        Way(
+            program="nsm box",
+            yes=options.yes,
+            dry_run=options.dry_run,
+            check=options.check,
+        ),
+        variables,
+    )
+
+
+def extra(variables: Mapping[str, str]) -> tuple[str, ...]:
+    """Names that pass besides the profile's.
+
+    Raises:
+        BoxError: one is no name of a variable.
+    """
+    names = [name.strip() for name in variables.get(EXTRA_VARIABLES, "").split(",")]
+    for name in filter(None, names):
+        if not name.isidentifier() or not name.isascii():
+            raise BoxError(
+                f"{EXTRA_VARIABLES} has {name!r} in it, which is no variable's name",
+                hint=f'Names are separated by commas: {EXTRA_VARIABLES}="GH_TOKEN,HTTP_PROXY".',
+                exit_code=2,
+            )
+    return tuple(dict.fromkeys(filter(None, names)))
+
+
+def network(text: str) -> Network:
+    """`host`, `none` or `allow=HOST,...`.
+
+    Raises:
+        ValueError: none of these.
+    """
+    if text in ("host", "none"):
+        return Network(mode="host" if text == "host" else "none")
+    word, _, hosts = text.partition("=")
+    allow = tuple(dict.fromkeys(filter(None, (host.strip() for host in hosts.split(",")))))
+    if word != "allow" or not allow:
+        raise ValueError(text)
+    return Network(mode="allow", allow=allow)
+
+
+def guarded(program: str, action: Callable[[], int]) -> int:
+    """Do it; what goes wrong becomes a message and an exit code."""
+    try:
+        return action()
+    except BoxError as error:
+        from nsm.cli.render import visible_lines  # noqa: PLC0415  # rarely needed
+
+        message = f"{program}: {error.message}" + (f"\n{error.hint}" if error.hint else "")
+        sys.stderr.write(visible_lines(message) + "\n")
+        return error.exit_code
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    except OSError as error:
+        from nsm.cli.render import visible_lines  # noqa: PLC0415
+
+        sys.stderr.write(visible_lines(f"{program}: {error}") + "\n")
+        return 1

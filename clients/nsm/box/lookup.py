@@ -1,0 +1,225 @@
+"""Looks up on the host what a box's plan needs to know; changes nothing and asks nobody."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from fnmatch import fnmatchcase
+
+from nsm import paths
+from nsm.box import own
+from nsm.box.facts import Entry, Facts, Request, Tool
+from nsm.box.plan import TOOLS_DIRECTORY, BoxError
+from nsm.box.tools import Programs
+
+_SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
+
+_ETC = (
+    *("passwd", "group", "hosts", "nsswitch.conf", "resolv.conf", "ssl", "static", "nix"),
+    # What the system's own programs need: which of several a name stands for, where libraries
+    # are, certificates of other distributions, names of ports, the time zone.
+    *("alternatives", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "ca-certificates", "pki"),
+    *("crypto-policies", "host.conf", "gai.conf", "services", "protocols", "localtime", "timezone"),
+    *("os-release", "mime.types", "terminfo", "inputrc", "bash.bashrc", "bashrc", "fonts"),
+)
+
+_SEARCH_PATH = ("/usr/local/bin", "/usr/bin", "/bin")
+
+_PROGRAM_PLACES = ("/usr/local/bin", "/usr/bin", "/usr/local/sbin", "/usr/sbin")
+
+_FORBIDDEN = (
+    # What holds keys, or is a way to other machines and other users.
+    *("gpg*", "ssh*", "scp", "sftp", "slogin", "dirmngr*", "pinentry*", "kbxutil", "keyboxd"),
+    *("age", "age-*", "agenix", "rage", "rage-*", "tailscale*"),
+    *("sudo*", "su", "runuser", "pkexec", "doas", "visudo", "newgrp", "sg"),
+    *("docker*", "podman*", "nerdctl", "containerd*", "ctr", "crictl", "buildah", "skopeo"),
+)
+"""Patterns of names of programs that no box runs, whatever PATH says."""
+
+
+def look(request: Request, variables: Mapping[str, str]) -> Facts:
+    """The facts for one box.
+
+    Args:
+        variables: the caller's.
+
+    Raises:
+        BoxError: there is no working directory, or not the program.
+    """
+    named_home = paths.home()
+    home = os.path.realpath(named_home)
+    directory = _working_directory()
+    system = _system()
+    roots = (*(entry.path for entry in system if not entry.link), directory)
+    standard = tuple(path for path in _SEARCH_PATH if os.path.isdir(path))
+    programs = Programs(
+        variables=variables,
+        home=home,
+        directory=directory,
+        roots=roots,
+        standard=tuple(os.path.realpath(path) for path in standard),
+    )
+    program, arguments = _command(request)
+    tool = _program(program, request, programs, directory)
+    if tool.linked and "/" not in program:
+        command = f"{TOOLS_DIRECTORY}/{tool.name}"
+    else:
+        command = tool.path if tool.shown else tool.place
+    named = [programs.find(name) for name in request.profile.tools]
+    found = {one.name: one for one in named if one and (one.linked or one.shown)}
+    tools = dict(found)
+    for needed in (*found.values(), tool):
+        for other in programs.needs(needed):
+            if other.linked or other.shown:
+                tools.setdefault(other.name, other)
+    if tool.linked or tool.shown:
+        tools[tool.name] = tool
+    return Facts(
+        home=home,
+        home_link=named_home if named_home != home else "",
+        directory=directory,
+        variables=dict(variables),
+        system=system,
+        search_path=standard,
+        command=(command, *arguments),
+        tools=tuple(tools[name] for name in sorted(tools)),
+        forbidden=tuple(sorted(_forbidden())),
+        shown=tuple(_shown(request, variables, home, roots)),
+        uses_env=_knows_default_signal("/usr/bin/env"),
+        shell=_shell(variables, roots),
+        own=own.find(),
+    )
+
+
+def find_bwrap(search_path: str) -> str:
+    """The path of the bwrap that is there.
+
+    Raises:
+        BoxError: there is none.
+    """
+    for folder in search_path.split(":"):
+        path = os.path.join(folder, "bwrap")
+        if os.path.isabs(folder) and os.path.isfile(path) and os.access(path, os.X_OK):
+            return path
+    raise BoxError(
+        "bwrap is not on PATH, and boxes are made by it",
+        hint="Install bubblewrap (`apt install bubblewrap`, `dnf install bubblewrap`).",
+    )
+
+
+def _working_directory() -> str:
+    try:
+        return os.path.realpath(os.getcwd())
+    except OSError as error:
+        raise BoxError(
+            f"the working directory cannot be used: {error.strerror}",
+            hint="`cd` to a directory that is there, and begin anew.",
+        ) from error
+
+
+def _command(request: Request) -> tuple[str, tuple[str, ...]]:
+    profile = request.profile
+    if profile.program:
+        return profile.program, (*profile.arguments, *request.command)
+    if request.command:
+        return request.command[0], request.command[1:]
+    raise BoxError(
+        f"profile {profile.name} needs a command",
+        hint="`nsm box -- COMMAND...`, for example `nsm box -- bash`.",
+        exit_code=2,
+    )
+
+
+def _program(program: str, request: Request, programs: Programs, directory: str) -> Tool:
+    if "/" in program:
+        path = os.path.normpath(os.path.join(directory, program))
+        there = os.path.isfile(path) and os.access(path, os.X_OK)
+        tool = programs.at(path) if there else None
+    else:
+        tool = programs.find(program)
+    if tool is None:
+        where = "" if "/" in program else " in the directories that PATH names"
+        raise BoxError(
+            f"{program} was not found{where}",
+            hint=request.profile.install or "Install it, or put its directory on PATH.",
+            exit_code=127,
+        )
+    if is_forbidden(tool.name) or is_forbidden(os.path.basename(tool.path)):
+        raise BoxError(
+            f"{tool.name} is not for boxes: it has to do with keys, or leads out of them",
+            hint="Run it outside.",
+            exit_code=126,
+        )
+    return tool
+
+
+def is_forbidden(name: str) -> bool:
+    """Whether no box runs programs of this name."""
+    return any(fnmatchcase(name, pattern) for pattern in _FORBIDDEN)
+
+
+def _system() -> tuple[Entry, ...]:
+    etc = (f"/etc/{name}" for name in _ETC)
+    entries = [_entry(path) for path in _SYSTEM]
+    # The content of links there, whose chains lead all over the host, stands in their place.
+    files = [
+        Entry(path=path, source=os.path.realpath(path)) for path in etc if os.path.exists(path)
+    ]
+    return (*(entry for entry in entries if entry is not None), *files)
+
+
+def _entry(path: str) -> Entry | None:
+    if os.path.islink(path):
+        return Entry(path=path, link=os.readlink(path))
+    if os.path.isdir(path):
+        return Entry(path=path, source=path)
+    return None
+
+
+def _forbidden() -> set[str]:
+    found: set[str] = set()
+    for place in _PROGRAM_PLACES:
+        try:
+            names = os.listdir(place)
+        except OSError:
+            continue
+        found.update(
+            os.path.realpath(os.path.join(place, name)) for name in names if is_forbidden(name)
+        )
+    # What a link leads to may be a program of many names, most of them harmless.
+    return {
+        path for path in found if path.startswith("/usr/") and is_forbidden(os.path.basename(path))
+    }
+
+
+def _shown(
+    request: Request, variables: Mapping[str, str], home: str, roots: tuple[str, ...]
+) -> list[str]:
+    """Paths of certificates that variables name, and what is shown of HOME."""
+    named = [variables.get(name, "") for name in ("SSL_CERT_FILE", "NIX_SSL_CERT_FILE")]
+    shown = (*request.profile.show, *request.show)
+    asked = [os.path.join(home, path.removeprefix("~/")) for path in shown]
+    wanted = [path for path in (*named, *asked) if os.path.isabs(path) and os.path.exists(path)]
+    return [
+        path
+        for path in dict.fromkeys(wanted)
+        if not any(path.startswith(root.rstrip("/") + "/") for root in roots)
+    ]
+
+
+def _knows_default_signal(env: str) -> bool:
+    """Whether it is an `env` that gives signals their meaning back: coreutils 8.31 and newer."""
+    try:
+        with open(env, "rb") as file:
+            return b"default-signal" in file.read(1 << 20)
+    except OSError:
+        return False
+
+
+def _shell(variables: Mapping[str, str], roots: tuple[str, ...]) -> str:
+    """The caller's shell where the box has it, else one that every system has."""
+    shell = variables.get("SHELL", "")
+    path = os.path.realpath(shell)
+    if os.path.isabs(shell) and any(path.startswith(f"{root}/") for root in roots):
+        return shell
+    return "/bin/bash" if os.path.exists("/bin/bash") else "/bin/sh"

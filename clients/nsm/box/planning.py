@@ -1,0 +1,169 @@
+"""What was asked and what was found become a plan; pure.
+
+The order of mounts: the system, what is the box's own, HOME as memory, what is shown of it, the
+working directory, and what lies over that: masks of secrets last, so that nothing uncovers them.
+"""
+
+from __future__ import annotations
+
+from nsm import proxyvariables
+from nsm.box import masking, own
+from nsm.box.facts import Entry, Facts, Request, Tool
+from nsm.box.plan import PROXY_PORT, RUN_DIRECTORY, TOOLS_DIRECTORY, Mount, Plan, Variable
+
+
+def plan(request: Request, facts: Facts) -> Plan:
+    """The box that was asked for."""
+    return Plan(
+        profile=request.profile.name,
+        mounts=(
+            *_system(facts),
+            *_own(facts),
+            *_home(request, facts),
+            *_work(facts),
+            *_masks(facts),
+        ),
+        variables=_variables(request, facts),
+        network=request.network,
+        command=_command(request, facts),
+        directory=facts.directory,
+        programs=request.bridge,
+        notes=facts.notes,
+    )
+
+
+# ------------------------------------------------------------------------------------- mounts
+
+
+def _system(facts: Facts) -> list[Mount]:
+    return [
+        *(_entry(entry) for entry in facts.system),
+        Mount(kind="proc", target="/proc"),
+        Mount(kind="dev", target="/dev"),
+        Mount(kind="tmpfs", target="/tmp", mode=0o1777, why="the box's own"),  # noqa: S108
+        Mount(kind="dir", target="/var"),
+        Mount(kind="symlink", target="/var/tmp", source="/tmp"),  # noqa: S108
+    ]
+
+
+def _entry(entry: Entry) -> Mount:
+    if entry.link:
+        return Mount(kind="symlink", target=entry.path, source=entry.link)
+    return Mount(kind="ro-bind", target=entry.path, source=entry.source, why="the system")
+
+
+def _own(facts: Facts) -> list[Mount]:
+    """What has places outside of HOME, HOME itself as memory, and what programs need of it."""
+    home = [Mount(kind="tmpfs", target=facts.home, mode=0o700, why="HOME, empty")]
+    if facts.home_link:
+        home.append(Mount(kind="symlink", target=facts.home_link, source=facts.home))
+    return [
+        *home,
+        Mount(kind="dir", target=RUN_DIRECTORY),
+        Mount(kind="dir", target=TOOLS_DIRECTORY),
+        *_tools(facts.tools),
+        *(own.mounts(facts.own, _system_roots(facts)) if facts.own else ()),
+    ]
+
+
+def _system_roots(facts: Facts) -> tuple[str, ...]:
+    return tuple(entry.path for entry in facts.system if not entry.link)
+
+
+def _tools(tools: tuple[Tool, ...]) -> list[Mount]:
+    shown: dict[str, list[str]] = {}
+    for tool in tools:
+        for path in tool.shown:
+            shown.setdefault(path, []).append(tool.name)
+    return [
+        *(
+            # Parents before what lies in them.
+            Mount(kind="ro-bind", target=path, source=path, why=" ".join(shown[path]))
+            for path in sorted(shown)
+        ),
+        *(
+            Mount(kind="symlink", target=f"{TOOLS_DIRECTORY}/{tool.name}", source=tool.path)
+            for tool in tools
+            if tool.linked
+        ),
+    ]
+
+
+def _home(request: Request, facts: Facts) -> list[Mount]:
+    return [
+        *(
+            Mount(
+                kind="bind",
+                target=f"{facts.home}/{state.box}",
+                source=f"{facts.home}/{state.host}",
+                why="what the agent keeps",
+            )
+            for state in request.profile.state
+        ),
+        *(
+            Mount(kind="ro-bind", target=path, source=path, why="shown on request")
+            for path in facts.shown
+        ),
+    ]
+
+
+def _work(facts: Facts) -> list[Mount]:
+    return [
+        Mount(
+            kind="bind", target=facts.directory, source=facts.directory, why="the working directory"
+        ),
+    ]
+
+
+def _masks(facts: Facts) -> list[Mount]:
+    return [
+        Mount(kind="mask", target=path, masks_file=True, why="not for boxes")
+        for path in facts.forbidden
+    ]
+
+
+# ---------------------------------------------------------------------- variables and command
+
+
+def _variables(request: Request, facts: Facts) -> tuple[Variable, ...]:
+    profile = request.profile
+    values = {name: value.replace("{home}", facts.home) for name, value in profile.set.items()}
+    values["PATH"] = ":".join((TOOLS_DIRECTORY, *facts.search_path))
+    if "SHELL" in facts.variables:
+        values["SHELL"] = facts.shell
+    values |= _of_network(request)
+    if facts.own is not None:
+        values |= {variable.name: variable.value for variable in own.variables()}
+    passed = {
+        name: facts.variables[name]
+        for name in (*profile.variables, *request.extra)
+        if name in facts.variables and name not in values
+    }
+    variables = [Variable(name=name, value=value) for name, value in values.items()]
+    variables += [
+        Variable(name=name, value=value, inherited=True, secret=masking.names_secret(name))
+        for name, value in passed.items()
+    ]
+    return tuple(sorted(variables, key=lambda variable: variable.name))
+
+
+def _of_network(request: Request) -> dict[str, str]:
+    match request.network.mode:
+        case "host":
+            return {}
+        case "none":
+            return dict(proxyvariables.WITHOUT_NETWORK)
+        case "allow":
+            return proxyvariables.of_a_box(PROXY_PORT)
+
+
+def _command(request: Request, facts: Facts) -> tuple[str, ...]:
+    # bwrap would die of the terminal's SIGINT and take the box along, so it starts with these two
+    # ignored, which a program would inherit.
+    proxy = request.network.mode == "allow"
+    # `env` takes what has such a sign for a variable.
+    if facts.own is not None and (proxy or not facts.uses_env or "=" in facts.command[0]):
+        return own.starter(facts.command, proxy=proxy)
+    if facts.uses_env:
+        return ("/usr/bin/env", "--default-signal=INT,QUIT", *facts.command)
+    return facts.command

@@ -1,0 +1,84 @@
+"""From what was asked to the jail: looks up, plans, asks people, and becomes it."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NoReturn
+
+from nsm.box import lookup, planning
+from nsm.box.facts import Facts, Request
+from nsm.box.plan import BoxError, Plan
+
+EXIT_INTERRUPTED = 130
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Way:
+    """What is done with the plan.
+
+    Attributes:
+        program: how the user has called it, for messages.
+        yes: nobody is asked.
+        dry_run: it is printed, and that is all.
+        check: what it needs is checked, and that is all.
+    """
+
+    program: str
+    yes: bool = False
+    dry_run: bool = False
+    check: bool = False
+
+
+def run(request: Request, way: Way, variables: Mapping[str, str]) -> int:
+    """Do what was asked; does not return where a box is started.
+
+    Raises:
+        BoxError: it cannot be.
+    """
+    _refuse_root(request, way)
+    program = lookup.find_bwrap(variables.get("PATH", ""))
+    facts = lookup.look(request, variables)
+    plan = planning.plan(request, facts)
+    if not way.dry_run:
+        _start(plan, program, request, facts)
+    return _print(plan, program, way)
+
+
+def _print(plan: Plan, program: str, way: Way) -> int:
+    from nsm.box import dryrun  # noqa: PLC0415  # each way loads what it needs
+    from nsm.seccomp import filter_program  # noqa: PLC0415
+
+    syscalls = filter_program(platform.machine())
+    sys.stdout.write(dryrun.command(plan, program, syscalls=syscalls) + "\n")
+    if plan.sockets:
+        tell(way, f"{dryrun.SOCKETS} stands for a directory that is made at launch")
+    return 0
+
+
+def _start(plan: Plan, program: str, request: Request, facts: Facts) -> NoReturn:
+    from nsm.box import launch  # noqa: PLC0415
+
+    launch.make_state(request.profile, facts.home)
+    sys.stdout.flush()
+    launch.become(plan, program)
+
+
+def tell(way: Way, text: str) -> None:
+    """Tell something beside the output, on stderr."""
+    from nsm.cli.render import visible_lines  # noqa: PLC0415  # rarely needed
+
+    sys.stderr.write(f"{way.program}: {visible_lines(text)}\n")
+
+
+def _refuse_root(request: Request, way: Way) -> None:
+    if os.geteuid() != 0:
+        return
+    reason = request.profile.root or "a box of root's would keep root's rights over the host"
+    raise BoxError(
+        f"not as root: {reason}",
+        hint=f"Run it as an ordinary user: `runuser -u USER -- {way.program} ...`.",
+    )

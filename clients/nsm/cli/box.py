@@ -1,0 +1,86 @@
+"""`nsm box`: a command in a jail of its own, with the working directory and little else."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from typing import TYPE_CHECKING
+
+from nsm.cli.options import Parser
+
+if TYPE_CHECKING:
+    from nsm.box.plan import Network
+
+_EPILOG = """\
+In the box are the working directory, the system read-only, an empty home directory, and of the
+variables a few. `claudebox` is the same for Claude Code. docs/claudebox.md has all of it.
+
+examples:
+  nsm box -- bash
+  nsm box --net none -- make test
+  nsm box --net allow=pypi.org,files.pythonhosted.org -- pip download cbor2
+  nsm box --profile codex
+  nsm box --dry-run -- bash
+"""
+
+
+def parser() -> Parser:
+    """The verb's options."""
+    from nsm.box import profile  # noqa: PLC0415  # shells ask for other verbs' options, too
+
+    parser = Parser("box", "Run a command in a box.", _EPILOG)
+    parser.add_argument(
+        "--profile", metavar="NAME", choices=profile.names(), help="what kind of box: %(choices)s"
+    )
+    parser.add_argument(
+        "--net",
+        metavar="NET",
+        type=_network,
+        help="what it may reach: host (the default), none, or allow=HOST,...",
+    )
+    parser.add_argument(
+        "--protect",
+        action=argparse.BooleanOptionalAction,
+        help="files of the project that the host would run cannot be changed (the default)",
+    )
+    parser.add_argument(
+        "--bridge", metavar="NAME,...", type=_names, help="host programs that it may ask for"
+    )
+    parser.add_argument("--yes", action="store_true", help="begin without asking")
+    parser.add_argument("--dry-run", action="store_true", help="print the command, run nothing")
+    parser.add_argument("--check", action="store_true", help="say what it needs, and what is there")
+    parser.add_argument("command", nargs="*", metavar="COMMAND", help="what to run, with arguments")
+    return parser
+
+
+def main(arguments: list[str]) -> int:
+    """Start it; where that works, this process becomes the box."""
+    from nsm.box import front  # noqa: PLC0415
+
+    own, command = _split(arguments)
+    options = parser().parse_args(own)
+    return front.guarded(
+        "nsm box", lambda: front.of_box(options, (*options.command, *command), os.environ)
+    )
+
+
+def _split(arguments: list[str]) -> tuple[list[str], list[str]]:
+    """What is ours, and what comes after `--`: argparse would take options out of it."""
+    if "--" not in arguments:
+        return arguments, []
+    place = arguments.index("--")
+    return arguments[:place], arguments[place + 1 :]
+
+
+def _network(text: str) -> Network:
+    from nsm.box import front  # noqa: PLC0415
+
+    try:
+        return front.network(text)
+    except ValueError:
+        message = f"{text!r} is not host, none or allow=HOST,..."
+        raise argparse.ArgumentTypeError(message) from None
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(filter(None, (name.strip() for name in text.split(",")))))
