@@ -1,10 +1,11 @@
 # The flake's outputs.
 #
-# Type: { self, nixpkgs, jail-nix, ... } -> attrs
+# Type: { self, nixpkgs, jail-nix, nix-index-database, ... } -> attrs
 {
   self,
   nixpkgs,
   jail-nix,
+  nix-index-database,
   ...
 }:
 let
@@ -34,11 +35,13 @@ let
     import ./packages.nix {
       inherit pkgs;
       library = libraryFor pkgs;
+      comma = nix-index-database.packages.${pkgs.stdenv.hostPlatform.system}.comma-with-db;
     };
 
   # What the modules take from the flake, made of the nixpkgs that it pins.
   shared = {
     packageFor = system: (packagesFor (pkgsFor system)).nsm;
+    claudeboxFor = system: (packagesFor (pkgsFor system)).claudebox;
     presetsFor = system: (libraryFor (pkgsFor system)).presets;
   };
 
@@ -58,7 +61,12 @@ let
     in
     presets
     // {
-      inherit (own) default nsm nsm-unwrapped;
+      inherit (own)
+        claudebox
+        default
+        nsm
+        nsm-unwrapped
+        ;
       test-sandbox = library.mkSandbox {
         name = "test-sandbox";
         interpreter_type = "python";
@@ -92,7 +100,7 @@ in
       own = packages system;
     in
     {
-      inherit (own) default test-sandbox;
+      inherit (own) claudebox default test-sandbox;
       unit-tests = import ./tests/unit/check.nix {
         pkgs = pkgsFor system;
         tests = import ./tests/unit {

@@ -1,10 +1,16 @@
 # nsm's own packages, for one nixpkgs.
 #
-# Type: { pkgs, library } -> { nsm-unwrapped, nsm, default }
-#   library : from ./lib
-#   nsm     : ready to run, with the host's own interpreters; `.override { metadataJson = ...; }`
-#   default : ready to run, with the presets
-{ pkgs, library }:
+# Type: { pkgs, library, comma } -> { nsm-unwrapped, nsm, default, claudebox }
+#   library   : from ./lib
+#   comma     : the program `,` with its database
+#   nsm       : ready to run, with the host's own interpreters; `.override { metadataJson = ...; }`
+#   default   : ready to run, with the presets
+#   claudebox : Claude Code in a box; `.override { nsm = ...; extraTools = [ ... ]; }`
+{
+  pkgs,
+  library,
+  comma,
+}:
 let
   inherit (pkgs) lib;
 
@@ -17,10 +23,21 @@ let
     inherit lib nsm-unwrapped;
     inherit (pkgs) bubblewrap makeBinaryWrapper runCommand;
   };
-in
-{
-  inherit nsm nsm-unwrapped;
   default = nsm.override {
     metadataJson = import ./registryOf.nix (builtins.attrValues library.presets);
+  };
+in
+{
+  inherit default nsm nsm-unwrapped;
+  claudebox = lib.makeOverridable (import ./claudebox.nix) {
+    inherit lib;
+    inherit (pkgs)
+      bubblewrap
+      git
+      runCommand
+      writeShellApplication
+      ;
+    inherit (import ./boxTools.nix { inherit pkgs comma; }) forbidden tools;
+    nsm = default;
   };
 }

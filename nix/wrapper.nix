@@ -57,8 +57,9 @@ runCommand "nsm-${nsm-unwrapped.version}"
         ) "--set-default NIX_SANDBOX_METADATA ${lib.escapeShellArg metadataJson}"
       }
 
-    # Who starts a supervisor starts that one, with its surroundings.
+    # Who starts a supervisor starts that one, with its surroundings. `nsm box` makes jails itself.
     makeWrapper ${nsm-unwrapped}/bin/nsm $out/bin/nsm \
+      --prefix PATH : ${lib.makeBinPath [ bubblewrap ]} \
       --set-default NSM_SUPERVISOR $out/bin/nsm-supervisor
     sed "s|@out@|$out|" "$shimPath" > $out/bin/nsm-mcp
     chmod +x $out/bin/nsm-mcp

@@ -39,6 +39,7 @@ PROGRAMS: dict[str, tuple[str, ...]] = {
     "file": ("file",),
     "findutils": ("find", "xargs"),
     "gawk": ("awk",),
+    "git": ("git",),
     "gnugrep": ("grep",),
     "gnused": ("sed",),
     "gnutar": ("tar",),

@@ -88,6 +88,11 @@ class Place:
         """What stands in for jail.nix."""
         return self.source / STAND_IN / "jail"
 
+    @property
+    def nix_index_database(self) -> Path:
+        """The flake with comma's database, or what stands in for it."""
+        return self.source / STAND_IN / "nix-index-database"
+
     def missing(self) -> list[str]:
         """Packages that the stand-in has no programs for; needs `prepare`."""
         told = json.loads((self.nixpkgs / "seed.json").read_text())
@@ -296,7 +301,11 @@ def overrides(place: Place, *, jail: Path | None = None, user: bool = False) -> 
     """
     yield "--no-write-lock-file"
     of = "nsm/" if user else ""
-    inputs = {f"{of}nixpkgs": place.nixpkgs, f"{of}jail-nix": jail or place.jail}
+    inputs = {
+        f"{of}nixpkgs": place.nixpkgs,
+        f"{of}jail-nix": jail or place.jail,
+        f"{of}nix-index-database": place.nix_index_database,
+    }
     for name, path in (inputs | ({"nsm": place.source} if user else {})).items():
         yield from ("--override-input", name, f"path:{path}")
 

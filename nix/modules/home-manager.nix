@@ -1,7 +1,7 @@
 # nsm for one user: its programs, its configuration, its environments, and a supervisor that the
 # first connection to its socket starts.
 #
-# Type: { packageFor, presetsFor } (./options.nix) -> module of home-manager
+# Type: { packageFor, presetsFor, claudeboxFor } (./options.nix) -> module of home-manager
 shared:
 {
   config,
@@ -37,7 +37,7 @@ in
       }
     ];
 
-    home.packages = [ program ];
+    home.packages = common.programs [ ];
 
     xdg.configFile =
       lib.listToAttrs (

@@ -1,7 +1,7 @@
 # nsm for every user of a NixOS system: its programs, and for each user a supervisor of their own
 # that the first connection to their socket starts.
 #
-# Type: { packageFor, presetsFor } (./options.nix) -> module of NixOS
+# Type: { packageFor, presetsFor, claudeboxFor } (./options.nix) -> module of NixOS
 #
 # Users have a configuration and a sandbox directory of their own, unless `settings` is set: then
 # that is everybody's configuration.
@@ -30,7 +30,7 @@ in
       }
     ];
 
-    environment.systemPackages = [ program ];
+    environment.systemPackages = common.programs cfg.sandboxes;
 
     # The units of the package, with what follows on top.
     systemd.packages = [ program ];

@@ -1,11 +1,18 @@
 # The options that both modules have, and what follows from them.
 #
-# Type: { packageFor, presetsFor } -> { config, lib, pkgs } -> { options, program, configFile }
-#   packageFor : SYSTEM -> derivation (../wrapper.nix)
-#   presetsFor : SYSTEM -> { NAME = artifact }
-#   program    : [artifact] -> nsm with the presets that are wanted, and those
-#   configFile : config.toml, checked when it is built; null where `settings` is empty
-{ packageFor, presetsFor }:
+# Type: { packageFor, presetsFor, claudeboxFor }
+#       -> { config, lib, pkgs } -> { options, program, programs, configFile }
+#   packageFor   : SYSTEM -> derivation (../wrapper.nix)
+#   presetsFor   : SYSTEM -> { NAME = artifact }
+#   claudeboxFor : SYSTEM -> derivation (../claudebox.nix)
+#   program      : [artifact] -> nsm with the presets that are wanted, and those
+#   programs     : [artifact] -> that, and claudebox where it is enabled
+#   configFile   : config.toml, checked when it is built; null where `settings` is empty
+{
+  packageFor,
+  presetsFor,
+  claudeboxFor,
+}:
 {
   config,
   lib,
@@ -19,8 +26,29 @@ let
   # Without looking at packages: options are listed on every system.
   presetNames = builtins.attrNames (import ../environments { inherit pkgs; });
   format = pkgs.formats.toml { };
+
+  program =
+    sandboxes:
+    cfg.package.override {
+      metadataJson = import ../registryOf.nix (map (name: presets.${name}) cfg.presets ++ sandboxes);
+    };
 in
 {
+  inherit program;
+
+  programs =
+    sandboxes:
+    let
+      nsm = program sandboxes;
+    in
+    [ nsm ]
+    ++ lib.optional cfg.claudebox.enable (
+      cfg.claudebox.package.override {
+        inherit nsm;
+        inherit (cfg.claudebox) extraTools;
+      }
+    );
+
   options.services.nsm = {
     enable = lib.mkEnableOption "nsm, which runs the code of coding agents in jails";
 
@@ -61,6 +89,30 @@ in
       description = "Environments of your own, made by `nsm.lib.mkSandbox`.";
     };
 
+    claudebox = {
+      enable = lib.mkEnableOption "claudebox, which runs Claude Code in a box";
+
+      package = mkOption {
+        type = types.package;
+        default = claudeboxFor system;
+        defaultText = lib.literalExpression "nsm.packages.\${system}.claudebox";
+        description = ''
+          claudebox. It has to have `override { nsm = ...; extraTools = ...; }`, by which it gets
+          this nsm with its environments.
+        '';
+      };
+
+      extraTools = mkOption {
+        type = types.listOf types.package;
+        default = [ ];
+        example = lib.literalExpression "[ pkgs.go pkgs.gopls ]";
+        description = ''
+          More packages for PATH in boxes. One with gnupg, openssh, age or tailscale is refused when
+          it is built. What a box may reach is in `settings.box`.
+        '';
+      };
+    };
+
     settings = mkOption {
       inherit (format) type;
       default = { };
@@ -74,12 +126,6 @@ in
       '';
     };
   };
-
-  program =
-    sandboxes:
-    cfg.package.override {
-      metadataJson = import ../registryOf.nix (map (name: presets.${name}) cfg.presets ++ sandboxes);
-    };
 
   configFile =
     let

@@ -25,10 +25,13 @@ FLAKE = """
 {
   inputs.nixpkgs.url = "path:@nixpkgs@";
   inputs.jail.url = "path:@jail@";
+  inputs.index.url = "path:@index@";
+  inputs.index.inputs.nixpkgs.follows = "nixpkgs";
   inputs.nsm = {
     url = "path:@nsm@";
     inputs.nixpkgs.follows = "nixpkgs";
     inputs.jail-nix.follows = "jail";
+    inputs.nix-index-database.follows = "index";
   };
   outputs =
     { nixpkgs, nsm, ... }:
@@ -61,6 +64,7 @@ def write_flake(place: standin.Place, folder: Path, description: str) -> None:
     values = {
         "nixpkgs": place.nixpkgs,
         "jail": place.jail,
+        "index": place.nix_index_database,
         "nsm": place.source,
         "description": description,
         "fill": "x" * 100,

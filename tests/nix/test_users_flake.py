@@ -30,6 +30,7 @@ def nix(place: standin.Place, verb: str, attribute: str, *options: str) -> Any:
         "nsm": place.source,
         "nsm/nixpkgs": place.nixpkgs,
         "nsm/jail-nix": place.jail,
+        "nsm/nix-index-database": place.nix_index_database,
     }
     command = [
         standin.find_nix(),

@@ -15,7 +15,17 @@ let
   shared = {
     packageFor = _: package;
     presetsFor = _: library.presets;
+    claudeboxFor = _: claudebox;
   };
+
+  claudebox = lib.makeOverridable (
+    {
+      nsm ? null,
+      extraTools ? [ ],
+    }:
+    pkgs.runCommand "claudebox" { passthru = { inherit nsm extraTools; }; } ""
+  ) { };
+
 
   definitions =
     module: options:
@@ -30,6 +40,11 @@ let
           presets = [ "python" ];
           sandboxes = [ ];
           settings = { };
+          claudebox = {
+            enable = false;
+            package = claudebox;
+            extraTools = [ ];
+          };
         }
         // options;
       };
@@ -53,6 +68,7 @@ in
   testOptions = {
     expr = builtins.attrNames (definitions ../../modules/nixos.nix { }).options.services.nsm;
     expected = [
+      "claudebox"
       "enable"
       "package"
       "presets"
@@ -104,6 +120,37 @@ in
         wantedBy = [ "sockets.target" ];
         failed = [ ];
       };
+    };
+  testClaudebox =
+    let
+      options.claudebox = {
+        enable = true;
+        package = claudebox;
+        extraTools = [ pkgs.tree ];
+      };
+      of = programs: {
+        names = map (each: each.name) programs;
+        environments = environmentsOf (builtins.elemAt programs 1).nsm;
+        extraTools = map (each: each.name) (builtins.elemAt programs 1).extraTools;
+      };
+      expected = {
+        names = [
+          "nsm"
+          "claudebox"
+        ];
+        environments = [ "python" ];
+        extraTools = [ pkgs.tree.name ];
+      };
+    in
+    {
+      expr = [
+        (of (user options).home.packages)
+        (of (system options).environment.systemPackages)
+      ];
+      expected = [
+        expected
+        expected
+      ];
     };
   testUserHasNoConfigurationUnlessSet = {
     expr = (user { }).xdg.configFile;

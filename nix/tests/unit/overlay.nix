@@ -9,6 +9,7 @@ let
       import ../../packages.nix {
         pkgs = final;
         inherit library;
+        comma = pkgs.jq;
       };
   } overlaid pkgs;
 in
@@ -16,6 +17,7 @@ in
   testAdds = {
     expr = builtins.mapAttrs (_: builtins.isAttrs) overlay;
     expected = {
+      claudebox = true;
       nsm = true;
       nsm-lib = true;
     };

@@ -9,9 +9,7 @@ let
     '';
 in
 {
-  git = notHere "git-not-here" { };
   gnumake = notHere "gnumake-not-here" { };
-  nix = notHere "nix-not-here" { };
   nixfmt = notHere "nixfmt-not-here" { };
   nixfmt-tree = notHere "nixfmt-tree-not-here" { };
 

@@ -1,6 +1,8 @@
 # The host's programs as packages.
 #
-# Deviates from nixpkgs: the host's versions; outputs are not split; `bashInteractive` is `bash`.
+# Deviates from nixpkgs: the host's versions; outputs are not split; `bashInteractive` is `bash`; git
+# has only the commands that are built into it; some packages have programs that only say that they
+# are not here.
 {
   lib,
   seed,
@@ -23,9 +25,35 @@ let
     "shellcheck"
     "tree"
   ] (name: relocate name { });
+
+  # What can be on PATH, and do nothing there.
+  placeholders =
+    pkgs:
+    lib.mapAttrs
+      (
+        name: program:
+        pkgs.writeShellScriptBin program ''
+          echo "${program}: the stand-in for nixpkgs has no ${name}" >&2
+          exit 1
+        ''
+      )
+      {
+        curl = "curl";
+        fd = "fd";
+        gnupatch = "patch";
+        gnupg = "gpg2";
+        less = "less";
+        nix = "nix";
+        procps = "ps";
+        ripgrep = "rg";
+        unzip = "unzip";
+        which = "which";
+        xz = "xz";
+      };
 in
 pkgs:
 plain
+// placeholders pkgs
 // {
   inherit relocate;
 
@@ -46,6 +74,7 @@ plain
   };
 
   gawk = relocate "gawk" { };
+  git = relocate "git" { };
   gnugrep = relocate "gnugrep" { mainProgram = "grep"; };
   gnused = relocate "gnused" { mainProgram = "sed"; };
   glibc = libraries;
