@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 MountKind = Literal[
     "bind", "ro-bind", "tmpfs", "dir", "proc", "dev", "symlink", "file", "ro-file", "mask"
@@ -127,13 +127,13 @@ class Plan:
     notes: tuple[str, ...] = ()
 
     @property
-    def digest(self) -> str:
-        """Tells plans apart that a person would want to be asked about: 64 hex digits.
+    def identity(self) -> dict[str, Any]:
+        """What a person agrees to, as JSON has it.
 
         Values of variables, contents of files and the command's arguments are left out: they
         change from one start to the next and give the box nothing more.
         """
-        told = {
+        return {
             "profile": self.profile,
             "mounts": [[m.kind, m.target, m.source, m.mode] for m in self.mounts],
             "variables": [v.name for v in self.variables],
@@ -143,7 +143,11 @@ class Plan:
             "sockets": self.sockets,
             "programs": list(self.programs),
         }
-        return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
+
+    @property
+    def digest(self) -> str:
+        """Tells plans apart that a person would want to be asked about: 64 hex digits."""
+        return hashlib.sha256(json.dumps(self.identity, sort_keys=True).encode()).hexdigest()
 
 
 class BoxError(Exception):

@@ -1,0 +1,163 @@
+"""What somebody has agreed to, from one start to the next."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from box.plans import HOME, plan
+from nsm.box import agreements
+from nsm.box.plan import Mount, Network
+from nsm.box.screen import differences
+
+
+@pytest.fixture(autouse=True)
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    return tmp_path / "nsm" / "boxes.json"
+
+
+def digest_of_last() -> str | None:
+    found = agreements.last(plan())
+    return None if found is None else found.digest
+
+
+def test_nothing_is_known_at_first_and_nothing_made_by_asking(file: Path) -> None:
+    assert agreements.last(plan()) is None
+    assert not file.parent.exists()
+
+
+def test_what_is_agreed_to_is_known(file: Path) -> None:
+    agreements.remember(plan())
+    assert digest_of_last() == plan().digest
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert os.listdir(file.parent) == ["boxes.json"]
+    assert "sk-ant" not in file.read_text()
+
+
+def test_values_contents_and_arguments_change_nothing() -> None:
+    agreements.remember(plan())
+    other = plan(variables=[("LANG", "C")])
+    other = replace(other, command=(other.command[0], "--resume"))
+    found = agreements.last(other)
+    assert found is not None
+    assert found.digest == other.digest
+
+
+def test_the_last_one_of_a_directory_profile_and_program_counts() -> None:
+    agreements.remember(plan())
+    changed = plan(network=Network(mode="none"))
+    agreements.remember(changed)
+    assert digest_of_last() == changed.digest
+    shell = replace(plan(), profile="shell")
+    assert agreements.last(shell) is None
+    agreements.remember(shell)
+    assert digest_of_last() == changed.digest
+    assert agreements.last(plan("/srv/other")) is None
+    assert agreements.last(replace(plan(), command=("/usr/bin/bash",))) is None
+
+
+def test_what_has_changed_since_can_be_told() -> None:
+    agreements.remember(plan())
+    new = plan(mounts=[Mount(kind="bind", target="/srv/x", source="/srv/x")])
+    found = agreements.last(new)
+    assert found is not None
+    old = found.plan()
+    assert old is not None
+    assert differences(old, new, home=HOME) == ["+ can change /srv/x"]
+    assert old.digest == plan().digest
+
+
+def test_names_that_are_not_utf8_are_kept() -> None:
+    odd = plan(os.fsdecode(b"/srv/\xff\n'\""))
+    agreements.remember(odd)
+    found = agreements.last(odd)
+    assert found is not None
+    assert found.digest == odd.digest
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"\xff",
+        b"[]",
+        b"null",
+        b'{"agreements": 3}',
+        b'{"agreements": [{"key": ["a"]}]}',
+        b'{"agreements": [{"digest": "", "key": ["a", "b", "c"], "at": "x", "identity": 1}]}',
+        b"[" * 100_000,
+    ],
+    ids=ascii,
+)
+def test_a_broken_file_holds_nothing_and_is_replaced(file: Path, content: bytes) -> None:
+    file.parent.mkdir(mode=0o700)
+    file.write_bytes(content)
+    assert agreements.last(plan()) is None
+    agreements.remember(plan())
+    assert digest_of_last() == plan().digest
+
+
+def test_an_identity_of_another_version_is_agreed_to_but_not_compared(file: Path) -> None:
+    agreements.remember(plan())
+    content = json.loads(file.read_text())
+    content["agreements"][0]["identity"] = {"version": 2}
+    file.write_text(json.dumps(content))
+    found = agreements.last(plan())
+    assert found is not None
+    assert found.digest == plan().digest
+    assert found.plan() is None
+
+
+def test_a_file_that_others_can_write_holds_nothing(file: Path) -> None:
+    agreements.remember(plan())
+    file.chmod(0o620)
+    assert agreements.last(plan()) is None
+    agreements.remember(plan())
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+
+
+def test_a_pipe_in_its_place_does_not_hang(file: Path) -> None:
+    file.parent.mkdir(mode=0o700)
+    os.mkfifo(file)
+    assert agreements.last(plan()) is None
+
+
+def test_few_are_kept_and_large_ones_without_their_content(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(agreements, "MAX_AGREEMENTS", 4)
+    for number in range(agreements.MAX_AGREEMENTS + 3):
+        agreements.remember(plan(f"/srv/{number}"))
+    assert agreements.last(plan("/srv/2")) is None
+    assert agreements.last(plan("/srv/3")) is not None
+    large = plan(mounts=[Mount(kind="bind", target=f"/srv/{i:0999}") for i in range(50)])
+    agreements.remember(large)
+    found = agreements.last(large)
+    assert found is not None
+    assert (found.digest, found.plan()) == (large.digest, None)
+    assert file.stat().st_size < agreements.MAX_FILE_BYTES
+
+
+def test_what_a_killed_writer_left_is_no_hindrance(file: Path, tmp_path: Path) -> None:
+    file.parent.mkdir(mode=0o700)
+    Path(f"{file}.new").write_text("half")
+    agreements.remember(plan())
+    assert os.listdir(file.parent) == ["boxes.json"]
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    os.symlink(victim, f"{file}.new")
+    with pytest.raises(OSError, match="symbolic"):
+        agreements.remember(plan())
+    assert victim.read_text() == "precious"
+
+
+def test_where_nothing_can_be_kept_it_is_said(tmp_path: Path) -> None:
+    (tmp_path / "nsm").write_text("no directory")
+    with pytest.raises(OSError, match="not a directory"):
+        agreements.remember(plan())
