@@ -11,9 +11,12 @@ from typing import NoReturn
 
 from nsm.box import lookup, planning
 from nsm.box.facts import Facts, Request
-from nsm.box.plan import BoxError, Plan
+from nsm.box.plan import BoxError, NetworkMode, Plan
 
 EXIT_INTERRUPTED = 130
+
+_NETWORKS: Mapping[NetworkMode, str] = {"host": "full", "none": "off", "allow": "allow"}
+"""As sessions' networks are called, which reach no more than the box."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +47,7 @@ def run(request: Request, way: Way, variables: Mapping[str, str]) -> int:
     facts = lookup.look(request, variables)
     plan = planning.plan(request, facts)
     if not way.dry_run:
-        _start(plan, program, request, facts)
+        _start(plan, program, request, facts, way)
     return _print(plan, program, way)
 
 
@@ -59,12 +62,46 @@ def _print(plan: Plan, program: str, way: Way) -> int:
     return 0
 
 
-def _start(plan: Plan, program: str, request: Request, facts: Facts) -> NoReturn:
+def _start(plan: Plan, program: str, request: Request, facts: Facts, way: Way) -> NoReturn:
     from nsm.box import launch  # noqa: PLC0415
 
     launch.make_state(request.profile, facts.home)
+    sockets = _sockets(plan, way) if plan.sockets else ""
     sys.stdout.flush()
-    launch.become(plan, program)
+    launch.become(plan, program, sockets=sockets)
+
+
+def _sockets(plan: Plan, way: Way) -> str:
+    """The directory of its sockets, which the supervisor makes for this process.
+
+    Raises:
+        BoxError: there are none, and the box can reach nothing without.
+    """
+    from nsm.client import Client  # noqa: PLC0415
+    from nsm.wire.errors import NsmError  # noqa: PLC0415
+
+    below = plan.directory.rstrip("/") + "/"
+    hides = any(m.kind == "mask" and m.target.startswith(below) for m in plan.mounts)
+    try:
+        with Client(name=way.program) as client:
+            place = client.boxes.open(
+                plan.directory,
+                profile=plan.profile,
+                digest=plan.digest,
+                network=_NETWORKS[plan.network.mode],
+                allow=plan.network.allow,
+                shows_project=not hides,
+            )
+    except (NsmError, OSError) as error:
+        message = error.message if isinstance(error, NsmError) else str(error)
+        if plan.network.mode == "allow":
+            raise BoxError(
+                f"the box's network is a list, which the supervisor serves: {message}",
+                hint=error.hint if isinstance(error, NsmError) else "`nsm doctor` tells more.",
+            ) from error
+        tell(way, f"the box has no sessions of nsm: {message}")
+        return ""
+    return place.sockets
 
 
 def tell(way: Way, text: str) -> None:
