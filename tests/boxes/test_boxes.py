@@ -1,0 +1,364 @@
+"""Sockets for agents in boxes, served by a real supervisor: what they give, and when they end."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+import pytest
+
+import nsm
+from e2e_support import Supervisor, supervisor
+from nsm.wire.errors import BadRequestError, ForbiddenError, NsmError, OverloadedError
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+pytestmark = pytest.mark.jail
+
+DIGEST = "0123456789abcdef" * 4
+
+BOX = """
+import json, sys, nsm
+socket_path, options = sys.argv[1], json.loads(sys.argv[2])
+with nsm.Client(socket_path=socket_path, autostart=False) as client:
+    print(json.dumps(client.boxes.open(**options).sockets), flush=True)
+sys.stdin.read()
+"""
+"""In the place of the program that becomes a box."""
+
+NONE: list[str] = []
+
+CONFIG = """
+[environments.open]
+preset = "python"
+network = "full"
+[environments.some]
+preset = "python"
+network = { allow = ["a.example", "b.example"] }
+"""
+
+
+class Box:
+    """A process that has asked for sockets.
+
+    Attributes:
+        sockets: their directory.
+    """
+
+    def __init__(self, it: Supervisor, **options: object) -> None:
+        given = {"profile": "test", "digest": DIGEST, "network": "off", **options}
+        self.process = subprocess.Popen(
+            [sys.executable, "-P", "-c", BOX, it.socket, json.dumps(given)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=it.variables,
+        )
+        assert self.process.stdout is not None
+        self.sockets = Path(json.loads(self.process.stdout.readline()))
+        self.control = str(self.sockets / "control.sock")
+
+    def client(self, *, reconnect: bool = True) -> nsm.Client:
+        return nsm.Client(socket_path=self.control, autostart=False, reconnect=reconnect)
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+
+@pytest.fixture(scope="module")
+def shared() -> Generator[Supervisor]:
+    with (
+        tempfile.TemporaryDirectory(prefix="nsm-") as path,
+        supervisor(Path(path), config=CONFIG) as it,
+    ):
+        yield it
+
+
+@pytest.fixture
+def project() -> Generator[Path]:
+    with tempfile.TemporaryDirectory(prefix="nsm-project-") as path:
+        Path(path).chmod(0o755)
+        (Path(path) / "readme").write_text("of the project\n")
+        yield Path(path)
+
+
+@contextmanager
+def box(it: Supervisor, project: Path, **options: object) -> Generator[Box]:
+    """A box; at the end it is over, and the supervisor knows."""
+    made = Box(it, directory=str(project), **options)
+    try:
+        yield made
+    finally:
+        made.end()
+        with it.client() as client:
+            wait_for_its_end(client, made)
+
+
+def wait_for_its_end(client: nsm.Client, made: Box) -> None:
+    # Each question is answered after what was ready before it: the end of a process is.
+    while any(row.pid == made.process.pid for row in client.boxes.list()):
+        pass
+
+
+def test_its_code_runs_in_sessions_of_its_own(shared: Supervisor, project: Path) -> None:
+    with box(shared, project) as it, it.client() as inside, shared.client("mine") as person:
+        person.run("x = 'secret'", env="python", session="s")
+        result = inside.run("print(open('/project/readme').read())", env="python", session="s")
+        assert result.stdout == "of the project\n\n"
+        assert [row.scope for row in inside.sessions()] == [f"box:{project}#01234567"]
+        assert {row.scope for row in person.sessions()} >= {"mine", f"box:{project}#01234567"}
+        row = next(row for row in person.boxes.list() if row.pid == it.process.pid)
+        assert (row.profile, row.directory, row.network) == ("test", str(project), "off")
+        assert row.project == str(project)
+        assert os.stat(it.control).st_mode & 0o777 == 0o600
+        assert it.sockets.stat().st_mode & 0o777 == 0o700
+
+
+def test_it_may_do_nothing_else(shared: Supervisor, project: Path) -> None:
+    with box(shared, project) as it, it.client() as inside, shared.client("mine") as person:
+        person.run("x = 1", env="python", session="s")
+        for refused in (
+            lambda: inside.kill("mine/s"),
+            inside.shutdown,
+            inside.boxes.list,
+            lambda: inside.boxes.open("/", profile="p", digest=DIGEST, network="full"),
+            lambda: inside.run("1", env="python", network="full"),
+        ):
+            with pytest.raises(ForbiddenError):
+                refused()
+        assert inside.sessions() == []
+        with pytest.raises(NsmError, match="No session"):
+            inside.interrupt("mine/s")
+
+
+@pytest.mark.parametrize(
+    ("network", "allow", "env", "expected"),
+    [
+        ("off", NONE, "open", ("off", NONE)),
+        ("off", NONE, "some", ("off", NONE)),
+        ("allow", ["b.example", "c.example"], "open", ("allow", ["b.example", "c.example"])),
+        ("allow", ["b.example", "c.example"], "some", ("allow", ["b.example"])),
+        ("allow", ["b.example"], "python", ("off", NONE)),
+        ("full", NONE, "some", ("allow", ["a.example", "b.example"])),
+    ],
+)
+def test_its_sessions_reach_no_more_than_it_does(
+    shared: Supervisor,
+    project: Path,
+    network: str,
+    allow: list[str],
+    env: str,
+    expected: tuple[str, list[str]],
+) -> None:
+    digest = os.urandom(32).hex()
+    with (
+        box(shared, project, network=network, allow=allow, digest=digest) as it,
+        it.client() as inside,
+        shared.client() as person,
+    ):
+        inside.run("pass", env=env, session="s")
+        session = inside.sessions()[0]
+        told = person.call("net", {"target": session.id})
+        assert (told["mode"], told["allow"]) == expected
+        person.kill(session.id)
+
+
+def test_what_it_hides_its_sessions_do_not_show(shared: Supervisor, project: Path) -> None:
+    digest = os.urandom(32).hex()
+    with box(shared, project, shows_project=False, digest=digest) as it, it.client() as inside:
+        result = inside.run("import os; print(os.path.exists('/project'))", env="python")
+        assert result.stdout == "False\n"
+
+
+def test_a_directory_that_sessions_must_not_see_is_no_project(shared: Supervisor) -> None:
+    made = Box(shared, directory="/etc", digest=os.urandom(32).hex())
+    try:
+        with shared.client() as person, made.client() as inside:
+            row = next(row for row in person.boxes.list() if row.pid == made.process.pid)
+            assert row.project is None
+            assert "belongs to the system" in (row.project_problem or "")
+            assert inside.run("print(1)", env="python").stdout == "1\n"
+            made.end()
+            wait_for_its_end(person, made)
+    finally:
+        made.end()
+
+
+def test_the_sockets_end_with_its_process(shared: Supervisor, project: Path) -> None:
+    made = Box(shared, directory=str(project))
+    with made.client(reconnect=False) as inside, shared.client() as person:
+        assert inside.run("print(1)", env="python", session="s").stdout == "1\n"
+        made.end()
+        wait_for_its_end(person, made)
+        assert not made.sockets.exists()
+        with pytest.raises(NsmError):
+            inside.run("print(1)", env="python")
+        # What ran there stays for the next box of that plan, and for people.
+        assert f"box:{project}#01234567" in {row.scope for row in person.sessions()}
+        with box(shared, project) as again, again.client() as next_one:
+            assert not next_one.run("print(2)", env="python", session="s").session.created
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"directory": "relative"},
+        {"directory": "/with\0nul"},
+        {"digest": "0" * 63},
+        {"digest": "G" * 64},
+        {"profile": ""},
+        {"profile": "\x1b[31m"},
+        {"network": "half"},
+        {"network": "allow", "allow": ["http://a.example/"]},
+        {"network": "off", "allow": ["a.example"]},
+    ],
+)
+def test_what_cannot_be_meant_is_refused(shared: Supervisor, wrong: dict[str, object]) -> None:
+    good: dict[str, object] = {"directory": "/", "profile": "p", "digest": DIGEST, "network": "off"}
+    with shared.client() as client, pytest.raises(BadRequestError):
+        client.boxes.open(**{**good, **wrong})  # type: ignore[arg-type]
+
+
+class Server:
+    """A web server on this machine."""
+
+    def __init__(self) -> None:
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                self.send_response(200)
+                self.end_headers()
+                self.wfile.write(b"hello " + self.path.encode())
+
+            def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
+                pass
+
+        self._server = http.server.HTTPServer(("127.0.0.1", 0), Handler)
+        self.port = self._server.server_address[1]
+        self._thread = threading.Thread(target=self._server.serve_forever)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+
+def hand_over(sockets: Path, *descriptors: int) -> str:
+    """What is said to who passes descriptors for the proxy."""
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(str(sockets / "proxy.sock"))
+        if descriptors:
+            socket.send_fds(connection, [b"\0"], list(descriptors))
+        else:
+            connection.sendall(b"GET / HTTP/1.0\r\n\r\n")
+        with connection.makefile() as answer:
+            return answer.readline().strip()
+
+
+def asked(proxy: socket.socket, url: str) -> str:
+    """The first line and the body of what the proxy answers."""
+    with socket.create_connection(proxy.getsockname()) as connection:
+        connection.sendall(f"GET {url} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+        with connection.makefile() as answer:
+            text = answer.read()
+    return text.partition("\n")[0] + " " + text.rpartition("\n")[2]
+
+
+def test_its_proxy_takes_one_socket_and_serves_its_list(shared: Supervisor, project: Path) -> None:
+    with (
+        Server() as server,
+        box(shared, project, network="allow", allow=[f"host.nsm.internal:{server.port}"]) as it,
+        socket.create_server(("127.0.0.1", 0)) as proxy,
+        socket.create_server(("127.0.0.1", 0)) as second,
+        open(os.devnull, "rb") as file,
+        shared.client() as person,
+    ):
+        assert hand_over(it.sockets) == "The socket did not come along."
+        assert hand_over(it.sockets, file.fileno()) == "The socket is no socket."
+        with socket.create_connection(proxy.getsockname()) as connected:
+            assert "is no TCP socket that listens" in hand_over(it.sockets, connected.fileno())
+        assert hand_over(it.sockets, proxy.fileno()) == "ok"
+        assert hand_over(it.sockets, second.fileno()) == "The box has a proxy already."
+        assert asked(proxy, f"http://host.nsm.internal:{server.port}/there").endswith(
+            "200 OK hello /there"
+        )
+        assert "403" in asked(proxy, "http://tracker.example/")
+        row = next(row for row in person.boxes.list() if row.pid == it.process.pid)
+        assert row.network == "allow"
+        assert row.counters["allowed"] == 1
+        assert row.counters["not-allowed"] == 1
+
+
+def test_a_box_whose_network_is_no_list_has_no_proxy(shared: Supervisor, project: Path) -> None:
+    with box(shared, project) as it:
+        assert [each.name for each in it.sockets.iterdir()] == ["control.sock"]
+
+
+def test_boxes_outlive_the_supervisor(project: Path) -> None:
+    """Killed, and reloaded: sockets, sessions, what may be reached, and the end stay the same."""
+    with (
+        tempfile.TemporaryDirectory(prefix="nsm-") as path,
+        Server() as server,
+        socket.create_server(("127.0.0.1", 0)) as proxy,
+        supervisor(Path(path)) as first,
+    ):
+        allowed = [f"host.nsm.internal:{server.port}"]
+        made = Box(first, directory=str(project), network="allow", allow=allowed)
+        over = Box(first, directory=str(project), digest="f" * 64)
+        url = f"http://host.nsm.internal:{server.port}/x"
+        try:
+            assert hand_over(made.sockets, proxy.fileno()) == "ok"
+            with made.client() as inside:
+                inside.run("x = 41", env="python", session="s")
+            first.process.kill()
+            first.process.wait()
+            over.end()
+            with supervisor(Path(path), keep=True) as second:
+                with made.client() as inside:
+                    assert inside.run("print(x + 1)", env="python", session="s").stdout == "42\n"
+                assert asked(proxy, url).endswith("200 OK hello /x")
+                assert "403" in asked(proxy, "http://tracker.example/")
+                with second.client() as person:
+                    assert [row.pid for row in person.boxes.list()] == [made.process.pid]
+                assert not over.sockets.exists()
+                assert second.run("nsm", "reload").returncode == 0
+                with made.client() as inside, second.client() as person:
+                    assert inside.run("print(x)", env="python", session="s").stdout == "41\n"
+                    assert asked(proxy, url).endswith("200 OK hello /x")
+                    made.end()
+                    wait_for_its_end(person, made)
+                assert not made.sockets.exists()
+        finally:
+            made.end()
+            over.end()
+
+
+def test_there_are_so_many_and_an_ended_supervisor_leaves_none(project: Path) -> None:
+    with tempfile.TemporaryDirectory(prefix="nsm-") as path:
+        with supervisor(Path(path)) as it:
+            made = Box(it, directory=str(project))
+            with it.client() as client:  # of one process, which is enough to count them
+                for _ in range(63):
+                    client.boxes.open(str(project), profile="p", digest=DIGEST, network="off")
+                with pytest.raises(OverloadedError, match="64 boxes"):
+                    client.boxes.open(str(project), profile="p", digest=DIGEST, network="off")
+            assert it.run("nsm", "shutdown").returncode == 0
+            it.process.wait()
+            assert not made.sockets.exists()
+            made.end()
+        with supervisor(Path(path)) as it, it.client() as client:
+            assert client.boxes.list() == []
