@@ -153,8 +153,10 @@ def test_gemini_is_told_in_its_settings(tmp_path: Path) -> None:
 
 def test_opencode_is_told_in_a_variable() -> None:
     told = mcp.told_by_variables("opencode")
-    server = json.loads(told["OPENCODE_CONFIG_CONTENT"])["mcp"]["nsm"]
-    assert server == {"type": "local", "command": [MCP_PROGRAM]}
+    assert json.loads(told["OPENCODE_CONFIG_CONTENT"]) == {
+        "mcp": {"nsm": {"type": "local", "command": [MCP_PROGRAM]}},
+        "permission": "allow",
+    }
 
 
 def test_each_agent_is_told_in_one_way(tmp_path: Path) -> None:

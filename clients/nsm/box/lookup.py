@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from fnmatch import fnmatchcase
 
 from nsm import paths
-from nsm.box import own
+from nsm.box import mcp, own
 from nsm.box.facts import Entry, Facts, Request, Tool
 from nsm.box.plan import TOOLS_DIRECTORY, BoxError
 from nsm.box.tools import Programs
@@ -120,7 +120,7 @@ def _working_directory() -> str:
 def _command(request: Request) -> tuple[str, tuple[str, ...]]:
     profile = request.profile
     if profile.program:
-        return profile.program, (*profile.arguments, *request.command)
+        return profile.program, (*profile.arguments, *mcp.arguments(profile.mcp), *request.command)
     if request.command:
         return request.command[0], request.command[1:]
     raise BoxError(

@@ -7,7 +7,7 @@ working directory, and what lies over that: masks of secrets last, so that nothi
 from __future__ import annotations
 
 from nsm import proxyvariables
-from nsm.box import masking, own
+from nsm.box import masking, mcp, own
 from nsm.box.facts import Entry, Facts, Request, Tool
 from nsm.box.plan import PROXY_PORT, RUN_DIRECTORY, TOOLS_DIRECTORY, Mount, Plan, Variable
 
@@ -134,6 +134,7 @@ def _variables(request: Request, facts: Facts) -> tuple[Variable, ...]:
     values |= _of_network(request)
     if facts.own is not None:
         values |= {variable.name: variable.value for variable in own.variables()}
+        values |= mcp.told_by_variables(profile.mcp)
     passed = {
         name: facts.variables[name]
         for name in (*profile.variables, *request.extra)

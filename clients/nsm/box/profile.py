@@ -42,7 +42,8 @@ class Profile:
         state: what it keeps in HOME.
         tools: names of programs that are looked for outside of the system.
         show: paths below HOME that are shown, read-only, where they exist.
-        mcp: whose configuration is given an entry for `nsm-mcp`: `claude`, `codex` or nobody's.
+        mcp: whose configuration is given an entry for `nsm-mcp`: one of `nsm.box.mcp.KINDS`, or
+            nobody's.
     """
 
     name: str

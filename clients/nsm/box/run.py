@@ -66,6 +66,7 @@ def _start(plan: Plan, program: str, request: Request, facts: Facts, way: Way) -
     from nsm.box import launch  # noqa: PLC0415
 
     launch.make_state(request.profile, facts.home)
+    _tell_of_nsm(request, facts, way)
     sockets = _sockets(plan, way) if plan.sockets else ""
     sys.stdout.flush()
     launch.become(plan, program, sockets=sockets)
@@ -102,6 +103,18 @@ def _sockets(plan: Plan, way: Way) -> str:
         tell(way, f"the box has no sessions of nsm: {message}")
         return ""
     return place.sockets
+
+
+def _tell_of_nsm(request: Request, facts: Facts, way: Way) -> None:
+    """Have the agent find nsm among its MCP servers."""
+    profile = request.profile
+    if not (profile.mcp and profile.state and facts.own):
+        return
+    from nsm.box import mcp  # noqa: PLC0415
+
+    problem = mcp.keep_entry(profile.mcp, os.path.join(facts.home, profile.state[0].host))
+    if problem:
+        tell(way, problem)
 
 
 def tell(way: Way, text: str) -> None:
