@@ -5,7 +5,7 @@ What each line is for is in docs/claudebox.md. The order matters: bwrap works th
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import assert_never
 
 from nsm.box.plan import SOCKET_DIRECTORY, Mount, Plan
@@ -13,6 +13,7 @@ from nsm.box.plan import SOCKET_DIRECTORY, Mount, Plan
 HOSTNAME = "nsm-box"
 
 OPERANDS = {
+    **dict.fromkeys(("--bind-fd", "--ro-bind-fd"), 2),
     **dict.fromkeys(("--bind", "--ro-bind", "--ro-bind-try", "--symlink"), 2),
     **dict.fromkeys(("--file", "--ro-bind-data"), 2),
     **dict.fromkeys(("--tmpfs", "--dir", "--proc", "--dev", "--remount-ro", "--perms"), 1),
@@ -31,6 +32,7 @@ def arguments(
     syscalls: bytes | None,
     sockets: str,
     try_sockets: bool = False,
+    opened: Mapping[int, int] | None = None,
 ) -> list[str]:
     """All but bwrap's own name and the command.
 
@@ -38,14 +40,19 @@ def arguments(
         syscalls: the filter of system calls; None on machines that have none.
         sockets: on the host, the directory of the box's sockets; empty where there are none.
         try_sockets: there may be no such directory.
+        opened: descriptors of sources by their mounts' index, from `opening.open_sources`; the
+            other sources are found by their paths.
     """
     lines = [
         *("--unshare-all", "--unshare-user", "--disable-userns", "--die-with-parent"),
         *("--hostname", HOSTNAME),
         *(["--share-net"] if plan.network.mode == "host" else []),
     ]
-    for mount in plan.mounts:
-        lines += _mount(mount, descriptor)
+    for index, mount in enumerate(plan.mounts):
+        if opened and index in opened:
+            lines += [f"--{mount.kind}-fd", str(opened[index]), mount.target]
+        else:
+            lines += _mount(mount, descriptor)
     if sockets:
         lines += ["--ro-bind-try" if try_sockets else "--ro-bind", sockets, SOCKET_DIRECTORY]
     lines += ["--remount-ro", "/", "--chdir", plan.directory]

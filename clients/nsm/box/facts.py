@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from nsm.box.gitfacts import GitFacts
 from nsm.box.own import Own
 from nsm.box.plan import Network
 from nsm.box.profile import Profile
+from nsm.box.protect import Guarded
+from nsm.box.secrets import Known
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +87,9 @@ class Facts:
         tools: programs outside of the system, or by other names, the command's with them.
         forbidden: programs of the system that no box runs, all links followed.
         shown: existing paths that the request or the profile shows, read-only.
+        secrets: what no box shows.
+        git: the working directory's repository, and who the user is.
+        guarded: what of the working directory cannot be changed; nothing where it is not asked for.
         uses_env: the system's `env` can give SIGINT and SIGQUIT their meaning back.
         shell: what `SHELL` is.
         own: nsm itself; None where it cannot be shown.
@@ -99,7 +105,10 @@ class Facts:
     command: tuple[str, ...]
     tools: tuple[Tool, ...] = ()
     forbidden: tuple[str, ...] = ()
-    shown: tuple[str, ...] = ()
+    shown: tuple[Entry, ...] = ()
+    secrets: Known = field(default_factory=Known)
+    git: GitFacts = field(default_factory=GitFacts)
+    guarded: Guarded = field(default_factory=Guarded)
     uses_env: bool = True
     shell: str = "/bin/sh"
     own: Own | None = None

@@ -7,7 +7,8 @@ import platform
 import signal
 from typing import NoReturn
 
-from nsm.box import bwrap
+from nsm import landlock
+from nsm.box import bwrap, opening
 from nsm.box.plan import BoxError, Plan
 from nsm.box.profile import Profile
 
@@ -40,13 +41,15 @@ def become(plan: Plan, program: str, *, sockets: str = "") -> NoReturn:
     for number in _open_descriptors():
         os.set_inheritable(number, False)
     syscalls = filter_program(platform.machine())
+    opened = opening.open_sources(plan.mounts) if opening.is_known_to(program) else {}
     lines = [
-        *bwrap.arguments(plan, _memory_file, syscalls=syscalls, sockets=sockets),
+        *bwrap.arguments(plan, _memory_file, syscalls=syscalls, sockets=sockets, opened=opened),
         *bwrap.variables(plan),
     ]
     # Through a descriptor: other users read command lines, and /proc/1 in the box shows it.
     listed = _memory_file(b"".join(os.fsencode(line) + b"\0" for line in lines))
     _set_signals()
+    landlock.close_scopes()
     try:
         os.execve(  # noqa: S606
             program, ["bwrap", "--args", str(listed), "--", *plan.command], {}

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from fnmatch import fnmatchcase
 
 from nsm import paths
-from nsm.box import mcp, own
+from nsm.box import gitfacts, mcp, own, protect, secrets
 from nsm.box.facts import Entry, Facts, Request, Tool
 from nsm.box.plan import TOOLS_DIRECTORY, BoxError
 from nsm.box.tools import Programs
@@ -48,7 +48,8 @@ def look(request: Request, variables: Mapping[str, str]) -> Facts:
     """
     named_home = paths.home()
     home = os.path.realpath(named_home)
-    directory = _working_directory()
+    known = secrets.look(named_home, variables, os.geteuid())
+    directory = secrets.working_directory(known)
     system = _system()
     roots = (*(entry.path for entry in system if not entry.link), directory)
     standard = tuple(path for path in _SEARCH_PATH if os.path.isdir(path))
@@ -74,6 +75,13 @@ def look(request: Request, variables: Mapping[str, str]) -> Facts:
                 tools.setdefault(other.name, other)
     if tool.linked or tool.shown:
         tools[tool.name] = tool
+    git = secrets.which("git", variables.get("PATH", ""), directory)
+    repository = gitfacts.look(directory, known, git, variables)
+    guarded = protect.Guarded()
+    if request.protect:
+        guarded = protect.look(
+            directory, repository, paths=request.protect_paths, git=git, variables=variables
+        )
     return Facts(
         home=home,
         home_link=named_home if named_home != home else "",
@@ -84,37 +92,32 @@ def look(request: Request, variables: Mapping[str, str]) -> Facts:
         command=(command, *arguments),
         tools=tuple(tools[name] for name in sorted(tools)),
         forbidden=tuple(sorted(_forbidden())),
-        shown=tuple(_shown(request, variables, home, roots)),
+        shown=tuple(_shown(request, variables, home, roots, known)),
+        secrets=known,
+        git=repository,
+        guarded=guarded,
         uses_env=_knows_default_signal("/usr/bin/env"),
         shell=_shell(variables, roots),
         own=own.find(),
     )
 
 
-def find_bwrap(search_path: str) -> str:
+def find_bwrap(search_path: str, directory: str) -> str:
     """The path of the bwrap that is there.
+
+    Args:
+        search_path: PATH.
+        directory: the working directory: what lies in it is not run outside of boxes.
 
     Raises:
         BoxError: there is none.
     """
-    for folder in search_path.split(":"):
-        path = os.path.join(folder, "bwrap")
-        if os.path.isabs(folder) and os.path.isfile(path) and os.access(path, os.X_OK):
-            return path
+    if path := secrets.which("bwrap", search_path, directory):
+        return path
     raise BoxError(
         "bwrap is not on PATH, and boxes are made by it",
         hint="Install bubblewrap (`apt install bubblewrap`, `dnf install bubblewrap`).",
     )
-
-
-def _working_directory() -> str:
-    try:
-        return os.path.realpath(os.getcwd())
-    except OSError as error:
-        raise BoxError(
-            f"the working directory cannot be used: {error.strerror}",
-            hint="`cd` to a directory that is there, and begin anew.",
-        ) from error
 
 
 def _command(request: Request) -> tuple[str, tuple[str, ...]]:
@@ -193,18 +196,25 @@ def _forbidden() -> set[str]:
 
 
 def _shown(
-    request: Request, variables: Mapping[str, str], home: str, roots: tuple[str, ...]
-) -> list[str]:
+    request: Request,
+    variables: Mapping[str, str],
+    home: str,
+    roots: tuple[str, ...],
+    known: secrets.Known,
+) -> list[Entry]:
     """Paths of certificates that variables name, and what is shown of HOME."""
     named = [variables.get(name, "") for name in ("SSL_CERT_FILE", "NIX_SSL_CERT_FILE")]
     shown = (*request.profile.show, *request.show)
     asked = [os.path.join(home, path.removeprefix("~/")) for path in shown]
     wanted = [path for path in (*named, *asked) if os.path.isabs(path) and os.path.exists(path)]
-    return [
-        path
+    entries = [
+        Entry(path=path, source=os.path.realpath(path))
         for path in dict.fromkeys(wanted)
         if not any(path.startswith(root.rstrip("/") + "/") for root in roots)
     ]
+    for entry in entries:
+        secrets.check_shown(known, entry.path, entry.source)
+    return entries
 
 
 def _knows_default_signal(env: str) -> bool:

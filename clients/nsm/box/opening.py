@@ -15,6 +15,21 @@ from collections.abc import Sequence
 from nsm.box.plan import BoxError, Mount
 from nsm.box.secrets import printable
 
+_MAX_PROGRAM_BYTES = 4 * 1024 * 1024
+
+
+def is_known_to(program: str) -> bool:
+    """Whether a bwrap takes descriptors of sources: 0.10 and newer, and Debian 12's 0.8.
+
+    Args:
+        program: its path. One that hides behind a script is taken for an older one.
+    """
+    try:
+        with open(program, "rb") as file:
+            return b"ro-bind-fd" in file.read(_MAX_PROGRAM_BYTES)
+    except OSError:
+        return False
+
 
 def open_sources(mounts: Sequence[Mount]) -> dict[int, int]:
     """Open the sources of all `linkless` mounts.

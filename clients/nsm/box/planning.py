@@ -7,28 +7,23 @@ working directory, and what lies over that: masks of secrets last, so that nothi
 from __future__ import annotations
 
 from nsm import proxyvariables
-from nsm.box import masking, mcp, own
+from nsm.box import gitfacts, masking, mcp, own, protect, secrets
 from nsm.box.facts import Entry, Facts, Request, Tool
 from nsm.box.plan import PROXY_PORT, RUN_DIRECTORY, TOOLS_DIRECTORY, Mount, Plan, Variable
 
 
 def plan(request: Request, facts: Facts) -> Plan:
     """The box that was asked for."""
+    shown = (*_system(facts), *_own(facts), *_home(request, facts), *_work(facts))
     return Plan(
         profile=request.profile.name,
-        mounts=(
-            *_system(facts),
-            *_own(facts),
-            *_home(request, facts),
-            *_work(facts),
-            *_masks(facts),
-        ),
+        mounts=(*shown, *_masks(facts), *secrets.masks(facts.secrets, shown)),
         variables=_variables(request, facts),
         network=request.network,
         command=_command(request, facts),
         directory=facts.directory,
         programs=request.bridge,
-        notes=facts.notes,
+        notes=(*facts.notes, *facts.git.notes, *facts.guarded.notes),
     )
 
 
@@ -101,8 +96,15 @@ def _home(request: Request, facts: Facts) -> list[Mount]:
             for state in request.profile.state
         ),
         *(
-            Mount(kind="ro-bind", target=path, source=path, why="shown on request")
-            for path in facts.shown
+            Mount(kind="ro-bind", target=one.path, source=one.source, why="shown on request")
+            for one in facts.shown
+        ),
+        Mount(
+            kind="file",
+            target=f"{facts.home}/.gitconfig",
+            data=gitfacts.configuration(facts.git.identity),
+            mode=0o644,
+            why="who commits, and nothing else of git's configuration",
         ),
     ]
 
@@ -110,8 +112,14 @@ def _home(request: Request, facts: Facts) -> list[Mount]:
 def _work(facts: Facts) -> list[Mount]:
     return [
         Mount(
-            kind="bind", target=facts.directory, source=facts.directory, why="the working directory"
+            kind="bind",
+            target=facts.directory,
+            source=facts.directory,
+            linkless=True,
+            why="the working directory",
         ),
+        *gitfacts.mounts(facts.git),
+        *protect.mounts(facts.guarded),
     ]
 
 

@@ -3,7 +3,8 @@
 A git hook, a line of git's or an editor's configuration, an MCP server of the project: whoever
 writes one there has the user's rights as soon as the user works in that directory. Those that exist
 are shown read-only. What does not exist cannot be protected without making it, which is done for
-`hooks` of git alone; what people run themselves (a Makefile, a test) is as trusted as its writer.
+`hooks` and `commondir` of git alone; what people run themselves (a Makefile, a test) is as trusted
+as its writer.
 """
 
 from __future__ import annotations
@@ -78,6 +79,11 @@ MAX_ENTRIES = 4096
 
 MAX_CONFIG_BYTES = 1024 * 1024
 
+_WITHOUT = "start the box without protection (--no-protect, or protect = false in [box])"
+
+_ITSELF = b".\n"
+"""`commondir` of a repository that shares with nobody: git works as if there were none."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Guarded:
@@ -87,13 +93,14 @@ class Guarded:
         held: directories that stay as changeable as they were, and cannot be renamed: what lies in
             them would otherwise be protected under another name.
         read_only: files and directories.
-        made: those of `read_only` that are directories to be made at launch, empty.
+        made: those of `read_only` that are to be made at launch, with their content; None stands
+            for an empty directory.
         notes: sentences for people.
     """
 
     held: tuple[str, ...] = ()
     read_only: tuple[str, ...] = ()
-    made: tuple[str, ...] = ()
+    made: tuple[tuple[str, bytes | None], ...] = ()
     notes: tuple[str, ...] = ()
 
 
@@ -120,21 +127,33 @@ def make(guarded: Guarded) -> None:
     """
     from nsm.box.opening import open_linkless  # noqa: PLC0415
 
-    for path in guarded.made:
+    for path, content in guarded.made:
         folder, name = os.path.split(path)
         try:
             fd = open_linkless(folder)
             try:
-                os.mkdir(name, 0o755, dir_fd=fd)
+                _make(fd, name, content)
             except FileExistsError:
-                pass
+                pass  # somebody was faster; whatever it is, it is opened without links
             finally:
                 os.close(fd)
         except OSError as error:
             raise BoxError(
                 f"{printable(path)}, which is to be protected, cannot be made: {error.strerror}.",
-                hint="Make it yourself, or start the box without protection (--protect none).",
+                hint=f"Make it yourself, or {_WITHOUT}.",
             ) from error
+
+
+def _make(folder: int, name: str, content: bytes | None) -> None:
+    if content is None:
+        os.mkdir(name, 0o755, dir_fd=folder)
+        return
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    fd = os.open(name, flags, 0o644, dir_fd=folder)
+    try:
+        os.write(fd, content)
+    finally:
+        os.close(fd)
 
 
 @dataclass(slots=True)
@@ -147,7 +166,7 @@ class _Search:
     variables: Mapping[str, str]
     held: list[str] = field(default_factory=list[str])
     read_only: list[str] = field(default_factory=list[str])
-    made: list[str] = field(default_factory=list[str])
+    made: dict[str, bytes | None] = field(default_factory=dict[str, bytes | None])
     notes: list[str] = field(default_factory=list[str])
     repositories: int = 0
     entries: int = MAX_ENTRIES
@@ -196,7 +215,7 @@ def look(
     return Guarded(
         held=tuple(sorted(set(search.held))),
         read_only=tuple(sorted(set(search.read_only))),
-        made=tuple(sorted(set(search.made))),
+        made=tuple(sorted(search.made.items())),
         notes=tuple(dict.fromkeys(search.notes)),
     )
 
@@ -247,10 +266,10 @@ def _worktree(search: _Search, own: str, common: str) -> None:
         # What says of a linked worktree where its repository is.
         search.held.append(own)
         _existing(search, own, ("commondir", "gitdir", "config.worktree"))
-    _repository(search, common, search.directory)
+    _repository(search, common, search.directory, is_own=True)
 
 
-def _repository(search: _Search, common: str, worktree: str) -> None:
+def _repository(search: _Search, common: str, worktree: str, *, is_own: bool = False) -> None:
     """A repository that the box can write to: its hooks and its configuration."""
     if search.repositories >= MAX_REPOSITORIES:
         search.notes.append(
@@ -259,21 +278,28 @@ def _repository(search: _Search, common: str, worktree: str) -> None:
         )
         return
     search.repositories += 1
-    if os.path.lexists(os.path.join(common, "commondir")):
-        # Of a linked worktree's directory only, says gitrepository-layout(5); anywhere else it
-        # has git read hooks and configuration from where it likes.
+    # That file belongs to linked worktrees, says gitrepository-layout(5); anywhere else it has git
+    # read hooks and configuration from where it likes.
+    redirect = os.path.join(common, "commondir")
+    can_write = os.access(common, os.W_OK)  # else the box cannot either
+    if _kind(redirect) is None:
+        if is_own and can_write:
+            search.made[redirect] = _ITSELF
+            search.read_only.append(redirect)
+    elif gitfacts.small_file(redirect) == _ITSELF:
+        search.read_only.append(redirect)
+    else:
         raise BoxError(
             f"{printable(common)}/commondir leads git to hooks and configuration elsewhere: git "
             "makes no such file there, so a box may have.",
-            hint="Look at what it says before you use git here, and remove it; or start the box "
-            "without protection (--protect none).",
+            hint=f"Look at what it says before you use git here, and remove it; or {_WITHOUT}.",
         )
     search.held.append(common)
     hooks = os.path.join(common, "hooks")
-    if _kind(hooks) is None:
-        search.made.append(hooks)
+    if _kind(hooks) is None and can_write:
+        search.made[hooks] = None
         search.read_only.append(hooks)
-    else:
+    elif _kind(hooks) is not None:
         _protect(search, hooks)
         _targets(search, hooks)
     _existing(search, common, ("config", "config.worktree"))

@@ -43,8 +43,8 @@ def run(request: Request, way: Way, variables: Mapping[str, str]) -> int:
         BoxError: it cannot be.
     """
     _refuse_root(request, way)
-    program = lookup.find_bwrap(variables.get("PATH", ""))
     facts = lookup.look(request, variables)
+    program = lookup.find_bwrap(variables.get("PATH", ""), facts.directory)
     plan = planning.plan(request, facts)
     if not way.dry_run:
         _start(plan, program, request, facts, way)
@@ -63,9 +63,10 @@ def _print(plan: Plan, program: str, way: Way) -> int:
 
 
 def _start(plan: Plan, program: str, request: Request, facts: Facts, way: Way) -> NoReturn:
-    from nsm.box import launch  # noqa: PLC0415
+    from nsm.box import launch, protect  # noqa: PLC0415
 
     launch.make_state(request.profile, facts.home)
+    protect.make(facts.guarded)
     _tell_of_nsm(request, facts, way)
     sockets = _sockets(plan, way) if plan.sockets else ""
     sys.stdout.flush()

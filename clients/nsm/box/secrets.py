@@ -236,7 +236,7 @@ class Known:
         secrets: sorted by path.
     """
 
-    homes: tuple[str, ...]
+    homes: tuple[str, ...] = ()
     secrets: tuple[Secret, ...] = ()
 
 
@@ -404,6 +404,25 @@ def check_directory(known: Known, directory: str) -> None:
         raise BoxError(
             f"{printable(directory)} cannot be read by you.",
             hint=f"Allow it: chmod u+rx {printable(directory)}",
+        )
+
+
+def check_shown(known: Known, path: str, real: str) -> None:
+    """Make sure that what somebody asks to be shown is no secret.
+
+    Raises:
+        BoxError: it is one, or lies in one, or it is a home directory as a whole.
+    """
+    reason = None
+    if secret := holder(known, real):
+        reason = f"is or lies in {secret.name}, which no box shows"
+    elif any(within(home, real) for home in known.homes):
+        reason = "is or holds your home directory"
+    if reason:
+        raise BoxError(
+            f"{printable(path)} {reason}.",
+            hint="Take it out of `show` in [box] of config.toml, or of the variable that names it.",
+            exit_code=2,
         )
 
 
