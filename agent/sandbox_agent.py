@@ -187,8 +187,8 @@ REPEAT_S = 0.1
 
 HOLD_S = 0.0005
 HOLD_LIMIT_S = 1.0
-"""How long a shell may take to stop, and its forks to begin, before they are signalled, at most.
-It takes microseconds; on a machine with more to do than processors, until it is their turn."""
+"""How long a shell may take to stop, and its forks to begin, before they are signalled, at most:
+microseconds, or on a machine with more to do than processors until it is their turn."""
 
 CONTROL_END_S = 1.0
 """From the end of Node's control socket to that of its process, which normally follows at once."""
@@ -1970,6 +1970,9 @@ class Interpreter:
     def hold(self) -> None:
         """Called before its processes are looked at to be signalled."""
 
+    def await_forks(self) -> None:
+        """Waits until processes that it has just started may be signalled."""
+
     def release(self, number: int) -> None:
         """Called when the signals that interrupt execution `number` have been sent."""
 
@@ -2528,26 +2531,28 @@ class BashInterpreter(Interpreter):
         return "".join(f"export {name}='{value}'\n" for name, value in quoted.items())
 
     def hold(self) -> None:
-        """Stops the shell, so that what it is starting is there to be seen, and set up.
+        """Stops the shell, so that what it is starting is there to be seen, and set up."""
+        if self.takes_signals:
+            send_signal(self.pid, signal.SIGSTOP)
+            self._await(lambda row: row.state == b"T" and not self._has_new_forks())
 
-        A fork of bash has bash's handlers until it has come to run for some microseconds.
-        Interrupted then, it may take itself for the shell and read the lines that are meant for
-        that.
-        """
-        if not self.takes_signals:
-            return
-        send_signal(self.pid, signal.SIGSTOP)
+    def await_forks(self) -> None:
+        self._await(lambda _: not self._has_new_forks())
+
+    def _await(self, condition: Callable[[Process], bool]) -> None:
+        """Waits until that is true of the shell, or it has ended, for a bounded time."""
         limit = time.monotonic() + HOLD_LIMIT_S
         while True:
             row = read_process(self.pid)
-            if row is None or not row.alive or time.monotonic() > limit:
-                break
-            if row.state == b"T" and not self._has_new_forks():
-                break
+            if row is None or not row.alive or condition(row) or time.monotonic() > limit:
+                return
             time.sleep(HOLD_S)
 
     def _has_new_forks(self) -> bool:
         """Whether a child may still have the shell's handlers, all or those not yet reset.
+
+        That takes a fork microseconds, but from when it is its turn to run. Interrupted before, it
+        may take itself for the shell and read the lines that are meant for that.
 
         Forks reset them in the order of their numbers, but those that end a shell before, so that
         for SIGINT is gone when the one for `ABORT_SIGNAL` is. What has that of its own, after an
@@ -3499,6 +3504,7 @@ class Agent:
         shell would live on in the background. A job that was meant to ignores the signal.
         """
         leader = execution.interpreter.pid
+        execution.interpreter.await_forks()
         table = read_processes()
         for pid in tree_of(table, leader, ()) - {leader}:
             row = table[pid]
