@@ -18,11 +18,13 @@ class Boundary:
 
     Attributes:
         scope: of their sessions.
-        project: directory that their sessions see, absolute; None for none.
+        directory: that their programs work in, absolute; None where there is none.
+        project: the same, as their sessions see it, with links resolved; None for none.
         network: what their new sessions may reach at most; None for whatever is configured.
     """
 
     scope: str
+    directory: str | None = None
     project: str | None = None
     network: NetworkRule | None = None
 

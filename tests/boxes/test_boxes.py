@@ -174,11 +174,28 @@ def test_its_sessions_reach_no_more_than_it_does(
         person.kill(session.id)
 
 
+def test_it_chooses_among_directories_of_its_own(shared: Supervisor, project: Path) -> None:
+    (project / "part").mkdir()
+    (project / "part" / "inner").write_text("inner\n")
+    (project / "out").symlink_to("/usr")
+    with box(shared, project, digest=os.urandom(32).hex()) as it, it.client() as inside:
+        look = "import os; print(*sorted(os.listdir('/project')))"
+        assert inside.run(look, env="python", project=str(project)).stdout == "out part readme\n"
+        assert inside.run(look, env="python", project=str(project / "part")).stdout == "inner\n"
+        for outside in ("/", "/usr", "/nowhere", str(project / "out"), str(project) + "x"):
+            with pytest.raises(ForbiddenError, match="not choose which directory"):
+                inside.run("1", env="python", project=outside)
+
+
 def test_what_it_hides_its_sessions_do_not_show(shared: Supervisor, project: Path) -> None:
     digest = os.urandom(32).hex()
     with box(shared, project, shows_project=False, digest=digest) as it, it.client() as inside:
         result = inside.run("import os; print(os.path.exists('/project'))", env="python")
         assert result.stdout == "False\n"
+        result = inside.run("print(1)", env="python", project=str(project))
+        assert result.stdout == "1\n"
+        with pytest.raises(ForbiddenError):
+            inside.run("1", env="python", project="/usr")
 
 
 def test_a_directory_that_sessions_must_not_see_is_no_project(shared: Supervisor) -> None:

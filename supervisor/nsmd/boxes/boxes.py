@@ -133,7 +133,12 @@ class Boxes:
             raise BadRequestError(f"{directory!r:.200} is no absolute path of a directory.")
         project, problem = self._project(directory) if shows_project else (None, _HIDES)
         box_id = names.fresh_id(self._boxes)
-        boundary = Boundary(scope=_scope(directory, digest), project=project, network=network)
+        boundary = Boundary(
+            scope=_scope(directory, digest),
+            directory=directory,
+            project=project,
+            network=network,
+        )
         with ExitStack() as made:
             pidfd = _pidfd(pid)
             made.callback(os.close, pidfd)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -28,6 +29,7 @@ from nsmd.control import (
 )
 from nsmd.control.call import Call, Operation, Right
 from nsmd.execution import Execution
+from nsmd.hostpaths import is_within
 from nsmd.limits import check_inherited
 from nsmd.listing import as_row
 from nsmd.session import Session
@@ -225,14 +227,40 @@ def _project(call: Call) -> ProjectMount | None:
     if wanted is None:
         return _project_within(call)
     if call.confined:
-        raise ForbiddenError(
-            "This connection may run code, and not choose which directory the code sees.",
-            hint="Leave `project` out.",
-        )
+        return _chosen_within(call, wanted)
     return call.services.registry.check_project(
         arguments.text(wanted, "path"),
         arguments.optional_text(wanted, "mount_point"),
         arguments.optional_text(wanted, "mode"),
+    )
+
+
+def _chosen_within(call: Call, wanted: Mapping[str, object]) -> ProjectMount | None:
+    """A directory of the box's own. What there is elsewhere on the host is not told.
+
+    Raises:
+        ForbiddenError: it is somewhere else.
+    """
+    boundary, path = call.boundary, arguments.text(wanted, "path")
+    if boundary is not None and boundary.project is not None:
+        real = os.path.realpath(path)
+        if path.startswith("/") and is_within(real, boundary.project):
+            mount = call.services.registry.check_project(
+                real,
+                arguments.optional_text(wanted, "mount_point"),
+                arguments.optional_text(wanted, "mode"),
+            )
+            if is_within(mount.path, boundary.project):  # a link may have come between
+                return mount
+    elif (
+        boundary is not None
+        and boundary.directory is not None
+        and is_within(os.path.normpath(path), boundary.directory)
+    ):
+        return None  # parts of it are hidden there, and sessions would show them
+    raise ForbiddenError(
+        "This connection may run code, and not choose which directory the code sees.",
+        hint="Leave `project` out.",
     )
 
 
