@@ -23,12 +23,12 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def digest_of_last() -> str | None:
-    found = agreements.last(plan())
+    found = agreements.find(plan())
     return None if found is None else found.digest
 
 
 def test_nothing_is_known_at_first_and_nothing_made_by_asking(file: Path) -> None:
-    assert agreements.last(plan()) is None
+    assert agreements.find(plan()) is None
     assert not file.parent.exists()
 
 
@@ -44,7 +44,7 @@ def test_values_contents_and_arguments_change_nothing() -> None:
     agreements.remember(plan())
     other = plan(variables=[("LANG", "C")])
     other = replace(other, command=(other.command[0], "--resume"))
-    found = agreements.last(other)
+    found = agreements.find(other)
     assert found is not None
     assert found.digest == other.digest
 
@@ -55,17 +55,36 @@ def test_the_last_one_of_a_directory_profile_and_program_counts() -> None:
     agreements.remember(changed)
     assert digest_of_last() == changed.digest
     shell = replace(plan(), profile="shell")
-    assert agreements.last(shell) is None
+    assert agreements.find(shell) is None
     agreements.remember(shell)
     assert digest_of_last() == changed.digest
-    assert agreements.last(plan("/srv/other")) is None
-    assert agreements.last(replace(plan(), command=("/usr/bin/bash",))) is None
+    assert agreements.find(plan("/srv/other")) is None
+
+
+def test_another_program_in_the_same_box_needs_no_other_agreement() -> None:
+    agreements.remember(plan())
+    bash = replace(plan(), command=("/usr/bin/env", "bash"), starter=1)
+    make = replace(bash, command=("/usr/bin/env", "make"))
+    agreements.remember(bash)
+    for given, known in ((bash, bash), (make, bash), (plan(), plan())):
+        found = agreements.find(given)
+        assert found is not None
+        assert found.digest == known.digest == given.digest
+    narrow = replace(make, network=Network(mode="none"))
+    found = agreements.find(narrow)
+    assert found is not None
+    assert found.digest != narrow.digest
+    assert found.key[2] == "bash"
+    agreements.remember(narrow)
+    found = agreements.find(replace(narrow, sockets=False))
+    assert found is not None
+    assert found.digest == narrow.digest
 
 
 def test_what_has_changed_since_can_be_told() -> None:
     agreements.remember(plan())
     new = plan(mounts=[Mount(kind="bind", target="/srv/x", source="/srv/x")])
-    found = agreements.last(new)
+    found = agreements.find(new)
     assert found is not None
     old = found.plan()
     assert old is not None
@@ -76,7 +95,7 @@ def test_what_has_changed_since_can_be_told() -> None:
 def test_names_that_are_not_utf8_are_kept() -> None:
     odd = plan(os.fsdecode(b"/srv/\xff\n'\""))
     agreements.remember(odd)
-    found = agreements.last(odd)
+    found = agreements.find(odd)
     assert found is not None
     assert found.digest == odd.digest
 
@@ -98,7 +117,7 @@ def test_names_that_are_not_utf8_are_kept() -> None:
 def test_a_broken_file_holds_nothing_and_is_replaced(file: Path, content: bytes) -> None:
     file.parent.mkdir(mode=0o700)
     file.write_bytes(content)
-    assert agreements.last(plan()) is None
+    assert agreements.find(plan()) is None
     agreements.remember(plan())
     assert digest_of_last() == plan().digest
 
@@ -108,7 +127,7 @@ def test_an_identity_of_another_version_is_agreed_to_but_not_compared(file: Path
     content = json.loads(file.read_text())
     content["agreements"][0]["identity"] = {"version": 2}
     file.write_text(json.dumps(content))
-    found = agreements.last(plan())
+    found = agreements.find(plan())
     assert found is not None
     assert found.digest == plan().digest
     assert found.plan() is None
@@ -117,7 +136,7 @@ def test_an_identity_of_another_version_is_agreed_to_but_not_compared(file: Path
 def test_a_file_that_others_can_write_holds_nothing(file: Path) -> None:
     agreements.remember(plan())
     file.chmod(0o620)
-    assert agreements.last(plan()) is None
+    assert agreements.find(plan()) is None
     agreements.remember(plan())
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
 
@@ -125,7 +144,7 @@ def test_a_file_that_others_can_write_holds_nothing(file: Path) -> None:
 def test_a_pipe_in_its_place_does_not_hang(file: Path) -> None:
     file.parent.mkdir(mode=0o700)
     os.mkfifo(file)
-    assert agreements.last(plan()) is None
+    assert agreements.find(plan()) is None
 
 
 def test_few_are_kept_and_large_ones_without_their_content(
@@ -134,11 +153,11 @@ def test_few_are_kept_and_large_ones_without_their_content(
     monkeypatch.setattr(agreements, "MAX_AGREEMENTS", 4)
     for number in range(agreements.MAX_AGREEMENTS + 3):
         agreements.remember(plan(f"/srv/{number}"))
-    assert agreements.last(plan("/srv/2")) is None
-    assert agreements.last(plan("/srv/3")) is not None
+    assert agreements.find(plan("/srv/2")) is None
+    assert agreements.find(plan("/srv/3")) is not None
     large = plan(mounts=[Mount(kind="bind", target=f"/srv/{i:0999}") for i in range(50)])
     agreements.remember(large)
-    found = agreements.last(large)
+    found = agreements.find(large)
     assert found is not None
     assert (found.digest, found.plan()) == (large.digest, None)
     assert file.stat().st_size < agreements.MAX_FILE_BYTES

@@ -175,13 +175,16 @@ def test_protection_and_hiding_that_are_gone_are_said() -> None:
     ]
 
 
-def test_another_program_and_no_sessions_are_said() -> None:
-    other = replace(plan(), command=("/usr/bin/bash",), sockets=False)
-    assert differences(plan(), other, home=HOME) == [
-        "+ runs /usr/bin/bash",
-        "- runs /run/nsm/bin/claude",
-        "- sessions of nsm",
-    ]
+def test_no_sessions_are_said() -> None:
+    other = replace(plan(), sockets=False)
+    assert differences(plan(), other, home=HOME) == ["- sessions of nsm"]
+    assert differences(other, plan(), home=HOME) == ["+ sessions of nsm"]
+
+
+def test_what_starts_the_command_is_not_shown() -> None:
+    started = replace(plan(), command=("/usr/bin/env", "--default-signal=INT", "/bin/x"), starter=2)
+    assert "\nruns        /bin/x\n" in screen(started, home=HOME)
+    assert "command: /bin/x\n" in details(started, home=HOME)
 
 
 def test_a_change_that_gives_nothing_is_told_as_such() -> None:

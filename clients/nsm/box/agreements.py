@@ -1,7 +1,8 @@
 """Which boxes a person has agreed to: `boxes.json` in the state directory, which no box sees.
 
-One for each directory, profile and program: the last. A file that cannot be read holds nothing, so
-that they are asked again; one that cannot be written is told.
+One for each directory, profile and program: the last. A plan that is the same for another program
+is agreed to as well. A file that cannot be read holds nothing, so that they are asked again; one
+that cannot be written is told.
 """
 
 from __future__ import annotations
@@ -64,10 +65,13 @@ def path() -> str:
     return os.path.join(paths.state_dir(), "boxes.json")
 
 
-def last(plan: Plan) -> Agreement | None:
-    """The last one for the same directory, profile and program."""
-    key = _key(plan)
-    return next((each for each in reversed(_read(path())) if each.key == key), None)
+def find(plan: Plan) -> Agreement | None:
+    """The one for this plan; else the last for the same directory and profile, of the same program
+    if there is one."""
+    digest, key = plan.digest, _key(plan)
+    found = _read(path())
+    found.sort(key=lambda each: (each.digest == digest, each.key == key))  # keeps their order
+    return next((each for each in reversed(found) if each.key[:2] == key[:2]), None)
 
 
 def remember(plan: Plan) -> None:
@@ -91,7 +95,7 @@ def remember(plan: Plan) -> None:
 
 
 def _key(plan: Plan) -> tuple[str, str, str]:
-    return plan.directory, plan.profile, plan.command[0]
+    return plan.directory, plan.profile, plan.asked[0]
 
 
 def _read(path: str) -> list[Agreement]:

@@ -54,7 +54,7 @@ def confirm(plan: Plan, *, home: str) -> None:
         terminal = Terminal.find(closing)
         if terminal is None:
             return
-        before = agreements.last(plan)
+        before = agreements.find(plan)
         if before is not None and before.digest == plan.digest:
             return
         answer = _ask(terminal, plan, home, before)

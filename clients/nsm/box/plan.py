@@ -113,6 +113,7 @@ class Plan:
         sockets: whether the supervisor makes sockets for it; their directory on the host is known
             at launch only, and is shown at `SOCKET_DIRECTORY`, last.
         programs: names of host programs that the bridge lends it.
+        starter: how many words of the command are nsm's own, before what was asked for.
         notes: sentences for people: what this plan does not do that they might think.
     """
 
@@ -124,7 +125,13 @@ class Plan:
     directory: str
     sockets: bool = True
     programs: tuple[str, ...] = ()
+    starter: int = 0
     notes: tuple[str, ...] = ()
+
+    @property
+    def asked(self) -> tuple[str, ...]:
+        """The command without what starts it."""
+        return self.command[self.starter :]
 
     @property
     def identity(self) -> dict[str, Any]:

@@ -15,12 +15,14 @@ from nsm.box.plan import PROXY_PORT, RUN_DIRECTORY, TOOLS_DIRECTORY, Mount, Plan
 def plan(request: Request, facts: Facts) -> Plan:
     """The box that was asked for."""
     shown = (*_system(facts), *_own(facts), *_home(request, facts), *_work(facts))
+    command = _command(request, facts)
     return Plan(
         profile=request.profile.name,
         mounts=(*shown, *_masks(facts), *secrets.masks(facts.secrets, shown)),
         variables=_variables(request, facts),
         network=request.network,
-        command=_command(request, facts),
+        command=command,
+        starter=len(command) - len(facts.command),
         directory=facts.directory,
         programs=request.bridge,
         notes=(*facts.notes, *facts.git.notes, *facts.guarded.notes),

@@ -46,6 +46,9 @@ def run(request: Request, way: Way, variables: Mapping[str, str]) -> int:
     facts = lookup.look(request, variables)
     program = lookup.find_bwrap(variables.get("PATH", ""), facts.directory)
     plan = planning.plan(request, facts)
+    for name in request.extra:
+        if name not in variables:
+            tell(way, f"{name} is not set, so that the box does not have it")
     if not way.dry_run:
         _start(plan, program, request, facts, way)
     return _print(plan, program, way)
@@ -65,6 +68,10 @@ def _print(plan: Plan, program: str, way: Way) -> int:
 def _start(plan: Plan, program: str, request: Request, facts: Facts, way: Way) -> NoReturn:
     from nsm.box import launch, protect  # noqa: PLC0415
 
+    if not way.yes:
+        from nsm.box.confirm import confirm  # noqa: PLC0415
+
+        confirm(plan, home=facts.home)
     launch.make_state(request.profile, facts.home)
     protect.make(facts.guarded)
     _tell_of_nsm(request, facts, way)

@@ -7,7 +7,6 @@ not fit is counted, and shown on request.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING
 from nsm.box.legible import columns, legible, path, shortened
 from nsm.box.masking import MASKED, masked, names_secret
 from nsm.box.outline import Outline, Place, outline
+from nsm.box.plan import RUN_DIRECTORY
 
 if TYPE_CHECKING:
     from nsm.box.plan import Mount, Network, Plan, Variable
@@ -94,7 +94,7 @@ def details(plan: Plan, *, home: str) -> str:
     lines += ["", "variables:"]
     lines += [f"  {_assigned(variable)}" for variable in plan.variables]
     lines += ["", f"network: {_reach(plan.network)}"]
-    lines += ["", f"command: {' '.join(map(legible, plan.command))}"]
+    lines += ["", f"command: {' '.join(map(legible, plan.asked))}"]
     if plan.programs:
         lines += ["", f"programs of the host: {', '.join(map(legible, plan.programs))}"]
     if plan.notes:
@@ -117,9 +117,6 @@ def differences(old: Plan, new: Plan, *, home: str) -> list[str]:
         told.append(f"+ network: {_reach(new.network)}")
         told.append(f"- network: {_reach(old.network)}")
     told += [f"+ lends {legible(name)}" for name in new.programs if name not in old.programs]
-    if old.command[0] != new.command[0]:
-        told.append(f"+ runs {path(new.command[0], home)}")
-        told.append(f"- runs {path(old.command[0], home)}")
     names = {variable.name for variable in old.variables}
     told += [f"+ variable {_assigned(v)}" for v in new.variables if v.name not in names]
     told += [f"- hidden {_place(place, home)}" for place in _more(after, before, "hidden")]
@@ -256,7 +253,7 @@ def _cut_short(
 
 
 def _command(plan: Plan, home: str) -> tuple[str, ...]:
-    program, *arguments = plan.command
+    program, *arguments = plan.asked
     return (path(program, home), *map(legible, arguments))
 
 
@@ -277,17 +274,22 @@ def _read(places: Iterable[Place], home: str) -> tuple[str, ...]:
     """Those of the person first; of the system's, the larger ones by name, others by number."""
     own: list[str] = []
     system: dict[str, int] = {}
+    places = list(places)
+    of_nsm = [place for place in places if place.target.startswith(f"{RUN_DIRECTORY}/")]
     for place in places:
+        if place in of_nsm:
+            continue
         top = next((top for top in _SYSTEM if f"{place.target}/".startswith(f"{top}/")), None)
         if top is None:
             own.append(_place(place, home))
         else:
             system[top] = 0 if place.target == top else system.get(top, 0) + 1
-    return (*own, *(f"{count} of {top}" if count else top for top, count in system.items()))
+    tops = (f"{count} of {top}" if count else top for top, count in system.items())
+    return (*own, *tops, *(["nsm itself"] if of_nsm else []))
 
 
 def _hidden(places: Sequence[Place], plan: Plan, home: str) -> tuple[str, ...]:
-    programs = [p for p in places if re.match(r"/(usr/|usr/local/)?s?bin/", p.target)]
+    programs = [place for place in places if place.target.startswith(("/usr/", "/bin/"))]
     others = [_inside(place, plan.directory, home) for place in places if place not in programs]
     if programs:
         names = sorted(place.target.rpartition("/")[2] for place in programs)
