@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from fnmatch import fnmatchcase
 
 from nsm import paths
 from nsm.box import gitfacts, mcp, own, protect, secrets
@@ -34,7 +33,9 @@ _FORBIDDEN = (
     *("sudo*", "su", "runuser", "pkexec", "doas", "visudo", "newgrp", "sg"),
     *("docker*", "podman*", "nerdctl", "containerd*", "ctr", "crictl", "buildah", "skopeo"),
 )
-"""Patterns of names of programs that no box runs, whatever PATH says."""
+"""Names of programs that no box runs, whatever PATH says; with a star, all that begin so."""
+
+_FORBIDDEN_BEGINNINGS = tuple(name[:-1] for name in _FORBIDDEN if name.endswith("*"))
 
 
 def look(request: Request, variables: Mapping[str, str]) -> Facts:
@@ -158,7 +159,8 @@ def _program(program: str, request: Request, programs: Programs, directory: str)
 
 def is_forbidden(name: str) -> bool:
     """Whether no box runs programs of this name."""
-    return any(fnmatchcase(name, pattern) for pattern in _FORBIDDEN)
+    # Of two thousand names in /usr/bin: fnmatch would take longer than all the rest.
+    return name in _FORBIDDEN or name.startswith(_FORBIDDEN_BEGINNINGS)
 
 
 def _system() -> tuple[Entry, ...]:
