@@ -61,7 +61,8 @@ def look(request: Request, variables: Mapping[str, str]) -> Facts:
         roots=roots,
         standard=tuple(os.path.realpath(path) for path in standard),
     )
-    program, arguments = _command(request)
+    shell = _shell(variables, roots)
+    program, arguments = _command(request, shell)
     tool = _program(program, request, programs, directory)
     if tool.linked and "/" not in program:
         command = f"{TOOLS_DIRECTORY}/{tool.name}"
@@ -98,7 +99,7 @@ def look(request: Request, variables: Mapping[str, str]) -> Facts:
         git=repository,
         guarded=guarded,
         uses_env=_knows_default_signal("/usr/bin/env"),
-        shell=_shell(variables, roots),
+        shell=shell,
         own=own.find(),
     )
 
@@ -121,17 +122,13 @@ def find_bwrap(search_path: str, directory: str) -> str:
     )
 
 
-def _command(request: Request) -> tuple[str, tuple[str, ...]]:
+def _command(request: Request, shell: str) -> tuple[str, tuple[str, ...]]:
     profile = request.profile
     if profile.program:
         return profile.program, (*profile.arguments, *mcp.arguments(profile.mcp), *request.command)
     if request.command:
         return request.command[0], request.command[1:]
-    raise BoxError(
-        f"profile {profile.name} needs a command",
-        hint="`nsm box -- COMMAND...`, for example `nsm box -- bash`.",
-        exit_code=2,
-    )
+    return shell, ()
 
 
 def _program(program: str, request: Request, programs: Programs, directory: str) -> Tool:
