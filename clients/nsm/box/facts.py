@@ -23,7 +23,6 @@ class Request:
         network: what the box may reach.
         protect: whether files of the project that the host runs by itself cannot be changed.
         protect_paths: more of them, below the working directory.
-        bridge: names of host programs that it may ask for.
         extra: names of variables that pass besides the profile's.
         show: paths below HOME that the profile `safe` shows, read-only.
     """
@@ -33,7 +32,6 @@ class Request:
     network: Network = field(default_factory=Network)
     protect: bool = True
     protect_paths: tuple[str, ...] = ()
-    bridge: tuple[str, ...] = ()
     extra: tuple[str, ...] = ()
     show: tuple[str, ...] = ()
 

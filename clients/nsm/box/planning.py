@@ -24,7 +24,6 @@ def plan(request: Request, facts: Facts) -> Plan:
         command=command,
         starter=len(command) - len(facts.command),
         directory=facts.directory,
-        programs=request.bridge,
         notes=(*facts.notes, *facts.git.notes, *facts.guarded.notes),
     )
 

@@ -43,9 +43,6 @@ def parser() -> Parser:
         action=argparse.BooleanOptionalAction,
         help="files of the project that the host would run cannot be changed (the default)",
     )
-    parser.add_argument(
-        "--bridge", metavar="NAME,...", type=_names, help="host programs that it may ask for"
-    )
     parser.add_argument("--yes", action="store_true", help="begin without asking")
     parser.add_argument("--dry-run", action="store_true", help="print the command, run nothing")
     parser.add_argument("--check", action="store_true", help="say what it needs, and what is there")
@@ -80,7 +77,3 @@ def _network(text: str) -> Network:
     except ValueError:
         message = f"{text!r} is not host, none or allow=HOST,..."
         raise argparse.ArgumentTypeError(message) from None
-
-
-def _names(text: str) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(filter(None, (name.strip() for name in text.split(",")))))
