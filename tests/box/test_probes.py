@@ -29,7 +29,7 @@ STARTS = {
 BY_THE_HOST = {"writing-outside", "writing-outside-by-links", "signal-to-the-starters-group"}
 """Probes whose success the host tells: a box has files of its own under the same names."""
 
-SCOPED = landlock.abi() >= 6  # noqa: PLR2004  # Linux 6.12: abstract sockets and signals
+SCOPED = landlock.version() >= landlock.SCOPES_SOCKETS
 
 INJECTED = """\
 import errno, fcntl, sys, termios
