@@ -138,7 +138,7 @@ class Attack:
     def _start(
         self, before: tuple[str, ...], names: tuple[str, ...], group: int | None = None
     ) -> subprocess.Popen[bytes]:
-        python = (*before, IN_BOX) if before else (sys.executable,)
+        python = (*before, "env", IN_BOX) if before else (sys.executable,)
         return subprocess.Popen(
             self.world.command(
                 *(sys.executable, "-I", "-c", _STARTER, self.setting["key"]),

@@ -107,7 +107,7 @@ def main() -> None:
         "processes": sorted(int(name) for name in os.listdir("/proc") if name.isdigit()),
         "mounts": _mounts(),
         "localhost": _resolved("localhost"),
-        "certificates": ssl.get_default_verify_paths().cafile or "",
+        "certificates": len(ssl.create_default_context().get_ca_certs()),
         "texts": {path: _text(path) for path in asked.get("texts", [])},
         "kinds": {path: _kind(path) for path in asked.get("kinds", [])},
         "writes": {path: _write(path) for path in asked.get("writes", [])},

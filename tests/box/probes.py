@@ -130,9 +130,8 @@ def environment_of_processes(setting: dict[str, Any]) -> object:
 @probe
 def processes_of_the_host(setting: dict[str, Any]) -> object:
     """Another process, by its command line."""
-    victim = setting["victim"].encode()
-    ours = os.getpid()
-    return _taken([f"{p}" for p, text in _each_process("cmdline") if victim in text and p != ours])
+    victim = setting["victim"].encode() + b"\0"
+    return _taken([f"{p}" for p, text in _each_process("cmdline") if text.endswith(victim)])
 
 
 @probe

@@ -1,7 +1,8 @@
-"""What tries to get out of a box gets nothing, in each profile; without a box it gets everything."""
+"""What tries to get out of a box gets nothing, in each profile; without a box it gets all of it."""
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -57,7 +58,7 @@ def test_each_probe_succeeds_without_a_box(attack: Attack) -> None:
         PROBES.keys() - {"signal-to-the-starters-group"}
     )
     for name in ("secrets-in-home", "secrets-by-another-way", "secrets-by-other-processes"):
-        assert len(told[name]["got"]) == len(SECRETS)
+        assert len(told[name]["got"]) >= len(SECRETS)
     assert set(SOCKETS) <= set(told["sockets"]["got"])
     assert len(attack.came_to_be()) == len(OUTSIDE)
     assert attack.guarded_changed() == list(GUARDED)
@@ -94,8 +95,8 @@ def test_what_is_not_guarded_can_be_changed_on_request(attack: Attack) -> None:
 
 def _typed_into_the_terminal(world: World, *before: str) -> str:
     """What the shell that started the command reads afterwards: `typed` comes from a person."""
-    python = IN_BOX if before else "/usr/bin/python3"
-    command = world.command("sh", "-c", THEN_READ, "sh", *before, python, "-I", "-c", INJECTED)
+    python = (*before, "env", IN_BOX) if before else (sys.executable,)
+    command = world.command("sh", "-c", THEN_READ, "sh", *python, "-I", "-c", INJECTED)
     with Terminal(command, world.variables) as terminal:
         terminal.see("then")
         terminal.type("typed by a person\r")
