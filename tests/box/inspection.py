@@ -79,7 +79,7 @@ def _port(number: int) -> str:
 
 def _mounts() -> dict[str, list[str]]:
     """Mount points: kind of file system, and options."""
-    told = {}
+    told: dict[str, list[str]] = {}
     for line in (_text("/proc/self/mountinfo") or "").splitlines():
         fields = line.split()
         told[fields[4]] = [fields[fields.index("-") + 1], fields[5]]
@@ -96,7 +96,7 @@ def _resolved(name: str) -> list[str]:
 def main() -> None:
     """Look around, and tell."""
     asked: dict[str, Any] = json.loads(sys.argv[1])
-    told = {
+    told: dict[str, object] = {
         "variables": dict(os.environ),
         "directory": os.getcwd(),
         "ids": [os.getuid(), os.getgid()],

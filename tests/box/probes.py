@@ -48,7 +48,7 @@ def _taken(texts: list[str]) -> list[str]:
 
 
 def _read_all(paths: list[str], marker: str) -> list[str]:
-    got = []
+    got: list[str] = []
     for path in paths:
         with contextlib.suppress(OSError), open(path, errors="replace") as file:
             if marker in file.read():
@@ -57,7 +57,7 @@ def _read_all(paths: list[str], marker: str) -> list[str]:
 
 
 def _each_process(file: str) -> list[tuple[int, bytes]]:
-    got = []
+    got: list[tuple[int, bytes]] = []
     for pid in filter(str.isdigit, os.listdir("/proc")):
         with contextlib.suppress(OSError), open(f"/proc/{pid}/{file}", "rb") as opened:
             got.append((int(pid), opened.read()))
@@ -81,7 +81,7 @@ def secrets_by_another_way(setting: dict[str, Any]) -> object:
 @probe
 def secrets_by_links_in_the_project(setting: dict[str, Any]) -> object:
     """The same files, by links that lie in the working directory."""
-    made = []
+    made: list[str] = []
     for number, path in enumerate(setting["secrets"]):
         link = f"probe-link-{number}"
         os.symlink(f"{setting['home']}/{path}", link)
@@ -104,7 +104,7 @@ def secrets_by_other_processes(setting: dict[str, Any]) -> object:
 @probe
 def secrets_by_open_descriptors(setting: dict[str, Any]) -> object:
     """What the shell that started it all had open."""
-    got = []
+    got: list[str] = []
     for descriptor in os.listdir("/proc/self/fd"):
         with contextlib.suppress(OSError):
             directory = os.open("..", os.O_RDONLY, dir_fd=int(descriptor))
@@ -120,7 +120,7 @@ def environment_of_processes(setting: dict[str, Any]) -> object:
     marker = setting["marker"].encode()
     found = [
         entry.decode(errors="replace")
-        for pid, text in _each_process("environ")
+        for _, text in _each_process("environ")
         for entry in text.split(b"\0")
         if marker in entry
     ]
@@ -149,7 +149,7 @@ def sockets(setting: dict[str, Any]) -> object:
     for name in ("SSH_AUTH_SOCK", "DOCKER_HOST", "DBUS_SESSION_BUS_ADDRESS"):
         if name in os.environ:
             paths[name] = os.environ[name].rpartition("=")[2].rpartition("unix://")[2]
-    got = []
+    got: list[str] = []
     for name, path in paths.items():
         with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as link:
             link.connect(path)
@@ -221,7 +221,7 @@ def writing_outside(setting: dict[str, Any]) -> object:
 @probe
 def writing_outside_by_links(setting: dict[str, Any]) -> object:
     """The same, by links in the working directory."""
-    got = []
+    got: list[str] = []
     for number, path in enumerate(setting["outside"]):
         link = f"probe-out-{number}"
         os.symlink(f"{setting['home']}/{path}", link)
@@ -239,23 +239,25 @@ def writing_to_guarded(setting: dict[str, Any]) -> object:
 @probe
 def replacing_guarded(setting: dict[str, Any]) -> object:
     """The same, by putting others in their places: what is there is moved away or removed."""
-    got = []
+    got: list[str] = []
     for path in setting["guarded"]:
         parts = path.split("/")
-        for depth in range(len(parts), 0, -1):
-            place = "/".join(parts[:depth])
-            with contextlib.suppress(OSError):
-                os.rename(place, f"{place}-away")
-                got.append(place)
-                break
-        if got and got[-1] == place:
-            os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+        places = ["/".join(parts[:depth]) for depth in range(len(parts), 0, -1)]
+        if any(map(_moved_away, places)):
             got += _written([path], setting["mark"])
     return _taken(got)
 
 
+def _moved_away(path: str) -> bool:
+    try:
+        os.rename(path, f"{path}-away")
+    except OSError:
+        return False
+    return True
+
+
 def _written(paths: list[str], mark: str) -> list[str]:
-    got = []
+    got: list[str] = []
     for path in paths:
         with contextlib.suppress(OSError):
             os.makedirs(os.path.dirname(path) or ".", exist_ok=True)

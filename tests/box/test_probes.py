@@ -12,6 +12,7 @@ from box.attack import GUARDED, IN_BOX, OUTSIDE, prepared
 from box.probes import PROBES
 from box.world import SECRETS, SOCKETS, World, open_world
 from nsm import landlock
+from nsm.box import profile
 from terminal import Terminal
 
 if TYPE_CHECKING:
@@ -21,7 +22,9 @@ if TYPE_CHECKING:
 
 STARTS = {
     "claude": ("claudebox", "--yes", "run"),
-    "codex": ("nsm", "box", "--yes", "--profile", "codex", "--"),
+    "codex": ("nsm", "box", "--yes", "--profile", "codex", "--", "run"),
+    "gemini": ("nsm", "box", "--yes", "--profile", "gemini", "--", "run"),
+    "opencode": ("nsm", "box", "--yes", "--profile", "opencode", "--", "run"),
     "shell": ("nsm", "box", "--yes", "--profile", "shell", "--"),
     "safe": ("nsm", "box", "--yes", "--profile", "safe", "--"),
     "no network": ("nsm", "box", "--yes", "--net", "none", "--"),
@@ -63,6 +66,10 @@ def test_each_probe_succeeds_without_a_box(attack: Attack) -> None:
     assert len(attack.came_to_be()) == len(OUTSIDE)
     assert attack.guarded_changed() == list(GUARDED)
     assert attack.kills_a_neighbour()
+
+
+def test_there_is_no_other_profile() -> None:
+    assert set(profile.names()) == STARTS.keys() - {"no network"}
 
 
 @pytest.mark.parametrize("start", STARTS)

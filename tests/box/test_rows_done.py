@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import shutil
 import signal
 from typing import TYPE_CHECKING
@@ -11,7 +12,6 @@ import pytest
 
 from box.world import HOME, PROJECT, SECRET, World, git, have_git
 from processes import ending, tree
-from terminal import Terminal
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -33,10 +33,6 @@ echo up
 read line
 """
 """A shell with a child of a child that ended: nobody's, and the box's to end."""
-
-
-def told(text: str) -> set[str]:
-    return set(text.splitlines())
 
 
 def test_arguments_are_claudes_but_for_three(shared_world: World) -> None:
@@ -209,8 +205,6 @@ def test_a_box_ends_with_its_command_and_reaps(shared_world: World) -> None:
 
 
 def _all_end(fds: list[int]) -> None:
-    import select
-
     for fd in fds:
         assert select.select([fd], [], [], 20)[0], "a process is left"
         os.close(fd)
@@ -232,35 +226,3 @@ def test_a_dry_run_prints_what_can_be_pasted_and_does_nothing(world: World) -> N
     assert pasted.stdout == real.stdout
     assert pasted.stdout.startswith(f"tok-12345 {HOME}\n")
     assert world.host(f"{PROJECT}/done").exists()
-
-
-def test_a_check_says_what_is_missing(world: World) -> None:
-    done = world.run("claudebox", "--check")
-    text = done.stdout.lower()
-    for word in ("bwrap", "user namespaces", "claude", "git", "dns", "certificates", "socket"):
-        assert word in text, word
-    world.host(f"{HOME}/.npm-global/bin/claude").unlink()
-    missing = world.run("claudebox", "--check")
-    assert missing.returncode == 1
-    assert "npm install" in missing.stdout + missing.stderr
-
-
-def test_a_person_is_asked_once(world: World) -> None:
-    command = world.command("claudebox", "run", "echo", "it runs")
-    with Terminal(command, world.variables) as terminal:
-        terminal.see(PROJECT)
-        terminal.see("?")
-        terminal.type("y\r")
-        terminal.see("it runs")
-        assert terminal.end() == 0
-        assert "sk-ant-of-ada" not in terminal.text
-    with Terminal(command, world.variables) as terminal:
-        terminal.see("it runs")
-        assert terminal.end() == 0
-        assert "?" not in terminal.text
-
-
-def test_nobody_is_asked_with_yes(world: World) -> None:
-    with Terminal(world.command("claudebox", "--yes", "run", "echo", "ran"), world.variables) as t:
-        assert t.end() == 0
-        assert t.text.strip() == "ran"

@@ -74,6 +74,6 @@ def test_a_supervisor_of_hers_runs_code_and_ends(world: World) -> None:
 
 def test_claude_of_the_world_says_how_it_was_called(shared_world: World) -> None:
     told = shared_world.run("claude", "--flag", "a b", "")
-    assert told.stdout == "<--flag>\n<a b>\n<>\n"
+    assert told.stdout == "<--flag>\n<a b>\n<>\n", told.stderr
     run: subprocess.CompletedProcess[str] = shared_world.run("claude", "--flag", "run", "id", "-u")
     assert run.stdout == f"{shared_world.uid}\n"

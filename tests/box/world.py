@@ -41,16 +41,27 @@ ADAS_UID = 54_321
 
 COMMAND_TIMEOUT_S = 60
 
-CLAUDE = """\
+AGENT = """\
 #!/usr/bin/env sh
-# In the place of Claude Code: `run COMMAND...` runs it, anything else is told, one line each.
-flag=$1
-if [ "$2" = run ]; then
-    shift 2
-    exec "$@"
-fi
+# In the place of a coding agent: `run COMMAND...` runs it, anything else is told, one line each.
+count=0
+for word in "$@"; do
+    count=$((count + 1))
+    if [ "$word" = run ]; then
+        shift $count
+        exec "$@"
+    fi
+done
 printf '<%s>\\n' "$@"
 """
+
+AGENTS = {
+    "claude": "@anthropic-ai/claude-code",
+    "codex": "@openai/codex",
+    "gemini": "@google/gemini-cli",
+    "opencode": "opencode-ai",
+}
+"""Programs, and the packages of npm that have them."""
 
 SECRETS: Mapping[str, str] = {
     ".ssh/id_ed25519": "ssh key",
@@ -256,18 +267,17 @@ class World:
         self.host(path).chmod(0o666)
         self.give(self.host(path))
 
-    def install_claude(self, text: str = CLAUDE) -> str:
-        """Put a claude where npm's global packages are in a home directory, and on PATH.
+    def install_agent(self, name: str = "claude", text: str = AGENT) -> str:
+        """Put one of `AGENTS` where npm's global packages are in a home directory, and on PATH.
 
         Returns:
             The path under which it is found.
         """
-        prefix = f"{HOME}/.npm-global"
-        package = "lib/node_modules/@anthropic-ai/claude-code"
+        prefix, package = f"{HOME}/.npm-global", f"lib/node_modules/{AGENTS[name]}"
         self.write(f"{prefix}/{package}/cli.js", text, 0o755)
-        self.write(f"{prefix}/{package}/package.json", '{"name": "@anthropic-ai/claude-code"}\n')
-        self.link(f"{prefix}/bin/claude", f"../{package}/cli.js")
-        return f"{prefix}/bin/claude"
+        self.write(f"{prefix}/{package}/package.json", json.dumps({"name": AGENTS[name]}))
+        self.link(f"{prefix}/bin/{name}", f"../{package}/cli.js")
+        return f"{prefix}/bin/{name}"
 
     @contextmanager
     def supervisor(self, config: str = "") -> Generator[e2e_support.Supervisor]:
@@ -298,7 +308,7 @@ class World:
 
 @contextmanager
 def open_world() -> Generator[World]:
-    """A world with a home, secrets in it, a project with git, two more places, and claude.
+    """A world with a home, secrets in it, a project with git, two more places, and agents.
 
     No supervisor runs, and none is started by programs of the world unless `NSM_AUTOSTART` is
     taken out of `World.variables`, whose end is then the caller's; see `World.supervisor`.
@@ -399,7 +409,8 @@ def _furnish(world: World) -> None:
     world.write(f"{PROJECT}/README.md", "a project\n")
     for path in SOCKETS.values():
         world.listen(path.replace("UID", str(world.uid)))
-    world.install_claude()
+    for name in AGENTS:
+        world.install_agent(name)
 
 
 def git(world: World, *arguments: str, directory: str = PROJECT) -> str:
