@@ -76,7 +76,7 @@ def look(directory: str, known: Known, git: str | None, variables: Mapping[str, 
     notes: list[str] = []
     found = _repository(directory, known, git, variables, notes)
     own, common = found or (None, None)
-    who = identity(git, own, variables)
+    who = identity(git, own if own and common and _is_plain(own, common) else None, variables)
     if git is None:
         notes.append("git is not installed: commits in the box are of a made-up user.")
     elif who.problem:
@@ -201,6 +201,8 @@ def _repository(
     try:
         mode = os.lstat(dot_git).st_mode
     except OSError:
+        if is_repository(directory):
+            return directory, directory  # a bare one, or a git directory itself
         if above := _repository_above(directory, known):
             notes.append(
                 f"This directory is part of the repository {printable(above)}, whose .git is not "
@@ -242,7 +244,7 @@ def _why_not_its_own(
 ) -> str | None:
     """Why a git directory that a `.git` file names is not shown to the box; None if it is."""
     for path in (own, common):
-        if not _is_repository(path, whole=path == common):
+        if not is_repository(path, whole=path == common):
             return f"{printable(path)} is no git directory"
         if within(path, directory):
             continue
@@ -282,8 +284,20 @@ def _resolved(base: str, path: str) -> str:
     return os.path.join(os.path.realpath(os.path.dirname(whole)), os.path.basename(whole))
 
 
-def _is_repository(path: str, *, whole: bool) -> bool:
-    """Whether a directory looks like git's own: `HEAD`, and what worktrees share."""
+def _is_plain(own: str, common: str) -> bool:
+    """Whether git can read who commits there without waiting: a FIFO would hold it up."""
+    names = (os.path.join(own, "HEAD"), os.path.join(own, "commondir"))
+    for path in (*names, os.path.join(common, "config")):
+        try:
+            if not stat.S_ISREG(os.lstat(path).st_mode):
+                return False
+        except OSError:
+            continue
+    return is_repository(common)
+
+
+def is_repository(path: str, *, whole: bool = True) -> bool:
+    """Whether a directory looks like git's own: `HEAD`, and, with `whole`, what worktrees share."""
     needed = (("HEAD", stat.S_ISREG), ("objects", stat.S_ISDIR), ("refs", stat.S_ISDIR))
     try:
         return all(

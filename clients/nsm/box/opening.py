@@ -49,9 +49,9 @@ def open_sources(mounts: Sequence[Mount]) -> dict[int, int]:
     except OSError as error:
         for fd in found.values():
             os.close(fd)
-        name = printable(mounts[len(found)].source) if not error.filename else error.filename
+        name = printable(os.fsdecode(error.filename))
         raise BoxError(
-            f"{printable(str(name))} has changed since it was looked at: {error.strerror}.",
+            f"{name} cannot be shown as it was when it was looked at: {error.strerror}.",
             hint="See who changes it (another box may run there), and start again.",
         ) from error
     return found

@@ -74,7 +74,7 @@ PROJECT_FILES = (
 MAX_REPOSITORIES = 64
 """Submodules and repositories in a workspace: each costs three mounts."""
 
-MAX_ENTRIES = 4096
+MAX_ENTRIES = 2048
 """Of directories that are searched for repositories, in all."""
 
 MAX_CONFIG_BYTES = 1024 * 1024
@@ -211,13 +211,28 @@ def look(
     if facts.identity.hooks:
         _hooks(search, directory, facts.identity.hooks)
     for repository in _nested(search, directory):
-        _repository(search, repository, os.path.dirname(repository))
+        worktree = os.path.dirname(repository) if repository.endswith("/.git") else repository
+        _repository(search, repository, worktree)
+    held = {above for path in (*search.held, *search.read_only) for above in _way(search, path)}
     return Guarded(
-        held=tuple(sorted(set(search.held))),
+        held=tuple(sorted({*search.held, *held} - {search.directory, *search.shown})),
         read_only=tuple(sorted(set(search.read_only))),
         made=tuple(sorted(search.made.items())),
         notes=tuple(dict.fromkeys(search.notes)),
     )
+
+
+def _way(search: _Search, path: str) -> Iterator[str]:
+    """Directories on the way to a path, below what is shown as a whole.
+
+    A directory with a mount in it can be renamed, and another one be made in its place; one that
+    is a mount point itself cannot.
+    """
+    roots = (search.directory, *search.shown)
+    above = os.path.dirname(path)
+    while above not in roots and any(within(above, root) for root in roots):
+        yield above
+        above = os.path.dirname(above)
 
 
 def _checked(paths: Sequence[str]) -> Iterator[str]:
@@ -304,11 +319,10 @@ def _repository(search: _Search, common: str, worktree: str, *, is_own: bool = F
         _targets(search, hooks)
     _existing(search, common, ("config", "config.worktree"))
     _configured(search, os.path.join(common, "config"), worktree)
-    for name in _names(search, os.path.join(common, "worktrees")):
+    for name in _names(search, os.path.join(common, "worktrees"), only_directories=True):
         linked = os.path.join(common, "worktrees", name)
-        if _kind(linked) == "directory":
-            search.held.append(linked)
-            _existing(search, linked, ("commondir", "gitdir", "config.worktree"))
+        search.held.append(linked)
+        _existing(search, linked, ("commondir", "gitdir", "config.worktree"))
     for module in _modules(search, os.path.join(common, "modules")):
         _repository(search, module, worktree)
 
@@ -362,10 +376,8 @@ def _configured(search: _Search, config: str, worktree: str) -> None:
 
 def _modules(search: _Search, folder: str, depth: int = 4) -> Iterator[str]:
     """Git directories of submodules; names of submodules can have slashes."""
-    for name in _names(search, folder):
+    for name in _names(search, folder, only_directories=True):
         path = os.path.join(folder, name)
-        if _kind(path) != "directory":
-            continue
         if _kind(os.path.join(path, "HEAD")) == "file":
             yield path
         elif depth > 1:
@@ -373,20 +385,20 @@ def _modules(search: _Search, folder: str, depth: int = 4) -> Iterator[str]:
 
 
 def _nested(search: _Search, directory: str, depth: int = 2) -> Iterator[str]:
-    """`.git` directories below the working directory: of a directory full of projects."""
-    for name in _names(search, directory):
-        if name in (".git", "node_modules"):
-            continue
+    """Repositories below the working directory: of a directory full of projects; bare ones."""
+    for name in _names(search, directory, only_directories=True):
+        if name.startswith(".") or name == "node_modules":
+            continue  # caches and what others have made, with thousands of names
         path = os.path.join(directory, name)
-        if _kind(path) != "directory":
-            continue
         if _kind(os.path.join(path, ".git")) == "directory":
             yield os.path.join(path, ".git")
+        elif gitfacts.is_repository(path):
+            yield path
         elif depth > 1:
             yield from _nested(search, path, depth - 1)
 
 
-def _names(search: _Search, folder: str) -> list[str]:
+def _names(search: _Search, folder: str, *, only_directories: bool = False) -> list[str]:
     """Names in a directory, sorted, as long as not too many have been looked at in all."""
     found: list[str] = []
     try:
@@ -399,7 +411,8 @@ def _names(search: _Search, folder: str) -> list[str]:
                     )
                     break
                 search.entries -= 1
-                found.append(entry.name)
+                if not only_directories or entry.is_dir(follow_symlinks=False):
+                    found.append(entry.name)
     except OSError:
         pass
     return sorted(found)

@@ -257,11 +257,11 @@ def look(home: str, variables: Mapping[str, str], uid: int, directory: str | Non
     kept = {os.path.realpath(os.path.join(each, ".claudebox")) for each in homes}
     found: dict[str, Secret] = {}
     for name in (*_candidates(names, variables), *_marked(directory)):
-        real = os.path.realpath(name)
         try:
-            mode = os.stat(real).st_mode
+            mode = os.stat(name).st_mode
         except (OSError, ValueError):
-            continue
+            continue  # of most, and cheaper than its real path
+        real = os.path.realpath(name)
         # A variable can name what is no secret of its own and cannot be done without.
         if real in _SHARED or any(within(each, real) for each in homes) or real in kept:
             continue
