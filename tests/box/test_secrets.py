@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 from typing import TYPE_CHECKING
 
 import pytest
@@ -94,8 +95,6 @@ def test_copies_of_homes_are_known_by_what_only_homes_have(tmp_path: Path) -> No
 
 
 def test_a_home_that_was_set_to_something_else_does_not_open_the_real_one(tmp_path: Path) -> None:
-    import pwd  # noqa: PLC0415
-
     real = os.path.realpath(pwd.getpwuid(os.geteuid()).pw_dir)
     known = secrets.look(str(tmp_path), {}, os.geteuid(), directory=str(tmp_path))
     assert known.homes == (str(tmp_path), real)
