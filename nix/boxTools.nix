@@ -2,7 +2,7 @@
 #
 # Type: { pkgs, comma } -> { tools : [derivation]; forbidden : [String] }
 #   comma     : the program `,` with its database
-#   forbidden : patterns of programs' names, those of nsm.box.nixhost.FORBIDDEN; tests/nix compares
+#   forbidden : patterns of programs' names, those of nsm.box.forbidden.KEYS; tests/nix compares
 { pkgs, comma }:
 {
   # Earlier ones go first. Programs that work on their own: what hands out keys or opens other
@@ -37,17 +37,19 @@
 
   forbidden = [
     "gpg*"
-    "ssh"
-    "ssh-*"
-    "sshd"
+    "ssh*"
     "scp"
     "sftp"
+    "slogin"
+    "dirmngr*"
+    "pinentry*"
+    "kbxutil"
+    "keyboxd"
     "age"
     "age-*"
+    "agenix"
     "rage"
     "rage-*"
-    "agenix"
-    "tailscale"
-    "tailscaled"
+    "tailscale*"
   ];
 }

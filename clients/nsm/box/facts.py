@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from nsm.box.gitfacts import GitFacts
+from nsm.box.nixhost import Nix
 from nsm.box.own import Own
 from nsm.box.plan import Network
 from nsm.box.profile import Profile
@@ -91,6 +92,7 @@ class Facts:
         uses_env: the system's `env` can give SIGINT and SIGQUIT their meaning back.
         shell: what `SHELL` is.
         own: nsm itself; None where it cannot be shown.
+        nix: the host's Nix; None where there is none.
         notes: what people should know of what was found.
     """
 
@@ -110,4 +112,5 @@ class Facts:
     uses_env: bool = True
     shell: str = "/bin/sh"
     own: Own | None = None
+    nix: Nix | None = None
     notes: tuple[str, ...] = ()

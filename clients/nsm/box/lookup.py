@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import grp
 import os
+import pwd
+import shutil
 from collections.abc import Mapping
 
 from nsm import paths
-from nsm.box import gitfacts, mcp, own, protect, secrets
+from nsm.box import forbidden, gitfacts, mcp, nixhost, own, protect, secrets
 from nsm.box.facts import Entry, Facts, Request, Tool
 from nsm.box.plan import TOOLS_DIRECTORY, BoxError
 from nsm.box.tools import Programs
@@ -26,17 +29,6 @@ _SEARCH_PATH = ("/usr/local/bin", "/usr/bin", "/bin")
 
 _PROGRAM_PLACES = ("/usr/local/bin", "/usr/bin", "/usr/local/sbin", "/usr/sbin")
 
-_FORBIDDEN = (
-    # What holds keys, or is a way to other machines and other users.
-    *("gpg*", "ssh*", "scp", "sftp", "slogin", "dirmngr*", "pinentry*", "kbxutil", "keyboxd"),
-    *("age", "age-*", "agenix", "rage", "rage-*", "tailscale*"),
-    *("sudo*", "su", "runuser", "pkexec", "doas", "visudo", "newgrp", "sg"),
-    *("docker*", "podman*", "nerdctl", "containerd*", "ctr", "crictl", "buildah", "skopeo"),
-)
-"""Names of programs that no box runs, whatever PATH says; with a star, all that begin so."""
-
-_FORBIDDEN_BEGINNINGS = tuple(name[:-1] for name in _FORBIDDEN if name.endswith("*"))
-
 
 def look(request: Request, variables: Mapping[str, str]) -> Facts:
     """The facts for one box.
@@ -51,9 +43,16 @@ def look(request: Request, variables: Mapping[str, str]) -> Facts:
     home = os.path.realpath(named_home)
     known = secrets.look(named_home, variables, os.geteuid())
     directory = secrets.working_directory(known)
-    system = _system()
-    roots = (*(entry.path for entry in system if not entry.link), directory)
-    standard = tuple(path for path in _SEARCH_PATH if os.path.isdir(path))
+    itself = own.find()
+    nix = _nix(request, variables, directory, itself)
+    alone = nix is not None and nix.alone
+    system = _system(alone=alone)
+    roots = (
+        *(entry.path for entry in system if not entry.link),
+        *((nix.store,) if nix else ()),
+        directory,
+    )
+    standard = tuple(path for path in _SEARCH_PATH if os.path.isdir(path) and not alone)
     programs = Programs(
         variables=variables,
         home=home,
@@ -64,14 +63,18 @@ def look(request: Request, variables: Mapping[str, str]) -> Facts:
     shell = _shell(variables, roots)
     program, arguments = _command(request, shell)
     tool = _program(program, request, programs, directory)
-    if tool.linked and "/" not in program:
+    if nix and alone and (stored := nixhost.in_store(tool.place, nix.store)):
+        command = stored
+    elif tool.linked and "/" not in program:
         command = f"{TOOLS_DIRECTORY}/{tool.name}"
     else:
         command = tool.path if tool.shown else tool.place
-    named = [programs.find(name) for name in request.profile.tools]
+    names = (*request.profile.tools, *(nixhost.PROGRAMS if nix else ()))
+    # Of a store that stands alone, PATH has all there is.
+    named = [] if alone else [programs.find(name) for name in names]
     found = {one.name: one for one in named if one and (one.linked or one.shown)}
     tools = dict(found)
-    for needed in (*found.values(), tool):
+    for needed in (*found.values(), *(() if alone else (tool,))):
         for other in programs.needs(needed):
             if other.linked or other.shown:
                 tools.setdefault(other.name, other)
@@ -93,15 +96,55 @@ def look(request: Request, variables: Mapping[str, str]) -> Facts:
         search_path=standard,
         command=(command, *arguments),
         tools=tuple(tools[name] for name in sorted(tools)),
-        forbidden=tuple(sorted(_forbidden())),
+        forbidden=() if alone else tuple(sorted(_forbidden())),
         shown=tuple(_shown(request, variables, home, roots, known)),
         secrets=known,
         git=repository,
         guarded=guarded,
-        uses_env=_knows_default_signal("/usr/bin/env"),
+        uses_env=_knows_default_signal(_env(nix)),
         shell=shell,
-        own=own.find(),
+        own=itself,
+        nix=nix,
+        notes=nixhost.notes(nix, _user()) if nix else (),
     )
+
+
+def _nix(
+    request: Request, variables: Mapping[str, str], directory: str, itself: own.Own | None
+) -> nixhost.Nix | None:
+    """The host's Nix, if there is one, for what is asked to run."""
+    program, _ = _command(request, variables.get("SHELL") or "/bin/sh")
+    if "/" in program:
+        place = os.path.join(directory, program)
+    else:
+        folders = [each for each in variables.get("PATH", "").split(":") if os.path.isabs(each)]
+        place = shutil.which(program, path=":".join(folders)) or ""
+    return nixhost.look(
+        variables,
+        place,
+        also=(itself.python,) if itself else (),
+        user=_user(),
+        groups=map(_group, os.getgroups()),
+    )
+
+
+def _env(nix: nixhost.Nix | None) -> str:
+    """The `env` that is `/usr/bin/env` in the box."""
+    return dict(nix.links)["/usr/bin/env"] if nix and nix.alone else "/usr/bin/env"
+
+
+def _user() -> str:
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return str(os.getuid())
+
+
+def _group(number: int) -> str:
+    try:
+        return grp.getgrgid(number).gr_name
+    except KeyError:
+        return str(number)
 
 
 def find_bwrap(search_path: str, directory: str) -> str:
@@ -145,7 +188,7 @@ def _program(program: str, request: Request, programs: Programs, directory: str)
             hint=request.profile.install or "Install it, or put its directory on PATH.",
             exit_code=127,
         )
-    if is_forbidden(tool.name) or is_forbidden(os.path.basename(tool.path)):
+    if forbidden.is_forbidden(tool.name) or forbidden.is_forbidden(os.path.basename(tool.path)):
         raise BoxError(
             f"{tool.name} is not for boxes: it has to do with keys, or leads out of them",
             hint="Run it outside.",
@@ -154,15 +197,9 @@ def _program(program: str, request: Request, programs: Programs, directory: str)
     return tool
 
 
-def is_forbidden(name: str) -> bool:
-    """Whether no box runs programs of this name."""
-    # Of two thousand names in /usr/bin: fnmatch would take longer than all the rest.
-    return name in _FORBIDDEN or name.startswith(_FORBIDDEN_BEGINNINGS)
-
-
-def _system() -> tuple[Entry, ...]:
+def _system(*, alone: bool) -> tuple[Entry, ...]:
     etc = (f"/etc/{name}" for name in _ETC)
-    entries = [_entry(path) for path in _SYSTEM]
+    entries = [] if alone else [_entry(path) for path in _SYSTEM]
     # The content of links there, whose chains lead all over the host, stands in their place.
     files = [
         Entry(path=path, source=os.path.realpath(path)) for path in etc if os.path.exists(path)
@@ -186,11 +223,15 @@ def _forbidden() -> set[str]:
         except OSError:
             continue
         found.update(
-            os.path.realpath(os.path.join(place, name)) for name in names if is_forbidden(name)
+            os.path.realpath(os.path.join(place, name))
+            for name in names
+            if forbidden.is_forbidden(name)
         )
     # What a link leads to may be a program of many names, most of them harmless.
     return {
-        path for path in found if path.startswith("/usr/") and is_forbidden(os.path.basename(path))
+        path
+        for path in found
+        if path.startswith("/usr/") and forbidden.is_forbidden(os.path.basename(path))
     }
 
 
@@ -220,7 +261,7 @@ def _knows_default_signal(env: str) -> bool:
     """Whether it is an `env` that gives signals their meaning back: coreutils 8.31 and newer."""
     try:
         with open(env, "rb") as file:
-            return b"default-signal" in file.read(1 << 20)
+            return b"default-signal" in file.read()
     except OSError:
         return False
 

@@ -6,13 +6,12 @@ bound as a whole is live: what is built or fetched during the life of the box sh
 
 from __future__ import annotations
 
-import fnmatch
 import os
 import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from nsm.box import elf
+from nsm.box import elf, forbidden
 from nsm.box.plan import Mount, Variable
 
 STORE = "/nix/store"
@@ -30,11 +29,8 @@ TOOLS = (
 )
 """Looked up on the caller's PATH where nothing else says what a box has."""
 
-FORBIDDEN = (
-    *("gpg*", "ssh", "ssh-*", "sshd", "scp", "sftp", "age", "age-*", "rage", "rage-*"),
-    *("agenix", "tailscale", "tailscaled"),
-)
-"""Patterns of names: a directory that has one of them is not on PATH."""
+PROGRAMS = ("nix", "nix-build", "nix-env", "nix-shell", "nix-store", ",", "comma")
+"""What a box has besides, where it has the host's system, too."""
 
 LOADERS = (
     "/lib64/ld-linux-x86-64.so.2",
@@ -62,7 +58,8 @@ class Nix:
             kept from the garbage collector.
         trusted: the entry of `trusted-users` that makes the daemon do anything for this user; "".
         alone: whether the store has all that the box needs, so that nothing of `/usr` is shown.
-        tools: directories of the store, for PATH.
+        tools: directories of the store, for PATH; () where the host's own programs are shown and
+            no package says what there is.
         links: what is a link in the box: its place, and the path in the store.
         variables: what the caller's variables mean in the box, where that is another value.
         left_out: programs whose directory has what must not be on PATH.
@@ -108,7 +105,7 @@ def mounts(nix: Nix) -> tuple[Mount, ...]:
 
 
 def path(nix: Nix) -> tuple[str, ...]:
-    """The directories of PATH in a box that shows the store alone: all of the store."""
+    """The directories of PATH that are of the store; all of PATH where the store is alone."""
     return nix.tools
 
 
@@ -179,14 +176,18 @@ def look(
         tools, left_out = given, ()
         if own := in_store(command, store):
             tools = _with(tools, os.path.dirname(own))
-        elif interpreter := _interpreter_of(command, search):
+        elif interpreter := _interpreter_of(command, _joined(tools, search)):
             tools = _with(tools, os.path.dirname(in_store(interpreter, store)))
     else:
         tools, left_out = _tools(programs, search, store)
     links = _links(tools, store, root)
+    # In the box, too, its PATH goes first.
+    search = _joined(tools, search)
     alone = {"/bin/sh", "/usr/bin/env"} <= {place for place, _ in links} and not any(
         _needs_host(each, search, store, root) for each in (command, *also)
     )
+    if not alone and not given:
+        tools, left_out = (), ()  # all of the host's own programs are there
     return Nix(
         store=store,
         state=state,
@@ -229,11 +230,6 @@ def in_store(path: str, store: str = STORE) -> str:
     return found if os.path.exists(found) else ""
 
 
-def is_forbidden(names: Iterable[str]) -> bool:
-    """Whether a program that must not be on PATH is among these names."""
-    return any(fnmatch.fnmatchcase(name, pattern) for name in names for pattern in FORBIDDEN)
-
-
 def trusting(lines: Iterable[str], user: str, groups: frozenset[str]) -> str:
     """Which entry of `trusted-users` in the lines of a `nix.conf` this user comes under, or ""."""
     entries: list[str] = []
@@ -253,18 +249,22 @@ def _existing(path: str) -> str:
     return path if os.path.isdir(path) else ""
 
 
+def _joined(tools: tuple[str, ...], search: str) -> str:
+    return ":".join((*tools, search))
+
+
 def _with(tools: tuple[str, ...], directory: str) -> tuple[str, ...]:
     """Those, and this directory, unless it is there or must not be."""
-    if not directory or directory in tools or is_forbidden(_names(directory)):
+    if not directory or directory in tools or _holds_keys(directory):
         return tools
     return (*tools, directory)
 
 
-def _names(directory: str) -> list[str]:
+def _holds_keys(directory: str) -> bool:
     try:
-        return os.listdir(directory)
+        return any(map(forbidden.holds_keys, os.listdir(directory)))
     except OSError:
-        return []
+        return False
 
 
 def _tools(
@@ -281,7 +281,7 @@ def _tools(
         if not found:
             continue
         directory = os.path.dirname(found)
-        if is_forbidden(_names(directory)):
+        if _holds_keys(directory):
             left_out.append(program)
         else:
             tools = _with(tools, directory)

@@ -7,7 +7,7 @@ working directory, and what lies over that: masks of secrets last, so that nothi
 from __future__ import annotations
 
 from nsm import proxyvariables
-from nsm.box import gitfacts, masking, mcp, own, protect, secrets
+from nsm.box import gitfacts, masking, mcp, nixhost, own, protect, secrets
 from nsm.box.facts import Entry, Facts, Request, Tool
 from nsm.box.plan import PROXY_PORT, RUN_DIRECTORY, TOOLS_DIRECTORY, Mount, Plan, Variable
 
@@ -38,7 +38,8 @@ def _system(facts: Facts) -> list[Mount]:
         Mount(kind="dev", target="/dev"),
         Mount(kind="tmpfs", target="/tmp", mode=0o1777, why="the box's own"),  # noqa: S108
         Mount(kind="dir", target="/var"),
-        Mount(kind="symlink", target="/var/tmp", source="/tmp"),  # noqa: S108
+        # No link to the other: below one, bwrap makes no directories, and projects lie there, too.
+        Mount(kind="tmpfs", target="/var/tmp", mode=0o1777, why="the box's own"),  # noqa: S108
     ]
 
 
@@ -55,6 +56,8 @@ def _own(facts: Facts) -> list[Mount]:
         home.append(Mount(kind="symlink", target=facts.home_link, source=facts.home))
     return [
         *home,
+        # A store of a user's own may lie below HOME.
+        *(nixhost.mounts(facts.nix) if facts.nix else ()),
         Mount(kind="dir", target=RUN_DIRECTORY),
         Mount(kind="dir", target=TOOLS_DIRECTORY),
         *_tools(facts.tools),
@@ -63,7 +66,8 @@ def _own(facts: Facts) -> list[Mount]:
 
 
 def _system_roots(facts: Facts) -> tuple[str, ...]:
-    return tuple(entry.path for entry in facts.system if not entry.link)
+    store = (facts.nix.store,) if facts.nix else ()
+    return (*(entry.path for entry in facts.system if not entry.link), *store)
 
 
 def _tools(tools: tuple[Tool, ...]) -> list[Mount]:
@@ -137,9 +141,11 @@ def _masks(facts: Facts) -> list[Mount]:
 def _variables(request: Request, facts: Facts) -> tuple[Variable, ...]:
     profile = request.profile
     values = {name: value.replace("{home}", facts.home) for name, value in profile.set.items()}
-    values["PATH"] = ":".join((TOOLS_DIRECTORY, *facts.search_path))
+    values["PATH"] = ":".join(_search_path(facts))
     if "SHELL" in facts.variables:
         values["SHELL"] = facts.shell
+    if facts.nix is not None:
+        values |= {variable.name: variable.value for variable in nixhost.variables(facts.nix)}
     values |= _of_network(request)
     if facts.own is not None:
         values |= {variable.name: variable.value for variable in own.variables()}
@@ -155,6 +161,13 @@ def _variables(request: Request, facts: Facts) -> tuple[Variable, ...]:
         for name, value in passed.items()
     ]
     return tuple(sorted(variables, key=lambda variable: variable.name))
+
+
+def _search_path(facts: Facts) -> tuple[str, ...]:
+    stored = nixhost.path(facts.nix) if facts.nix is not None else ()
+    if facts.nix is not None and facts.nix.alone:
+        return stored
+    return (TOOLS_DIRECTORY, *stored, *facts.search_path)
 
 
 def _of_network(request: Request) -> dict[str, str]:
