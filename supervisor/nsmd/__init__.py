@@ -68,7 +68,7 @@ mcp/                 the endpoint that models see
 servicemanager       the socket that systemd passes, and what it is told
 socketguard          keeps the socket where clients look for it
 servicestatus        what the service manager is told while the supervisor runs
-checks, limitchecks  rows of the doctor's table
+limitchecks          rows of the doctor's table
 hostchecks/          what of a host commonly stands in nsm's way
 copychecks           whether projects can be copied on write here
 doctor               what nsm needs here, and how to get it

@@ -175,8 +175,6 @@ def _check_box(box: BoxSettings) -> Iterator[str]:
                 f"box.show: found {path!r:.80}, expected an absolute path, or one that begins "
                 "with ~/"
             )
-    if "" in box.bridge:
-        yield "box.bridge: found '', expected the name of a host program"
 
 
 def _check_variables(name: str, variables: Mapping[str, str]) -> Iterator[str]:

@@ -9,8 +9,8 @@ from contextlib import suppress
 
 import trio
 
+from nsm.checks import Check
 from nsm.wire.errors import NsmError
-from nsmd.checks import Check
 from nsmd.jail import BwrapLauncher
 from nsmd.jail.bubblewrap import probe_bwrap
 from nsmd.jail.projectcopy import NoCopyError

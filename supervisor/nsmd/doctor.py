@@ -19,15 +19,15 @@ from typing import Any
 import trio
 
 from nsm import paths
+from nsm.checks import Check, render_text
+from nsm.jailfailure import SEE_DOCTOR
 from nsm.wire.errors import NixUnavailableError, NsmError, StartFailedError
-from nsmd.checks import Check
 from nsmd.copychecks import check_copies
 from nsmd.environments import find_environments
 from nsmd.hostchecks import check_host, this_host
 from nsmd.hostpaths import trusted_owners
 from nsmd.jail import BwrapLauncher
 from nsmd.jail.bubblewrap import missing_bwrap, probe_bwrap
-from nsmd.jail.failure import SEE_DOCTOR
 from nsmd.jail.hostnetwork import open_sockets
 from nsmd.limitchecks import check_limits, look_at_limits
 from nsmd.listening import PlaceError, check_way
@@ -393,19 +393,6 @@ def safe_runtime_dir() -> str:
     path = paths.ensure_runtime_dir()
     check_way(os.path.dirname(paths.socket_path()), trusted_owners())
     return path
-
-
-def render_text(checks: Sequence[Check]) -> str:
-    """Aligned lines for people, fixes below what they fix."""
-    width = max(len(check.name) for check in checks)
-    margin = " " * (len("warn  ") + width + len("  "))
-    text = ""
-    for check in checks:
-        detail = check.detail.replace("\n", f"\n{margin}")
-        text += f"{check.status:<4}  {check.name:<{width}}  {detail}\n"
-        if check.fix:
-            text += f"{margin}-> {check.fix}\n"
-    return text
 
 
 def render_json(checks: Sequence[Check]) -> str:

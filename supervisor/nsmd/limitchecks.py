@@ -6,11 +6,11 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from nsm.checks import Check
 from nsmd.cgroups import find_keeper
 from nsmd.cgroups.group import Group
 from nsmd.cgroups.limits import limits_of
 from nsmd.cgroups.tree import GroupTree
-from nsmd.checks import Check
 from nsmd.limits import session_limits
 from nsmd.settings import Settings
 from nsmd.values import Enforcement, Environment, JailSizes, JailSpec, SessionLimits

@@ -232,7 +232,6 @@ class BoxSettings:
     profile: Annotated[str, MinLen(1)] | None = None
     protect: bool = True
     protect_paths: Annotated[tuple[str, ...], MaxLen(256)] = ()
-    bridge: Annotated[tuple[str, ...], MaxLen(64)] = ()
     show: Annotated[tuple[str, ...], MaxLen(256)] = ()
 
 

@@ -20,7 +20,6 @@ def plan(
     mounts: Iterable[Mount] = (),
     variables: Iterable[tuple[str, str]] = (),
     network: Network | None = None,
-    programs: tuple[str, ...] = (),
 ) -> Plan:
     """An ordinary plan for claude, and what is named besides."""
     table = {
@@ -69,7 +68,6 @@ def plan(
         network=network or Network(),
         command=("/run/nsm/bin/claude", "--dangerously-skip-permissions", "--version"),
         directory=directory,
-        programs=programs,
     )
 
 

@@ -42,7 +42,6 @@ def full(directory: str = EVIL) -> Plan:
             *(Mount(kind="mask", target=f"{directory}/secret{i}") for i in range(50)),
         ],
         variables=[(f"V{i}", "v" * i) for i in range(70)],
-        programs=("gh",),
         network=Network(mode="allow", allow=tuple(f"h{i}.example.org" for i in range(40))),
     )
 
@@ -75,7 +74,6 @@ def test_what_does_not_fit_is_counted_and_in_the_details() -> None:
     assert "V69='" not in everything
     assert f"V69={'v' * 69}" in everything
     assert "h39.example.org" in everything
-    assert "programs of the host: gh" in everything
 
 
 def test_names_cannot_act_or_look_like_lines_of_the_screen() -> None:
@@ -125,10 +123,9 @@ def test_no_network_and_a_list() -> None:
     assert "\nnetwork     only pypi.org '*.github.com'\n" in screen(some, home=HOME)
 
 
-def test_lent_programs_and_notes_are_said() -> None:
-    lent = replace(plan(programs=("gh",)), notes=("An absent \x1bfile is not protected.",))
-    text = screen(lent, home=HOME)
-    assert "\nlends       gh  (run outside of the box)\n" in text
+def test_notes_are_said() -> None:
+    noted = replace(plan(), notes=("An absent \x1bfile is not protected.",))
+    text = screen(noted, home=HOME)
     assert "\nnote        An absent \\x1bfile is not protected.\n" in text
 
 
@@ -138,13 +135,11 @@ def test_what_has_changed_is_said_first() -> None:
         mounts=[Mount(kind="bind", target="/srv/data", source="/srv/data")],
         variables=[("GH_TOKEN", "x")],
         network=Network(mode="none"),
-        programs=("gh",),
     )
     assert differences(old, new, home=HOME) == [
         "+ can change /srv/data",
         "+ network: nothing",
         "- network: all that this computer reaches, its own ports too",
-        "+ lends gh",
         "+ variable GH_TOKEN=********",
     ]
     assert differences(new, old, home=HOME) == [
@@ -152,7 +147,6 @@ def test_what_has_changed_is_said_first() -> None:
         "- network: nothing",
         "- can change /srv/data",
         "- variable GH_TOKEN",
-        "- lends gh",
     ]
     text = screen(new, home=HOME, changes=differences(old, new, home=HOME), agreed_on="2026-01-01")
     assert text.splitlines()[1:4] == [

@@ -25,7 +25,6 @@ net = { allow = ["pypi.org", "*.github.com:443"] }
 profile = "shell"
 protect = false
 protect_paths = ["Makefile", "ci/hooks"]
-bridge = ["gh"]
 show = ["~/data", "/srv/models"]
 """
 
@@ -39,8 +38,6 @@ WRONG = {
     b"[box]\nprotect = 'yes'": "box.protect: found 'yes', expected true or false",
     b"[box]\nprotect_paths = ['/etc']": "box.protect_paths: found '/etc', expected a path inside",
     b"[box]\nprotect_paths = ['a/../..']": "box.protect_paths: found 'a/../..', expected a path",
-    b"[box]\nbridge = 'gh'": "box.bridge: found 'gh', expected a list",
-    b"[box]\nbridge = ['']": "box.bridge: found [''], expected a list",
     b"[box]\nshow = ['data']": "box.show: found 'data', expected an absolute path",
     b"[box]\nnett = 'host'": "box.nett: unknown key. Known here: net, profile",
     b"box = 3": "box: found 3, expected a table [box]",
@@ -53,7 +50,6 @@ def test_a_file_gives_all_keys() -> None:
         profile="shell",
         protect=False,
         protect_paths=("Makefile", "ci/hooks"),
-        bridge=("gh",),
         show=("~/data", "/srv/models"),
     )
 
@@ -80,7 +76,7 @@ def test_the_supervisor_takes_what_is_right() -> None:
         False,
         ("Makefile", "ci/hooks"),
     )
-    assert (box.bridge, box.show) == (("gh",), ("~/data", "/srv/models"))
+    assert box.show == ("~/data", "/srv/models")
     assert config.parse(config.render(config.parse(FULL, "c")).encode(), "c").box == box
 
 
@@ -98,8 +94,8 @@ def test_what_is_wrong_is_said_by_key_and_by_both(data: bytes) -> None:
 
 
 def test_lists_are_bounded_as_with_the_supervisor() -> None:
-    data = f"[box]\nbridge = {['x'] * (settings.MAX_NAMES + 1)}".encode()
-    with pytest.raises(BoxError, match="has 65, expected at most 64"):
+    data = f"[box]\nshow = {['/x'] * (settings.MAX_PATHS + 1)}".encode()
+    with pytest.raises(BoxError, match="has 257, expected at most 256"):
         parse(data, "c")
     with pytest.raises(config.ConfigError):
         config.parse(data, "c")

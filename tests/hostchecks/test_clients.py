@@ -14,7 +14,7 @@ from nsmd.hostchecks import jsonc
 from nsmd.hostchecks.clients import PLACES, check_clients
 
 if TYPE_CHECKING:
-    from nsmd.checks import Check
+    from nsm.checks import Check
 
 OURS = "/opt/nsm/bin/nsm-mcp"
 GOOD: dict[str, Any] = {"command": OURS, "args": []}

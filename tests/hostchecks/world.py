@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-    from nsmd.checks import Check
+    from nsm.checks import Check
 
 MOUNTINFO = "30 1 0:26 / {} rw,nosuid shared:9 - {} none rw"
 

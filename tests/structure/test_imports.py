@@ -23,7 +23,6 @@ FLOORS = (
         "timer",
         "descriptors",
         "heap",
-        "checks",
         "pace",
         "ending",
         "events",
@@ -167,6 +166,8 @@ def test_the_daemon_uses_of_the_client_what_both_need() -> None:
         "nsm.seccomp",
         "nsm.proxyvariables",
         "nsm.landlock",
+        "nsm.checks",
+        "nsm.jailfailure",
     )
     for path in SOURCES["nsmd"]:
         own = [n for n in imports_of(path) if within(n, ("nsm",))]

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from fake_nix import FakeNix
+from nsm.checks import Check, render_text
 from nsm.paths import PathError
 from nsm.wire.errors import StartFailedError
-from nsmd.checks import Check
 from nsmd.doctor import (
     Trial,
     check_bubblewrap,
@@ -27,7 +27,6 @@ from nsmd.doctor import (
     check_network,
     check_nix,
     render_json,
-    render_text,
     safe_runtime_dir,
 )
 from nsmd.jail.arguments import JailContent

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nsmd.checks import Check
+from nsm.checks import Check
 from nsmd.limitchecks import LimitsSeen, check_limits
 from nsmd.values import Enforcement
 

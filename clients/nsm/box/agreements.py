@@ -169,5 +169,4 @@ def _plan(identity: dict[str, Any]) -> Plan:
         command=(str(identity["program"]),),
         directory=str(identity["directory"]),
         sockets=bool(identity["sockets"]),
-        programs=tuple(map(str, identity["programs"])),
     )

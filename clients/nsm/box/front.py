@@ -22,7 +22,7 @@ EXTRA_VARIABLES = "CLAUDEBOX_EXTRA_ENV"
 
 def of_claude(own: set[str], arguments: list[str], variables: Mapping[str, str]) -> int:
     """`claudebox`, with the names of its own options that were given."""
-    table = settings.load()
+    table, mistake = _configured(check="check" in own)
     return run(
         Request(
             profile=profile.load("claude"),
@@ -37,6 +37,7 @@ def of_claude(own: set[str], arguments: list[str], variables: Mapping[str, str])
             yes="yes" in own,
             dry_run="dry_run" in own,
             check="check" in own,
+            mistake=mistake,
         ),
         variables,
     )
@@ -44,7 +45,7 @@ def of_claude(own: set[str], arguments: list[str], variables: Mapping[str, str])
 
 def of_box(options: Namespace, command: tuple[str, ...], variables: Mapping[str, str]) -> int:
     """`nsm box`, with the options of `nsm.cli.box`."""
-    table = settings.load()
+    table, mistake = _configured(check=options.check)
     return run(
         Request(
             profile=profile.load(options.profile or table.profile or DEFAULT_PROFILE),
@@ -60,9 +61,20 @@ def of_box(options: Namespace, command: tuple[str, ...], variables: Mapping[str,
             yes=options.yes,
             dry_run=options.dry_run,
             check=options.check,
+            mistake=mistake,
         ),
         variables,
     )
+
+
+def _configured(*, check: bool) -> tuple[settings.BoxSettings, BoxError | None]:
+    """What the configuration says, or what is wrong with it where that is one of many questions."""
+    try:
+        return settings.load(), None
+    except BoxError as error:
+        if not check:
+            raise
+        return settings.BoxSettings(), error
 
 
 def extra(variables: Mapping[str, str]) -> tuple[str, ...]:

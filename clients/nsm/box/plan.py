@@ -112,7 +112,6 @@ class Plan:
         directory: where it begins: the working directory, at its host path.
         sockets: whether the supervisor makes sockets for it; their directory on the host is known
             at launch only, and is shown at `SOCKET_DIRECTORY`, last.
-        programs: names of host programs that the bridge lends it.
         starter: how many words of the command are nsm's own, before what was asked for.
         notes: sentences for people: what this plan does not do that they might think.
     """
@@ -124,7 +123,6 @@ class Plan:
     command: tuple[str, ...]
     directory: str
     sockets: bool = True
-    programs: tuple[str, ...] = ()
     starter: int = 0
     notes: tuple[str, ...] = ()
 
@@ -148,7 +146,6 @@ class Plan:
             "program": self.command[0],
             "directory": self.directory,
             "sockets": self.sockets,
-            "programs": list(self.programs),
         }
 
     @property

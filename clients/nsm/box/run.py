@@ -28,12 +28,14 @@ class Way:
         yes: nobody is asked.
         dry_run: it is printed, and that is all.
         check: what it needs is checked, and that is all.
+        mistake: in the configuration, which is told with the rest of what is checked.
     """
 
     program: str
     yes: bool = False
     dry_run: bool = False
     check: bool = False
+    mistake: BoxError | None = None
 
 
 def run(request: Request, way: Way, variables: Mapping[str, str]) -> int:
@@ -42,6 +44,10 @@ def run(request: Request, way: Way, variables: Mapping[str, str]) -> int:
     Raises:
         BoxError: it cannot be.
     """
+    if way.check:
+        from nsm.box.check import check  # noqa: PLC0415  # each way loads what it needs
+
+        return check(request, variables, program=way.program, mistake=way.mistake)
     _refuse_root(request, way)
     facts = lookup.look(request, variables)
     program = lookup.find_bwrap(variables.get("PATH", ""), facts.directory)

@@ -95,8 +95,6 @@ def details(plan: Plan, *, home: str) -> str:
     lines += [f"  {_assigned(variable)}" for variable in plan.variables]
     lines += ["", f"network: {_reach(plan.network)}"]
     lines += ["", f"command: {' '.join(map(legible, plan.asked))}"]
-    if plan.programs:
-        lines += ["", f"programs of the host: {', '.join(map(legible, plan.programs))}"]
     if plan.notes:
         lines += ["", *(f"note: {sentence(note)}" for note in plan.notes)]
     return "".join(f"{line}\n" for line in [*lines, ""])
@@ -116,7 +114,6 @@ def differences(old: Plan, new: Plan, *, home: str) -> list[str]:
     if old.network != new.network:
         told.append(f"+ network: {_reach(new.network)}")
         told.append(f"- network: {_reach(old.network)}")
-    told += [f"+ lends {legible(name)}" for name in new.programs if name not in old.programs]
     names = {variable.name for variable in old.variables}
     told += [f"+ variable {_assigned(v)}" for v in new.variables if v.name not in names]
     told += [f"- hidden {_place(place, home)}" for place in _more(after, before, "hidden")]
@@ -127,7 +124,6 @@ def differences(old: Plan, new: Plan, *, home: str) -> list[str]:
     told += [f"- can read {_place(place, home)}" for place in _more(after, before, "read")]
     names = {variable.name for variable in new.variables}
     told += [f"- variable {legible(v.name)}" for v in old.variables if v.name not in names]
-    told += [f"- lends {legible(name)}" for name in old.programs if name not in new.programs]
     if old.sockets != new.sockets:
         told.append(f"{'+' if new.sockets else '-'} sessions of nsm")
     return told or ["only how it is put together"]
@@ -167,7 +163,6 @@ def _sections(plan: Plan, home: str) -> list[_Section]:
             items=tuple(_inside(place, plan.directory, home) for place in found.protected),
         ),
         _Section(label="network", items=_network(plan.network), separator=" "),
-        _Section(label="lends", items=_lent(plan), least=2),
         _Section(label="variables", items=_variables(plan.variables), least=2),
         _Section(label="can read", items=_read(found.read, home)),
         _Section(label="hidden", items=_hidden(found.hidden, plan, home)),
@@ -181,7 +176,7 @@ def _sections(plan: Plan, home: str) -> list[_Section]:
     return [section for section in sections if section.items]
 
 
-_KEEPS = ("runs", "note", "hidden", "can read", "variables", "protected", "lends", "network")
+_KEEPS = ("runs", "note", "hidden", "can read", "variables", "protected", "network")
 """Which section gives up lines first; those that are not named are the last."""
 
 
@@ -313,10 +308,6 @@ def _network(network: Network) -> tuple[str, ...]:
 
 def _reach(network: Network) -> str:
     return " ".join(_network(network))
-
-
-def _lent(plan: Plan) -> tuple[str, ...]:
-    return (*map(legible, plan.programs), "(run outside of the box)") if plan.programs else ()
 
 
 def _variables(variables: Iterable[Variable]) -> tuple[str, ...]:

@@ -15,7 +15,6 @@ from nsm.box.plan import BoxError, Network
 
 MAX_CONFIG_BYTES = 1024 * 1024
 MAX_HOSTS = 256
-MAX_NAMES = 64
 MAX_PATHS = 256
 
 
@@ -28,7 +27,6 @@ class BoxSettings:
         profile: of `nsm box` where none is named; `claudebox` has its own.
         protect: whether what would run on the host later is protected in working directories.
         protect_paths: protected besides, relative to the working directory.
-        bridge: names of host programs that are lent to boxes.
         show: paths of HOME that the profile `safe` shows, read-only; absolute or with `~/`.
     """
 
@@ -36,7 +34,6 @@ class BoxSettings:
     profile: str | None = None
     protect: bool = True
     protect_paths: tuple[str, ...] = ()
-    bridge: tuple[str, ...] = ()
     show: tuple[str, ...] = ()
 
 
@@ -113,7 +110,6 @@ def _settings(given: dict[str, object]) -> BoxSettings:
         profile=profile,
         protect=protect,
         protect_paths=tuple(map(_relative, _texts(given, "protect_paths", MAX_PATHS))),
-        bridge=_texts(given, "bridge", MAX_NAMES),
         show=tuple(map(_absolute, _texts(given, "show", MAX_PATHS))),
     )
 

@@ -11,7 +11,7 @@ jsonc        JSON with comments, as editors write it
 
 from collections.abc import Iterator
 
-from nsmd.checks import Check
+from nsm.checks import Check
 from nsmd.hostchecks.clients import check_clients
 from nsmd.hostchecks.host import Host, this_host
 from nsmd.hostchecks.kernel import check_kernel

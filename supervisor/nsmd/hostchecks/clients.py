@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
-from nsmd.checks import Check
+from nsm.checks import Check
 from nsmd.hostchecks import jsonc
 from nsmd.hostchecks.host import Host
 

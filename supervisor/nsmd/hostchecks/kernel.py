@@ -5,9 +5,9 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 
-from nsmd.checks import Check, Status
+from nsm.checks import Check, Status
+from nsm.jailfailure import read_host_facts
 from nsmd.hostchecks.host import Host
-from nsmd.jail.failure import read_host_facts
 
 _DOCKER = (
     "docker run --security-opt seccomp=unconfined --security-opt apparmor=unconfined "

@@ -9,10 +9,10 @@ import stat
 from collections.abc import Iterator
 
 from nsm._version import __version__
+from nsm.checks import Check
 from nsm.wire.connection import ClientConnection
 from nsm.wire.frames import RemoteProtocolError
 from nsm.wire.messages import Hello
-from nsmd.checks import Check
 from nsmd.hostchecks.host import Host
 
 ANSWER_TIMEOUT_S = 3.0

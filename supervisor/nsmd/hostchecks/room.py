@@ -7,7 +7,7 @@ import resource
 import time
 from collections.abc import Iterator
 
-from nsmd.checks import Check
+from nsm.checks import Check
 from nsmd.descriptors import share_out
 from nsmd.hostchecks.host import Host
 from nsmd.settings import Settings

@@ -5,7 +5,7 @@ from __future__ import annotations
 import configparser
 from collections.abc import Iterator
 
-from nsmd.checks import Check
+from nsm.checks import Check
 from nsmd.hostchecks.host import Host
 
 _WANTED = ("memory", "pids", "cpu")

@@ -5,7 +5,6 @@ host          what of the host's root directory a jail shows
 arguments     bwrap's arguments for one jail (pure)
 binds         which directories one jail shows beyond that (pure)
 bubblewrap    the bwrap program: where it is, what it can do
-failure       why a jail did not start, and what to do about it
 processtree   what a process of ours has started, found and taken hold of
 projectcopy   what a session has changed in a project that is copied on write
 copyplace     room for that, where a jail is no fork
@@ -25,8 +24,8 @@ artifact      jails that programs make which Nix has built
 router        one of these two, as the environment has it
 """
 
+from nsm.jailfailure import exhausted
 from nsmd.jail.bubblewrap import find_bwrap
-from nsmd.jail.failure import exhausted
 from nsmd.jail.interface import ColdLauncher, Jail, Launcher
 from nsmd.jail.launcher import BwrapLauncher
 from nsmd.jail.mounts import PrivateMounts, enter_private_mounts

@@ -19,9 +19,9 @@ from dataclasses import dataclass, field
 
 import trio
 
+from nsm.jailfailure import SEE_DOCTOR, explain, read_host_facts
 from nsm.wire.errors import BadProjectError, StartFailedError
 from nsmd.hostpaths import is_within
-from nsmd.jail.failure import SEE_DOCTOR, explain, read_host_facts
 from nsmd.jail.handover import POLICY, Handover, hand_over
 from nsmd.jail.interface import Jail
 from nsmd.jail.process import BwrapJail

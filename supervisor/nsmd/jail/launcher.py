@@ -13,6 +13,7 @@ from functools import partial
 
 import sandbox_agent
 import sandbox_template
+from nsm.jailfailure import explain, read_host_facts
 from nsm.seccomp import filter_program
 from nsm.wire.errors import StartFailedError
 from nsmd.jail.arguments import (
@@ -31,7 +32,6 @@ from nsmd.jail.arguments import (
 from nsmd.jail.binds import needed_binds
 from nsmd.jail.bubblewrap import Bubblewrap, find_bwrap, missing_bwrap, probe_bwrap
 from nsmd.jail.copyplace import CHANGED, PROJECT, WORK, CopyPlace
-from nsmd.jail.failure import explain, read_host_facts
 from nsmd.jail.host import HostSystem, scan_host
 from nsmd.jail.hostnetwork import network_files
 from nsmd.jail.mounts import PrivateMounts, enter_private_mounts

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 
 import trio
 
+from nsm.jailfailure import EXHAUSTED, SEE_DOCTOR, exhausted
 from nsm.wire.errors import StartFailedError
-from nsmd.jail.failure import EXHAUSTED, SEE_DOCTOR, exhausted
 from nsmd.jail.process import (
     BwrapJail,
     end_starter,

@@ -10,8 +10,8 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 
+from nsm.jailfailure import EXHAUSTED, exhausted
 from nsm.wire.errors import StartFailedError
-from nsmd.jail.failure import EXHAUSTED, exhausted
 from nsmd.jail.user import JailUser
 
 DATA = (".local", ".local/share", ".local/share/jail.nix")

@@ -11,10 +11,10 @@ from functools import lru_cache
 
 import trio
 
+from nsm.jailfailure import exhausted
 from nsm.wire.errors import StartFailedError
 from nsmd.jail import BwrapLauncher, ColdLauncher, Jail, Launcher, open_router
 from nsmd.jail.adopted import reap_child
-from nsmd.jail.failure import exhausted
 from nsmd.jail.projectcopy import NoCopyError
 from nsmd.policy import Policy
 from nsmd.survival.store import DescriptorStore, Kept, NoStore

@@ -17,8 +17,8 @@ from typing import Any, Protocol
 
 import trio
 
+from nsm.jailfailure import EXHAUSTED
 from nsmd.jail import ColdLauncher, Jail, ProjectCopy
-from nsmd.jail.failure import EXHAUSTED
 from nsmd.policy import Policy
 from nsmd.survival.keeper import receive
 from nsmd.values import TemplateSpec
