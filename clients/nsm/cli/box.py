@@ -46,6 +46,8 @@ def parser() -> Parser:
     parser.add_argument("--yes", action="store_true", help="begin without asking")
     parser.add_argument("--dry-run", action="store_true", help="print the command, run nothing")
     parser.add_argument("--check", action="store_true", help="say what it needs, and what is there")
+    parser.add_argument("--list", action="store_true", help="show the boxes that there are")
+    parser.add_argument("--json", action="store_true", help="with --list: as JSON")
     parser.add_argument("command", nargs="*", metavar="COMMAND", help="what to run, with arguments")
     return parser
 
@@ -56,6 +58,10 @@ def main(arguments: list[str]) -> int:
 
     own, command = _split(arguments)
     options = parser().parse_args(own)
+    if options.list:
+        from nsm.cli import boxlist  # noqa: PLC0415
+
+        return boxlist.show(as_json=options.json)
     return front.guarded(
         "nsm box", lambda: front.of_box(options, (*options.command, *command), os.environ)
     )

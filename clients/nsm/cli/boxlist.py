@@ -1,0 +1,62 @@
+"""`nsm box --list`: the boxes that have sockets of the supervisor's."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from nsm.cli import render, running, terminal
+from nsm.cli.options import EXIT_OK
+
+REFUSED = ("off", "not-allowed", "port", "address")
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nsm.wire.boxes import BoxRow
+
+
+def show(*, as_json: bool) -> int:
+    """Print them; starts no supervisor."""
+    client = running.connect()
+    boxes: Sequence[BoxRow] = ()
+    if client is not None:
+        with client:
+            boxes = client.boxes.list()
+    if as_json:
+        terminal.out_json([box._asdict() for box in boxes])
+    elif boxes:
+        terminal.out(rows(boxes, os.path.expanduser("~")))
+    else:
+        terminal.out("No boxes.")
+    return EXIT_OK
+
+
+def rows(boxes: Sequence[BoxRow], home: str) -> str:
+    """One line each, of columns.
+
+    Args:
+        home: shown as `~`.
+    """
+    lines = [
+        (
+            box.id,
+            str(box.pid),
+            box.profile,
+            _network(box),
+            render.duration(box.age_s),
+            render.below_home(box.directory, home),
+        )
+        for box in boxes
+    ]
+    return render.table(("ID", "PID", "PROFILE", "NETWORK", "AGE", "DIRECTORY"), lines, "PID AGE")
+
+
+def _network(box: BoxRow) -> str:
+    if box.network_problem:
+        return f"{box.network} ({box.network_problem})"
+    if box.network != "allow":
+        return "none" if box.network == "off" else "host"
+    refused = sum(count for name, count in box.counters.items() if name in REFUSED)
+    shown = f"allow={','.join(box.allow) or '-'}"
+    return f"{shown} ({refused} refused)" if refused else shown
