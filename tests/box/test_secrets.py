@@ -183,7 +183,10 @@ def test_a_deleted_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_an_unreadable_working_directory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(os, "access", lambda *_: False)  # root may read everything
+    def denied(path: str, mode: int) -> bool:
+        return (path, mode) != (str(tmp_path), os.R_OK | os.X_OK)
+
+    monkeypatch.setattr(os, "access", denied)  # root may read everything
     with pytest.raises(BoxError, match="cannot be read by you") as caught:
         secrets.check_directory(KNOWN, str(tmp_path))
     assert caught.value.hint == f"Allow it: chmod u+rx {tmp_path}"
