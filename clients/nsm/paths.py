@@ -78,6 +78,11 @@ def config_dir() -> str:
     return os.path.join(_xdg("XDG_CONFIG_HOME") or os.path.join(home(), ".config"), "nsm")
 
 
+def cache_dir() -> str:
+    """The directory of what can be made anew: ``$XDG_CACHE_HOME/nsm`` or ``~/.cache/nsm``."""
+    return os.path.join(_xdg("XDG_CACHE_HOME") or os.path.join(home(), ".cache"), "nsm")
+
+
 def log_path() -> str:
     """The supervisor's log when it was not started in the foreground."""
     return os.path.join(state_dir(), "supervisor.log")

@@ -7,8 +7,8 @@ from typing import Any
 
 from nsm.box.facts import Entry, Facts, Request, Tool
 from nsm.box.gitfacts import GitFacts, Identity
+from nsm.box.links import Links
 from nsm.box.own import Own
-from nsm.box.plan import Network
 from nsm.box.profile import load
 from nsm.box.protect import Guarded
 from nsm.box.secrets import Known, Secret
@@ -83,7 +83,7 @@ def facts(**other: Any) -> Facts:
                 Entry(path="/etc/passwd", source="/etc/passwd"),
                 Entry(path="/etc/resolv.conf", source="/run/systemd/resolve/stub-resolv.conf"),
             ),
-            search_path=("/usr/bin", "/bin"),
+            links=Links(directories=("/usr/bin",), path=f"{HOME}/.cache/nsm/box-tools/1234"),
             command=("/run/nsm/bin/claude", "--dangerously-skip-permissions"),
             tools=(CLAUDE, NODE),
             forbidden=("/usr/bin/gpg", "/usr/bin/ssh"),
@@ -99,4 +99,4 @@ def facts(**other: Any) -> Facts:
 
 def request(profile: str = "claude", **other: Any) -> Request:
     """What was asked for."""
-    return Request(profile=load(profile), **{"network": Network(), **other})
+    return replace(Request(profile=load(profile)), **other)

@@ -1,8 +1,8 @@
 """Facts become plans, and plans the arguments of bwrap: what is in them, and in which order.
 
-`golden/` has a whole one for each kind of box, as `--dry-run` prints it; after a change that is
-meant, `NSM_WRITE_GOLDEN=1 pytest tests/box/test_planning.py` writes them anew, to be read in the
-difference.
+`golden/` has a whole one for each kind of box, as `--dry-run` prints it. After a change that is
+meant, `NSM_TEST_WRITE_GOLDEN=1 pytest tests/box/test_planning.py` writes them anew, for you to read
+the difference.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from box.facts_made import HOME, KNOWN, NPM, OWN, PROJECT, REPOSITORY, VARIABLES, facts, request
+from box.facts_made import HOME, KNOWN, NPM, OWN, REPOSITORY, VARIABLES, facts, request
 from nsm.box import dryrun, planning
 from nsm.box.facts import Entry, Facts, Request
 from nsm.box.plan import Mount, Network, Plan
@@ -61,7 +61,7 @@ def test_the_whole_of_it(name: str) -> None:
     made = dryrun.command(planning.plan(*CASES[name]), "/usr/bin/bwrap", syscalls=b"filter")
     place = GOLDEN / f"{name}.txt"
     data = os.fsencode(made + "\n")
-    if os.environ.get("NSM_WRITE_GOLDEN") == "1":
+    if os.environ.get("NSM_TEST_WRITE_GOLDEN") == "1":
         place.write_bytes(data)
     assert data == place.read_bytes()
 
@@ -120,7 +120,7 @@ def test_variables_are_those_on_the_list_and_no_others() -> None:
         "HOME": HOME,
         "NSM_AUTOSTART": "0",
         "NSM_SOCKET": "/run/nsm/box/control.sock",
-        "PATH": "/run/nsm/bin:/usr/bin:/bin",
+        "PATH": "/run/nsm/bin:/run/nsm/tools",
         "SHELL": "/usr/bin/zsh",
         "TMPDIR": "/tmp",
         "XDG_RUNTIME_DIR": "/tmp",
@@ -132,7 +132,7 @@ def test_what_is_asked_for_does_not_replace_the_box_s_own() -> None:
     with_more = facts(variables={**VARIABLES, "NSM_SOCKET": "/run/user/1000/nsm/control.sock"})
     given = {v.name: v.value for v in planning.plan(request(extra=names), with_more).variables}
     assert [given[name] for name in names] == [
-        *("/run/nsm/bin:/usr/bin:/bin", HOME, "/tmp", "/tmp", "/run/nsm/box/control.sock")
+        *("/run/nsm/bin:/run/nsm/tools", HOME, "/tmp", "/tmp", "/run/nsm/box/control.sock")
     ]
 
 

@@ -14,6 +14,7 @@ secrets      which paths no box shows, and where no box begins
 gitfacts     the repository of a working directory; who commits
 opening      sources of mounts, opened so that no link can exchange them
 protect      what the host would run later, and a box must not change
+links        the system's programs, but those that no box runs, by name
 facts        what was asked for, and what was found; frozen values, no I/O
 tools        programs on the caller's PATH, and what each needs to be shown
 lookup       finds the facts

@@ -41,9 +41,9 @@ def command(plan: Plan, program: str, *, syscalls: bytes | None) -> str:
 
 
 def _variable(variable: Variable) -> str:
-    if variable.secret and variable.inherited:
-        return f'--setenv {variable.name} "${variable.name}"'
     shown = masking.masked(variable.name, variable.value, secret=variable.secret)
+    if variable.inherited and shown != variable.value:
+        return f'--setenv {variable.name} "${variable.name}"'
     return f"--setenv {variable.name} {shlex.quote(shown)}"
 
 

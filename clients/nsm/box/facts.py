@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from nsm.box.gitfacts import GitFacts
+from nsm.box.links import Links
 from nsm.box.nixhost import Nix
 from nsm.box.own import Own
 from nsm.box.plan import Network
@@ -81,7 +82,7 @@ class Facts:
         directory: the working directory, all links followed.
         variables: the caller's.
         system: what every box shows of the host's system, in the order of its mounts.
-        search_path: directories of the box's PATH, after `TOOLS_DIRECTORY`.
+        links: to the system's programs; None where they are found by other ways.
         command: the program that is to run, absolute, in the box; then its arguments.
         tools: programs outside of the system, or by other names, the command's with them.
         forbidden: programs of the system that no box runs, all links followed.
@@ -101,7 +102,7 @@ class Facts:
     directory: str
     variables: Mapping[str, str]
     system: tuple[Entry, ...]
-    search_path: tuple[str, ...]
+    links: Links | None = None
     command: tuple[str, ...]
     tools: tuple[Tool, ...] = ()
     forbidden: tuple[str, ...] = ()

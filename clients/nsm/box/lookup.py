@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Mapping
 
 from nsm import paths
-from nsm.box import forbidden, gitfacts, mcp, nixhost, own, protect, secrets
+from nsm.box import forbidden, gitfacts, links, mcp, nixhost, own, protect, secrets
 from nsm.box.facts import Entry, Facts, Request, Tool
 from nsm.box.plan import TOOLS_DIRECTORY, BoxError
 from nsm.box.tools import Programs
@@ -25,7 +25,8 @@ _ETC = (
     *("os-release", "mime.types", "terminfo", "inputrc", "bash.bashrc", "bashrc", "fonts"),
 )
 
-_SEARCH_PATH = ("/usr/local/bin", "/usr/bin", "/bin")
+_STANDARD = ("/usr/local/bin", "/usr/bin", "/bin")
+"""Whose programs every box has."""
 
 _PROGRAM_PLACES = ("/usr/local/bin", "/usr/bin", "/usr/local/sbin", "/usr/sbin")
 
@@ -52,13 +53,13 @@ def look(request: Request, variables: Mapping[str, str]) -> Facts:
         *((nix.store,) if nix else ()),
         directory,
     )
-    standard = tuple(path for path in _SEARCH_PATH if os.path.isdir(path) and not alone)
+    standard = () if alone else _program_directories(variables, system)
     programs = Programs(
         variables=variables,
         home=home,
         directory=directory,
         roots=roots,
-        standard=tuple(os.path.realpath(path) for path in standard),
+        standard=standard,
     )
     shell = _shell(variables, roots)
     program, arguments = _command(request, shell)
@@ -93,7 +94,7 @@ def look(request: Request, variables: Mapping[str, str]) -> Facts:
         directory=directory,
         variables=dict(variables),
         system=system,
-        search_path=standard,
+        links=links.look(standard) if standard else None,
         command=(command, *arguments),
         tools=tuple(tools[name] for name in sorted(tools)),
         forbidden=() if alone else tuple(sorted(_forbidden())),
@@ -145,6 +146,20 @@ def _group(number: int) -> str:
         return grp.getgrgid(number).gr_name
     except KeyError:
         return str(number)
+
+
+def _program_directories(
+    variables: Mapping[str, str], system: tuple[Entry, ...]
+) -> tuple[str, ...]:
+    """The system's directories of programs: the caller's, in their order, and the usual ones."""
+    roots = tuple(entry.path for entry in system if not entry.link)
+    named = (*variables.get("PATH", "").split(":"), *_STANDARD)
+    real = dict.fromkeys(os.path.realpath(path) for path in named if os.path.isabs(path))
+    return tuple(
+        path
+        for path in real
+        if os.path.isdir(path) and any(path.startswith(f"{root}/") for root in roots)
+    )
 
 
 def find_bwrap(search_path: str, directory: str) -> str:

@@ -23,6 +23,9 @@ RUN_DIRECTORY = "/run/nsm"
 TOOLS_DIRECTORY = f"{RUN_DIRECTORY}/bin"
 """In a box: programs by the names under which the caller finds them; first on PATH."""
 
+LINKS_DIRECTORY = f"{RUN_DIRECTORY}/tools"
+"""In a box: links to the system's programs, but those that no box runs; next on PATH."""
+
 SOCKET_DIRECTORY = f"{RUN_DIRECTORY}/box"
 """In a box: the directory of its own sockets, made by the supervisor."""
 
@@ -140,10 +143,10 @@ class Plan:
         """
         return {
             "profile": self.profile,
-            "mounts": [[m.kind, m.target, m.source, m.mode] for m in self.mounts],
+            "mounts": [[m.kind, m.target, _agreed(m), m.mode] for m in self.mounts],
             "variables": [v.name for v in self.variables],
             "network": [self.network.mode, *self.network.allow],
-            "program": self.command[0],
+            "program": self.asked[0],
             "directory": self.directory,
             "sockets": self.sockets,
         }
@@ -152,6 +155,11 @@ class Plan:
     def digest(self) -> str:
         """Tells plans apart that a person would want to be asked about: 64 hex digits."""
         return hashlib.sha256(json.dumps(self.identity, sort_keys=True).encode()).hexdigest()
+
+
+def _agreed(mount: Mount) -> str:
+    """Whose source changes with each package that is installed is the same to people."""
+    return "" if mount.target == LINKS_DIRECTORY else mount.source
 
 
 class BoxError(Exception):

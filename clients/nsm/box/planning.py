@@ -9,7 +9,15 @@ from __future__ import annotations
 from nsm import proxyvariables
 from nsm.box import gitfacts, masking, mcp, nixhost, own, protect, secrets
 from nsm.box.facts import Entry, Facts, Request, Tool
-from nsm.box.plan import PROXY_PORT, RUN_DIRECTORY, TOOLS_DIRECTORY, Mount, Plan, Variable
+from nsm.box.plan import (
+    LINKS_DIRECTORY,
+    PROXY_PORT,
+    RUN_DIRECTORY,
+    TOOLS_DIRECTORY,
+    Mount,
+    Plan,
+    Variable,
+)
 
 
 def plan(request: Request, facts: Facts) -> Plan:
@@ -60,6 +68,7 @@ def _own(facts: Facts) -> list[Mount]:
         *(nixhost.mounts(facts.nix) if facts.nix else ()),
         Mount(kind="dir", target=RUN_DIRECTORY),
         Mount(kind="dir", target=TOOLS_DIRECTORY),
+        *_links(facts),
         *_tools(facts.tools),
         *(own.mounts(facts.own, _system_roots(facts)) if facts.own else ()),
     ]
@@ -68,6 +77,13 @@ def _own(facts: Facts) -> list[Mount]:
 def _system_roots(facts: Facts) -> tuple[str, ...]:
     store = (facts.nix.store,) if facts.nix else ()
     return (*(entry.path for entry in facts.system if not entry.link), *store)
+
+
+def _links(facts: Facts) -> list[Mount]:
+    if facts.links is None:
+        return []
+    why = "names of the system's programs"
+    return [Mount(kind="ro-bind", target=LINKS_DIRECTORY, source=facts.links.path, why=why)]
 
 
 def _tools(tools: tuple[Tool, ...]) -> list[Mount]:
@@ -167,7 +183,8 @@ def _search_path(facts: Facts) -> tuple[str, ...]:
     stored = nixhost.path(facts.nix) if facts.nix is not None else ()
     if facts.nix is not None and facts.nix.alone:
         return stored
-    return (TOOLS_DIRECTORY, *stored, *facts.search_path)
+    names = (LINKS_DIRECTORY,) if facts.links else ()
+    return (TOOLS_DIRECTORY, *stored, *names)
 
 
 def _of_network(request: Request) -> dict[str, str]:

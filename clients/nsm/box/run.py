@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NoReturn
 
-from nsm.box import lookup, planning
+from nsm.box import links, lookup, planning
 from nsm.box.facts import Facts, Request
 from nsm.box.plan import BoxError, NetworkMode, Plan
 
@@ -57,13 +57,14 @@ def run(request: Request, way: Way, variables: Mapping[str, str]) -> int:
             tell(way, f"{name} is not set, so that the box does not have it")
     if not way.dry_run:
         _start(plan, program, request, facts, way)
-    return _print(plan, program, way)
+    return _print(plan, program, facts, way)
 
 
-def _print(plan: Plan, program: str, way: Way) -> int:
+def _print(plan: Plan, program: str, facts: Facts, way: Way) -> int:
     from nsm.box import dryrun  # noqa: PLC0415  # each way loads what it needs
     from nsm.seccomp import filter_program  # noqa: PLC0415
 
+    _make_links(facts)  # so that what is printed can be pasted
     syscalls = filter_program(platform.machine())
     sys.stdout.write(dryrun.command(plan, program, syscalls=syscalls) + "\n")
     if plan.sockets:
@@ -78,12 +79,18 @@ def _start(plan: Plan, program: str, request: Request, facts: Facts, way: Way) -
         from nsm.box.confirm import confirm  # noqa: PLC0415
 
         confirm(plan, home=facts.home)
+    _make_links(facts)
     launch.make_state(request.profile, facts.home)
     protect.make(facts.guarded)
     _tell_of_nsm(request, facts, way)
     sockets = _sockets(plan, way) if plan.sockets else ""
     sys.stdout.flush()
     launch.become(plan, program, sockets=sockets)
+
+
+def _make_links(facts: Facts) -> None:
+    if facts.links is not None:
+        links.make(facts.links)
 
 
 def _sockets(plan: Plan, way: Way) -> str:
