@@ -136,7 +136,7 @@ def test_code_in_a_box_runs_in_sessions_of_its_own(served: tuple[World, Supervis
 
 def test_the_agent_is_told_of_nsm_and_attaches(served: tuple[World, Supervisor]) -> None:
     world, _ = served
-    own = {"mcpServers": {"mine": {"command": "x", "args": []}}, "theme": "dark"}
+    own: dict[str, Any] = {"mcpServers": {"mine": {"command": "x", "args": []}}, "theme": "dark"}
     world.write(f"{HOME}/.claudebox/.claude.json", json.dumps(own))
     done = world.run("claudebox", "--yes", "run", IN_BOX, "-I", "-c", ATTACHES)
     answers: list[dict[str, Any]] = [json.loads(line) for line in done.stdout.splitlines()]
@@ -144,7 +144,7 @@ def test_the_agent_is_told_of_nsm_and_attaches(served: tuple[World, Supervisor])
     assert "42" in json.dumps(answer["result"]), done.stdout + done.stderr
     kept = json.loads(world.host(f"{HOME}/.claudebox/.claude.json").read_text())
     assert kept["theme"] == "dark"
-    assert kept["mcpServers"]["mine"] == own["mcpServers"]["mine"]  # type: ignore[index]
+    assert kept["mcpServers"]["mine"] == own["mcpServers"]["mine"]
     assert kept["mcpServers"]["nsm"]["command"] == "/run/nsm/bin/nsm-mcp"
 
 
