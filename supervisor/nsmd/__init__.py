@@ -65,6 +65,8 @@ draining             nothing new is begun, and what runs comes to its end
 telemetry/           what is counted, and how it is told
 control/             the control socket: operations for command line and API
 mcp/                 the endpoint that models see
+reception            whoever connects is served here
+signals              how an end is asked for, or other settings
 servicemanager       the socket that systemd passes, and what it is told
 socketguard          keeps the socket where clients look for it
 servicestatus        what the service manager is told while the supervisor runs

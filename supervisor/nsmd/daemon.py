@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import logging
 import os
-import signal
 import socket
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -23,17 +22,15 @@ from nsm._version import __version__
 from nsmd.artifacts.keeper import open_keeper as open_artifacts
 from nsmd.artifacts.sources import Discovery
 from nsmd.audit import Recorder, open_journal
-from nsmd.boundary import Boundary
 from nsmd.boxes import Boxes
-from nsmd.boxes.records import sort_out as boxes_left
+from nsmd.boxes import sort_out as boxes_left
 from nsmd.builds.workshop import open_workshop
 from nsmd.catalog import Catalog, Rank, Source
 from nsmd.cgroups import SessionKeeper, anchor, open_keeper
 from nsmd.control.call import Services
-from nsmd.control.server import Access, ControlServer
 from nsmd.descriptors import Shares
 from nsmd.devshell.keeper import DevShells
-from nsmd.draining import Draining, after_sigterm
+from nsmd.draining import Draining
 from nsmd.endbook import EndBook
 from nsmd.ending import Ending
 from nsmd.events import Events
@@ -44,16 +41,16 @@ from nsmd.jail.adopted import reap_child
 from nsmd.keeping import SessionBook
 from nsmd.limits import session_limits
 from nsmd.listening import LOCK
-from nsmd.mcp.attachment import serve_attachment
-from nsmd.mcp.load import EndpointLoader
 from nsmd.nix.program import NixFinder
 from nsmd.pressure import Pressure
 from nsmd.project import Unreadable
 from nsmd.provision import Provision
+from nsmd.reception import Reception
 from nsmd.reconfiguration import Load, Reconfiguration
 from nsmd.registry import Registry
 from nsmd.servicestatus import ServiceStatus
 from nsmd.settings import Settings
+from nsmd.signals import heed_signals
 from nsmd.socketguard import SocketGuard
 from nsmd.survival.store import DescriptorStore, Kept
 from nsmd.survival.taking import Leaving
@@ -64,13 +61,6 @@ from nsmd.templates import TemplateLauncher
 from nsmd.values import Enforcement, Environment, Sources
 
 log = logging.getLogger(__name__)
-
-STDERR = 2
-
-HEEDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-
-BOX_CONNECTIONS = 32
-"""Of the programs in one box, at once."""
 
 END_DEADLINE_S = 10.0
 """For all jails to be gone at the end; killing a thousand takes half a second."""
@@ -204,7 +194,7 @@ async def _serve(setup: Setup, keeper: SessionKeeper) -> None:
             telemetry = Telemetry(
                 registry,
                 Surroundings(
-                    connections=lambda: server.connections,
+                    connections=lambda: reception.connections,
                     max_connections=setup.shares.connections,
                     templates=_templates_of(launcher),
                     audit_lost=lambda: journal.dropped,
@@ -236,7 +226,6 @@ async def _serve(setup: Setup, keeper: SessionKeeper) -> None:
             registry.pool.on_pressure = pressure.look
             upkeep.start_soon(pressure.run)
             await workshop.begin(setup.sources.flakes, registry.artifacts_in_use)
-            endpoint = EndpointLoader()
 
             def configure(settings: Settings, environments: Sequence[Environment]) -> None:
                 registry.configure(settings)
@@ -250,26 +239,6 @@ async def _serve(setup: Setup, keeper: SessionKeeper) -> None:
                 apply=configure,
                 events=events,
             )
-
-            async def attachment(
-                stream: trio.abc.HalfCloseableStream,
-                first_bytes: bytes,
-                *,
-                peer: tuple[int, int],
-                boundary: Boundary | None,
-                confined: bool,
-            ) -> None:
-                await serve_attachment(
-                    stream,
-                    first_bytes,
-                    registry,
-                    endpoint=endpoint,
-                    ending=lambda: ending.how == "end",
-                    max_result_chars=configuration.settings.mcp.max_result_chars,
-                    boundary=boundary,
-                    confined=confined,
-                    peer=peer,
-                )
 
             services = Services(
                 registry=registry,
@@ -289,34 +258,22 @@ async def _serve(setup: Setup, keeper: SessionKeeper) -> None:
                 configuration=configuration,
                 events=events,
                 telemetry=telemetry,
-                clients=lambda: server.connections,
+                clients=lambda: reception.connections,
                 max_file_bytes=setup.settings.session.max_file_mb << 20,
                 boxes=boxes,
             )
-
-            server = ControlServer(
-                Access(uid=os.geteuid()),
-                services,
-                attachment,
-                max_connections=setup.shares.connections,
-            )
-
-            def box_server(boundary: Boundary) -> Callable[[trio.SocketStream], Awaitable[None]]:
-                access = Access(uid=os.geteuid(), rights=frozenset(("run",)), boundary=boundary)
-                of_box = ControlServer(access, services, attachment, BOX_CONNECTIONS)
-                return of_box.handle
-
+            reception = Reception(services, setup.shares.connections)
             status = ServiceStatus(
                 setup.variables,
                 lambda: (
                     len(registry.live_sessions()),
                     len(registry.unfinished()),
-                    server.connections,
+                    reception.connections,
                 ),
                 draining.remaining_s,
             )
             async with trio.open_nursery() as connections:
-                await connections.start(_heed_signals, setup, ending, draining, configuration)
+                await connections.start(heed_signals, setup.store, ending, draining, configuration)
                 guard = SocketGuard(
                     setup.listener,
                     setup.leave.lock,
@@ -324,12 +281,12 @@ async def _serve(setup: Setup, keeper: SessionKeeper) -> None:
                     ours=setup.leave.own is not None,
                     look=setup.store.look,
                 )
-                connections.start_soon(guard.serve, server.handle, connections)
+                connections.start_soon(guard.serve, reception.handle, connections)
                 connections.start_soon(guard.watch)
-                await connections.start(boxes.serve, box_server)
+                await connections.start(boxes.serve, reception.of_box)
                 setup.announce()
                 connections.start_soon(status.run, events)
-                connections.start_soon(endpoint.run)
+                connections.start_soon(reception.load)
                 connections.start_soon(
                     serve_metrics, setup.metrics_path, setup.settings.metrics.port, telemetry.text
                 )
@@ -389,41 +346,3 @@ async def _open_shells(
             nursery=nursery,
         )
         nursery.cancel_scope.cancel()
-
-
-def _already_ending(_number: int, _frame: object) -> None:
-    """It takes `END_DEADLINE_S` at most."""
-
-
-async def _heed_signals(
-    setup: Setup,
-    ending: Ending,
-    draining: Draining,
-    configuration: Reconfiguration,
-    *,
-    task_status: trio.TaskStatus[None],
-) -> None:
-    """SIGINT ends everything at once; SIGTERM lets what runs finish, a second one no longer; SIGHUP
-    has the configuration read again, and ends a supervisor whose terminal was closed."""
-    then = after_sigterm(setup.store)
-    timeout_s: float | None = None
-    on_terminal = os.isatty(STDERR)
-    # The receiver puts this back when it is closed. At a second Ctrl-C, what is being ended would
-    # else be left as after a crash, with a keeper that holds it. Programs that are started do not
-    # inherit a function, as they would that a signal is ignored.
-    for heeded in HEEDED:
-        signal.signal(heeded, _already_ending)
-    with trio.open_signal_receiver(*HEEDED) as signals:
-        task_status.started()  # before anybody is told that this supervisor is there
-        async for number in signals:
-            if number == signal.SIGHUP and not (on_terminal and not os.isatty(STDERR)):
-                await configuration.reload("SIGHUP")
-                continue
-            log.info("ending on %s", signal.Signals(number).name)
-            if number == signal.SIGINT:
-                ending.ask("end")
-            else:
-                if timeout_s is None:
-                    timeout_s = configuration.settings.drain.timeout_seconds
-                draining.begin(signal.Signals(number).name, timeout_s=timeout_s, then=then)
-                timeout_s = 0.0

@@ -80,6 +80,7 @@ FLOORS = (
     ("draining", "pressure"),
     ("telemetry",),
     ("control", "mcp"),
+    ("reception", "signals"),
     ("limitchecks", "hostchecks", "copychecks", "doctor", "servicemanager"),
     ("servicestatus", "failedstart", "socketguard"),
     ("daemon",),

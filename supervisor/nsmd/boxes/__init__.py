@@ -10,7 +10,8 @@ The box itself is the client's: it makes its jail and becomes it. The supervisor
 and serves sockets in a directory that the box shows to the agent, for as long as that lives.
 """
 
+from nsmd.boxes.box import Serve
 from nsmd.boxes.boxes import Boxes
-from nsmd.boxes.records import BOX
+from nsmd.boxes.records import LeftBoxes, sort_out
 
-__all__ = ["BOX", "Boxes"]
+__all__ = ["Boxes", "LeftBoxes", "Serve", "sort_out"]
