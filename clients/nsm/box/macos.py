@@ -8,7 +8,7 @@ from __future__ import annotations
 import base64
 import os
 import shlex
-import sys
+import signal
 import tempfile
 from typing import NoReturn
 
@@ -17,11 +17,6 @@ from nsm.box.plan import BoxError, Plan
 
 OWN = "/private/tmp/nsm-box"
 """In place of the box's own directory, in what is printed."""
-
-
-def is_here() -> bool:
-    """Whether this is macOS."""
-    return sys.platform == "darwin"
 
 
 def become(plan: Plan) -> NoReturn:
@@ -35,6 +30,9 @@ def become(plan: Plan) -> NoReturn:
     """
     for number in _numbers():
         os.set_inheritable(number, False)
+    # Python ignores these for itself.
+    for ignored in (signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(ignored, signal.SIG_DFL)
     start = seatbelt.start(
         plan, os.path.realpath(tempfile.mkdtemp(prefix="nsm-box-")), terminals=_terminals()
     )

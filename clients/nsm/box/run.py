@@ -50,7 +50,8 @@ def run(request: Request, way: Way, variables: Mapping[str, str]) -> int:
         return check(request, variables, program=way.program, mistake=way.mistake)
     _refuse_root(request, way)
     facts = lookup.look(request, variables)
-    program = lookup.find_bwrap(variables.get("PATH", ""), facts.directory)
+    search_path = variables.get("PATH", "")
+    program = "" if _is_macos() else lookup.find_bwrap(search_path, facts.directory)
     plan = planning.plan(request, facts)
     for name in request.extra:
         if name not in variables:
@@ -65,6 +66,11 @@ def _print(plan: Plan, program: str, facts: Facts, way: Way) -> int:
     from nsm.seccomp import filter_program  # noqa: PLC0415
 
     _make_links(facts)  # so that what is printed can be pasted
+    if _is_macos():
+        from nsm.box import macos  # noqa: PLC0415
+
+        sys.stdout.write(macos.command(plan) + "\n")
+        return 0
     syscalls = filter_program(platform.machine())
     sys.stdout.write(dryrun.command(plan, program, syscalls=syscalls) + "\n")
     if plan.sockets:
@@ -83,9 +89,18 @@ def _start(plan: Plan, program: str, request: Request, facts: Facts, way: Way) -
     launch.make_state(request.profile, facts.home)
     protect.make(facts.guarded)
     _tell_of_nsm(request, facts, way)
+    if _is_macos():
+        from nsm.box import macos  # noqa: PLC0415
+
+        tell(way, "the box has no sessions of nsm, whose supervisor is for Linux alone")
+        macos.become(plan)
     sockets = _sockets(plan, way) if plan.sockets else ""
     sys.stdout.flush()
     launch.become(plan, program, sockets=sockets)
+
+
+def _is_macos() -> bool:
+    return sys.platform == "darwin"
 
 
 def _make_links(facts: Facts) -> None:

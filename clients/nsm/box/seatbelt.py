@@ -188,7 +188,7 @@ class _Layout:
 
     def moved(self, path: str) -> str:
         """Where something of the plan is; what is no path, and what is not moved, as it is."""
-        place = path
+        place: str = path
         while place.startswith("/") and place != "/":
             if place in self._places:
                 return self._places[place] + path[len(place) :]
@@ -215,9 +215,10 @@ class _Layout:
                 if mount.kind == "ro-file":
                     self.rules.append(_rule("deny", "file-write*", place))
             case "mask":
-                self.rules.append(
-                    _rule("deny", "file-read* file-write* process-exec*", self.moved(target))
-                )
+                place = self.moved(target)
+                rule = _rule("deny", "file-read* file-write* process-exec*", place)
+                self.rules.append(rule)
+                self._stay(place)
             case _:
                 pass  # the system's own is there already
 
@@ -233,12 +234,14 @@ class _Layout:
             self.rules.append(_rule("allow", "file-write*", source))
             return
         self.rules.append(_rule("deny", "file-write*", source))
-        for above in self._changeable:
-            # A directory above it that could be renamed would take it along.
-            place = os.path.dirname(source)
-            while _within(place, above) and place != above:
-                rule = f"(deny file-write-unlink (literal {_quoted(place)}))\n"
-                self.rules.append(rule)
+        self._stay(source)
+
+    def _stay(self, path: str) -> None:
+        """Refuse to rename what lies above it: that would take it to where no rule names it."""
+        for changeable in self._changeable:
+            place: str = os.path.dirname(path)
+            while _within(place, changeable) and place != changeable:
+                self.rules.append(f"(deny file-write-unlink (literal {_quoted(place)}))\n")
                 place = os.path.dirname(place)
 
     def _is_own(self, target: str) -> bool:
@@ -267,7 +270,7 @@ def _ancestors(paths: tuple[str, ...]) -> list[str]:
     """Whoever resolves a path looks at what lies above it: that it is there, not what is in it."""
     above: set[str] = set()
     for path in paths:
-        place = path
+        place: str = path
         while place != "/":
             place = os.path.dirname(place)
             above.add(place)
