@@ -99,8 +99,16 @@ class Bench:
 
 @contextmanager
 def supervisor() -> Generator[dict[str, str]]:
-    """A supervisor of our own with room for a thousand sessions; yields its variables."""
+    """A supervisor of our own with room for a thousand sessions; yields its variables.
+
+    It has served an MCP client: it loads what that takes for the first one or some time after its
+    start, which would come in the middle of a measurement.
+    """
     with private_supervisor("nsm-bench-", CONFIGURATION) as variables:
+        ping = b'{"jsonrpc": "2.0", "id": 1, "method": "ping"}\n'
+        environment = {**os.environ, **variables}
+        shim = subprocess.run(SHIM, input=ping, env=environment, capture_output=True, check=True)
+        assert b'"id"' in shim.stdout, shim
         yield variables
 
 

@@ -19,7 +19,7 @@ from nsm.wire.errors import (
 )
 from nsmd.mcp.attachment import MAX_ATTACH_BYTES, serve_attachment
 from nsmd.mcp.endpoint import serve
-from nsmd.mcp.load import EndpointLoader
+from nsmd.mcp.load import LOAD_AFTER_S, EndpointLoader
 
 CODE = {"code": "print(1)", "env": "python"}
 
@@ -524,8 +524,17 @@ async def test_attachments_wait_for_the_package_and_are_told_when_it_is_missing(
         await ours.aclose()
 
 
-async def test_the_package_is_loaded_in_a_thread() -> None:
-    loader = EndpointLoader()
+async def test_the_package_is_loaded_in_a_thread(autojump_clock: MockClock) -> None:
+    loader, began = EndpointLoader(), trio.current_time()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(loader.run)
+        assert await loader.serve() is serve  # at once: it is wanted
+    assert trio.current_time() == began
+    assert repr(loader) == "<EndpointLoader ready>"
+
+
+async def test_the_package_is_loaded_after_the_first_calls(autojump_clock: MockClock) -> None:
+    loader, began = EndpointLoader(), trio.current_time()
     await loader.run()
-    assert await loader.serve() is serve
+    assert trio.current_time() - began == LOAD_AFTER_S
     assert repr(loader) == "<EndpointLoader ready>"

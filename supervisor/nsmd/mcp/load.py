@@ -1,7 +1,9 @@
 """Imports the `mcp` package where nobody waits for it.
 
-It takes 1 to 2 s. The daemon listens first, starts `EndpointLoader.run` in a task, and attachments
-wait for that; the control socket answers meanwhile.
+It takes 1 to 2 s, of which each byte code of the loop waits for some. The daemon listens first,
+starts `EndpointLoader.run` in a task, and attachments wait for that; the control socket answers
+meanwhile. Where no attachment asks for it, it begins when the first calls are over: whoever started
+the supervisor did so for them.
 """
 
 from __future__ import annotations
@@ -18,6 +20,10 @@ from nsmd.mcp.attach import Attach
 from nsmd.mcp.seam import Runner
 
 log = logging.getLogger(__name__)
+
+LOAD_AFTER_S = 10.0
+"""From the start to the import, if nobody attaches before: longer than most programs that start a
+supervisor use it, shorter than it takes somebody to open the next one."""
 
 
 class Serve(Protocol):
@@ -43,6 +49,7 @@ class EndpointLoader:
     """
 
     def __init__(self, serve: Serve | None = None) -> None:
+        self._wanted = trio.Event()
         self._done = trio.Event()
         self._serve = serve
         if serve is not None:
@@ -53,10 +60,12 @@ class EndpointLoader:
         return f"<EndpointLoader {state}>"
 
     async def run(self) -> None:
-        """Import in a thread.
+        """Import in a thread, for the first attachment or when the first calls are over.
 
         Cancellation: the thread is left behind; it holds nothing.
         """
+        with trio.move_on_after(LOAD_AFTER_S):
+            await self._wanted.wait()
         began = trio.current_time()
         try:
             self._serve = await trio.to_thread.run_sync(_import_serve, abandon_on_cancel=True)
@@ -74,6 +83,7 @@ class EndpointLoader:
         Raises:
             InternalError: the import failed.
         """
+        self._wanted.set()
         await self._done.wait()
         if self._serve is None:
             raise InternalError(
