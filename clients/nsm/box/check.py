@@ -17,7 +17,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from nsm import landlock, paths
-from nsm.box import lookup, nixhost, planning, secrets
+from nsm.box import links, lookup, nixhost, planning, secrets
 from nsm.box.plan import BoxError, Plan
 from nsm.checks import Check, Status, render_text
 from nsm.jailfailure import explain, read_host_facts
@@ -334,6 +334,11 @@ def check_trial(request: Request, facts: Facts | None, bwrap: str | None, uid: i
     if facts is None or bwrap is None or uid == 0:
         return [Check(name=name, status="fail", detail="not tried, for what is missing above")]
     plan = planning.plan(replace(request, network=replace(request.network, mode="none")), facts)
+    if facts.links is not None:
+        try:
+            links.make(facts.links)  # kept for the next box
+        except BoxError as without:
+            return [_failed(name, without)]
     tried = _try(plan, bwrap)
     if tried.returncode == 0:
         return [Check(name=name, status="ok", detail=f"{request.profile.name}: starts")]

@@ -146,7 +146,7 @@ class Plan:
             "mounts": [[m.kind, m.target, _agreed(m), m.mode] for m in self.mounts],
             "variables": [v.name for v in self.variables],
             "network": [self.network.mode, *self.network.allow],
-            "program": self.asked[0],
+            "program": self.command[0],
             "directory": self.directory,
             "sockets": self.sockets,
         }
