@@ -41,7 +41,12 @@ def become(plan: Plan, program: str, *, sockets: str = "") -> NoReturn:
     for number in _open_descriptors():
         os.set_inheritable(number, False)
     syscalls = filter_program(platform.machine())
-    opened = opening.open_sources(plan.mounts) if opening.is_known_to(program) else {}
+    opened = opening.open_sources(plan.mounts)
+    if not opening.is_known_to(program):
+        # It finds them by path once more; what has been exchanged up to now is at least noticed.
+        for number in opened.values():
+            os.close(number)
+        opened = {}
     lines = [
         *bwrap.arguments(plan, _memory_file, syscalls=syscalls, sockets=sockets, opened=opened),
         *bwrap.variables(plan),
