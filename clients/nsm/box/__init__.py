@@ -16,6 +16,7 @@ opening      sources of mounts, opened so that no link can exchange them
 protect      what the host would run later, and a box must not change
 links        the system's programs, but those that no box runs, by name
 facts        what was asked for, and what was found; frozen values, no I/O
+shims        programs that only find another one, and what is behind them
 tools        programs on the caller's PATH, and what each needs to be shown
 lookup       finds the facts
 planning     from these two to a plan; pure

@@ -60,6 +60,7 @@ def look(request: Request, variables: Mapping[str, str]) -> Facts:
         directory=directory,
         roots=roots,
         standard=standard,
+        known=known,
     )
     shell = _shell(variables, roots)
     program, arguments = _command(request, shell)
@@ -198,6 +199,8 @@ def _program(program: str, request: Request, programs: Programs, directory: str)
         tool = programs.find(program)
     if tool is None:
         where = "" if "/" in program else " in the directories that PATH names"
+        if hidden := programs.hidden.get(program):
+            where += f" but as {hidden}, which no box shows"
         raise BoxError(
             f"{program} was not found{where}",
             hint=request.profile.install or "Install it, or put its directory on PATH.",

@@ -10,10 +10,11 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 
+from nsm.box import secrets
 from nsm.box.facts import Tool
+from nsm.box.shims import behind, is_program
 
 _SHEBANG = re.compile(rb"#![ \t]*([^\n]+)")
-_NAME = re.compile(r"[\w.+@-]+")
 
 
 class Programs:
@@ -25,6 +26,10 @@ class Programs:
         directory: the working directory.
         roots: what the box shows anyway: the system's directories and the working directory.
         standard: directories of the box's own PATH.
+        known: what no box shows: programs there are passed over.
+
+    Attributes:
+        hidden: names that were looked for, and where they were passed over.
     """
 
     def __init__(
@@ -35,12 +40,15 @@ class Programs:
         directory: str,
         roots: tuple[str, ...],
         standard: tuple[str, ...],
+        known: secrets.Known,
     ) -> None:
         self._variables = variables
         self._home = home
         self._directory = directory
         self._roots = roots
         self._standard = standard
+        self._known = known
+        self.hidden: dict[str, str] = {}
         self._search = [
             folder for folder in variables.get("PATH", "").split(":") if os.path.isabs(folder)
         ]
@@ -70,13 +78,15 @@ class Programs:
     def _places(self, name: str) -> Iterator[str]:
         for folder in self._search:
             path = os.path.join(folder, name)
-            if not _is_program(path):
+            if not is_program(path):
                 continue
-            if _is_shim(path):
-                path = self._pyenv_version(folder, name)
-                if not path:
-                    continue
-            yield path
+            found = behind(path, self._variables, self._directory)
+            if found is None:
+                found = path
+            if found and secrets.holder(self._known, os.path.realpath(found)):
+                self.hidden.setdefault(name, path)
+            elif found:
+                yield found
 
     def _tool(self, name: str, place: str) -> Tool:
         path = os.path.realpath(place)
@@ -103,27 +113,6 @@ class Programs:
             return self.find(names[0]) if names else None
         return self.at(words[0]) if os.path.isabs(words[0]) else None
 
-    def _pyenv_version(self, shims: str, name: str) -> str:
-        """What a shim of pyenv's would run, which asks pyenv itself: a shell script that needs
-        all of it."""
-        root = os.path.dirname(shims)
-        for version in self._pyenv_versions(root):
-            path = os.path.join(root, "versions", version, "bin", name)
-            if _is_program(path):
-                return path
-        return ""
-
-    def _pyenv_versions(self, root: str) -> Iterator[str]:
-        chosen = self._variables.get("PYENV_VERSION", "")
-        yield from filter(None, chosen.split(":"))
-        folder = self._directory
-        while not chosen:
-            yield from _lines(os.path.join(folder, ".python-version"))
-            if folder == "/":
-                break
-            folder = os.path.dirname(folder)
-        yield from _lines(os.path.join(root, "version"))
-
 
 def prefixes(path: str, home: str) -> tuple[str, ...]:
     """What belongs to a program: the directory that it was installed to, where that is plain;
@@ -133,9 +122,10 @@ def prefixes(path: str, home: str) -> tuple[str, ...]:
         path: all links followed; not of the system.
     """
     parts = path.split("/")
-    if "node_modules" in parts:
-        # Packages find their siblings there, so the package alone would not do.
-        return ("/".join(parts[: parts.index("node_modules") + 1]),)
+    for place, part in enumerate(parts):
+        if part in ("node_modules", ".pnpm"):
+            # Packages find their siblings there, so the package alone would not do.
+            return ("/".join(parts[: place + 1]),)
     folder, prefix = os.path.dirname(path), os.path.dirname(os.path.dirname(path))
     rustup = os.path.join(home, ".rustup")
     if folder == os.path.join(home, ".cargo/bin"):
@@ -159,26 +149,6 @@ def _is_prefix(prefix: str, home: str) -> bool:
     # A directory of HOME itself is often more than that: ~/.cargo has credentials.
     known = ("conda-meta", "pyvenv.cfg", "lib/node_modules", "pkg/tool")
     return any(os.path.exists(os.path.join(prefix, name)) for name in known)
-
-
-def _is_program(path: str) -> bool:
-    return os.path.isfile(path) and os.access(path, os.X_OK)
-
-
-def _is_shim(path: str) -> bool:
-    folder = os.path.dirname(path)
-    return os.path.basename(folder) == "shims" and os.path.isdir(
-        os.path.join(os.path.dirname(folder), "versions")
-    )
-
-
-def _lines(path: str) -> list[str]:
-    try:
-        with open(path, encoding="utf-8") as file:
-            lines = [line.strip() for line in file.read(4096).splitlines()]
-    except (OSError, ValueError):
-        return []
-    return [line for line in lines if _NAME.fullmatch(line)]
 
 
 def _within(path: str, roots: tuple[str, ...]) -> bool:

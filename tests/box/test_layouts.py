@@ -1,0 +1,116 @@
+"""Claude wherever its installers put it: found on PATH, shown with what it needs, and run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from box.test_shims import CMD_SHIM
+from box.world import HOME, World, open_world
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+pytestmark = pytest.mark.jail
+
+PACKAGE = "node_modules/@anthropic-ai/claude-code"
+
+NATIVE = """\
+#!/bin/sh
+echo "native $2"
+"""
+
+SCRIPT = """\
+#!/usr/bin/env node
+"""
+
+NODE = """\
+#!/bin/sh
+# In the place of node: tells which one it is, what it runs, and what that sees beside itself.
+echo "$(basename "$(dirname "$(dirname "$(readlink -f "$0")")")") runs ${1##*/} $3"
+ls "$(dirname "$(readlink -f "$1")")"
+"""
+
+
+@pytest.fixture
+def home() -> Generator[World]:
+    """A world whose PATH has no claude by itself."""
+    with open_world() as world:
+        yield world
+
+
+def version(world: World, *folders: str) -> list[str]:
+    """Lines of `claudebox --version` where PATH has these directories of HOME first."""
+    path = ":".join([*(f"{HOME}/{folder}" for folder in folders), "/usr/bin:/bin"])
+    nsm = f"{HOME}/.local/bin/claudebox"
+    done = world.run(nsm, "--yes", "--version", variables={"PATH": path})
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+def test_nvm_has_node_and_claude_in_one_directory(home: World) -> None:
+    root = f"{HOME}/.nvm/versions/node/v20.1.0"
+    home.write(f"{root}/bin/node", NODE, 0o755)
+    home.write(f"{root}/lib/{PACKAGE}/cli.js", SCRIPT, 0o755)
+    home.write(f"{root}/lib/{PACKAGE}/vendor", "")
+    home.link(f"{root}/bin/claude", f"../lib/{PACKAGE}/cli.js")
+    assert version(home, ".nvm/versions/node/v20.1.0/bin") == [
+        "v20.1.0 runs claude --version",
+        "cli.js",
+        "vendor",
+    ]
+
+
+def test_the_native_installer_has_a_file_for_each_version(home: World) -> None:
+    home.write(f"{HOME}/.local/share/claude/versions/2.1.0", NATIVE, 0o755)
+    home.link(f"{HOME}/.native/claude", f"{HOME}/.local/share/claude/versions/2.1.0")
+    assert version(home, ".native") == ["native --version"]
+
+
+def test_a_program_in_a_directory_of_many_is_shown_alone(home: World) -> None:
+    for name in ("claude", "other"):
+        home.write(f"{HOME}/bin/{name}", f'#!/bin/sh\necho "alone $2"; ls {HOME}/bin\n', 0o755)
+    assert version(home, "bin") == ["alone --version", "claude"]
+
+
+def test_pnpm_has_a_wrapper_and_a_store(home: World) -> None:
+    root = f"{HOME}/.local/share/pnpm"
+    store = "global/5/.pnpm/claude-code@2"
+    home.write(f"{HOME}/.node/v9/bin/node", NODE, 0o755)
+    home.write(f"{root}/{store}/{PACKAGE}/cli.js", SCRIPT, 0o755)
+    home.link(f"{root}/global/5/{PACKAGE}", f"{root}/{store}/{PACKAGE}")
+    wrapper = CMD_SHIM.replace("PLACE", f"global/5/{PACKAGE}/cli.js")
+    home.write(f"{root}/claude", wrapper, 0o755)
+    assert version(home, ".local/share/pnpm", ".node/v9/bin")[0].endswith("runs claude --version")
+
+
+def test_volta_has_shims(home: World) -> None:
+    root = f"{HOME}/.volta"
+    package = f"{root}/tools/image/packages/@anthropic-ai/claude-code"
+    home.write(f"{root}/bin/volta-shim", "#!/bin/sh\nexit 9\n", 0o755)
+    home.link(f"{root}/bin/claude", "volta-shim")
+    home.link(f"{root}/bin/node", "volta-shim")
+    home.write(f"{root}/tools/image/node/20.1.0/bin/node", NODE, 0o755)
+    home.write(f"{package}/lib/{PACKAGE}/cli.js", SCRIPT, 0o755)
+    home.link(f"{package}/bin/claude", f"../lib/{PACKAGE}/cli.js")
+    home.write(f"{root}/tools/user/platform.json", '{"node": {"runtime": "20.1.0"}}')
+    told = '{"name": "claude", "package": "@anthropic-ai/claude-code"}'
+    home.write(f"{root}/tools/user/bins/claude.json", told)
+    assert version(home, ".volta/bin")[0] == "20.1.0 runs claude --version"
+
+
+def test_bun_has_packages_of_its_own(home: World) -> None:
+    home.write(f"{HOME}/.bun/install/global/{PACKAGE}/cli.js", NATIVE, 0o755)
+    home.link(f"{HOME}/.bun/bin/claude", f"../install/global/{PACKAGE}/cli.js")
+    assert version(home, ".bun/bin") == ["native --version"]
+
+
+def test_claude_within_the_hosts_own_claude_directory_is_said_to_be_there(home: World) -> None:
+    """Where it used to install itself, which no box shows."""
+    home.write(f"{HOME}/.claude/local/claude", NATIVE, 0o755)
+    path = f"{HOME}/.claude/local:/usr/bin:/bin"
+    done = home.run(f"{HOME}/.local/bin/claudebox", "--yes", "--version", variables={"PATH": path})
+    assert done.returncode == 127, done.stderr
+    assert f"but as {HOME}/.claude/local/claude, which no box shows" in done.stderr
+    assert "npm install -g @anthropic-ai/claude-code" in done.stderr
