@@ -102,6 +102,28 @@ def test_links_are_not_followed_and_said(project: Path) -> None:
     assert found.notes == (f".vscode {reached}", f"tools/deploy {reached}")
 
 
+def test_what_is_neither_file_nor_directory_is_said(project: Path) -> None:
+    os.mkfifo(project / ".mcp.json")
+    assert guard(project).notes == (
+        ".mcp.json is neither a file nor a directory and is not protected.",
+    )
+
+
+def test_what_the_host_starts_by_itself_in_a_part_of_home(tmp_path: Path) -> None:
+    for name in (".config/fish", ".config/systemd/user", ".config/app", ".local/bin"):
+        (tmp_path / name).mkdir(parents=True)
+    config = tmp_path / ".config"
+
+    def found(directory: Path) -> Guarded:
+        return protect.look(str(directory), GitFacts(), homes=[str(tmp_path)])
+
+    assert below(config, found(config).read_only) == ["fish", "systemd"]
+    assert found(config / "app") == protect.Guarded()
+    (note,) = found(config / "systemd" / "user").notes
+    assert note.startswith("This directory is a part of ~/.config/systemd")
+    assert below(tmp_path, found(tmp_path / ".local").read_only) == [".local/bin"]
+
+
 def test_hooks_that_are_links_are_not_followed(project: Path) -> None:
     os.rename(project / HOOKS, project / "aside")
     (project / HOOKS).symlink_to("/etc")
@@ -119,11 +141,11 @@ def test_hooks_that_lead_to_files_of_the_project(project: Path) -> None:
 
 
 def test_hooks_that_are_kept_elsewhere(project: Path) -> None:
-    (project / ".husky" / "_").mkdir(parents=True)
-    git(project, "config", "core.hooksPath", ".husky/_")
+    (project / "ci" / "hooks").mkdir(parents=True)
+    git(project, "config", "core.hooksPath", "ci/hooks")
     found = guard(project)
-    assert below(project, found.read_only) == [*OF_GIT, ".husky/_"]
-    assert below(project, found.held) == [".git", ".husky"]
+    assert below(project, found.read_only) == [*OF_GIT, "ci/hooks"]
+    assert below(project, found.held) == [".git", "ci"]
 
 
 def test_hooks_that_the_user_keeps_in_every_project(project: Path) -> None:

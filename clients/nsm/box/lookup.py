@@ -87,7 +87,12 @@ def look(request: Request, variables: Mapping[str, str]) -> Facts:
     guarded = protect.Guarded()
     if request.protect:
         guarded = protect.look(
-            directory, repository, paths=request.protect_paths, git=git, variables=variables
+            directory,
+            repository,
+            homes=known.homes,
+            paths=request.protect_paths,
+            git=git,
+            variables=variables,
         )
     return Facts(
         home=home,

@@ -20,6 +20,12 @@ from nsm.box.plan import BoxError, Mount
 from nsm.box.secrets import printable, within
 
 PROJECT_FILES = (
+    # What is run at a commit, or when a shell comes to the directory, without being asked for.
+    ".husky",
+    ".mise.local.toml",
+    ".mise.toml",
+    "mise.local.toml",
+    "mise.toml",
     # Editors: tasks and language servers that start when a directory is opened.
     ".dir-locals-2.el",
     ".dir-locals.el",
@@ -70,6 +76,41 @@ PROJECT_FILES = (
     ".zshrc",
 )
 """Below the working directory."""
+
+START_UP = (
+    ".config/autostart",
+    ".config/bash",
+    ".config/emacs",
+    ".config/environment.d",
+    ".config/fish",
+    ".config/git",
+    ".config/helix",
+    ".config/home-manager",
+    ".config/hypr",
+    ".config/i3",
+    ".config/mise",
+    ".config/nix",
+    ".config/nixpkgs",
+    ".config/nushell",
+    ".config/nvim",
+    ".config/plasma-workspace",
+    ".config/sway",
+    ".config/systemd",
+    ".config/tmux",
+    ".config/vim",
+    ".config/zed",
+    ".config/zsh",
+    ".emacs.d",
+    ".local/bin",
+    ".local/share/applications",
+    ".local/share/dbus-1",
+    ".local/share/nvim",
+    ".local/share/systemd",
+    ".oh-my-zsh",
+    "bin",
+)
+"""Below HOME: what the host runs by itself, of interest where a box begins in one of those or in
+a directory that holds one."""
 
 MAX_REPOSITORIES = 64
 """Submodules and repositories in a workspace: each costs three mounts."""
@@ -180,6 +221,7 @@ def look(
     directory: str,
     facts: GitFacts,
     *,
+    homes: Sequence[str] = (),
     paths: Sequence[str] = (),
     git: str | None = None,
     variables: Mapping[str, str] | None = None,
@@ -188,6 +230,7 @@ def look(
 
     Args:
         directory: the working directory: absolute, all links followed.
+        homes: the user's home directories, all links followed.
         paths: further ones, relative to it.
         git: reads includes of a repository's configuration; a program outside of the working
             directory.
@@ -203,6 +246,8 @@ def look(
     asked = tuple(_checked(paths))
     for path in dict.fromkeys((*PROJECT_FILES, *asked)):
         _protect(search, os.path.join(directory, path), explicit=path in asked)
+    for home in homes:
+        _start_up(search, home)
     for name in _names(search, directory):
         if name.endswith(".code-workspace"):
             _protect(search, os.path.join(directory, name))
@@ -220,6 +265,17 @@ def look(
         made=tuple(sorted(search.made.items())),
         notes=tuple(dict.fromkeys(search.notes)),
     )
+
+
+def _start_up(search: _Search, home: str) -> None:
+    for name in START_UP:
+        path = os.path.join(home, name)
+        if within(search.directory, path):
+            search.notes.append(
+                f"This directory is a part of ~/{name}: what the box writes here, the host runs."
+            )
+        elif within(path, search.directory):
+            _protect(search, path)
 
 
 def _way(search: _Search, path: str) -> Iterator[str]:
@@ -252,16 +308,20 @@ def _protect(search: _Search, path: str, *, explicit: bool = False) -> None:
     kind = _kind(path)
     if kind in ("file", "directory") and os.path.realpath(path) == path:
         search.read_only.append(path)
+        return
+    shown = printable(os.path.relpath(path, search.directory))
+    if kind in ("link", "file", "directory"):
+        search.notes.append(
+            f"{shown} is reached by a symbolic link, which cannot be protected: the box can "
+            "exchange it."
+        )
     elif kind is not None:
-        search.notes.append(
-            f"{printable(os.path.relpath(path, search.directory))} is reached by a symbolic link, "
-            "which cannot be protected: the box can exchange it."
-        )
+        search.notes.append(f"{shown} is neither a file nor a directory and is not protected.")
     elif explicit:
-        search.notes.append(
-            f"{printable(os.path.relpath(path, search.directory))} does not exist and so is not "
-            "protected: the box can make it."
-        )
+        search.notes.append(f"{shown} does not exist and so is not protected: the box can make it.")
+
+
+_KINDS = {"directory": stat.S_ISDIR, "file": stat.S_ISREG, "link": stat.S_ISLNK}
 
 
 def _kind(path: str) -> str | None:
@@ -269,7 +329,10 @@ def _kind(path: str) -> str | None:
         mode = os.lstat(path).st_mode
     except (OSError, ValueError):
         return None
-    return "directory" if stat.S_ISDIR(mode) else "file" if stat.S_ISREG(mode) else "other"
+    for name, is_kind in _KINDS.items():
+        if is_kind(mode):
+            return name
+    return "other"
 
 
 def _worktree(search: _Search, own: str, common: str) -> None:
@@ -353,9 +416,10 @@ def _hooks(search: _Search, worktree: str, named: str) -> None:
 def _configured(search: _Search, config: str, worktree: str) -> None:
     """Files that a repository's configuration includes, and hooks that it keeps elsewhere."""
     data = gitfacts.small_file(config, MAX_CONFIG_BYTES)
-    words = (data or b"").lower()
-    if search.git is None or not (b"include" in words or b"hookspath" in words):
+    if search.git is None or _kind(config) != "file":
         return
+    if data is not None and not any(word in data.lower() for word in (b"include", b"hookspath")):
+        return  # git takes as long to start as all else here
     listed = gitfacts.run(
         search.git,
         ["config", "--file", config, "--includes", "-z", "--show-origin", "--list"],
