@@ -12,7 +12,6 @@ from nsm.wire.errors import NsmError
 from nsmd.values import (
     Client,
     Environment,
-    NetworkRule,
     Outcome,
     Output,
     OutputSink,
@@ -176,12 +175,7 @@ class FakeRunner:
 
     @asynccontextmanager
     async def attached(
-        self,
-        *,
-        variables: Mapping[str, str],
-        cwd: str | None,
-        sources: Sources | None,
-        bound: NetworkRule | None = None,
+        self, *, variables: Mapping[str, str], cwd: str | None, sources: Sources | None
     ) -> AsyncGenerator[None]:
         self.came.append((variables, cwd))
         self.sources.append(sources)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from nsmd.hostrules import HOST_NAME, AllowList, HostRule
-from nsmd.values import NO_NETWORK, NetworkRule
+from nsmd.values import NO_NETWORK, NetworkRule, ProjectMount
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,13 +19,13 @@ class Boundary:
     Attributes:
         scope: of their sessions.
         directory: that their programs work in, absolute; None where there is none.
-        project: the same, as their sessions see it, with links resolved; None for none.
+        project: the same, as their sessions see it; None for none.
         network: what their new sessions may reach at most; None for whatever is configured.
     """
 
     scope: str
     directory: str | None = None
-    project: str | None = None
+    project: ProjectMount | None = None
     network: NetworkRule | None = None
 
 

@@ -285,4 +285,11 @@ class Projects:
         else:
             if (status.st_dev, status.st_ino) == (mount.device, mount.inode):
                 return mount
-        return self.check(mount.path, mount.mount_point, mount.mode)
+        found = self.check(mount.path, mount.mount_point, mount.mode)
+        if found.path != mount.path:
+            # Whoever may write where it lies, an agent in a box for one, could have others see it.
+            raise BadProjectError(
+                f"{mount.path} was a directory, and is a link that leads to {found.path} now.",
+                hint="Connect again, to have that one.",
+            )
+        return found

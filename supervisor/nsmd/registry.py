@@ -71,7 +71,6 @@ from nsmd.values import (
     Client,
     Environment,
     JailSpec,
-    NetworkRule,
     OutputSink,
     ProjectMount,
     RunRequest,
@@ -256,19 +255,13 @@ class Registry:
 
     @asynccontextmanager
     async def attached(
-        self,
-        *,
-        variables: Mapping[str, str],
-        cwd: str | None,
-        sources: Sources | None,
-        bound: NetworkRule | None = None,
+        self, *, variables: Mapping[str, str], cwd: str | None, sources: Sources | None
     ) -> AsyncGenerator[None]:
         """While the block lasts, a client is there whose roots are not known yet.
 
         Args:
             variables, cwd: as for `resolve_project`.
             sources: of its own environments, which have been looked for when the block begins.
-            bound: as in `Client`.
         """
         async with self.provision.opened(sources):
             try:
@@ -276,7 +269,7 @@ class Registry:
             except BadProjectError:
                 mount = None  # which the client is told when it asks for something
             if mount is not None:
-                self.expect(Client(name="", scope="", project=mount, sources=sources, bound=bound))
+                self.expect(Client(name="", scope="", project=mount, sources=sources))
             yield
 
     def expect(self, client: Client) -> None:

@@ -18,7 +18,13 @@ import pytest
 
 import nsm
 from e2e_support import Supervisor, supervisor
-from nsm.wire.errors import BadRequestError, ForbiddenError, NsmError, OverloadedError
+from nsm.wire.errors import (
+    BadProjectError,
+    BadRequestError,
+    ForbiddenError,
+    NsmError,
+    OverloadedError,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -185,6 +191,26 @@ def test_it_chooses_among_directories_of_its_own(shared: Supervisor, project: Pa
         for outside in ("/", "/usr", "/nowhere", str(project / "out"), str(project) + "x"):
             with pytest.raises(ForbiddenError, match="not choose which directory"):
                 inside.run("1", env="python", project=outside)
+
+
+def test_a_link_in_the_place_of_its_directory_is_not_followed(
+    shared: Supervisor, project: Path
+) -> None:
+    """A box in an outer directory could put it there."""
+    inner, other = project / "inner", project / "other"
+    inner.mkdir()
+    other.mkdir()
+    with box(shared, inner, digest=os.urandom(32).hex()) as it, it.client() as inside:
+        assert inside.run("print(1)", env="python", session="s").stdout == "1\n"
+        inner.rename(project / "moved")
+        inner.symlink_to(other)
+        with pytest.raises(BadProjectError, match="is a link that leads to"):
+            inside.run("print(1)", env="python", session="t")
+        with pytest.raises(ForbiddenError):
+            inside.run("print(1)", env="python", session="t", project=str(inner))
+    with box(shared, inner, digest=os.urandom(32).hex()) as it, shared.client() as person:
+        row = next(row for row in person.boxes.list() if row.pid == it.process.pid)
+        assert (row.project, row.project_problem) == (None, f"{inner} leads elsewhere")
 
 
 def test_what_it_hides_its_sessions_do_not_show(shared: Supervisor, project: Path) -> None:

@@ -135,8 +135,8 @@ async def test_who_may_only_run_code_chooses_nothing_of_what_it_sees() -> None:
         execution = await runner.next()  # and its roots were not asked for
         execution.finish("x")
         assert (await peer.receive())["id"] == call
-        assert runner.asked_projects == [({}, None, None)]
-        assert runner.sources == [None]
+        assert runner.asked_projects == []
+        assert runner.sources == []
         client = execution.request.client
         assert (client.scope, client.project, client.sources) == ("box", None, None)
 

@@ -136,7 +136,7 @@ class Box:
 
     def facts(self) -> dict[str, Any]:
         """For people."""
-        record = self.record
+        record, project = self.record, self.record.boundary.project
         age_s = time.monotonic() - record.created_s if record.boot == boot_id() else 0.0
         return {
             "id": record.id,
@@ -144,7 +144,7 @@ class Box:
             "profile": record.profile,
             "directory": record.directory,
             "scope": record.boundary.scope,
-            "project": record.boundary.project,
+            "project": None if project is None else project.path,
             "project_problem": record.project_problem or None,
             "age_s": max(0.0, age_s),
             "network": self.way.facts(),

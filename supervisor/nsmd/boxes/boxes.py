@@ -203,11 +203,14 @@ class Boxes:
                 self._store.drop(name)
             box.close()
 
-    def _project(self, directory: str) -> tuple[str | None, str]:
+    def _project(self, directory: str) -> tuple[ProjectMount | None, str]:
         try:
-            return self._check(directory).path, ""
+            mount = self._check(directory)
         except BadProjectError as error:
             return None, error.message
+        if mount.path != directory:  # a box in an outer directory may have put a link there
+            return None, f"{directory} leads elsewhere"
+        return mount, ""
 
 
 _HIDES = "the box hides parts of its working directory, which sessions would show"

@@ -244,13 +244,13 @@ def _chosen_within(call: Call, wanted: Mapping[str, object]) -> ProjectMount | N
     boundary, path = call.boundary, arguments.text(wanted, "path")
     if boundary is not None and boundary.project is not None:
         real = os.path.realpath(path)
-        if path.startswith("/") and is_within(real, boundary.project):
+        if path.startswith("/") and is_within(real, boundary.project.path):
             mount = call.services.registry.check_project(
                 real,
                 arguments.optional_text(wanted, "mount_point"),
                 arguments.optional_text(wanted, "mode"),
             )
-            if is_within(mount.path, boundary.project):  # a link may have come between
+            if is_within(mount.path, boundary.project.path):  # a link may have come between
                 return mount
     elif (
         boundary is not None
@@ -266,9 +266,7 @@ def _chosen_within(call: Call, wanted: Mapping[str, object]) -> ProjectMount | N
 
 def _project_within(call: Call) -> ProjectMount | None:
     """What connections of that socket see without asking."""
-    if call.boundary is None or call.boundary.project is None:
-        return None
-    return call.services.registry.check_project(call.boundary.project, None, None)
+    return None if call.boundary is None else call.boundary.project
 
 
 def _listed(listed: Listed, cold_starts: Mapping[str, str]) -> dict[str, Any]:

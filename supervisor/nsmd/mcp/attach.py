@@ -16,7 +16,7 @@ from nsmd.artifacts.metadata import MetadataError, Said
 from nsmd.artifacts.sources import sources_of
 from nsmd.boundary import Boundary
 from nsmd.limits import Variables, check_inherited
-from nsmd.values import NetworkRule, Sources
+from nsmd.values import NetworkRule, ProjectMount, Sources
 
 ATTACH_VERSION = 1
 """Of the exchange of first lines; what follows is versioned by MCP itself."""
@@ -58,6 +58,7 @@ class Attach:
         confined: it may not choose what code sees, by its roots either.
         peer: process and user id of the shim, as the kernel has them; None where unknown.
         bound: as in `Client`.
+        project: of one that is confined; None for none.
     """
 
     variables: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -74,6 +75,7 @@ class Attach:
     id: str | None = None
     peer: tuple[int, int] | None = None
     bound: NetworkRule | None = None
+    project: ProjectMount | None = None
 
     def kept_to(self, boundary: Boundary, *, confined: bool) -> Attach:
         """The same for a client of a listener with that boundary.
@@ -88,7 +90,7 @@ class Attach:
         if not confined:
             return replace(self, scope=boundary.scope, bound=boundary.network)
         return Attach(
-            variables={} if boundary.project is None else {"PROJECT_DIR": boundary.project},
+            project=boundary.project,
             pid=self.pid,
             program_version=self.program_version,
             scope=boundary.scope,

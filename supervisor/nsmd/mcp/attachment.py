@@ -18,6 +18,7 @@ from nsmd.mcp.attach import ENDING, accepted, parse_attach, parse_inherited, ref
 from nsmd.mcp.load import EndpointLoader
 from nsmd.mcp.render import MAX_RESULT_CHARS
 from nsmd.mcp.seam import Runner
+from nsmd.values import Client
 
 log = logging.getLogger(__name__)
 
@@ -72,14 +73,14 @@ async def serve_attachment(
             attach = replace(attach, peer=peer)
             if boundary is not None:
                 attach = attach.kept_to(boundary, confined=confined)
-            await stack.enter_async_context(
-                runner.attached(
-                    variables=attach.variables,
-                    cwd=attach.cwd,
-                    sources=attach.sources,
-                    bound=attach.bound,
+            if attach.project is not None:
+                runner.expect(Client(name="", scope="", project=attach.project, bound=attach.bound))
+            if not attach.confined:
+                await stack.enter_async_context(
+                    runner.attached(
+                        variables=attach.variables, cwd=attach.cwd, sources=attach.sources
+                    )
                 )
-            )
             serve = await endpoint.serve()
             wanted = runner.inherit if attach.inherits else ()
             numbered = attach.id is not None

@@ -327,8 +327,11 @@ class Endpoint:
         Raises:
             BadProjectError: one that was asked for explicitly cannot be mounted.
         """
+        if self._attach.confined:
+            reason = "" if self._attach.project is not None else "this client may not choose one"
+            return self._attach.project, reason
         variables = self._attach.variables
-        told = bool(variables.get("PROJECT_DIR")) or self._attach.confined
+        told = bool(variables.get("PROJECT_DIR"))
         root = None if told else await self._roots.first(ctx)
         if self._mount is not None and self._mount[0] == root:
             return self._mount[1], ""

@@ -10,7 +10,6 @@ from nsm.wire.errors import NsmError
 from nsmd.values import (
     Client,
     Environment,
-    NetworkRule,
     OutputSink,
     ProjectMount,
     RunRequest,
@@ -92,12 +91,7 @@ class Runner(Protocol):
         ...
 
     def attached(
-        self,
-        *,
-        variables: Mapping[str, str],
-        cwd: str | None,
-        sources: Sources | None,
-        bound: NetworkRule | None = None,
+        self, *, variables: Mapping[str, str], cwd: str | None, sources: Sources | None
     ) -> AbstractAsyncContextManager[None]:
         """While the block lasts, a client is there, whose roots are not known yet.
 
@@ -106,7 +100,6 @@ class Runner(Protocol):
         Args:
             variables, cwd: as for `resolve_project`.
             sources: of its own environments.
-            bound: as in `Client`.
         """
         ...
 
