@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from box.world import World
 from nsm import __version__
 from nsm.box import own
 from nsm.box.plan import Mount
@@ -96,3 +97,13 @@ def test_the_programs_run_where_nothing_else_of_nsm_is_shown(tmp_path: Path) -> 
     )
     assert in_a_jail(mounts, files, own.PYTHON, "-IS", "-c", code)
     assert in_a_jail(mounts, files, *own.starter(("/bin/echo", "x y"), proxy=False)) == "x y\n"
+
+
+@pytest.mark.jail
+def test_a_box_can_be_of_a_program_of_nsms_own(shared_world: World) -> None:
+    """Which the caller has on PATH, too: that one is made for the host."""
+    for name in ("nsm", "nsm-mcp"):
+        done = shared_world.box(name, "--version")
+        assert (done.returncode, done.stdout.split()[-1:]) == (0, [__version__]), done.stderr
+    done = shared_world.box("sh", "-c", "command -v nsm-mcp; nsm --version")
+    assert done.stdout.split()[0] == own.MCP_PROGRAM

@@ -64,7 +64,10 @@ def look(request: Request, variables: Mapping[str, str]) -> Facts:
     )
     shell = _shell(variables, roots)
     program, arguments = _command(request, shell)
-    tool = _program(program, request, programs, directory)
+    if itself and program in own.PROGRAMS:
+        tool = _own_program(program)
+    else:
+        tool = _program(program, request, programs, directory)
     if nix and alone and (stored := nixhost.in_store(tool.place, nix.store)):
         command = stored
     elif tool.linked and "/" not in program:
@@ -218,6 +221,12 @@ def _program(program: str, request: Request, programs: Programs, directory: str)
             exit_code=126,
         )
     return tool
+
+
+def _own_program(name: str) -> Tool:
+    """A program of nsm's, as every box has it; the host's is made for the host."""
+    place = f"{TOOLS_DIRECTORY}/{name}"
+    return Tool(name=name, place=place, path=place, linked=False)
 
 
 def _system(*, alone: bool) -> tuple[Entry, ...]:

@@ -33,7 +33,8 @@ MCP_PROGRAM = f"{TOOLS_DIRECTORY}/nsm-mcp"
 
 _STARTER = f"{LIBRARY}/nsm/box/inside.py"
 
-_PROGRAMS = (("nsm", "nsm.cli.main"), ("nsm-mcp", "nsm.shim"))
+PROGRAMS = {"nsm": "nsm.cli.main", "nsm-mcp": "nsm.shim"}
+"""Names in every box, whatever they are on the host, and the modules of nsm that they run."""
 
 _NEEDED = ("cbor2",)
 _OF_USE = ("prompt_toolkit", "wcwidth")  # of `nsm attach` alone
@@ -125,7 +126,7 @@ def mounts(own: Own, shown: tuple[str, ...] = ("/usr", "/nix/store")) -> tuple[M
                 mode=0o555,
                 why="sessions from inside the box",
             )
-            for name, module in _PROGRAMS
+            for name, module in PROGRAMS.items()
         ),
     )
 
