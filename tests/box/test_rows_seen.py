@@ -230,7 +230,13 @@ def test_no_other_user_reads_a_key_in_a_command_line(seen: Seen) -> None:
 
 def test_forbidden_programs_are_not_on_path_and_do_not_start(seen: Seen) -> None:
     told = seen.told
-    assert told["variables"]["PATH"] == "/run/nsm/bin:/run/nsm/tools", "the box's own, both"
+    assert told["variables"]["PATH"] == "/run/nsm/bin:/run/nsm/tools"
+    # A shell's idea of what is on PATH is another one: files that it may not execute count.
+    found = seen.world.run(
+        *("claudebox", "--yes", "run", "bash", "-c", 'for n in "$@"; do command -v "$n"; done'),
+        *("bash", *FORBIDDEN, "sh"),
+    )
+    assert found.stdout == "/run/nsm/tools/sh\n"
     assert {name: told["programs"][name] for name in FORBIDDEN} == dict.fromkeys(FORBIDDEN)
     assert {name for name in USUAL if told["programs"][name] is None} == {"gh-of-ada"}
     assert PROGRAMS_OF_THE_HOST
