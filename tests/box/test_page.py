@@ -17,7 +17,7 @@ ROWS = (
     *("`--dry-run`", "`--check`", "`--yes`", "network", "as root", "nsm inside", "safe profile"),
 )
 
-STARTS_BOXES = re.compile(r"\b(shared_world|world|served|seen|attack)\b")
+STARTS_BOXES = re.compile(r"\b(shared_world|world|served|seen|attack|untouched)\b")
 """Fixtures of tests that have a world to start boxes in."""
 
 

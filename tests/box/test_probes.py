@@ -10,7 +10,7 @@ import pytest
 
 from box.attack import GUARDED, IN_BOX, OUTSIDE, prepared
 from box.probes import PROBES
-from box.world import SECRETS, SOCKETS, World, open_world
+from box.world import SECRETS, SOCKETS
 from nsm import landlock
 from nsm.box import profile
 from terminal import Terminal
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator
 
     from box.attack import Attack
+    from box.world import World
 
 STARTS = {
     "claude": ("claudebox", "--yes", "run"),
@@ -49,8 +50,16 @@ THEN_READ = 'name=$0; "$@"; echo "then"; read line; echo "read: $line"'
 
 
 @pytest.fixture
-def attack() -> Generator[Attack]:
-    with open_world() as world, prepared(world) as made:
+def attack(world: World) -> Generator[Attack]:
+    """For probes that succeed, which changes it."""
+    with prepared(world) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def untouched(shared_world: World) -> Generator[Attack]:
+    """For probes that must not succeed."""
+    with prepared(shared_world) as made:
         yield made
 
 
@@ -73,9 +82,9 @@ def test_there_is_no_other_profile() -> None:
 
 
 @pytest.mark.parametrize("start", STARTS)
-def test_no_probe_succeeds_in_a_box(attack: Attack, start: str) -> None:
-    with attack.victim():
-        told = attack.run(*STARTS[start])
+def test_no_probe_succeeds_in_a_box(untouched: Attack, start: str) -> None:
+    with untouched.victim():
+        told = untouched.run(*STARTS[start])
     got = {name: each["got"] for name, each in told.items() if "got" in each}
     expected = BY_THE_HOST & told.keys()
     if start != "no network":
@@ -83,13 +92,13 @@ def test_no_probe_succeeds_in_a_box(attack: Attack, start: str) -> None:
     if not SCOPED:
         expected |= {"abstract-socket"}
     assert got.keys() == expected, got
-    assert attack.came_to_be() == []
-    assert attack.guarded_changed() == []
+    assert untouched.came_to_be() == []
+    assert untouched.guarded_changed() == []
 
 
 @pytest.mark.skipif(not SCOPED, reason="not here: the kernel cannot scope signals (Linux 6.12)")
-def test_who_was_started_beside_a_box_gets_no_signal_of_it(attack: Attack) -> None:
-    assert not attack.kills_a_neighbour(*STARTS["shell"])
+def test_who_was_started_beside_a_box_gets_no_signal_of_it(untouched: Attack) -> None:
+    assert not untouched.kills_a_neighbour(*STARTS["shell"])
 
 
 def test_what_is_not_guarded_can_be_changed_on_request(attack: Attack) -> None:

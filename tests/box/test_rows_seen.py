@@ -108,9 +108,9 @@ def look(world: World, *before: str, directory: str = PROJECT, **asked: object) 
 
 
 @pytest.fixture(scope="module")
-def seen() -> Generator[Seen]:
+def seen(box_tools: Path) -> Generator[Seen]:
     """A claude's box in a project below HOME, with everything on the host that it must not see."""
-    with open_world() as world, socket.create_server(("127.0.0.1", 0)) as server:
+    with open_world(box_tools) as world, socket.create_server(("127.0.0.1", 0)) as server:
         have_git(world)
         world.write(f"{HOME}/.local/bin/age", "#!/bin/sh\necho age\n", 0o755)
         world.write(f"{HOME}/.local/bin/gh-of-ada", "#!/bin/sh\necho gh\n", 0o755)

@@ -16,6 +16,7 @@ from processes import ending
 
 if TYPE_CHECKING:
     from collections.abc import Generator
+    from pathlib import Path
 
     from e2e_support import Supervisor
 
@@ -83,8 +84,8 @@ except OSError as error:
 
 
 @pytest.fixture(scope="module")
-def served() -> Generator[tuple[World, Supervisor]]:
-    with open_world() as world, world.supervisor() as supervisor:
+def served(box_tools: Path) -> Generator[tuple[World, Supervisor]]:
+    with open_world(box_tools) as world, world.supervisor() as supervisor:
         yield world, supervisor
 
 

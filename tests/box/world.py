@@ -307,8 +307,11 @@ class World:
 
 
 @contextmanager
-def open_world() -> Generator[World]:
-    """A world with a home, secrets in it, a project with git, two more places, and agents.
+def open_world(tools: Path | None = None) -> Generator[World]:
+    """A world with a home, secrets in it, a project, two more places, and agents.
+
+    Args:
+        tools: a directory of Ada's for what nsm keeps of the system's programs, for several worlds.
 
     No supervisor runs, and none is started by programs of the world unless `NSM_AUTOSTART` is
     taken out of `World.variables`, whose end is then the caller's; see `World.supervisor`.
@@ -332,6 +335,7 @@ def open_world() -> Generator[World]:
                 (f"{name}/passwd", "/etc/passwd"),
                 (f"{name}/group", "/etc/group"),
                 *((str(path), str(path)) for path in _needed()),
+                *([(str(tools), f"{HOME}/.cache/nsm/box-tools")] if tools else []),
             ],
         )
         for made in ("home", "runtime", "run", "run/dbus"):
@@ -395,7 +399,13 @@ def _accounts(database: str, rest: str) -> str:
 
 
 def _furnish(world: World) -> None:
-    for path in (PROJECT, OTHER_PROJECT, AWAY, f"{HOME}/.local/bin"):
+    for path in (
+        PROJECT,
+        OTHER_PROJECT,
+        AWAY,
+        f"{HOME}/.local/bin",
+        f"{HOME}/.cache/nsm/box-tools",
+    ):
         world.make_directory(path)
     for path, what in SECRETS.items():
         world.write(f"{HOME}/{path}", f"{SECRET}{what}\n", 0o600)
@@ -424,6 +434,6 @@ def have_git(world: World, directory: str = PROJECT) -> None:
     """Make a repository with one commit of a directory of the world."""
     if shutil.which("git", path=world.variables["PATH"]) is None:
         raise AssertionError("git is missing: `make setup` asks for it")
-    git(world, "init", "-q", "-b", "main", directory=directory)
-    git(world, "add", ".", directory=directory)
-    git(world, "commit", "-q", "-m", "first", directory=directory)
+    script = "git init -q -b main && git add . && git commit -q -m first"
+    done = world.run("sh", "-c", script, directory=directory)
+    assert done.returncode == 0, done.stderr
