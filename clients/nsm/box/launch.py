@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import platform
 import signal
 from typing import NoReturn
 
@@ -11,6 +10,13 @@ from nsm import landlock
 from nsm.box import bwrap, opening
 from nsm.box.plan import BoxError, Plan
 from nsm.box.profile import Profile
+
+_DOUBTFUL = (
+    ("kernel/apparmor_restrict_unprivileged_userns", "1"),
+    ("kernel/unprivileged_userns_clone", "0"),
+    ("user/max_user_namespaces", "0"),
+)
+"""Settings of /proc/sys. Others that forbid namespaces are rare: bwrap's words have to do then."""
 
 
 def make_state(profile: Profile, home: str) -> None:
@@ -30,6 +36,50 @@ def make_state(profile: Profile, home: str) -> None:
             ) from error
 
 
+def check_namespaces(program: str, root: str = "/") -> None:
+    """Make sure that no setting forbids the namespaces that a box is made of.
+
+    Once bwrap has been executed, there is nobody left to say which one it is.
+
+    Args:
+        program: bwrap's path.
+        root: where the host's root directory is; other than `/` in tests only.
+
+    Raises:
+        BoxError: they are forbidden.
+    """
+    # What a setting means only trying tells: there may be an exception for this bwrap, or it may
+    # be setuid. It takes 5 ms, on hosts with such a setting alone.
+    if not any(_setting(root, name) == value for name, value in _DOUBTFUL):
+        return
+    said = _try(program)
+    if not said:
+        return
+    from nsm import jailfailure  # noqa: PLC0415  # where something has failed
+
+    error = jailfailure.explain(said, jailfailure.read_host_facts(root), program)
+    raise BoxError(error.message, hint=error.hint)
+
+
+def _setting(root: str, name: str) -> str:
+    try:
+        with open(os.path.join(root, "proc/sys", name), encoding="ascii") as file:
+            return file.read().strip()
+    except OSError:
+        return ""
+
+
+def _try(program: str) -> str:
+    """What bwrap says where it cannot make namespaces; else nothing."""
+    import subprocess  # noqa: PLC0415
+
+    words = (program, "--unshare-all", "--ro-bind", "/", "/", "--", "/bin/sh", "-c", ":")
+    tried = subprocess.run(
+        words, env={}, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+    )
+    return tried.stderr if tried.returncode else ""
+
+
 def become(plan: Plan, program: str, *, sockets: str = "") -> NoReturn:
     """Execute bwrap: the process stays, its exit code is the command's.
 
@@ -40,7 +90,7 @@ def become(plan: Plan, program: str, *, sockets: str = "") -> NoReturn:
 
     for number in _open_descriptors():
         os.set_inheritable(number, False)
-    syscalls = filter_program(platform.machine())
+    syscalls = filter_program(os.uname().machine)
     opened = opening.open_sources(plan.mounts)
     if not opening.is_known_to(program):
         # It finds them by path once more; what has been exchanged up to now is at least noticed.

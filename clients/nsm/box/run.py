@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import platform
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -71,7 +70,7 @@ def _print(plan: Plan, program: str, facts: Facts, way: Way) -> int:
 
         sys.stdout.write(macos.command(plan) + "\n")
         return 0
-    syscalls = filter_program(platform.machine())
+    syscalls = filter_program(os.uname().machine)
     sys.stdout.write(dryrun.command(plan, program, syscalls=syscalls) + "\n")
     if plan.sockets:
         tell(way, f"{dryrun.SOCKETS} stands for a directory that is made at launch")
@@ -81,6 +80,7 @@ def _print(plan: Plan, program: str, facts: Facts, way: Way) -> int:
 def _start(plan: Plan, program: str, request: Request, facts: Facts, way: Way) -> NoReturn:
     from nsm.box import launch, protect  # noqa: PLC0415
 
+    launch.check_namespaces(program)
     if not way.yes:
         from nsm.box.confirm import confirm  # noqa: PLC0415
 
