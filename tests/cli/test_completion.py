@@ -91,9 +91,26 @@ def supervisor(path: str) -> Iterator[FakeSupervisor]:
         (["cp", "wor"], ["word:", "work:"]),
         (["cp", "a", "work:"], []),
         (["cp", "a", "work", ":", "x"], []),
+        (["box", "--pro"], ["--profile", "--protect"]),
+        (["box", "--profile", "c"], ["claude", "codex"]),
+        (["box", "--profile", "w"], []),
+        (["box", "--net", ""], ["host", "none"]),
+        (["box", "--", ""], []),
+        (["box", "--", "nsm-test-"], ["nsm-test-one", "nsm-test-two"]),
+        (["box", "--yes", "--", "./"], [":files"]),
+        (["box", "--", "bash", "-"], [":files"]),
     ],
 )
-def test_candidates(supervisor: FakeSupervisor, words: list[str], expected: list[str]) -> None:
+def test_candidates(
+    supervisor: FakeSupervisor,
+    words: list[str],
+    expected: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (tmp_path / "nsm-test-one").touch()
+    (tmp_path / "nsm-test-two").touch()
+    monkeypatch.setenv("PATH", f"/nonexistent:{tmp_path}")
     assert candidates(words) == expected
 
 

@@ -30,7 +30,10 @@ def parser() -> Parser:
 
     parser = Parser("box", "Run a command in a box.", _EPILOG)
     parser.add_argument(
-        "--profile", metavar="NAME", choices=profile.names(), help="what kind of box: %(choices)s"
+        "--profile",
+        metavar="PROFILE",
+        choices=profile.names(),
+        help="what kind of box: %(choices)s",
     )
     parser.add_argument(
         "--net",

@@ -6,7 +6,9 @@ for it.
 
 from __future__ import annotations
 
+import os
 import re
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from nsm.cli import terminal
@@ -44,6 +46,8 @@ def candidates(words: list[str]) -> list[str]:
     parser, given = load(before[0]).parser(), before[1:]
     if given and (action := parser.action(given[0])) is not None:
         parser, given = action, given[1:]
+    if "--" in given and "COMMAND" in parser.operands():
+        return _command(given[given.index("--") + 1 :], current)
     options = parser.options()
     value = options.get(given[-1]) if given else None
     if value is not None:
@@ -64,6 +68,17 @@ def _operand(parser: Parser, before: list[str], current: str) -> list[str]:
     return _beginning(current, choices) if choices else _values(kind, current)
 
 
+def _command(before: list[str], current: str) -> list[str]:
+    """A program on PATH, then files."""
+    if before or "/" in current:
+        return [FILES]
+    names: set[str] = set()
+    for directory in os.environ.get("PATH", "").split(":") if current else ():
+        with suppress(OSError):
+            names.update(os.listdir(directory or "."))
+    return _beginning(current, sorted(names))
+
+
 def _places(before: list[str], current: str) -> list[str]:
     """Sessions, with the colon, while one may be meant; else files here.
 
@@ -79,6 +94,10 @@ def _values(kind: str, current: str) -> list[str]:
     match kind:
         case "FILE" | "PATH":
             return [FILES]
+        case "NET":
+            return _beginning(current, ["host", "none"])
+        case "COMMAND":
+            return _command([], current)
         case "DIR":
             return [DIRECTORIES]
         case "ENV":
