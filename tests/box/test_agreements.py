@@ -12,7 +12,8 @@ import pytest
 
 from box.plans import HOME, plan
 from nsm.box import agreements
-from nsm.box.plan import Mount, Network
+from nsm.box.agreements import digest_of
+from nsm.box.plan import Mount, Network, Plan
 from nsm.box.screen import differences
 
 
@@ -34,7 +35,7 @@ def test_nothing_is_known_at_first_and_nothing_made_by_asking(file: Path) -> Non
 
 def test_what_is_agreed_to_is_known(file: Path) -> None:
     agreements.remember(plan())
-    assert digest_of_last() == plan().digest
+    assert digest_of_last() == digest_of(plan())
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert os.listdir(file.parent) == ["boxes.json"]
     assert "sk-ant" not in file.read_text()
@@ -46,18 +47,18 @@ def test_values_contents_and_arguments_change_nothing() -> None:
     other = replace(other, command=(other.command[0], "--resume"))
     found = agreements.find(other)
     assert found is not None
-    assert found.digest == other.digest
+    assert found.digest == digest_of(other)
 
 
 def test_the_last_one_of_a_directory_profile_and_program_counts() -> None:
     agreements.remember(plan())
     changed = plan(network=Network(mode="none"))
     agreements.remember(changed)
-    assert digest_of_last() == changed.digest
+    assert digest_of_last() == digest_of(changed)
     shell = replace(plan(), profile="shell")
     assert agreements.find(shell) is None
     agreements.remember(shell)
-    assert digest_of_last() == changed.digest
+    assert digest_of_last() == digest_of(changed)
     assert agreements.find(plan("/srv/other")) is None
 
 
@@ -66,19 +67,19 @@ def test_another_program_in_the_same_box_needs_no_other_agreement() -> None:
     bash = replace(plan(), command=("/usr/bin/env", "bash"), starter=1)
     make = replace(bash, command=("/usr/bin/env", "make"))
     agreements.remember(bash)
-    for given, known in ((bash, bash), (make, bash), (plan(), plan())):
+    for given in (bash, make, plan()):
         found = agreements.find(given)
         assert found is not None
-        assert found.digest == known.digest == given.digest
+        assert agreements.covers(found, given)
     narrow = replace(make, network=Network(mode="none"))
     found = agreements.find(narrow)
     assert found is not None
-    assert found.digest != narrow.digest
+    assert found.digest != digest_of(narrow)
     assert found.key[2] == "bash"
     agreements.remember(narrow)
     found = agreements.find(replace(narrow, sockets=False))
     assert found is not None
-    assert found.digest == narrow.digest
+    assert found.digest == digest_of(narrow)
 
 
 def test_what_has_changed_since_can_be_told() -> None:
@@ -88,8 +89,8 @@ def test_what_has_changed_since_can_be_told() -> None:
     assert found is not None
     old = found.plan()
     assert old is not None
-    assert differences(old, new, home=HOME) == ["+ can change /srv/x"]
-    assert old.digest == plan().digest
+    assert differences(old, agreements.essence(new), home=HOME) == ["+ can change /srv/x"]
+    assert digest_of(old) == digest_of(plan())
 
 
 def test_names_that_are_not_utf8_are_kept() -> None:
@@ -97,7 +98,7 @@ def test_names_that_are_not_utf8_are_kept() -> None:
     agreements.remember(odd)
     found = agreements.find(odd)
     assert found is not None
-    assert found.digest == odd.digest
+    assert found.digest == digest_of(odd)
 
 
 @pytest.mark.parametrize(
@@ -119,7 +120,7 @@ def test_a_broken_file_holds_nothing_and_is_replaced(file: Path, content: bytes)
     file.write_bytes(content)
     assert agreements.find(plan()) is None
     agreements.remember(plan())
-    assert digest_of_last() == plan().digest
+    assert digest_of_last() == digest_of(plan())
 
 
 def test_an_identity_of_another_version_is_agreed_to_but_not_compared(file: Path) -> None:
@@ -129,7 +130,7 @@ def test_an_identity_of_another_version_is_agreed_to_but_not_compared(file: Path
     file.write_text(json.dumps(content))
     found = agreements.find(plan())
     assert found is not None
-    assert found.digest == plan().digest
+    assert found.digest == digest_of(plan())
     assert found.plan() is None
 
 
@@ -159,7 +160,7 @@ def test_few_are_kept_and_large_ones_without_their_content(
     agreements.remember(large)
     found = agreements.find(large)
     assert found is not None
-    assert (found.digest, found.plan()) == (large.digest, None)
+    assert (found.digest, found.plan()) == (digest_of(large), None)
     assert file.stat().st_size < agreements.MAX_FILE_BYTES
 
 
@@ -180,3 +181,47 @@ def test_where_nothing_can_be_kept_it_is_said(tmp_path: Path) -> None:
     (tmp_path / "nsm").write_text("no directory")
     with pytest.raises(OSError, match="not a directory"):
         agreements.remember(plan())
+
+
+PROJECTS = plan().directory
+
+
+@pytest.mark.parametrize(
+    ("more", "fewer"),
+    [
+        ([Mount(kind="mask", target=f"{PROJECTS}/.env", masks_file=True)], True),
+        ([Mount(kind="ro-bind", target=f"{PROJECTS}/x", source=f"{PROJECTS}/x")], True),
+        ([Mount(kind="mask", target="/usr/bin/age", masks_file=True)], True),
+        ([Mount(kind="ro-bind", target="/run/nsm/lib/nsm", source="/opt/nsm")], True),
+        ([Mount(kind="ro-bind", target=f"{PROJECTS}/x", source="/srv/x")], False),
+        ([Mount(kind="ro-bind", target="/srv", source="/srv")], False),
+        ([Mount(kind="bind", target=f"{PROJECTS}/keys", source=f"{PROJECTS}/keys")], False),
+        ([Mount(kind="bind", target="/srv", source="/srv")], False),
+    ],
+)
+def test_who_agreed_to_a_box_agreed_to_one_that_guards_more(more: list[Mount], fewer: bool) -> None:
+    agreements.remember(plan())
+    found = agreements.find(plan())
+    assert found is not None
+    assert agreements.covers(found, plan(mounts=more)) is fewer
+
+
+def test_one_that_guards_less_or_has_more_is_another_box() -> None:
+    agreements.remember(plan())
+    found = agreements.find(plan())
+    assert found is not None
+    ordinary = plan()
+
+    def without(part: str) -> Plan:
+        return replace(
+            ordinary, mounts=tuple(m for m in ordinary.mounts if not m.target.endswith(part))
+        )
+
+    for other in (
+        without("/.git/hooks"),
+        without("/keys"),
+        plan(variables=[("GH_TOKEN", "x")]),
+        plan(network=Network(mode="none")),
+        replace(ordinary, sockets=False),
+    ):
+        assert not agreements.covers(found, other)

@@ -1,22 +1,25 @@
 """Which boxes a person has agreed to: `boxes.json` in the state directory, which no box sees.
 
-One for each directory, profile and program: the last. A plan that is the same for another program
-is agreed to as well. A file that cannot be read holds nothing, so that they are asked again; one
-that cannot be written is told.
+One for each directory, profile and program: the last. What runs in a box gives it nothing more, so
+that the same box is agreed to for other programs as well; nor do files of nsm's own, or programs of
+the system that are hidden, both of which come and go with upgrades. A file that cannot be read
+holds nothing, so that they are asked again; one that cannot be written is told.
 """
 
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import json
 import os
 import stat
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from nsm import paths
-from nsm.box.plan import Mount, Network, Plan, Variable
+from nsm.box.outline import only_guards_more
+from nsm.box.plan import RUN_DIRECTORY, Mount, Network, Plan, Variable
 
 MAX_AGREEMENTS = 64
 """The oldest are forgotten first. With a few kilobytes each, reading them takes milliseconds."""
@@ -34,7 +37,7 @@ class Agreement:
     """What somebody has agreed to.
 
     Attributes:
-        digest: of the plan.
+        digest: of what a person agrees to in the plan.
         key: directory, profile and program.
         at: when, in seconds since 1970.
         identity: the plan's; None where it was too large.
@@ -68,10 +71,19 @@ def path() -> str:
 def find(plan: Plan) -> Agreement | None:
     """The one for this plan; else the last for the same directory and profile, of the same program
     if there is one."""
-    digest, key = plan.digest, _key(plan)
+    digest, key = digest_of(plan), _key(plan)
     found = _read(path())
     found.sort(key=lambda each: (each.digest == digest, each.key == key))  # keeps their order
     return next((each for each in reversed(found) if each.key[:2] == key[:2]), None)
+
+
+def covers(agreement: Agreement, plan: Plan) -> bool:
+    """Whether somebody has agreed to this plan: to the same, or to one that hid and protected less
+    and was the same else."""
+    if agreement.digest == digest_of(plan):
+        return True
+    before = agreement.plan()
+    return before is not None and only_guards_more(before, essence(plan))
 
 
 def remember(plan: Plan) -> None:
@@ -81,10 +93,10 @@ def remember(plan: Plan) -> None:
         OSError: it cannot be kept.
     """
     paths.ensure_private_dir(paths.state_dir())
-    identity: dict[str, Any] | None = plan.identity
+    identity: dict[str, Any] | None = essence(plan).identity
     if len(json.dumps(identity)) > MAX_IDENTITY_BYTES:
         identity = None
-    new = Agreement(digest=plan.digest, key=_key(plan), at=int(time.time()), identity=identity)
+    new = Agreement(digest=digest_of(plan), key=_key(plan), at=int(time.time()), identity=identity)
     directory = os.open(paths.state_dir(), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(directory, fcntl.LOCK_EX)  # two boxes that are agreed to at once
@@ -92,6 +104,23 @@ def remember(plan: Plan) -> None:
         _write(path(), [*kept, new][-MAX_AGREEMENTS:])
     finally:
         os.close(directory)
+
+
+def digest_of(plan: Plan) -> str:
+    """Tells plans apart that a person would want to be asked about."""
+    told = {name: value for name, value in essence(plan).identity.items() if name != "program"}
+    return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
+
+
+def essence(plan: Plan) -> Plan:
+    """The plan without what nobody is asked about."""
+    kept = [
+        mount
+        for mount in plan.mounts
+        if not mount.target.startswith(f"{RUN_DIRECTORY}/")
+        and not (mount.kind == "mask" and mount.target.startswith("/usr/"))
+    ]
+    return replace(plan, mounts=tuple(kept))
 
 
 def _key(plan: Plan) -> tuple[str, str, str]:

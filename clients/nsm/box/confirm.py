@@ -55,7 +55,7 @@ def confirm(plan: Plan, *, home: str) -> None:
         if terminal is None:
             return
         before = agreements.find(plan)
-        if before is not None and before.digest == plan.digest:
+        if before is not None and agreements.covers(before, plan):
             return
         answer = _ask(terminal, plan, home, before)
         if answer == "no":
@@ -81,7 +81,7 @@ def _ask(terminal: Terminal, plan: Plan, home: str, before: agreements.Agreement
         changes = (
             ["what is not known: there was too much of it"]
             if old is None
-            else screen.differences(old, plan, home=home)
+            else screen.differences(old, agreements.essence(plan), home=home)
         )
     text = screen.screen(
         plan, home=home, size=size, changes=changes, agreed_on=before.day if before else ""

@@ -69,6 +69,20 @@ def outline(plan: Plan) -> Outline:
     return Outline(**{access: tuple(places.values()) for access, places in found.items()})
 
 
+def only_guards_more(old: Plan, new: Plan) -> bool:
+    """Whether a plan gives the same as another one, and hides and protects the same or more."""
+    before, after = outline(old), outline(new)
+    return (
+        (old.directory, old.profile, old.network, old.sockets)
+        == (new.directory, new.profile, new.network, new.sockets)
+        and [variable.name for variable in old.variables]
+        == [variable.name for variable in new.variables]
+        and (before.change, before.read) == (after.change, after.read)
+        and set(before.protected) <= set(after.protected)
+        and set(before.hidden) <= set(after.hidden)
+    )
+
+
 def _access(mount: Mount, ground: Mount | None) -> Access | None:
     """What a mount gives or takes, over what it lies on."""
     over_host = ground is not None and ground.kind in ("bind", "ro-bind")
