@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import os
 import shlex
 
 from nsm.box import bwrap, masking
@@ -30,21 +31,34 @@ def command(plan: Plan, program: str, *, syscalls: bytes | None) -> str:
     sockets = SOCKETS if plan.sockets else ""
     lines = bwrap.arguments(plan, descriptor, syscalls=syscalls, sockets=sockets, try_sockets=True)
     words = [
-        f"exec env -i {shlex.quote(program)}",
+        f"exec env -i {quoted(program)}",
         *_by_option(lines),
         *(_variable(variable) for variable in plan.variables),
-        "-- " + " ".join(shlex.quote(word) for word in plan.command),
+        "-- " + " ".join(quoted(word) for word in plan.command),
         *(_redirection(_FIRST_DESCRIPTOR + place, data) for place, data in enumerate(files)),
     ]
     # In a shell of its own, since `exec` would end the one that it is pasted to.
     return "( trap '' INT QUIT\n" + " \\\n  ".join(words) + "\n)"
 
 
+def quoted(word: str) -> str:
+    """A word for bash, of printable ASCII where it has anything that a terminal would obey."""
+    if word.isprintable():
+        return shlex.quote(word)
+    # A byte in hexadecimal ends after two digits (bash(1), QUOTING).
+    escaped = {ord("\\"): "\\\\", ord("'"): "\\'", ord("\n"): "\\n"}
+    parts = (
+        escaped.get(byte) or (chr(byte) if 0x20 <= byte < 0x7F else f"\\x{byte:02x}")
+        for byte in os.fsencode(word)
+    )
+    return f"$'{''.join(parts)}'"
+
+
 def _variable(variable: Variable) -> str:
     shown = masking.masked(variable.name, variable.value, secret=variable.secret)
     if variable.inherited and shown != variable.value:
         return f'--setenv {variable.name} "${variable.name}"'
-    return f"--setenv {variable.name} {shlex.quote(shown)}"
+    return f"--setenv {variable.name} {quoted(shown)}"
 
 
 def _by_option(lines: list[str]) -> list[str]:
@@ -58,7 +72,7 @@ def _by_option(lines: list[str]) -> list[str]:
         else:
             grouped.append(rest[:taken])
         rest = rest[taken:]
-    return [" ".join(map(shlex.quote, group)) for group in grouped]
+    return [" ".join(map(quoted, group)) for group in grouped]
 
 
 def _redirection(number: int, data: bytes) -> str:

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 DEFAULT_PROFILE = "shell"
 
+EXIT_BROKEN_PIPE = 141
+
 EXTRA_VARIABLES = "CLAUDEBOX_EXTRA_ENV"
 """The caller's variable with names of more that pass, separated by commas."""
 
@@ -46,15 +48,16 @@ def of_claude(own: set[str], arguments: list[str], variables: Mapping[str, str])
 def of_box(options: Namespace, command: tuple[str, ...], variables: Mapping[str, str]) -> int:
     """`nsm box`, with the options of `nsm.cli.box`."""
     table, mistake = _configured(check=options.check)
+    kind = profile.load(options.profile or table.profile or DEFAULT_PROFILE)
     return run(
         Request(
-            profile=profile.load(options.profile or table.profile or DEFAULT_PROFILE),
+            profile=kind,
             command=command,
             network=table.net if options.net is None else options.net,
             protect=table.protect if options.protect is None else options.protect,
             protect_paths=table.protect_paths,
             extra=extra(variables),
-            show=table.show,
+            show=table.show if kind.shows_listed else (),
         ),
         Way(
             program="nsm box",
@@ -111,18 +114,27 @@ def network(text: str) -> Network:
 
 def guarded(program: str, action: Callable[[], int]) -> int:
     """Do it; what goes wrong becomes a message and an exit code."""
-    try:
-        return action()
-    except BoxError as error:
-        from nsm.cli.render import visible_lines  # noqa: PLC0415  # rarely needed
+    from nsm.cli import terminal  # noqa: PLC0415  # after what an interrupt may be told of
 
-        message = f"{program}: {error.message}" + (f"\n{error.hint}" if error.hint else "")
-        sys.stderr.write(visible_lines(message) + "\n")
+    terminal.set_up()
+    try:
+        code = action()
+        sys.stdout.flush()
+    except BoxError as error:
+        _tell(f"{program}: {error.message}" + (f"\n{error.hint}" if error.hint else ""))
         return error.exit_code
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        terminal.drop_stdout()
+        return EXIT_BROKEN_PIPE
     except OSError as error:
-        from nsm.cli.render import visible_lines  # noqa: PLC0415
-
-        sys.stderr.write(visible_lines(f"{program}: {error}") + "\n")
+        _tell(f"{program}: {error}")
         return 1
+    return code
+
+
+def _tell(text: str) -> None:
+    from nsm.cli.render import visible_lines  # noqa: PLC0415  # rarely needed
+
+    sys.stderr.write(visible_lines(text) + "\n")

@@ -41,6 +41,7 @@ class Profile:
         set: variables of the box; `{home}` in them stands for HOME.
         state: what it keeps in HOME.
         tools: names of programs that are looked for outside of the system.
+        shows_listed: whether what the configuration lists is shown, too.
         show: paths below HOME that are shown, read-only, where they exist.
         mcp: whose configuration is given an entry for `nsm-mcp`: one of `nsm.box.mcp.KINDS`, or
             nobody's.
@@ -56,6 +57,7 @@ class Profile:
     set: Mapping[str, str]
     state: tuple[State, ...] = ()
     tools: tuple[str, ...] = ()
+    shows_listed: bool = False
     show: tuple[str, ...] = ()
     mcp: str = ""
 
@@ -95,6 +97,7 @@ def load(name: str) -> Profile:
         set={**common["set"], **own.get("set", {})},
         state=tuple(State(**state) for state in own.get("state", ())),
         tools=(*common["tools"], *own.get("tools", ())),
+        shows_listed=own.get("shows_listed", False),
         show=tuple(own.get("show", ())),
         mcp=own.get("mcp", ""),
     )
