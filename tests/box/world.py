@@ -407,6 +407,7 @@ def _furnish(world: World) -> None:
         f"{HOME}/.cache/nsm/box-tools",
     ):
         world.make_directory(path)
+    world.host(f"{HOME}/.cache/nsm/box-tools").chmod(0o700)
     for path, what in SECRETS.items():
         world.write(f"{HOME}/{path}", f"{SECRET}{what}\n", 0o600)
     for name in ("nsm", "nsm-mcp", "nsm-supervisor", "claudebox"):
