@@ -156,6 +156,7 @@ def test_opencode_is_told_in_a_variable() -> None:
     assert json.loads(told["OPENCODE_CONFIG_CONTENT"]) == {
         "mcp": {"nsm": {"type": "local", "command": [MCP_PROGRAM]}},
         "permission": "allow",
+        "autoupdate": False,
     }
 
 

@@ -117,6 +117,7 @@ def test_variables_are_those_on_the_list_and_no_others() -> None:
     assert {name for name, v in given.items() if v.secret} == {"ANTHROPIC_API_KEY", "GH_TOKEN"}
     assert {name: v.value for name, v in given.items() if not v.inherited} == {
         "CLAUDE_CONFIG_DIR": f"{HOME}/.claude",
+        "DISABLE_AUTOUPDATER": "1",
         "HOME": HOME,
         "NSM_AUTOSTART": "0",
         "NSM_SOCKET": "/run/nsm/box/control.sock",

@@ -79,7 +79,8 @@ def told_by_variables(kind: str) -> dict[str, str]:
     if kind != "opencode":
         return {}
     server = {"type": "local", "command": [MCP_PROGRAM]}
-    return {"OPENCODE_CONFIG_CONTENT": json.dumps({"mcp": {NAME: server}, "permission": "allow"})}
+    told = {"mcp": {NAME: server}, "permission": "allow", "autoupdate": False}
+    return {"OPENCODE_CONFIG_CONTENT": json.dumps(told)}
 
 
 def keep_entry(kind: str, directory: str) -> str:
