@@ -16,12 +16,26 @@ import pytest
 from box.facts_made import HOME, KNOWN, NPM, OWN, REPOSITORY, VARIABLES, facts, request
 from nsm.box import dryrun, planning
 from nsm.box.facts import Entry, Facts, Request
+from nsm.box.nixhost import Nix
 from nsm.box.plan import Mount, Network, Plan
 from nsm.box.secrets import within
 
 GOLDEN = Path(__file__).with_name("golden")
 
 BASH = ("/usr/bin/bash", "-c", "echo 'it''s me' && exit 3")
+
+NIX = Nix(
+    state="/nix/var/nix",
+    daemon=True,
+    kept=("/nix/var/nix/profiles", "/nix/var/nix/gcroots"),
+    alone=True,
+    tools=("/nix/store/1-bash/bin", "/nix/store/2-coreutils/bin"),
+    links=(
+        ("/bin/sh", "/nix/store/1-bash/bin/sh"),
+        ("/usr/bin/env", "/nix/store/2-coreutils/bin/env"),
+    ),
+    variables=(("SHELL", "/nix/store/3-zsh/bin/zsh"),),
+)
 
 CASES: dict[str, tuple[Request, Facts]] = {
     "claude": (request(), facts()),
@@ -39,6 +53,18 @@ CASES: dict[str, tuple[Request, Facts]] = {
         request("safe", show=("~/data",)),
         facts(command=BASH, tools=(), shown=(Entry(path=f"{HOME}/data", source="/data/mia"),)),
     ),
+    "nixos": (
+        request(),
+        facts(
+            system=facts().system[2:],
+            command=("/nix/store/9-claude/bin/claude", "--dangerously-skip-permissions"),
+            tools=(),
+            forbidden=(),
+            links=None,
+            nix=NIX,
+        ),
+    ),
+    "nix-beside": (request(), facts(nix=replace(NIX, alone=False, tools=(), variables=()))),
     "worktree": (
         request("shell"),
         facts(command=BASH, git=replace(REPOSITORY, shown=("/srv/shop.git",))),
@@ -99,6 +125,25 @@ def test_nothing_lies_over_the_mask_of_a_secret(name: str) -> None:
         if within(secret.path, plan.directory):
             assert there.kind == "mask"
             assert there.masks_file is not secret.is_directory
+
+
+def test_of_a_store_that_is_alone_path_is_all_of_it() -> None:
+    plan = planning.plan(*CASES["nixos"])
+    values = {variable.name: variable.value for variable in plan.variables}
+    assert values["PATH"] == "/nix/store/1-bash/bin:/nix/store/2-coreutils/bin"
+    assert values["SHELL"] == "/nix/store/3-zsh/bin/zsh"
+    assert [m.target for m in plan.mounts if within(m.target, "/usr")] == ["/usr/bin/env"]
+    assert seen(plan, "/nix/store/later").kind == "ro-bind"
+    assert seen(plan, "/nix/var/nix/daemon-socket/socket").kind == "bind"
+    assert seen(plan, "/nix/var/nix/profiles/per-user/mia/profile").kind == "ro-bind"
+
+
+def test_a_store_beside_the_system_adds_to_it() -> None:
+    plan, without = (planning.plan(*CASES[name]) for name in ("nix-beside", "claude"))
+    assert plan.variables == without.variables
+    added = [mount.target for mount in plan.mounts if mount not in without.mounts]
+    assert added[:2] == ["/nix/store", "/nix/var/nix"]
+    assert set(without.mounts) < set(plan.mounts)
 
 
 def test_secrets_of_what_is_shown_elsewhere_are_masked_there() -> None:

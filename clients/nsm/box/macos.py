@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import os
 import shlex
+import shutil
 import signal
 import tempfile
 from typing import NoReturn
@@ -33,16 +34,17 @@ def become(plan: Plan) -> NoReturn:
     # Python ignores these for itself.
     for ignored in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(ignored, signal.SIG_DFL)
-    start = seatbelt.start(
-        plan, os.path.realpath(tempfile.mkdtemp(prefix="nsm-box-")), terminals=_terminals()
-    )
-    make(start)
-    arguments = [seatbelt.PROGRAM, "-p", start.profile, *start.command]
+    own = os.path.realpath(tempfile.mkdtemp(prefix="nsm-box-"))
     try:
+        start = seatbelt.start(plan, own, terminals=_terminals())
+        make(start)
         os.chdir(plan.directory)
+        arguments = [seatbelt.PROGRAM, "-p", start.profile, *start.command]
         os.execve(seatbelt.PROGRAM, arguments, dict(start.variables))  # noqa: S606
     except OSError as error:
         raise BoxError(f"{seatbelt.PROGRAM} cannot be executed: {error.strerror}") from error
+    finally:  # reached where there is no box
+        shutil.rmtree(own, ignore_errors=True)
 
 
 def make(start: seatbelt.Start) -> None:
