@@ -96,6 +96,9 @@ def test_the_nix_daemon(tmp_path: Path) -> None:
         assert check.check_nix(given).status == "warn"  # nobody listens
         daemon.listen()
         assert check.check_nix(given).status == "ok"
+        found = check.check_nix(given, "@wheel")
+    assert (found.status, "become root" in found.detail) == ("warn", True)
+    assert "@wheel out of trusted-users" in found.fix
 
 
 @pytest.mark.parametrize(

@@ -70,7 +70,7 @@ def examine(
         jail,
         check_namespaces(bwrap, os.geteuid()),
         check_system_calls(platform.machine()),
-        check_nix(variables),
+        check_nix(variables, facts.nix.trusted if facts and facts.nix else ""),
         place,
         *command,
         *check_variables(request, variables),
@@ -147,8 +147,12 @@ def check_system_calls(machine: str) -> Check:
     )
 
 
-def check_nix(variables: Mapping[str, str]) -> Check:
-    """Whether there is a Nix daemon to reach, where there is Nix."""
+def check_nix(variables: Mapping[str, str], trusted: str = "") -> Check:
+    """Whether there is a Nix daemon to reach, where there is Nix.
+
+    Args:
+        trusted: as `nsm.box.nixhost.Nix` has it.
+    """
     name = "nix daemon"
     store = variables.get(nixhost.STORE_VARIABLE) or nixhost.STORE
     if not os.path.isdir(store):
@@ -160,6 +164,13 @@ def check_nix(variables: Mapping[str, str]) -> Check:
             status="warn",
             detail=f"{path}: {problem}; programs of the store run, `nix shell` does not",
             fix="Start it: sudo systemctl start nix-daemon.socket",
+        )
+    if trusted:
+        return Check(
+            name=name,
+            status="warn",
+            detail=f"{path}: it trusts you, and code in a box can become root through it",
+            fix=f"Take {trusted} out of trusted-users in nix.conf, and restart the daemon.",
         )
     return Check(name=name, status="ok", detail=path)
 
