@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import ExitStack
 
@@ -71,7 +72,7 @@ def _stays(before: State | None, after: State) -> bool:
     return before is not None and (before.type == "directory") == (after.type == "directory")
 
 
-class _Step:
+class _Step(ABC):
     def __init__(
         self,
         sides: Sides,
@@ -84,8 +85,8 @@ class _Step:
         self._user = user
         self._owner = owner
 
-    def run(self, change: Change) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def run(self, change: Change) -> None: ...
 
 
 class _Removal(_Step):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Protocol as Interface
@@ -85,7 +86,7 @@ async def _serve(client: trio.SocketStream, keeper: Keeper, busy: bool) -> None:
         await conversation.run(first, busy, patience)
 
 
-class _Conversation:
+class _Conversation(ABC):
     """What both kinds of proxy have in common."""
 
     protocol: Protocol
@@ -160,15 +161,17 @@ class _Conversation:
         more(data)
         return bool(data)
 
+    @abstractmethod
     async def _request(self, first: bytes) -> tuple[Host, int] | None:
         """What the client wants; None where it ended before it had said so."""
-        raise NotImplementedError
 
+    @abstractmethod
     async def _pass_on(self, server: trio.SocketStream) -> None:
-        raise NotImplementedError
+        """Carry out what it wants, by a server that is connected."""
 
+    @abstractmethod
     def _refusal(self, refused: RefusedError) -> bytes:
-        raise NotImplementedError
+        """What it is told in place of that."""
 
     async def _tunnel(self, server: trio.SocketStream, begin: tuple[bytes, bytes]) -> None:
         answer, early = begin
