@@ -7,6 +7,7 @@
 - `memory`: what one more session takes
 - `clients`: how much many clients get done together
 - `commands`: `nsm ps`, and the supervisor's start
+- `box`: how long a box takes to start
 - `restart`: how long a restart of the supervisor interrupts its clients
 - `sessions`: what it costs to have a thousand sessions
 """
@@ -30,6 +31,7 @@ PARTS: Mapping[str, str] = {
     "memory": "parts.memory",
     "clients": "parts.clients",
     "commands": "parts.commands",
+    "box": "parts.box",
     "restart": "parts.restart",
     "sessions": "parts.sessions",
 }

@@ -50,6 +50,20 @@ def test_a_peer_that_is_not_installed_is_left_out(
     assert "make bench" in finding.why
 
 
+def test_boxes_are_left_out_where_root_measures(
+    monkeypatch: pytest.MonkeyPatch, tools: None
+) -> None:
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    from bench import Bench
+    from measure import LeftOut
+    from parts import part
+
+    with ExitStack() as stack:
+        (finding,) = part("box")(Bench(rounds=1, most_sessions=1, stack=stack))
+    assert isinstance(finding, LeftOut)
+    assert "ordinary user" in finding.why
+
+
 @pytest.mark.parametrize(
     "arguments",
     [["--rounds", "0"], ["--only", "nothing"], ["--sessions", "5000"], ["--compare", "missing"]],
