@@ -124,6 +124,13 @@ def test_what_the_host_starts_by_itself_in_a_part_of_home(tmp_path: Path) -> Non
     assert below(tmp_path, found(tmp_path / ".local").read_only) == [".local/bin"]
 
 
+def test_places_of_programs_are_said(project: Path) -> None:
+    (project / "bin").mkdir()
+    path = f"/usr/bin:{project}/bin:{project}/absent/bin"
+    found = protect.look(str(project), GitFacts(), variables={"PATH": path})
+    assert [note[:39] for note in found.notes] == ["PATH has places here (bin, absent/bin):"]
+
+
 def test_hooks_that_are_links_are_not_followed(project: Path) -> None:
     os.rename(project / HOOKS, project / "aside")
     (project / HOOKS).symlink_to("/etc")

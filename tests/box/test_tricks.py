@@ -112,6 +112,15 @@ def test_programs_that_a_box_has_left_are_not_run_outside(world: World) -> None:
     assert not (world.host(PROJECT) / "evil").exists()
 
 
+def test_a_script_that_a_box_has_left_does_not_say_what_is_shown(world: World) -> None:
+    world.write(f"{HOME}/private/notes", "the notes\n", 0o600)
+    for first in (f"#!{HOME}/private/notes", f"#!{HOME}/.ssh/id_ed25519", "#! "):
+        world.write(f"{PROJECT}/run", f"{first}\necho ran\n", 0o755)
+        done = world.box("./run", options=("--dry-run",))
+        assert done.returncode == 0, done.stderr
+        assert ("private" in done.stdout, ".ssh" in done.stdout) == (False, False)
+
+
 def test_the_hosts_git_runs_nothing_of_what_it_finds_afterwards(world: World) -> None:
     """Each of these ran code at the next `git status` while it could still be written."""
     have_git(world)

@@ -13,6 +13,7 @@ inside       what is first in a box whose command cannot be started as it is; a 
 secrets      which paths no box shows, and where no box begins
 gitfacts     the repository of a working directory; who commits
 opening      sources of mounts, opened so that no link can exchange them
+hostrun      names of what the host runs by itself
 protect      what the host would run later, and a box must not change
 links        the system's programs, but those that no box runs, by name
 facts        what was asked for, and what was found; frozen values, no I/O

@@ -16,101 +16,9 @@ from dataclasses import dataclass, field
 
 from nsm.box import gitfacts
 from nsm.box.gitfacts import GitFacts
+from nsm.box.hostrun import PROJECT_FILES, START_UP
 from nsm.box.plan import BoxError, Mount
 from nsm.box.secrets import printable, within
-
-PROJECT_FILES = (
-    # What is run at a commit, or when a shell comes to the directory, without being asked for.
-    ".husky",
-    ".mise.local.toml",
-    ".mise.toml",
-    "mise.local.toml",
-    "mise.toml",
-    # Editors: tasks and language servers that start when a directory is opened.
-    ".dir-locals-2.el",
-    ".dir-locals.el",
-    ".exrc",
-    ".fleet",
-    ".helix",
-    ".idea",
-    ".kakrc",
-    ".lvimrc",
-    ".nvim.lua",
-    ".nvimrc",
-    ".vim",
-    ".vimrc",
-    ".vscode",
-    ".zed",
-    # Containers of editors: `initializeCommand` runs on the host.
-    ".devcontainer",
-    ".devcontainer.json",
-    # Agents: MCP servers, hooks, permissions.
-    ".aider.conf.yml",
-    ".amazonq",
-    ".claude",
-    ".codex",
-    ".continue",
-    ".cursor",
-    ".gemini",
-    ".junie",
-    ".kiro",
-    ".mcp.json",
-    ".opencode",
-    ".roo",
-    ".windsurf",
-    "opencode.json",
-    "opencode.jsonc",
-    # Start-up files, where the directory is a home's or becomes one (dotfiles).
-    ".bash_login",
-    ".bash_logout",
-    ".bash_profile",
-    ".bashrc",
-    ".gitconfig",
-    ".inputrc",
-    ".profile",
-    ".xprofile",
-    ".xsessionrc",
-    ".zlogin",
-    ".zprofile",
-    ".zshenv",
-    ".zshrc",
-)
-"""Below the working directory."""
-
-START_UP = (
-    ".config/autostart",
-    ".config/bash",
-    ".config/emacs",
-    ".config/environment.d",
-    ".config/fish",
-    ".config/git",
-    ".config/helix",
-    ".config/home-manager",
-    ".config/hypr",
-    ".config/i3",
-    ".config/mise",
-    ".config/nix",
-    ".config/nixpkgs",
-    ".config/nushell",
-    ".config/nvim",
-    ".config/plasma-workspace",
-    ".config/sway",
-    ".config/systemd",
-    ".config/tmux",
-    ".config/vim",
-    ".config/zed",
-    ".config/zsh",
-    ".emacs.d",
-    ".local/bin",
-    ".local/share/applications",
-    ".local/share/dbus-1",
-    ".local/share/nvim",
-    ".local/share/systemd",
-    ".oh-my-zsh",
-    "bin",
-)
-"""Below HOME: what the host runs by itself, of interest where a box begins in one of those or in
-a directory that holds one."""
 
 MAX_REPOSITORIES = 64
 """Submodules and repositories in a workspace: each costs three mounts."""
@@ -248,6 +156,7 @@ def look(
         _protect(search, os.path.join(directory, path), explicit=path in asked)
     for home in homes:
         _start_up(search, home)
+    _programs(search)
     for name in _names(search, directory):
         if name.endswith(".code-workspace"):
             _protect(search, os.path.join(directory, name))
@@ -276,6 +185,24 @@ def _start_up(search: _Search, home: str) -> None:
             )
         elif within(path, search.directory):
             _protect(search, path)
+
+
+def _programs(search: _Search) -> None:
+    """Places of programs are said and left as they are: a `.venv` is there to be changed."""
+    path = search.variables.get("PATH", "")
+    found = [
+        "." if not os.path.isabs(folder) else printable(os.path.relpath(real, search.directory))
+        for folder in (path.split(":") if path else ())
+        if within(
+            real := os.path.realpath(os.path.join(search.directory, folder)), search.directory
+        )
+    ]
+    if found:
+        names = ", ".join(list(dict.fromkeys(found))[:3])
+        search.notes.append(
+            f"PATH has places here ({names}): programs that the box puts there run outside of it, "
+            "too, when somebody calls them."
+        )
 
 
 def _way(search: _Search, path: str) -> Iterator[str]:

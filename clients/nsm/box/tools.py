@@ -108,10 +108,16 @@ class Programs:
         if not found:
             return None
         words = os.fsdecode(found[1]).split()
+        if not words:
+            return None
         if os.path.basename(words[0]) == "env":
             names = [word for word in words[1:] if not word.startswith("-") and "=" not in word]
             return self.find(names[0]) if names else None
-        return self.at(words[0]) if os.path.isabs(words[0]) else None
+        # A box may have written the script: it must not say which file of the user's is shown.
+        if not os.path.isabs(words[0]) or not is_program(words[0]):
+            return None
+        real = os.path.realpath(words[0])
+        return None if secrets.holder(self._known, real) else self.at(words[0])
 
 
 def prefixes(path: str, home: str) -> tuple[str, ...]:
