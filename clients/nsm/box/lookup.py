@@ -5,7 +5,6 @@ from __future__ import annotations
 import grp
 import os
 import pwd
-import shutil
 from collections.abc import Mapping
 
 from nsm import paths
@@ -123,12 +122,13 @@ def _nix(
     request: Request, variables: Mapping[str, str], directory: str, itself: own.Own | None
 ) -> nixhost.Nix | None:
     """The host's Nix, if there is one, for what is asked to run."""
+    if not nixhost.store_of(variables):
+        return None
     program, _ = _command(request, variables.get("SHELL") or "/bin/sh")
     if "/" in program:
         place = os.path.join(directory, program)
     else:
-        folders = [each for each in variables.get("PATH", "").split(":") if os.path.isabs(each)]
-        place = shutil.which(program, path=":".join(folders)) or ""
+        place = nixhost.which(program, variables.get("PATH", ""))
     return nixhost.look(
         variables,
         place,

@@ -7,7 +7,6 @@ bound as a whole is live: what is built or fetched during the life of the box sh
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -163,8 +162,8 @@ def look(
     Returns:
         None where there is no store.
     """
-    store = environment.get(STORE_VARIABLE) or STORE
-    if not os.path.isdir(store):
+    store = store_of(environment)
+    if not store:
         return None
     search = environment.get("PATH", os.defpath)
     state = _existing(os.path.join(os.path.dirname(store), "var/nix"))
@@ -206,6 +205,21 @@ def look(
         variables=_variables(environment, store, dict(links)) if alone else (),
         left_out=left_out,
     )
+
+
+def store_of(environment: Mapping[str, str]) -> str:
+    """The directory of the store; "" where there is none."""
+    return _existing(environment.get(STORE_VARIABLE) or STORE)
+
+
+def which(name: str, search: str) -> str:
+    """A program of the host's, by the absolute directories of a PATH; ""."""
+    for folder in search.split(":"):
+        path = os.path.join(folder, name)
+        # `shutil` takes longer to import than this to look.
+        if folder.startswith("/") and os.path.isfile(path) and os.access(path, os.X_OK):
+            return path
+    return ""
 
 
 def in_store(path: str, store: str = STORE) -> str:
@@ -277,7 +291,7 @@ def _tools(
     tools: tuple[str, ...] = ()
     left_out: list[str] = []
     for program in programs:
-        found = in_store(shutil.which(program, path=search) or "", store)
+        found = in_store(which(program, search), store)
         if not found:
             continue
         directory = os.path.dirname(found)
@@ -292,9 +306,9 @@ def _links(tools: tuple[str, ...], store: str, root: str) -> tuple[tuple[str, st
     """What scripts and foreign programs expect at fixed places, by its path in the store."""
     search = ":".join(tools)
     wanted = {
-        "/bin/sh": shutil.which("sh", path=search) or shutil.which("bash", path=search),
-        "/usr/bin/env": shutil.which("env", path=search),
-        **dict.fromkeys(LOADERS),
+        "/bin/sh": which("sh", search) or which("bash", search),
+        "/usr/bin/env": which("env", search),
+        **dict.fromkeys(LOADERS, ""),
     }
     found: list[tuple[str, str]] = []
     for place, tool in wanted.items():
@@ -318,7 +332,7 @@ def _interpreter_of(path: str, search: str) -> str:
         name = next(
             (word for word in words[1].split() if not word.startswith("-") and "=" not in word), ""
         )
-        return shutil.which(name, path=search) or ""
+        return which(name, search)
     return words[0] if words else ""
 
 

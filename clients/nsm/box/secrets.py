@@ -145,6 +145,7 @@ IN_FLATPAK = (
 
 OF_SYSTEM = (
     "/etc/agenix",
+    "/etc/nix/netrc",
     "/etc/ssh",
     "/etc/wireguard",
     "/root",
