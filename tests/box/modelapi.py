@@ -69,7 +69,7 @@ def _events(request: dict[str, Any], tool: str, arguments: dict[str, object]) ->
     else:
         stop = "end_turn"
         block = {"type": "text", "text": ""}
-        text = "".join(part["text"] for result in results for part in result["content"])
+        text = "".join(_text(result["content"]) for result in results)
         delta = {"type": "text_delta", "text": text or "nothing to tell"}
     usage = {"input_tokens": 1, "output_tokens": 1}
     message = {"id": "msg_1", "type": "message", "role": "assistant", "model": request["model"]}
@@ -81,6 +81,10 @@ def _events(request: dict[str, Any], tool: str, arguments: dict[str, object]) ->
         _event("message_delta", delta={"stop_reason": stop}, usage=usage),
         _event("message_stop"),
     ]
+
+
+def _text(content: str | list[dict[str, Any]]) -> str:
+    return content if isinstance(content, str) else "".join(part["text"] for part in content)
 
 
 def _event(name: str, **fields: object) -> bytes:

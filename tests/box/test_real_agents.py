@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from box.modelapi import model
-from box.world import HOME, World, open_world
+from box.world import HOME, PROJECT, World, open_world
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -86,19 +86,35 @@ def test_claude_in_a_native_installation(home: World) -> None:
     )
 
 
-def test_claude_runs_code_in_sessions_without_asking(home: World) -> None:
-    """Its own loop, its own MCP client; only the model is a stand-in."""
-    code = "import os; print(6 * 7, os.uname().nodename != 'nsm-box', os.listdir('/project'))"
-    with model("mcp__nsm__run", {"env": "python", "code": code}) as url:
-        done = home.run(
+def ask(world: World, tool: str, arguments: dict[str, object]) -> str:
+    """What claude tells after its model, a stand-in, has had it use a tool."""
+    with model(tool, arguments) as url:
+        done = world.run(
             *("claudebox", "--yes", "-p", PROMPT),
             variables={
-                **of_npm(home, "claude"),
+                **of_npm(world, "claude"),
                 "ANTHROPIC_BASE_URL": url,
                 "CLAUDEBOX_EXTRA_ENV": "ANTHROPIC_BASE_URL",
             },
         )
-    assert answer(done).startswith("42 True ['README.md'")
+    return answer(done)
+
+
+def test_claude_runs_code_in_sessions_without_asking(home: World) -> None:
+    """Its own loop, its own MCP client; only the model is a stand-in."""
+    code = "import os; print(6 * 7, os.uname().nodename != 'nsm-box', os.listdir('/project'))"
+    told = ask(home, "mcp__nsm__run", {"env": "python", "code": code})
+    assert told.startswith("42 True ['README.md'")
+
+
+def test_claude_runs_commands_in_the_box_without_asking(home: World) -> None:
+    """By its own tool, with whatever shell and sandbox it has of its own."""
+    command = "uname -n; echo by claude > made; cat ~/.ssh/id_ed25519 ~/.claude.json; ls -A ~/.ssh"
+    told = ask(home, "Bash", {"command": command, "description": "looks around"})
+    assert "nsm-box" in told
+    assert "No such file" in told
+    assert "SECRET" not in told
+    assert home.host(f"{PROJECT}/made").read_text() == "by claude\n"
 
 
 def test_what_claude_keeps_is_there_the_next_time_and_its_entry_is_written_once(
