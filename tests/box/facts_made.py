@@ -83,6 +83,7 @@ def facts(**other: Any) -> Facts:
                 Entry(path="/etc/passwd", source="/etc/passwd"),
                 Entry(path="/etc/resolv.conf", source="/run/systemd/resolve/stub-resolv.conf"),
             ),
+            state=(Entry(path=f"{HOME}/.claude", source=f"{HOME}/.claudebox"),),
             links=Links(directories=("/usr/bin",), path=f"{HOME}/.cache/nsm/box-tools/1234"),
             command=("/run/nsm/bin/claude", "--dangerously-skip-permissions"),
             tools=(CLAUDE, NODE),

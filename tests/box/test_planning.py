@@ -40,18 +40,29 @@ NIX = Nix(
 CASES: dict[str, tuple[Request, Facts]] = {
     "claude": (request(), facts()),
     "claude-extra": (request(extra=("GH_TOKEN", "REPOSITORY", "ABSENT")), facts()),
-    "codex": (request("codex"), facts(command=("/run/nsm/bin/codex",))),
+    "codex": (
+        request("codex"),
+        facts(
+            command=("/run/nsm/bin/codex",),
+            state=(Entry(path=f"{HOME}/.codex", source="/data/mia/codexbox"),),
+        ),
+    ),
     "shell-none": (
         request("shell", network=Network(mode="none")),
-        facts(command=BASH, tools=(), own=None),
+        facts(command=BASH, state=(), tools=(), own=None),
     ),
     "shell-allow": (
         request("shell", network=Network(mode="allow", allow=("pypi.org",))),
-        facts(command=BASH, tools=()),
+        facts(command=BASH, state=(), tools=()),
     ),
     "safe": (
         request("safe", show=("~/data",)),
-        facts(command=BASH, tools=(), shown=(Entry(path=f"{HOME}/data", source="/data/mia"),)),
+        facts(
+            command=BASH,
+            state=(),
+            tools=(),
+            shown=(Entry(path=f"{HOME}/data", source="/data/mia"),),
+        ),
     ),
     "nixos": (
         request(),
@@ -67,12 +78,13 @@ CASES: dict[str, tuple[Request, Facts]] = {
     "nix-beside": (request(), facts(nix=replace(NIX, alone=False, tools=(), variables=()))),
     "worktree": (
         request("shell"),
-        facts(command=BASH, git=replace(REPOSITORY, shown=("/srv/shop.git",))),
+        facts(command=BASH, state=(), git=replace(REPOSITORY, shown=("/srv/shop.git",))),
     ),
     "odd-names": (
         request("shell"),
         facts(
             command=("/usr/bin/bash",),
+            state=(),
             directory="/srv/a 'b'\n$(c)\udcff",
             tools=(),
             git=replace(REPOSITORY, git_directory=None, common=None),

@@ -82,6 +82,7 @@ class Facts:
         directory: the working directory, all links followed.
         variables: the caller's.
         system: what every box shows of the host's system, in the order of its mounts.
+        state: what the profile keeps in HOME: where the box has it, and where it is.
         links: to the system's programs; None where they are found by other ways.
         command: the program that is to run, absolute, in the box; then its arguments.
         tools: programs outside of the system, or by other names, the command's with them.
@@ -102,6 +103,7 @@ class Facts:
     directory: str
     variables: Mapping[str, str]
     system: tuple[Entry, ...]
+    state: tuple[Entry, ...] = ()
     links: Links | None = None
     command: tuple[str, ...]
     tools: tuple[Tool, ...] = ()

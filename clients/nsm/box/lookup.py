@@ -102,6 +102,13 @@ def look(request: Request, variables: Mapping[str, str]) -> Facts:
         directory=directory,
         variables=dict(variables),
         system=system,
+        state=tuple(
+            Entry(
+                path=os.path.join(home, state.box),
+                source=os.path.realpath(os.path.join(home, state.host)),
+            )
+            for state in request.profile.state
+        ),
         links=links.look(standard) if standard else None,
         command=(command, *arguments),
         tools=tuple(tools[name] for name in sorted(tools)),

@@ -22,7 +22,7 @@ from nsm.box.plan import (
 
 def plan(request: Request, facts: Facts) -> Plan:
     """The box that was asked for."""
-    shown = (*_system(facts), *_own(facts), *_home(request, facts), *_work(facts))
+    shown = (*_system(facts), *_own(facts), *_home(facts), *_work(facts))
     command = _command(request, facts)
     return Plan(
         profile=request.profile.name,
@@ -105,16 +105,11 @@ def _tools(tools: tuple[Tool, ...]) -> list[Mount]:
     ]
 
 
-def _home(request: Request, facts: Facts) -> list[Mount]:
+def _home(facts: Facts) -> list[Mount]:
     return [
         *(
-            Mount(
-                kind="bind",
-                target=f"{facts.home}/{state.box}",
-                source=f"{facts.home}/{state.host}",
-                why="what the agent keeps",
-            )
-            for state in request.profile.state
+            Mount(kind="bind", target=state.path, source=state.source, why="what the agent keeps")
+            for state in facts.state
         ),
         *(
             Mount(kind="ro-bind", target=one.path, source=one.source, why="shown on request")

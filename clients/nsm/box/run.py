@@ -10,7 +10,7 @@ from typing import NoReturn
 
 from nsm.box import links, lookup, planning
 from nsm.box.facts import Facts, Request
-from nsm.box.plan import BoxError, NetworkMode, Plan
+from nsm.box.plan import TOOLS_DIRECTORY, BoxError, NetworkMode, Plan
 
 EXIT_INTERRUPTED = 130
 
@@ -48,6 +48,7 @@ def run(request: Request, way: Way, variables: Mapping[str, str]) -> int:
 
         return check(request, variables, program=way.program, mistake=way.mistake)
     _refuse_root(request, way)
+    _refuse_a_box_in_a_box()
     facts = lookup.look(request, variables)
     search_path = variables.get("PATH", "")
     program = "" if _is_macos() else lookup.find_bwrap(search_path, facts.directory)
@@ -144,11 +145,11 @@ def _sockets(plan: Plan, way: Way) -> str:
 def _tell_of_nsm(request: Request, facts: Facts, way: Way) -> None:
     """Have the agent find nsm among its MCP servers."""
     profile = request.profile
-    if not (profile.mcp and profile.state and facts.own):
+    if not (profile.mcp and facts.state and facts.own):
         return
     from nsm.box import mcp  # noqa: PLC0415
 
-    problem = mcp.keep_entry(profile.mcp, os.path.join(facts.home, profile.state[0].host))
+    problem = mcp.keep_entry(profile.mcp, facts.state[0].source)
     if problem:
         tell(way, problem)
 
@@ -158,6 +159,14 @@ def tell(way: Way, text: str) -> None:
     from nsm.cli.render import visible_lines  # noqa: PLC0415  # rarely needed
 
     sys.stderr.write(f"{way.program}: {visible_lines(text)}\n")
+
+
+def _refuse_a_box_in_a_box() -> None:
+    if os.path.isdir(TOOLS_DIRECTORY):
+        raise BoxError(
+            "this is a box already, and no box can be made in one",
+            hint="Run the command itself: the box around it holds for it, too.",
+        )
 
 
 def _refuse_root(request: Request, way: Way) -> None:
