@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import compileall
 import os
 from typing import TYPE_CHECKING
 
 import pytest
 
+import nsm
+import nsmd
 from box.world import ADAS_UID, World, open_world
 
 if TYPE_CHECKING:
@@ -21,6 +24,10 @@ def box_tools(run_directory: Path) -> Path:
     directory.mkdir(mode=0o700, exist_ok=True)
     if os.getuid() == 0:
         os.chown(directory, ADAS_UID, ADAS_UID)
+        # Python keeps what it has compiled beside the source, where she may not write: each of her
+        # programs would compile all that it imports.
+        for directory_of_modules in (*nsm.__path__, *nsmd.__path__):
+            compileall.compile_dir(directory_of_modules, quiet=1)
     return directory
 
 

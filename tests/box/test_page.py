@@ -17,7 +17,10 @@ ROWS = (
     *("`--dry-run`", "`--check`", "`--yes`", "network", "as root", "nsm inside", "safe profile"),
 )
 
-STARTS_BOXES = re.compile(r"\b(shared_world|world|served|seen|attack|untouched)\b")
+NAMED = re.compile(r"`((?:tests/)?[\w/]+\.py)::(\w+)`")
+"""A test: of a file beside this one, or of one by its path."""
+
+STARTS_BOXES = re.compile(r"\b(host|shared_world|world|served|seen|attack|untouched)\b")
 """Fixtures of tests that have a world to start boxes in."""
 
 
@@ -26,6 +29,12 @@ def table(heading: str) -> list[list[str]]:
     section = PAGE.split(f"\n## {heading}\n")[1].split("\n## ")[0]
     lines = [line for line in section.splitlines() if line.startswith("| ")]
     return [line.strip("| ").split(" | ") for line in lines[2:]]
+
+
+def source(file: str) -> str:
+    """The text of a file that the page names."""
+    place = HERE.parents[1] if "/" in file else HERE
+    return (place / file).read_text(encoding="utf-8")
 
 
 TESTED = table("What holds, row by row")
@@ -37,20 +46,18 @@ def test_there_is_each_row_of_the_specification() -> None:
 
 @pytest.mark.parametrize("row", TESTED, ids=[row[0].strip("`") for row in TESTED])
 def test_a_row_has_tests_that_start_boxes(row: list[str]) -> None:
-    named = re.findall(r"`(\w+\.py)::(\w+)`", row[2])
+    named = NAMED.findall(row[2])
     assert named
     assert ", ".join(f"`{file}::{name}`" for file, name in named) == row[2]
     for file, name in named:
-        text = (HERE / file).read_text(encoding="utf-8")
-        found = re.search(rf"^def {name}\(([^)]*)\)", text, re.MULTILINE)
+        found = re.search(rf"^def {name}\(([^)]*)\)", source(file), re.MULTILINE)
         assert found, f"no test {name} in {file}"
         assert STARTS_BOXES.search(found[1]), f"{name} has no world to start a box in"
 
 
 def test_the_page_names_no_test_that_is_not_there() -> None:
-    for file, name in re.findall(r"`(\w+\.py)::(\w+)`", PAGE):
-        text = (HERE / file).read_text(encoding="utf-8")
-        assert re.search(rf"^def {name}\(", text, re.MULTILINE), f"no test {name} in {file}"
+    for file, name in NAMED.findall(PAGE):
+        assert re.search(rf"^def {name}\(", source(file), re.MULTILINE), f"no test {name} in {file}"
 
 
 def test_the_page_has_the_probes() -> None:
