@@ -125,17 +125,14 @@ def test_a_shell_has_job_control(shared_world: World) -> None:
         assert at.end() == 5
 
 
-@pytest.mark.parametrize(
-    ("shell", "shown"),
-    [("| cat", "yes\nno"), ("</dev/null", "no\nyes"), ("2>/dev/null", "yes\nyes")],
-)
-def test_streams_that_lead_elsewhere(shared_world: World, shell: str, shown: str) -> None:
+def test_output_that_goes_through_a_pipe(shared_world: World) -> None:
     script = "for n in 0 1; do if [ -t $n ]; then echo yes; else echo no; fi; done"
-    with on_terminal(shared_world, "nsm", "box", "--", "sh", "-c", script, shell=shell) as terminal:
+    command = ("nsm", "box", "--", "sh", "-c", script)
+    with on_terminal(shared_world, *command, shell="| cat") as terminal:
         terminal.see("A box for shell", ASKED)
         terminal.type("o\r")
         assert terminal.end() == 0
-        assert terminal.text.rstrip().endswith(shown)
+        terminal.see(ASKED, "yes\nno")
 
 
 def test_without_a_terminal_nobody_is_asked(shared_world: World) -> None:
@@ -144,7 +141,7 @@ def test_without_a_terminal_nobody_is_asked(shared_world: World) -> None:
     assert ASKED not in done.stderr
 
 
-@pytest.mark.parametrize("kind", ["", "no-such-terminal", "\x1b[2J"], ids=ascii)
+@pytest.mark.parametrize("kind", ["", "\x1b[2J"], ids=ascii)
 def test_any_kind_of_terminal(shared_world: World, kind: str) -> None:
     script = 'printf "<%s>\\n" "$TERM" | od -An -c'
     with on_terminal(shared_world, "nsm", "box", "--", "sh", "-c", script, TERM=kind) as terminal:
