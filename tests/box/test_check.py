@@ -76,6 +76,23 @@ def test_namespaces_that_are_refused_are_explained(tmp_path: Path) -> None:
     assert check.check_namespaces(str(refusing), 0).status == "warn"
 
 
+def test_what_makes_boxes_on_macos(tmp_path: Path) -> None:
+    program = tmp_path / "sandbox-exec"
+    found = check.check_seatbelt(str(program))
+    assert (found.status, "No such file" in found.detail) == ("fail", True)
+    for code, status in ((0, "ok"), (71, "fail")):
+        program.write_text(f"#!/bin/sh\n[ $# -eq 3 ] && exit {code}\n")
+        program.chmod(0o755)
+        assert check.check_seatbelt(str(program)).status == status
+
+
+def test_on_macos_nothing_of_linux_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("platform.system", lambda: "Darwin")
+    names = {one.name for one in check.examine(CLAUDE, dict(os.environ), program="claudebox")}
+    assert "sandbox-exec" in names
+    assert not names & {"bwrap", "user namespaces", "system calls", "abstract sockets", "box"}
+
+
 def test_machines_without_a_table_of_system_calls_are_told() -> None:
     assert check.check_system_calls("x86_64").status == "ok"
     assert check.check_system_calls("s390").status == "warn"

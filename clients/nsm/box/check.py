@@ -17,7 +17,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from nsm import landlock, paths
-from nsm.box import links, lookup, nixhost, planning, secrets
+from nsm.box import links, lookup, nixhost, planning, seatbelt, secrets
 from nsm.box.plan import BoxError, Plan
 from nsm.checks import Check, Status, render_text
 from nsm.jailfailure import explain, read_host_facts
@@ -62,11 +62,24 @@ def examine(
 ) -> list[Check]:
     """The rows."""
     directory, place = check_directory(variables)
-    bwrap, jail = check_bwrap(variables.get("PATH", ""), directory)
     facts, command = check_command(request, variables, directory)
-    return [
+    first = [
         *([_failed("configuration", mistake)] if mistake else []),
         check_user(os.geteuid(), request, program),
+    ]
+    if platform.system() == "Darwin":
+        return [
+            *first,
+            check_seatbelt(seatbelt.PROGRAM),
+            place,
+            *command,
+            *check_variables(request, variables),
+            *check_git(facts),
+            check_certificates(request, variables, CERTIFICATES),
+        ]
+    bwrap, jail = check_bwrap(variables.get("PATH", ""), directory)
+    return [
+        *first,
         jail,
         check_namespaces(bwrap, os.geteuid()),
         check_system_calls(platform.machine()),
@@ -118,6 +131,23 @@ def check_bwrap(search_path: str, directory: str) -> tuple[str | None, Check]:
             fix="Install bubblewrap 0.8 or newer.",
         )
     return path, Check(name=name, status="ok", detail=detail)
+
+
+def check_seatbelt(program: str) -> Check:
+    """What makes boxes on macOS: tried."""
+    name = "sandbox-exec"
+    tried = _run([program, "-p", "(version 1)(allow default)", "/usr/bin/true"])
+    if tried.returncode == 0:
+        return Check(
+            name=name, status="ok", detail=f"{program} works; there are no sessions of nsm"
+        )
+    said = tried.stderr.strip() or f"exit code {tried.returncode}"
+    return Check(
+        name=name,
+        status="fail",
+        detail=f"{program}: {said}",
+        fix="It belongs to macOS; inside another sandbox it cannot be used: start it outside.",
+    )
 
 
 def check_namespaces(bwrap: str | None, uid: int) -> Check:
