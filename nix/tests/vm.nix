@@ -21,6 +21,7 @@ pkgs.testers.runNixOSTest {
       enable = true;
       sandboxes = [ sandbox ];
       settings.defaults.timeout_seconds = 20;
+      claudebox.enable = true;
     };
 
     users.users.alice = {
@@ -28,7 +29,11 @@ pkgs.testers.runNixOSTest {
       uid = 1000;
       linger = true;
     };
-    environment.systemPackages = [ pkgs.python3 ];
+    environment.systemPackages = [
+      pkgs.python3
+      # In Claude Code's place: runs what it is told, after the flag that it is always given.
+      (pkgs.writeShellScriptBin "claude" ''exec "''${@:2}"'')
+    ];
     virtualisation.memorySize = 2048;
   };
 
@@ -67,6 +72,15 @@ pkgs.testers.runNixOSTest {
         with subtest(f"the main job over MCP: {python}"):
             print(alice(f"python3 ${../../tests/vm_client.py} --python {python} nsm-mcp"))
     assert supervisor("MainPID") == first
+
+    with subtest("a box: the store, sessions, and nothing else of the host"):
+        inside = "ls /usr/bin; command -v ssh || echo none; nsm run -e bash 'echo ran'; ls ~/.ssh"
+        alice("mkdir --parents project .ssh && touch .ssh/id_ed25519")
+        told = alice(
+            f"cd project && claudebox --yes bash -c {shlex.quote(inside)} 2>&1 || true"
+        ).splitlines()
+        assert told[:3] == ["env", "none", "ran"], told
+        assert "No such file" in told[3], told
 
     with subtest("restart: one that is killed is replaced, its socket stays"):
         machine.succeed(f"kill -KILL {first}")

@@ -5,7 +5,8 @@ plan         what a box is: mounts, variables, network, command; frozen values, 
 masking      which values people are shown
 settings     `[box]` of the configuration
 profile      kinds of boxes: the files of `profiles/`
-elf          which libraries a program loads
+elf          which loader and interpreter a program asks for
+forbidden    names of programs that no box runs
 nixhost      what a box needs of Nix
 own          nsm itself in a box
 mcp          nsm among the MCP servers of an agent in a box
@@ -24,6 +25,8 @@ planning     from these two to a plan; pure
 bwrap        a plan as arguments of bwrap
 dryrun       a plan as a command to read and paste
 launch       becomes the jail
+seatbelt     a plan as a profile for macOS, and what has to be made before it; pure
+macos        becomes that, or prints it
 run          all of it in order
 front        words of `claudebox` and `nsm box` to what is asked for; errors to exit codes
 claudebox    the program
