@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 
@@ -11,11 +12,15 @@ _OWN = {"--yes": "yes", "--dry-run": "dry_run", "--check": "check"}
 
 def main(argv: list[str] | None = None) -> int:
     """The console script. Returns the exit code, where it does not become claude."""
+    gc.disable()  # a seventh of the time until this process is another program
     # Here, since Python tells of an interrupt while it loads modules by a traceback.
-    from nsm.box import front  # noqa: PLC0415
+    try:
+        from nsm.box import front  # noqa: PLC0415
 
-    own, others = split(sys.argv[1:] if argv is None else argv)
-    return front.guarded("claudebox", lambda: front.of_claude(own, others, os.environ))
+        own, others = split(sys.argv[1:] if argv is None else argv)
+        return front.guarded("claudebox", lambda: front.of_claude(own, others, os.environ))
+    finally:
+        gc.enable()
 
 
 def split(arguments: list[str]) -> tuple[set[str], list[str]]:

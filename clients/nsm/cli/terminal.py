@@ -8,11 +8,13 @@ import sys
 from typing import TYPE_CHECKING, Any, cast
 
 from nsm.cli import render
-from nsm.cli.options import EXIT_FAILED
 from nsm.wire.errors import NsmError
 
 if TYPE_CHECKING:
     from io import TextIOWrapper
+
+
+_EXIT_FAILED = 1  # as in `options`: `claudebox` has none, and does not load what parses them
 
 
 def set_up() -> None:
@@ -44,7 +46,7 @@ def note(text: str) -> None:
     sys.stderr.write(f"nsm: {text}\n")
 
 
-def report(error: NsmError | OSError, code: int = EXIT_FAILED) -> int:
+def report(error: NsmError | OSError, code: int = _EXIT_FAILED) -> int:
     """Tell an error and what to do next.
 
     Returns:
