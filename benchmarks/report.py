@@ -55,6 +55,9 @@ METHOD = """
   0.3 seconds. CPU time is measured over four times three seconds.
 - Cold start: from starting `nsm-supervisor` to the answer to `ping` on its control socket.
 - `nsm ps`: the whole process, with three sessions alive.
+- Start of a box: a command that does nothing, from starting the program to its end; the supervisor
+  makes the box's sockets. The peer is bwrap with the arguments of the same plan, given in a file by
+  descriptor, without those sockets. A claude that does nothing is a shell script.
 - Restart: two supervisors, one of which has a hundred sessions, are killed with SIGKILL and started
   again, or asked to reload, in turn. From the kill, or the last answer before the reload, to the
   answer of the next program to `sessions`, and to a statement in one of the sessions where there
