@@ -100,6 +100,27 @@ def test_the_working_directory_cannot_be_exchanged_for_another(world: World) -> 
         assert SECRET not in terminal.text
 
 
+CONNECT = """\
+import socket
+for name in ("agent", "other"):
+    with socket.socket(socket.AF_UNIX) as s:
+        print(s.connect_ex(name + ".sock") == 0)
+print(open("kubeconfig").read() == "")
+"""
+
+
+def test_what_variables_name_is_hidden_in_the_working_directory(world: World) -> None:
+    for name in ("agent", "other"):
+        world.listen(f"{PROJECT}/{name}.sock")
+    world.write(f"{PROJECT}/kubeconfig", SECRET)
+    named = {
+        "SSH_AUTH_SOCK": f"{PROJECT}/agent.sock",
+        "KUBECONFIG": f"{HOME}/.kube/config:{PROJECT}/kubeconfig",
+    }
+    done = world.box("python3", "-c", CONNECT, variables=named)
+    assert done.stdout.splitlines() == ["False", "True", "True"], done.stderr
+
+
 def test_programs_that_a_box_has_left_are_not_run_outside(world: World) -> None:
     """A PATH with `node_modules/.bin` in it is a common one."""
     folder = f"{PROJECT}/node_modules/.bin"
