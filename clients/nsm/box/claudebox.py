@@ -6,6 +6,8 @@ import gc
 import os
 import sys
 
+_EXIT_INTERRUPTED = 130
+
 _OWN = {"--yes": "yes", "--dry-run": "dry_run", "--check": "check"}
 """Taken wherever they stand before a `--`; claude has no options of these names."""
 
@@ -13,12 +15,13 @@ _OWN = {"--yes": "yes", "--dry-run": "dry_run", "--check": "check"}
 def main(argv: list[str] | None = None) -> int:
     """The console script. Returns the exit code, where it does not become claude."""
     gc.disable()  # a seventh of the time until this process is another program
-    # Here, since Python tells of an interrupt while it loads modules by a traceback.
     try:
         from nsm.box import front  # noqa: PLC0415
 
         own, others = split(sys.argv[1:] if argv is None else argv)
         return front.guarded("claudebox", lambda: front.of_claude(own, others, os.environ))
+    except KeyboardInterrupt:  # while modules are loaded
+        return _EXIT_INTERRUPTED
     finally:
         gc.enable()
 

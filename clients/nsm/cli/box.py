@@ -58,7 +58,6 @@ def parser() -> Parser:
 
 def main(arguments: list[str]) -> int:
     """Start it; where that works, this process becomes the box."""
-    gc.disable()  # a seventh of the time until this process is another program
     from nsm.box import front  # noqa: PLC0415
 
     own, command = _split(arguments)
@@ -67,9 +66,13 @@ def main(arguments: list[str]) -> int:
         from nsm.cli import boxlist  # noqa: PLC0415
 
         return boxlist.show(as_json=options.json)
-    return front.guarded(
-        "nsm box", lambda: front.of_box(options, (*options.command, *command), os.environ)
-    )
+    gc.disable()  # a seventh of the time until this process is another program
+    try:
+        return front.guarded(
+            "nsm box", lambda: front.of_box(options, (*options.command, *command), os.environ)
+        )
+    finally:
+        gc.enable()
 
 
 def _split(arguments: list[str]) -> tuple[list[str], list[str]]:
