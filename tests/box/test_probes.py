@@ -13,6 +13,7 @@ from box.probes import PROBES
 from box.world import SECRETS, SOCKETS
 from nsm import landlock
 from nsm.box import profile
+from realjail import needs_bwrap
 from terminal import Terminal
 
 if TYPE_CHECKING:
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
     from box.attack import Attack
     from box.world import World
+
+pytestmark = [pytest.mark.jail, needs_bwrap]
 
 STARTS = {
     "claude": ("claudebox", "--yes", "run"),

@@ -10,7 +10,10 @@ import pytest
 from box.test_rows_seen import look
 from box.world import HOME, PROJECT, SECRET, SECRETS, World
 from processes import ending
+from realjail import needs_bwrap
 from terminal import Terminal
+
+pytestmark = [pytest.mark.jail, needs_bwrap]
 
 STORE = Path("/nix/store")
 

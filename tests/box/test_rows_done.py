@@ -12,9 +12,12 @@ import pytest
 
 from box.world import HOME, PROJECT, SECRET, World, git, have_git
 from processes import ending, tree
+from realjail import needs_bwrap
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+pytestmark = [pytest.mark.jail, needs_bwrap]
 
 FLAG = "<--dangerously-skip-permissions>\n"
 

@@ -14,9 +14,12 @@ import pytest
 
 from box.attack import IN_BOX
 from box.world import AWAY, HOME, PROJECT, SECRET, SECRETS, SOCKETS, World, have_git, open_world
+from realjail import needs_bwrap
 
 if TYPE_CHECKING:
     from collections.abc import Generator
+
+pytestmark = [pytest.mark.jail, needs_bwrap]
 
 SOURCE = Path(__file__).with_name("inspection.py").read_text()
 

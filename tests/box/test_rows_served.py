@@ -13,12 +13,15 @@ import pytest
 from box.attack import IN_BOX
 from box.world import HOME, World, open_world
 from processes import ending
+from realjail import needs_bwrap
 
 if TYPE_CHECKING:
     from collections.abc import Generator
     from pathlib import Path
 
     from e2e_support import Supervisor
+
+pytestmark = [pytest.mark.jail, needs_bwrap]
 
 USES_NSM = """\
 nsm run -e python -s mine 'kept = 6 * 7'
