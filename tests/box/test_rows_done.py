@@ -212,6 +212,7 @@ def _all_end(fds: list[int]) -> None:
 
 def test_a_dry_run_prints_what_can_be_pasted_and_does_nothing(world: World) -> None:
     variables = {"CLAUDEBOX_EXTRA_ENV": "MY_TOKEN", "MY_TOKEN": "tok-12345"}
+    have_git(world)
     command = ("run", "sh", "-c", "echo $MY_TOKEN $HOME; touch done; cat ~/.gitconfig")
     done = world.run("claudebox", "--dry-run", *command, variables=variables)
     assert done.returncode == 0, done.stderr
@@ -219,7 +220,7 @@ def test_a_dry_run_prints_what_can_be_pasted_and_does_nothing(world: World) -> N
         assert value not in done.stdout + done.stderr
     assert not world.host(f"{HOME}/.claudebox").exists()
     assert not world.host(f"{PROJECT}/done").exists()
-    world.make_directory(f"{HOME}/.claudebox")
+    assert not world.host(f"{PROJECT}/.git/commondir").exists()
     pasted = world.run("bash", "-c", done.stdout, variables=variables)
     real = world.run("claudebox", "--yes", *command, variables=variables)
     assert pasted.returncode == real.returncode == 0, pasted.stderr + real.stderr

@@ -14,7 +14,7 @@ HOSTNAME = "nsm-box"
 
 OPERANDS = {
     **dict.fromkeys(("--bind-fd", "--ro-bind-fd"), 2),
-    **dict.fromkeys(("--bind", "--ro-bind", "--ro-bind-try", "--symlink"), 2),
+    **dict.fromkeys(("--bind", "--bind-try", "--ro-bind", "--ro-bind-try", "--symlink"), 2),
     **dict.fromkeys(("--file", "--ro-bind-data"), 2),
     **dict.fromkeys(("--tmpfs", "--dir", "--proc", "--dev", "--remount-ro", "--perms"), 1),
     **dict.fromkeys(("--hostname", "--chdir", "--seccomp"), 1),
@@ -31,7 +31,7 @@ def arguments(
     *,
     syscalls: bytes | None,
     sockets: str,
-    try_sockets: bool = False,
+    launched: bool = True,
     opened: Mapping[int, int] | None = None,
 ) -> list[str]:
     """All but bwrap's own name and the command.
@@ -39,7 +39,7 @@ def arguments(
     Args:
         syscalls: the filter of system calls; None on machines that have none.
         sockets: on the host, the directory of the box's sockets; empty where there are none.
-        try_sockets: there may be no such directory.
+        launched: what is made at launch is there; else it may be missing, and is left out then.
         opened: descriptors of sources by their mounts' index, from `opening.open_sources`; the
             other sources are found by their paths.
     """
@@ -52,9 +52,10 @@ def arguments(
         if opened and index in opened:
             lines += [f"--{mount.kind}-fd", str(opened[index]), mount.target]
         else:
-            lines += _mount(mount, descriptor)
+            words = _mount(mount, descriptor)
+            lines += words if launched or not mount.made else [f"{words[0]}-try", *words[1:]]
     if sockets:
-        lines += ["--ro-bind-try" if try_sockets else "--ro-bind", sockets, SOCKET_DIRECTORY]
+        lines += ["--ro-bind" if launched else "--ro-bind-try", sockets, SOCKET_DIRECTORY]
     lines += ["--remount-ro", "/", "--chdir", plan.directory]
     if syscalls is not None:
         lines += ["--seccomp", str(descriptor(syscalls))]

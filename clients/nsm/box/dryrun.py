@@ -29,7 +29,7 @@ def command(plan: Plan, program: str, *, syscalls: bytes | None) -> str:
         return _FIRST_DESCRIPTOR + len(files) - 1
 
     sockets = SOCKETS if plan.sockets else ""
-    lines = bwrap.arguments(plan, descriptor, syscalls=syscalls, sockets=sockets, try_sockets=True)
+    lines = bwrap.arguments(plan, descriptor, syscalls=syscalls, sockets=sockets, launched=False)
     words = [
         f"exec env -i {quoted(program)}",
         *_by_option(lines),

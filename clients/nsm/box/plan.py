@@ -56,6 +56,7 @@ class Mount:
         linkless: the source lies where boxes can write, and is opened without following any
             symbolic link: one that has come there since it was looked at must not have the box
             show something else (see `nsm.box.opening`).
+        made: the source is made at launch where it is not there.
         why: in a few words, for people: what it is there for.
     """
 
@@ -66,6 +67,7 @@ class Mount:
     mode: int = 0o755
     masks_file: bool = False
     linkless: bool = False
+    made: bool = False
     why: str = ""
 
     @property

@@ -108,7 +108,13 @@ def _tools(tools: tuple[Tool, ...]) -> list[Mount]:
 def _home(facts: Facts) -> list[Mount]:
     return [
         *(
-            Mount(kind="bind", target=state.path, source=state.source, why="what the agent keeps")
+            Mount(
+                kind="bind",
+                target=state.path,
+                source=state.source,
+                made=True,
+                why="what the agent keeps",
+            )
             for state in facts.state
         ),
         *(

@@ -56,12 +56,14 @@ class Guarded:
 def mounts(guarded: Guarded) -> tuple[Mount, ...]:
     """What protects them; after the working directory and the repository."""
     kinds = dict.fromkeys(guarded.held, False) | dict.fromkeys(guarded.read_only, True)
+    made = {path for path, _ in guarded.made}
     return tuple(
         Mount(
             kind="ro-bind" if read_only else "bind",
             target=path,
             source=path,
             linkless=True,
+            made=path in made,
             why="protected: the host would run it" if read_only else "cannot be renamed",
         )
         for path, read_only in sorted(kinds.items())
