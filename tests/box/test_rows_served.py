@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -28,7 +29,6 @@ nsm run -e python -s mine 'kept = 6 * 7'
 nsm run -e python -s mine 'print(kept)'
 nsm run -e bash 'cat /project/README.md'
 nsm ps
-nsm kill --all; echo "kill: $?"
 nsm kill theirs; echo "kill theirs: $?"
 nsm shutdown; echo "shutdown: $?"
 nsm run -e python -s theirs 'print(secret)'; echo "theirs: $?"
@@ -119,6 +119,7 @@ def port() -> Generator[int]:
 
 def test_code_in_a_box_runs_in_sessions_of_its_own(served: tuple[World, Supervisor]) -> None:
     world, supervisor = served
+    assert os.stat(f"/proc/{supervisor.pid}").st_uid == world.uid
     theirs = world.run("nsm", "run", "-e", "python", "-s", "theirs", "secret = 'of the host'")
     assert theirs.returncode == 0, theirs.stderr
     done = world.run("claudebox", "--yes", "run", "sh", "-c", USES_NSM)
@@ -127,7 +128,7 @@ def test_code_in_a_box_runs_in_sessions_of_its_own(served: tuple[World, Supervis
     listed = [line for line in lines if "python" in line]
     assert len(listed) == 1
     assert "mine" in listed[0]
-    for word in ("kill", "shutdown"):
+    for word in ("kill theirs", "shutdown"):
         assert f"{word}: 0" not in lines
     assert "theirs: 1" in lines, done.stdout + done.stderr
     assert "of the host" not in done.stdout

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 from typing import TYPE_CHECKING
@@ -62,14 +61,6 @@ def test_files_are_hers_and_git_works(world: World) -> None:
     assert git(world, "log", "-1", "--format=%an <%ae>") == "Ada Lovelace <ada@example.org>\n"
     made = world.host(PROJECT) / ".git" / "HEAD"
     assert made.stat().st_uid == world.uid
-
-
-def test_a_supervisor_of_hers_runs_code_and_ends(world: World) -> None:
-    with world.supervisor() as supervisor:
-        assert os.stat(f"/proc/{supervisor.pid}").st_uid == world.uid
-        done = world.run("nsm", "run", "-e", "python", "print(6 * 7)")
-        assert (done.stdout, done.returncode) == ("42\n", 0), done.stderr
-    assert "no supervisor is running" in world.run("nsm", "ps").stderr
 
 
 def test_claude_of_the_world_says_how_it_was_called(shared_world: World) -> None:
