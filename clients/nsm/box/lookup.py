@@ -67,23 +67,6 @@ def look(request: Request, variables: Mapping[str, str]) -> Facts:
         tool = _own_program(program)
     else:
         tool = _program(program, request, programs, directory)
-    if nix and alone and (stored := nixhost.in_store(tool.place, nix.store)):
-        command = stored
-    elif tool.linked and "/" not in program:
-        command = f"{TOOLS_DIRECTORY}/{tool.name}"
-    else:
-        command = tool.path if tool.shown else tool.place
-    names = (*request.profile.tools, *(nixhost.PROGRAMS if nix else ()))
-    # Of a store that stands alone, PATH has all there is.
-    named = [] if alone else [programs.find(name) for name in names]
-    found = {one.name: one for one in named if one and (one.linked or one.shown)}
-    tools = dict(found)
-    for needed in (*found.values(), *(() if alone else (tool,))):
-        for other in programs.needs(needed):
-            if other.linked or other.shown:
-                tools.setdefault(other.name, other)
-    if tool.linked or tool.shown:
-        tools[tool.name] = tool
     git = secrets.which("git", variables.get("PATH", ""), directory)
     repository = gitfacts.look(directory, known, git, variables)
     guarded = protect.Guarded()
@@ -110,8 +93,8 @@ def look(request: Request, variables: Mapping[str, str]) -> Facts:
             for state in request.profile.state
         ),
         links=links.look(standard) if standard else None,
-        command=(command, *arguments),
-        tools=tuple(tools[name] for name in sorted(tools)),
+        command=(_place_in_box(tool, program, nix), *arguments),
+        tools=_tools(tool, request, programs, nix),
         forbidden=() if alone else tuple(sorted(_forbidden())),
         shown=tuple(_shown(request, variables, home, roots, known)),
         secrets=known,
@@ -123,6 +106,35 @@ def look(request: Request, variables: Mapping[str, str]) -> Facts:
         nix=nix,
         notes=nixhost.notes(nix, _user()) if nix else (),
     )
+
+
+def _place_in_box(tool: Tool, program: str, nix: nixhost.Nix | None) -> str:
+    """By which path the box finds what it runs.
+
+    Args:
+        program: as it was typed.
+    """
+    if nix and nix.alone and (stored := nixhost.in_store(tool.place, nix.store)):
+        return stored
+    if tool.linked and "/" not in program:
+        return f"{TOOLS_DIRECTORY}/{tool.name}"
+    return tool.path if tool.shown else tool.place
+
+
+def _tools(
+    tool: Tool, request: Request, programs: Programs, nix: nixhost.Nix | None
+) -> tuple[Tool, ...]:
+    """What the system's directories do not have, by name, of: the profile's tools and what is to
+    run, with their interpreters."""
+    wanted = [tool]
+    if nix is None or not nix.alone:  # else PATH has all there is
+        names = (*request.profile.tools, *(nixhost.PROGRAMS if nix else ()))
+        named = [found for found in map(programs.find, names) if found]
+        outside = [each for each in named if each.linked or each.shown]
+        needed = [other for each in (*outside, tool) for other in programs.needs(each)]
+        wanted = [*needed[::-1], *outside, tool]  # of one name, the last
+    tools = {each.name: each for each in wanted if each.linked or each.shown}
+    return tuple(tools[name] for name in sorted(tools))
 
 
 def _nix(
