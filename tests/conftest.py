@@ -26,8 +26,14 @@ if TYPE_CHECKING:
 
     from runworkers import MainProcess, Worker
 
-# How long an example takes says something about the machine and what else runs on it.
-settings.register_profile("nsm", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# How long an example takes says something about the machine and what else runs on it. They are
+# other ones in each run: people run the tests more often than CI, and wait for them.
+settings.register_profile(
+    "nsm",
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+    max_examples=100 if os.environ.get("CI") else 40,
+)
 settings.load_profile("nsm")
 
 OTHERS_SETTINGS = ("NSM_", "PROJECT_", "SESSION_", "NIX_SANDBOX_", "CLAUDE_", "PYTHONUNBUFFERED")
