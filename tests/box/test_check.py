@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from box.world import HOME, PROJECT
+from box.world import HOME, PROJECT, have_git
 from nsm.box import check, nixhost, profile
 from nsm.box.facts import Request
 from nsm.box.plan import BoxError, Network
@@ -221,6 +221,13 @@ def test_all_is_well(world: World) -> None:
         row(done.stdout, name)
     assert not world.host(f"{HOME}/.claudebox").exists()
     assert not world.host(f"{PROJECT}/.git").exists()
+
+
+def test_what_a_launch_makes_is_not_missed_and_not_made(world: World) -> None:
+    have_git(world)
+    done = world.run("nsm", "box", "--check")
+    assert row(done.stdout, "box") == "ok shell: starts", done.stdout
+    assert not world.host(f"{PROJECT}/.git/commondir").exists()
 
 
 def test_what_is_missing_is_told_at_once_with_what_to_do(world: World) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from box.test_shims import CMD_SHIM
-from box.world import HOME, World, open_world
+from box.world import HOME, PROJECT, World, open_world
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -114,3 +114,24 @@ def test_claude_within_the_hosts_own_claude_directory_is_said_to_be_there(home: 
     assert done.returncode == 127, done.stderr
     assert f"but as {HOME}/.claude/local/claude, which no box shows" in done.stderr
     assert "npm install -g @anthropic-ai/claude-code" in done.stderr
+
+
+PYTHON = """\
+#!/bin/sh
+echo "$0"
+"""
+
+
+@pytest.mark.parametrize("where", [PROJECT, f"{HOME}/envs"])
+def test_the_python_of_an_active_environment_is_started_in_it(home: World, where: str) -> None:
+    """Which Python it is, it knows by its path, as `sys.prefix` does."""
+    base = f"{HOME}/.pyenv/versions/3.9.1"
+    home.write(f"{base}/bin/python3.9", PYTHON, 0o755)
+    home.write(f"{base}/lib/python3.9/os.py", "")
+    home.write(f"{where}/a b/pyvenv.cfg", f"home = {base}/bin\n")
+    home.write(f"{where}/a b/lib/there", "")
+    home.link(f"{where}/a b/bin/python3", f"{base}/bin/python3.9")
+    home.link(f"{where}/a b/bin/python", "python3")
+    for argv in (["python"], [f"{where}/a b/bin/python"], ["sh", "-c", "python; exit"]):
+        done = home.box(*argv, variables={"PATH": f"{where}/a b/bin:{home.variables['PATH']}"})
+        assert done.stdout == f"{where}/a b/bin/python\n", done.stderr

@@ -392,7 +392,6 @@ def _try(plan: Plan, bwrap: str) -> subprocess.CompletedProcess[str]:
     from nsm.box import bwrap as arguments  # noqa: PLC0415
     from nsm.seccomp import filter_program  # noqa: PLC0415
 
-    there = tuple(m for m in plan.mounts if m.kind != "bind" or os.path.exists(m.source))
     files: list[int] = []
 
     def descriptor(data: bytes) -> int:
@@ -404,10 +403,11 @@ def _try(plan: Plan, bwrap: str) -> subprocess.CompletedProcess[str]:
 
     try:
         lines = arguments.arguments(
-            replace(plan, mounts=there),
+            plan,
             descriptor,
             syscalls=filter_program(platform.machine()),
             sockets="",
+            launched=False,
         )
         return _run([bwrap, *lines, "--", "/bin/sh", "-c", ":"], tuple(files))
     finally:

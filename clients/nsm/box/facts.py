@@ -63,6 +63,8 @@ class Tool:
         shown: host paths that it needs, besides the system's own.
         linked: whether `TOOLS_DIRECTORY` has a link to it: no other directory on the box's PATH
             has it by this name.
+        environment: of the Python of a virtual environment, the path there: whoever starts it by
+            another one is not in that environment. Else empty.
     """
 
     name: str
@@ -70,6 +72,7 @@ class Tool:
     path: str
     shown: tuple[str, ...] = ()
     linked: bool = True
+    environment: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -118,7 +118,7 @@ def _place_in_box(tool: Tool, program: str, nix: nixhost.Nix | None) -> str:
         return stored
     if tool.linked and "/" not in program:
         return f"{TOOLS_DIRECTORY}/{tool.name}"
-    return tool.path if tool.shown else tool.place
+    return tool.environment or (tool.path if tool.shown else tool.place)
 
 
 def _tools(

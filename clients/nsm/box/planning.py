@@ -6,6 +6,9 @@ working directory, and what lies over that: masks of secrets last, so that nothi
 
 from __future__ import annotations
 
+import os
+import shlex
+
 from nsm import proxyvariables
 from nsm.box import gitfacts, masking, mcp, nixhost, own, protect, secrets
 from nsm.box.facts import Entry, Facts, Request, Tool
@@ -97,12 +100,17 @@ def _tools(tools: tuple[Tool, ...]) -> list[Mount]:
             Mount(kind="ro-bind", target=path, source=path, why=" ".join(shown[path]))
             for path in sorted(shown)
         ),
-        *(
-            Mount(kind="symlink", target=f"{TOOLS_DIRECTORY}/{tool.name}", source=tool.path)
-            for tool in tools
-            if tool.linked
-        ),
+        *(_named(tool) for tool in tools if tool.linked),
     ]
+
+
+def _named(tool: Tool) -> Mount:
+    target = f"{TOOLS_DIRECTORY}/{tool.name}"
+    if not tool.environment:
+        return Mount(kind="symlink", target=target, source=tool.path)
+    # By a link it would not find the environment that it is of.
+    data = f'#!/bin/sh\nexec {shlex.quote(tool.environment)} "$@"\n'
+    return Mount(kind="ro-file", target=target, data=os.fsencode(data), mode=0o555)
 
 
 def _home(facts: Facts) -> list[Mount]:

@@ -91,13 +91,31 @@ class Programs:
     def _tool(self, name: str, place: str) -> Tool:
         path = os.path.realpath(place)
         folder = os.path.realpath(os.path.dirname(place))
+        environment = self._environment(place, path)
+        whole = os.path.dirname(folder)
         return Tool(
             name=name,
             place=place,
             path=path,
-            shown=() if _within(path, self._roots) else prefixes(path, self._home),
+            shown=(
+                *(() if _within(path, self._roots) else prefixes(path, self._home)),
+                *((whole,) if environment and not _within(whole, self._roots) else ()),
+            ),
             linked=folder not in self._standard,
+            environment=environment,
         )
+
+    def _environment(self, place: str, path: str) -> str:
+        """See `Tool`; empty, too, for an environment that cannot be shown as a whole."""
+        folder = os.path.realpath(os.path.dirname(place))
+        whole = os.path.dirname(folder)
+        if _within(path, (whole,)) or not os.path.isfile(os.path.join(whole, "pyvenv.cfg")):
+            return ""
+        if not _within(whole, self._roots) and (
+            not _is_prefix(whole, self._home) or secrets.holder(self._known, whole)
+        ):
+            return ""
+        return os.path.join(folder, os.path.basename(place))
 
     def _interpreter(self, path: str) -> Tool | None:
         try:
