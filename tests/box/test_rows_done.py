@@ -6,6 +6,7 @@ import os
 import select
 import shutil
 import signal
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import pytest
@@ -168,7 +169,11 @@ def test_exit_codes_pass_through(shared_world: World, script: str, code: int) ->
 
 
 def held(pids: Iterable[int]) -> list[int]:
-    return [os.pidfd_open(pid) for pid in pids]
+    fds: list[int] = []
+    for pid in pids:
+        with suppress(ProcessLookupError):  # it has ended meanwhile
+            fds.append(os.pidfd_open(pid))
+    return fds
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
