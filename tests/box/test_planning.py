@@ -17,7 +17,7 @@ from box.facts_made import HOME, KNOWN, NPM, OWN, REPOSITORY, VARIABLES, facts, 
 from nsm.box import dryrun, planning
 from nsm.box.facts import Entry, Facts, Request
 from nsm.box.nixhost import Nix
-from nsm.box.plan import Mount, Network, Plan
+from nsm.box.plan import BoxError, Mount, Network, Plan
 from nsm.box.secrets import within
 
 GOLDEN = Path(__file__).with_name("golden")
@@ -221,6 +221,12 @@ def test_the_command_has_its_signals_back(changed: Facts, begins: tuple[str, ...
     plan = planning.plan(request(), changed)
     assert plan.command[: len(begins)] == begins
     assert plan.asked == changed.command
+
+
+def test_no_list_of_hosts_without_what_serves_it() -> None:
+    allow = Network(mode="allow", allow=("a.org",))
+    with pytest.raises(BoxError, match="cannot show itself"):
+        planning.plan(request(network=allow), facts(own=None))
 
 
 def test_another_path_to_home_leads_there() -> None:

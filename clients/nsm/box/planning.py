@@ -17,6 +17,7 @@ from nsm.box.plan import (
     PROXY_PORT,
     RUN_DIRECTORY,
     TOOLS_DIRECTORY,
+    BoxError,
     Mount,
     Plan,
     Variable,
@@ -24,7 +25,11 @@ from nsm.box.plan import (
 
 
 def plan(request: Request, facts: Facts) -> Plan:
-    """The box that was asked for."""
+    """The box that was asked for.
+
+    Raises:
+        BoxError: there can be none such here.
+    """
     shown = (*_system(facts), *_own(facts), *_home(facts), *_work(facts))
     command = _command(request, facts)
     return Plan(
@@ -210,6 +215,11 @@ def _command(request: Request, facts: Facts) -> tuple[str, ...]:
     # bwrap would die of the terminal's SIGINT and take the box along, so it starts with these two
     # ignored, which a program would inherit.
     proxy = request.network.mode == "allow"
+    if proxy and facts.own is None:
+        raise BoxError(
+            "the box's network is a list, and nsm cannot show itself there to serve it",
+            hint="Install nsm as files (not as a zip archive), or use `--net none`.",
+        )
     # `env` takes what has such a sign for a variable.
     if facts.own is not None and (proxy or not facts.uses_env or "=" in facts.command[0]):
         return own.starter(facts.command, proxy=proxy)
