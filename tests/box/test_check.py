@@ -252,4 +252,6 @@ def test_a_shell_box_needs_no_command_to_be_checked(world: World) -> None:
     done = world.run("nsm", "box", "--check", "--", "no-such-command")
     assert done.returncode == 1
     assert row(done.stdout, "command").startswith("fail no-such-command was not found")
+    done = world.run("nsm", "box", "--check", "--", "./README.md")
+    assert row(done.stdout, "command").startswith("fail ./README.md cannot be executed")
     assert os.listdir(world.host(PROJECT)) == ["README.md"]

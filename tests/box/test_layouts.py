@@ -112,7 +112,7 @@ def test_claude_within_the_hosts_own_claude_directory_is_said_to_be_there(home: 
     path = f"{HOME}/.claude/local:/usr/bin:/bin"
     done = home.run(f"{HOME}/.local/bin/claudebox", "--yes", "--version", variables={"PATH": path})
     assert done.returncode == 127, done.stderr
-    assert f"but as {HOME}/.claude/local/claude, which no box shows" in done.stderr
+    assert f"only as {HOME}/.claude/local/claude, which no box shows" in done.stderr
     assert "npm install -g @anthropic-ai/claude-code" in done.stderr
 
 
@@ -135,3 +135,36 @@ def test_the_python_of_an_active_environment_is_started_in_it(home: World, where
     for argv in (["python"], [f"{where}/a b/bin/python"], ["sh", "-c", "python; exit"]):
         done = home.box(*argv, variables={"PATH": f"{where}/a b/bin:{home.variables['PATH']}"})
         assert done.stdout == f"{where}/a b/bin/python\n", done.stderr
+
+
+@pytest.mark.parametrize("by", ["link", "script"])
+def test_what_the_project_says_is_no_reason_to_show_the_users(home: World, by: str) -> None:
+    """A box may have written it, for the next one to see what lies there."""
+    other = f"{HOME}/work/other"
+    home.write(f"{other}/bin/tool", "#!/bin/sh\n", 0o755)
+    home.write(f"{other}/lib/notes", "of another project\n")
+    if by == "link":
+        home.link(f"{PROJECT}/.venv/bin/python3", f"{other}/bin/tool")
+    else:
+        home.write(f"{PROJECT}/.venv/bin/pip", f"#!{other}/bin/tool\n", 0o755)
+    path = f"{PROJECT}/.venv/bin:{home.variables['PATH']}"
+    done = home.box("sh", "-c", f"python3 -V; ls {HOME}", variables={"PATH": path})
+    assert done.stdout.startswith("Python 3")
+    assert "work" not in done.stdout.split()
+    if by == "link":
+        done = home.box(".venv/bin/python3")
+        assert (done.returncode, "no box shows" in done.stderr) == (127, True)
+
+
+def test_environments_of_the_project_have_their_python(home: World) -> None:
+    """As uv makes them: by a link for the minor version, to what no PATH has."""
+    root = f"{HOME}/.local/share/uv/python"
+    home.write(f"{root}/cpython-3.9.1/bin/python3.9", PYTHON, 0o755)
+    home.write(f"{root}/cpython-3.9.1/lib/there", "")
+    home.link(f"{root}/cpython-3.9", f"{root}/cpython-3.9.1")
+    home.write(f"{PROJECT}/.venv/pyvenv.cfg", f"home = {root}/cpython-3.9/bin\n")
+    home.link(f"{PROJECT}/.venv/bin/python", f"{root}/cpython-3.9/bin/python3.9")
+    done = home.box(".venv/bin/python")
+    assert done.stdout == f"{PROJECT}/.venv/bin/python\n", done.stderr
+    done = home.box("sh", "-c", f".venv/bin/python && ls {root}/cpython-3.9/lib")
+    assert done.stdout == ".venv/bin/python\nthere\n", done.stderr

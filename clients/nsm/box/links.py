@@ -71,9 +71,9 @@ def make(links: Links) -> None:
             _make(links, parent)
             _remove_unused(parent)
     except OSError as error:
+        reason = error.strerror or str(error).partition(". ")[0]  # what it says of sockets goes
         raise BoxError(
-            f"the links to programs that boxes have cannot be kept in {parent}: "
-            f"{error.strerror or error}",
+            f"the links to programs that boxes have cannot be kept in {parent}: {reason}",
             hint="Make that directory writable for you, or set XDG_CACHE_HOME to another one.",
         ) from error
 

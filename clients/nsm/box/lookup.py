@@ -5,7 +5,9 @@ from __future__ import annotations
 import grp
 import os
 import pwd
+import shlex
 from collections.abc import Mapping
+from dataclasses import replace
 
 from nsm import paths
 from nsm.box import forbidden, gitfacts, links, mcp, nixhost, own, protect, secrets
@@ -132,7 +134,8 @@ def _tools(
         named = [found for found in map(programs.find, names) if found]
         outside = [each for each in named if each.linked or each.shown]
         needed = [other for each in (*outside, tool) for other in programs.needs(each)]
-        wanted = [*needed[::-1], *outside, tool]  # of one name, the last
+        unnamed = (replace(each, name=each.place) for each in programs.environments())
+        wanted = [*needed[::-1], *outside, *unnamed, tool]  # of one name, the last
     tools = {each.name: each for each in wanted if each.linked or each.shown}
     return tuple(tools[name] for name in sorted(tools))
 
@@ -220,19 +223,16 @@ def _command(request: Request, shell: str) -> tuple[str, tuple[str, ...]]:
 def _program(program: str, request: Request, programs: Programs, directory: str) -> Tool:
     if "/" in program:
         path = os.path.normpath(os.path.join(directory, program))
-        there = os.path.isfile(path) and os.access(path, os.X_OK)
-        tool = programs.at(path) if there else None
+        tool = None
+        if os.path.isfile(path) and os.access(path, os.X_OK):
+            if programs.is_for_boxes(path):
+                tool = programs.at(path)
+            else:
+                programs.hidden[program] = os.path.realpath(path)
     else:
         tool = programs.find(program)
     if tool is None:
-        where = "" if "/" in program else " in the directories that PATH names"
-        if hidden := programs.hidden.get(program):
-            where += f" but as {hidden}, which no box shows"
-        raise BoxError(
-            f"{program} was not found{where}",
-            hint=request.profile.install or "Install it, or put its directory on PATH.",
-            exit_code=127,
-        )
+        raise _not_found(program, request, programs, directory)
     if forbidden.is_forbidden(tool.name) or forbidden.is_forbidden(os.path.basename(tool.path)):
         raise BoxError(
             f"{tool.name} is not for boxes: it has to do with keys, or leads out of them",
@@ -240,6 +240,21 @@ def _program(program: str, request: Request, programs: Programs, directory: str)
             exit_code=126,
         )
     return tool
+
+
+def _not_found(program: str, request: Request, programs: Programs, directory: str) -> BoxError:
+    hint = request.profile.install or "Install it, or put its directory on PATH."
+    what = "was not found"
+    if "/" not in program:
+        what += " in the directories that PATH names"
+    elif os.path.exists(os.path.join(directory, program)):
+        what, hint = "cannot be executed", f"Make it a program: chmod +x {shlex.quote(program)}"
+    else:
+        hint = "Look at how it is spelled; the path is taken from the working directory."
+    if hidden := programs.hidden.get(program):
+        what = f"was found only as {hidden}, which no box shows"
+        hint = request.profile.install or "Install it elsewhere, or run it outside."
+    return BoxError(f"{program} {what}", hint=hint, exit_code=127)
 
 
 def _own_program(name: str) -> Tool:

@@ -9,10 +9,33 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 from nsm.box import secrets
 from nsm.box.facts import Tool
 from nsm.box.shims import behind, is_program
+
+INSTALLATIONS = (
+    ".asdf/installs",
+    ".bun/install",
+    ".local/share/mise/installs",
+    ".local/share/pnpm",
+    ".local/share/uv/python",
+    ".nodenv/versions",
+    ".npm-global",
+    ".nvm/versions",
+    ".pyenv/versions",
+    ".rbenv/versions",
+    ".rustup/toolchains",
+    ".volta/tools",
+    "anaconda3",
+    "miniconda3",
+    "miniforge3",
+)
+"""Below HOME: programs that others have written, and nothing else."""
+
+ENVIRONMENTS = (".venv", "venv")
+"""Virtual environments in the working directory, as they are usually called."""
 
 _SHEBANG = re.compile(rb"#![ \t]*([^\n]+)")
 
@@ -83,10 +106,39 @@ class Programs:
             found = behind(path, self._variables, self._directory)
             if found is None:
                 found = path
-            if found and secrets.holder(self._known, os.path.realpath(found)):
+            if found and not self.is_for_boxes(found):
                 self.hidden.setdefault(name, path)
             elif found:
                 yield found
+
+    def is_for_boxes(self, place: str, told_by: str = "") -> bool:
+        """Whether a box may see what a path leads to.
+
+        Args:
+            told_by: the file that has the path in it; empty for the user.
+        """
+        path = os.path.realpath(place)
+        if secrets.holder(self._known, path):
+            return False
+        if _within(path, self._roots):
+            return True
+        if not self._is_of_project(place) and not (told_by and self._is_of_project(told_by)):
+            return True
+        # A box may have written that there: it must not say what of the user's is shown.
+        places = (os.path.join(self._home, each) for each in INSTALLATIONS)
+        return _within(path, ("/opt", *places))
+
+    def _is_of_project(self, path: str) -> bool:
+        return _within(os.path.realpath(os.path.dirname(path)), (self._directory,))
+
+    def environments(self) -> Iterator[Tool]:
+        """What Pythons of the project's virtual environments need that lies elsewhere."""
+        for name in ENVIRONMENTS:
+            place = os.path.join(self._directory, name, "bin/python")
+            if is_program(place) and self.is_for_boxes(place):
+                tool = self._tool(name, place)
+                if tool.environment and tool.shown:
+                    yield replace(tool, linked=False)
 
     def _tool(self, name: str, place: str) -> Tool:
         path = os.path.realpath(place)
@@ -100,6 +152,7 @@ class Programs:
             shown=(
                 *(() if _within(path, self._roots) else prefixes(path, self._home)),
                 *((whole,) if environment and not _within(whole, self._roots) else ()),
+                *(self._other_name(whole) if environment else ()),
             ),
             linked=folder not in self._standard,
             environment=environment,
@@ -117,6 +170,25 @@ class Programs:
             return ""
         return os.path.join(folder, os.path.basename(place))
 
+    def _other_name(self, environment: str) -> tuple[str, ...]:
+        """Where an environment has its Python by a link, as uv's do: `3.12` for `3.12.4`."""
+        try:
+            with open(os.path.join(environment, "pyvenv.cfg"), encoding="utf-8") as file:
+                lines = [line.partition("=") for line in file.read(4096).splitlines()]
+        except (OSError, UnicodeDecodeError):
+            return ()
+        folder = next((value.strip() for key, _, value in lines if key.strip() == "home"), "")
+        prefix = os.path.dirname(folder)
+        places = tuple(os.path.join(self._home, each) for each in INSTALLATIONS)
+        is_link = prefix == os.path.normpath(prefix) and os.path.islink(prefix)
+        if (
+            is_link
+            and os.path.dirname(prefix) in places
+            and _within(os.path.realpath(prefix), places)
+        ):
+            return (prefix,)
+        return ()
+
     def _interpreter(self, path: str) -> Tool | None:
         try:
             with open(path, "rb") as file:
@@ -131,11 +203,9 @@ class Programs:
         if os.path.basename(words[0]) == "env":
             names = [word for word in words[1:] if not word.startswith("-") and "=" not in word]
             return self.find(names[0]) if names else None
-        # A box may have written the script: it must not say which file of the user's is shown.
         if not os.path.isabs(words[0]) or not is_program(words[0]):
             return None
-        real = os.path.realpath(words[0])
-        return None if secrets.holder(self._known, real) else self.at(words[0])
+        return self.at(words[0]) if self.is_for_boxes(words[0], told_by=path) else None
 
 
 def prefixes(path: str, home: str) -> tuple[str, ...]:
