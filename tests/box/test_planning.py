@@ -16,8 +16,10 @@ import pytest
 from box.facts_made import HOME, KNOWN, NPM, OWN, REPOSITORY, VARIABLES, facts, request
 from nsm.box import dryrun, planning
 from nsm.box.facts import Entry, Facts, Request
+from nsm.box.gitfacts import GitFacts
 from nsm.box.nixhost import Nix
 from nsm.box.plan import BoxError, Mount, Network, Plan
+from nsm.box.protect import Guarded
 from nsm.box.secrets import within
 
 GOLDEN = Path(__file__).with_name("golden")
@@ -233,6 +235,14 @@ def test_another_path_to_home_leads_there() -> None:
     plan = planning.plan(request(), facts(home_link="/home/alias"))
     there = seen(plan, "/home/alias")
     assert (there.kind, there.source) == ("symlink", HOME)
+
+
+def test_what_matters_most_is_noted_first() -> None:
+    """A small screen has room for no more."""
+    made = facts(
+        notes=("of Nix",), git=GitFacts(notes=("of git",)), guarded=Guarded(notes=("of guards",))
+    )
+    assert planning.plan(request(), made).notes == ("of guards", "of git", "of Nix")
 
 
 def test_the_digest_is_of_what_a_box_can_do() -> None:

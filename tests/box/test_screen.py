@@ -127,6 +127,8 @@ def test_notes_are_said() -> None:
     noted = replace(plan(), notes=("An absent \x1bfile is not protected.",))
     text = screen(noted, home=HOME)
     assert "\nnote        An absent \\x1bfile is not protected.\n" in text
+    noted = replace(plan(), notes=("word " * 999,))
+    assert " more words\n" in screen(noted, home=HOME)
 
 
 def test_what_has_changed_is_said_first() -> None:

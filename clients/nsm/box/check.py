@@ -265,7 +265,7 @@ def check_git(facts: Facts | None) -> list[Check]:
     who = facts.git.identity
     if who.known:
         return [Check(name=name, status="ok", detail=f"{who.name} <{who.email}>")]
-    detail = f"not set: commits in the box are of {who.name} <{who.email}>"
+    detail = f"not set: commits are of {who.name} <{who.email}>, if the repository has none either"
     if who.problem:
         detail = f"{detail}; git's configuration cannot be read: {who.problem}"
     return [

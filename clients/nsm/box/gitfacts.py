@@ -83,8 +83,8 @@ def look(directory: str, known: Known, git: str | None, variables: Mapping[str, 
         notes.append(f"git's configuration cannot be read: {who.problem}.")
     elif not who.known:
         notes.append(
-            "git knows no user.name or user.email: commits in the box are of a made-up user. "
-            "`git config --global` sets them."
+            "git knows no user.name or user.email: where the repository has none either, commits "
+            "in the box are of a made-up user. `git config --global` sets them."
         )
     return GitFacts(
         identity=who,

@@ -40,7 +40,8 @@ def plan(request: Request, facts: Facts) -> Plan:
         command=command,
         starter=len(command) - len(facts.command),
         directory=facts.directory,
-        notes=(*facts.notes, *facts.git.notes, *facts.guarded.notes),
+        # What fits on a small screen are the first ones.
+        notes=(*facts.guarded.notes, *facts.git.notes, *facts.notes),
     )
 
 

@@ -237,7 +237,8 @@ def _cut_short(
         on_last += 1
     while True:
         kept = [shortened(item, width) for item in items[shown - on_last : shown]]
-        more = f"... and {len(items) - shown} more"
+        what = " words" if separator == " " else ""
+        more = f"... and {len(items) - shown} more{what}"
         text = separator.join([*kept, more])
         if columns(text) > width and len(kept) == 1:
             room = width - len(separator) - len(more)
