@@ -232,3 +232,10 @@ def test_a_dry_run_prints_what_can_be_pasted_and_does_nothing(world: World) -> N
     assert pasted.stdout == real.stdout
     assert pasted.stdout.startswith(f"tok-12345 {HOME}\n")
     assert world.host(f"{PROJECT}/done").exists()
+
+
+def test_a_command_of_more_words_than_bwrap_takes_is_refused(world: World) -> None:
+    assert world.box("sh", "-c", "echo $#", *["x"] * 8000).stdout == "7999\n"
+    done = world.box("true", *["x"] * 9000)
+    assert done.returncode == 1
+    assert "no more than" in done.stderr

@@ -19,6 +19,10 @@ _DOUBTFUL = (
 """Settings of /proc/sys. Others that forbid namespaces are rare: bwrap's words have to do then."""
 
 
+MAX_ARGUMENTS = 8990
+"""bwrap's own limit is 9000, those of `--args` with them."""
+
+
 def make_state(profile: Profile, home: str) -> None:
     """Make the directories that boxes of a profile keep, where they are absent.
 
@@ -101,6 +105,12 @@ def become(plan: Plan, program: str, *, sockets: str = "") -> NoReturn:
         *bwrap.arguments(plan, _memory_file, syscalls=syscalls, sockets=sockets, opened=opened),
         *bwrap.variables(plan),
     ]
+    if len(lines) + len(plan.command) > MAX_ARGUMENTS:
+        raise BoxError(
+            f"the command has {len(plan.command)} words, and bwrap takes no more than "
+            f"{MAX_ARGUMENTS} with those that make the box",
+            hint="Have them made inside: nsm box -- sh -c 'COMMAND *'",
+        )
     # Through a descriptor: other users read command lines, and /proc/1 in the box shows it.
     listed = _memory_file(b"".join(os.fsencode(line) + b"\0" for line in lines))
     _set_signals()
