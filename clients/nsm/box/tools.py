@@ -37,6 +37,9 @@ INSTALLATIONS = (
 ENVIRONMENTS = (".venv", "venv")
 """Virtual environments in the working directory, as they are usually called."""
 
+_MAX_LINKS = 40
+"""On one path; the kernel follows no more (path_resolution(7))."""
+
 _SHEBANG = re.compile(rb"#![ \t]*([^\n]+)")
 
 
@@ -106,7 +109,7 @@ class Programs:
             found = behind(path, self._variables, self._directory)
             if found is None:
                 found = path
-            if found and not self.is_for_boxes(found):
+            if found and not self.is_for_boxes(found, told_by=path):
                 self.hidden.setdefault(name, path)
             elif found:
                 yield found
@@ -120,16 +123,19 @@ class Programs:
         path = os.path.realpath(place)
         if secrets.holder(self._known, path):
             return False
-        if _within(path, self._roots):
+        shown = (path, self._environment(place, path) or path)
+        if all(_within(each, self._roots) for each in shown):
             return True
         if not self._is_of_project(place) and not (told_by and self._is_of_project(told_by)):
             return True
         # A box may have written that there: it must not say what of the user's is shown.
         places = (os.path.join(self._home, each) for each in INSTALLATIONS)
-        return _within(path, ("/opt", *places))
+        allowed = (*self._roots, "/opt", *places)
+        return all(_within(each, allowed) for each in shown)
 
     def _is_of_project(self, path: str) -> bool:
-        return _within(os.path.realpath(os.path.dirname(path)), (self._directory,))
+        # Where its links lead to is not enough: `.venv` may be one, too.
+        return any(_within(step, (self._directory,)) for step in _steps(path))
 
     def environments(self) -> Iterator[Tool]:
         """What Pythons of the project's virtual environments need that lies elsewhere."""
@@ -243,6 +249,34 @@ def _is_prefix(prefix: str, home: str) -> bool:
     # A directory of HOME itself is often more than that: ~/.cargo has credentials.
     known = ("conda-meta", "pyvenv.cfg", "lib/node_modules", "pkg/tool")
     return any(os.path.exists(os.path.join(prefix, name)) for name in known)
+
+
+def _steps(path: str) -> Iterator[str]:
+    """What the kernel comes by on its way along an absolute path: each without links above it."""
+    here, ahead, links = "/", path.split("/")[::-1], 0
+    while ahead:
+        name = ahead.pop()
+        if name == "..":
+            here = os.path.dirname(here)
+        elif name not in ("", "."):
+            step = os.path.join(here, name)
+            yield step
+            target = _read_link(step)
+            if not target:
+                here = step
+                continue
+            links += 1
+            if links > _MAX_LINKS:
+                return
+            ahead += target.split("/")[::-1]
+            here = "/" if target.startswith("/") else here
+
+
+def _read_link(path: str) -> str:
+    try:
+        return os.readlink(path)
+    except OSError:  # it is none
+        return ""
 
 
 def _within(path: str, roots: tuple[str, ...]) -> bool:
