@@ -69,10 +69,13 @@ def pytest_configure(config: pytest.Config) -> None:
     for name in list(os.environ):
         if name.startswith(OTHERS_SETTINGS) and not name.startswith("NSM_TEST_"):
             del os.environ[name]
-    # A shell starts what runs in its background with interrupts ignored, which is inherited: what
-    # is to end by one would never.
+    # A shell starts what runs in its background with interrupts ignored, nohup what it starts with
+    # hang-ups, which is inherited: what is to end by one would never.
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    for number in (signal.SIGQUIT, signal.SIGHUP):
+        if signal.getsignal(number) == signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)
     join_run(config)
 
 
