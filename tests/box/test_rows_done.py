@@ -124,6 +124,10 @@ def test_secrets_below_the_working_directory_are_masked(world: World) -> None:
     assert (done.stdout, done.returncode) == ("", 1), done.stderr
     # Without a box, the same command finds them.
     assert SECRET in world.run("grep", "-rs", SECRET, ".", directory=f"{HOME}/.config").stdout
+    # What boxes may do is configured there, also where nobody has configured anything yet.
+    done = world.box("sh", "-c", ": >nsm/config.toml", directory=f"{HOME}/.config")
+    assert "Read-only file system" in done.stderr
+    assert world.host(f"{HOME}/.config/nsm").is_dir()
 
 
 def test_git_knows_who_commits_and_nothing_else_of_the_hosts(world: World) -> None:

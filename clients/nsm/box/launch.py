@@ -6,7 +6,7 @@ import os
 import signal
 from typing import NoReturn
 
-from nsm import landlock
+from nsm import landlock, paths
 from nsm.box import bwrap, opening
 from nsm.box.plan import BoxError, Plan
 from nsm.box.profile import Profile
@@ -38,6 +38,36 @@ def make_state(profile: Profile, home: str) -> None:
                 f"{path} cannot be made: {error.strerror}",
                 hint="It is where the agent keeps its things; make it a directory of yours.",
             ) from error
+
+
+def make_own(directory: str) -> bool:
+    """Make nsm's own directories where they are absent and would lie in a box's directory: what is
+    not there cannot be hidden, and a box could write the configuration of the next one.
+
+    Args:
+        directory: the box's, all links followed.
+
+    Returns:
+        Whether one was made.
+
+    Raises:
+        BoxError: one cannot be made.
+    """
+    made = False
+    for path in (paths.config_dir(), paths.state_dir(), paths.cache_dir()):
+        real = os.path.realpath(path)
+        if not real.startswith(directory.rstrip("/") + "/") or os.path.lexists(real):
+            continue
+        try:
+            os.makedirs(real, mode=0o700, exist_ok=True)
+        except OSError as error:
+            raise BoxError(
+                f"{real} cannot be made, and without it a box in {directory} could: "
+                f"{error.strerror}",
+                hint="Start the box in a directory that has nothing of nsm's in it.",
+            ) from error
+        made = True
+    return made
 
 
 def check_namespaces(program: str, root: str = "/") -> None:

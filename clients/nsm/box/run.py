@@ -50,6 +50,8 @@ def run(request: Request, way: Way, variables: Mapping[str, str]) -> int:
     _refuse_root(request, way)
     _refuse_a_box_in_a_box()
     facts = lookup.look(request, variables)
+    if not way.dry_run and _make_own(facts):
+        facts = lookup.look(request, variables)
     search_path = variables.get("PATH", "")
     program = "" if _is_macos() else lookup.find_bwrap(search_path, facts.directory)
     plan = planning.plan(request, facts)
@@ -102,6 +104,12 @@ def _start(plan: Plan, program: str, request: Request, facts: Facts, way: Way) -
 
 def _is_macos() -> bool:
     return sys.platform == "darwin"
+
+
+def _make_own(facts: Facts) -> bool:
+    from nsm.box import launch  # noqa: PLC0415  # each way loads what it needs
+
+    return launch.make_own(facts.directory)
 
 
 def _make_links(facts: Facts) -> None:
