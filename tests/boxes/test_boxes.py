@@ -25,6 +25,7 @@ from nsm.wire.errors import (
     NsmError,
     OverloadedError,
 )
+from nsmd.boxes.box import MAX_FAILURES
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -344,6 +345,23 @@ def test_its_proxy_takes_one_socket_and_serves_its_list(shared: Supervisor, proj
         assert row.network == "allow"
         assert row.counters["allowed"] == 1
         assert row.counters["not-allowed"] == 1
+
+
+def test_a_proxy_that_fails_is_replaced_a_few_times(shared: Supervisor, project: Path) -> None:
+    """Else whoever is in the box fills the log."""
+
+    def replaced() -> str:
+        with socket.create_server(("127.0.0.1", 0)) as proxy:
+            # What has been shut down is noticed a moment later.
+            while (answer := hand_over(it.sockets, proxy.fileno())).endswith("already."):
+                pass
+            if answer == "ok":
+                proxy.shutdown(socket.SHUT_RDWR)
+            return answer
+
+    with box(shared, project, network="allow", allow=["example.org"]) as it:
+        assert [replaced() for _ in range(MAX_FAILURES)] == ["ok"] * MAX_FAILURES
+        assert replaced() == "The box's proxy has failed too often."
 
 
 def test_a_box_whose_network_is_no_list_has_no_proxy(shared: Supervisor, project: Path) -> None:

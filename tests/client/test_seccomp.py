@@ -20,7 +20,7 @@ ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 TABLES = {"x86_64": syscalls.X86_64, "aarch64": syscalls.AARCH64}
 JUDGED = {
     *("clone", "unshare", "prlimit64", "ioctl", "fcntl", "personality", "socket", "socketpair"),
-    *("mmap", "memfd_create", "shmget", "prctl"),
+    *("mmap", "memfd_create", "shmget", "prctl", "setsockopt"),
 }
 """Calls whose arguments decide."""
 
@@ -142,6 +142,15 @@ def test_no_leases(machine: str) -> None:
         assert verdict(machine, "fcntl", 3, command, 0) == refused(errno.EPERM)
     for command in (0, 1, 2, 3, 4, 6, 7, 37, 1030, 1031, 1033):
         assert verdict(machine, "fcntl", 1024, command, 1024) == ALLOW
+
+
+@MACHINES
+def test_no_socket_lingers_and_programs_do_not_notice(machine: str) -> None:
+    for upper in (0, UPPER):
+        assert verdict(machine, "setsockopt", 3, 1 | upper, 13 | upper, 0, 8) == refused(0)
+    for level, option in ((1, 2), (1, 12), (1, 14), (1, 15), (6, 13), (0, 13), (41, 13)):
+        assert verdict(machine, "setsockopt", 3, level, option, 0, 8) == ALLOW
+    assert verdict(machine, "setsockopt", 13, 6, 1, 13, 1) == ALLOW
 
 
 @MACHINES

@@ -347,6 +347,17 @@ verdict(got and "holds one")
 """,
     ),
     _filtered(
+        "lingering-sockets",
+        "socket(7), SO_LINGER: passed over a Unix socket, the last close of one waits for years",
+        """
+import socket
+with socket.socket() as lingers:
+    lingers.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 1))
+    got = lingers.getsockopt(socket.SOL_SOCKET, socket.SO_LINGER, 8)
+verdict(got == struct.pack("ii", 1, 1) and "lingers")
+""",
+    ),
+    _filtered(
         "limits-of-another",
         "prlimit(2) of a process of the same user",
         """

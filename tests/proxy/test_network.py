@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import socket
+import struct
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager, suppress
 from functools import partial
@@ -219,6 +220,32 @@ async def test_a_listener_that_is_made_to_block_holds_up_nobody(
         await stream.aclose()
     assert len(taken) + len(failures) == 2
     assert failures
+
+
+async def test_connections_of_a_listener_that_lingers_are_closed_at_once() -> None:
+    """Close would wait for a client that does not read, and with it the whole supervisor."""
+    lingers = struct.pack("ii", 1, 3600)
+    limiter = trio.CapacityLimiter(1)
+    made = listen_on_loopback(0)
+    one = Listener(os.dup(made.fileno()))
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, lingers)  # whoever passed it still can
+    with made, socket.create_connection(made.getsockname()):
+        taken = await one.accept(limiter)
+        assert taken.socket.getsockopt(socket.SOL_SOCKET, socket.SO_LINGER, 8)[:4] == bytes(4)
+        await taken.aclose()
+    one.close()
+
+
+def test_a_socket_that_is_refused_does_not_linger() -> None:
+    """Whoever has passed it may have closed its own: then the last close is ours."""
+    with (
+        socket.create_server(("127.0.0.1", 0)) as server,
+        socket.create_connection(server.getsockname()) as passed,
+    ):
+        passed.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 3600))
+        with pytest.raises(ListenerError, match="is no TCP socket that listens"):
+            Listener(os.dup(passed.fileno()))
+        assert passed.getsockopt(socket.SOL_SOCKET, socket.SO_LINGER, 8)[:4] == bytes(4)
 
 
 async def say(port: int, data: bytes) -> trio.SocketStream:

@@ -139,6 +139,10 @@ def _return(verdict: int) -> bytes:
     return _line(_RETURN, verdict)
 
 
+_NOTHING = 0
+"""The error of a call that does nothing and says that it has succeeded."""
+
+
 def _refuse(error: int) -> bytes:
     return _return(_ERRNO | error)
 
@@ -193,6 +197,9 @@ _PR_SCHED_CORE = 62
 
 # linux/personality.h; the last one asks and sets nothing.
 _PER_LINUX, _ADDR_NO_RANDOMIZE, _PERSONALITY_QUERY = 0, 0x40000, 0xFFFFFFFF
+
+# asm-generic/socket.h
+_SOL_SOCKET, _SO_LINGER = 1, 13
 
 # linux/socket.h, linux/net.h, linux/in.h. The socket module leaves out what its host lacks.
 _AF_UNIX, _AF_INET, _AF_INET6, _AF_NETLINK = 1, 2, 10, 16
@@ -282,6 +289,19 @@ _RULES: Mapping[str, tuple[bytes, ...]] = {
         _unless_one_of(
             [_IPPROTO_IP, _IPPROTO_ICMP, _IPPROTO_TCP, _IPPROTO_UDP, _IPPROTO_ICMPV6],
             _refuse(errno.EPROTONOSUPPORT),
+        ),
+    ),
+    # Whoever closes a socket that lingers waits, for years, where the other end does not read. It
+    # may be passed over a Unix socket, also to somebody who has not asked for one, and its last
+    # close is then the supervisor's. Programs ask for it out of politeness, so they are told that
+    # it was done; what it is asked for lies behind a pointer.
+    "setsockopt": (
+        _load_argument(1),
+        _if(
+            _EQUAL,
+            _SOL_SOCKET,
+            _load_argument(2),
+            _if(_EQUAL, _SO_LINGER, _refuse(_NOTHING)),
         ),
     ),
     # AF_TIPC has pairs, too.

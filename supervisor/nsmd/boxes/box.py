@@ -26,6 +26,10 @@ log = logging.getLogger(__name__)
 MAX_HANDING = 4
 """Connections at once on which the socket of a proxy may come."""
 
+MAX_FAILURES = 8
+"""Sockets of one box's proxy that stop working. Who passes more of them does so on purpose, and each
+costs a line of the log, and work of whoever keeps descriptors."""
+
 
 class Serve(Protocol):
     """Serves one connection to a box's control socket."""
@@ -66,6 +70,7 @@ class Box:
         rule = record.boundary.network or NO_NETWORK
         self.way = Way(f"box {record.id}", rule, gateway=gateway)
         self._handing = trio.Semaphore(MAX_HANDING)
+        self._failures = 0
 
     def __repr__(self) -> str:
         return f"<Box {self.record.id} of process {self.record.pid}>"
@@ -173,6 +178,10 @@ class Box:
                     listener.close()
                     await connection.send_all(b"The box has a proxy already.\n")
                     return False
+                if self._failures >= MAX_FAILURES:
+                    listener.close()
+                    await connection.send_all(b"The box's proxy has failed too often.\n")
+                    return False
                 self._listener, taken = listener, True
                 self._store.keep(BOX + self.record.id + WAY, [listener.descriptor])
                 await connection.send_all(handing.ACCEPTED)
@@ -188,6 +197,7 @@ class Box:
         except ListenerError as error:
             log.warning("box %s has no proxy any more: its socket %s", self.record.id, error)
             self._listener = None
+            self._failures += 1
             listener.close()
             self._store.drop(BOX + self.record.id + WAY)
 

@@ -6,6 +6,7 @@ import errno
 import os
 import socket
 import stat
+import struct
 import threading
 from contextlib import suppress
 
@@ -19,6 +20,10 @@ PAUSE_S = 0.2
 
 ACCEPT_TIMEOUT_S = 5.0
 """A connection that waits is taken in microseconds."""
+
+
+_NEVER = struct.pack("ii", 0, 0)
+"""A `struct linger` (socket(7))."""
 
 
 class ListenerError(Exception):
@@ -46,6 +51,7 @@ class Listener:
         except BaseException:
             os.close(descriptor)
             raise
+        _never_linger(self._socket)
         try:
             self.port = _checked_port(self._socket)
         except BaseException:
@@ -114,6 +120,7 @@ class _Accepting:
         """Runs in the thread."""
         connection, _ = self._listener.accept()
         connection.setblocking(False)
+        _never_linger(connection)
         with self._lock:
             if self._wanted:
                 self._connection = connection
@@ -132,6 +139,13 @@ class _Accepting:
         connection, self._connection = self._connection, None
         assert connection is not None, "the thread has returned"
         return connection
+
+
+def _never_linger(connection: socket.socket) -> None:
+    # Close waits for the other end else, here the whole supervisor, and accepted ones inherit it.
+    # The filter of system calls keeps code from asking for it, where there is one.
+    with suppress(OSError):  # it is no socket to which that means anything
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NEVER)
 
 
 def _checked_port(listener: socket.socket) -> int:
