@@ -351,13 +351,14 @@ def test_a_proxy_that_fails_is_replaced_a_few_times(shared: Supervisor, project:
     """Else whoever is in the box fills the log."""
 
     def replaced() -> str:
-        with socket.create_server(("127.0.0.1", 0)) as proxy:
-            # What has been shut down is noticed a moment later.
-            while (answer := hand_over(it.sockets, proxy.fileno())).endswith("already."):
-                pass
-            if answer == "ok":
-                proxy.shutdown(socket.SHUT_RDWR)
-            return answer
+        # What has been shut down is noticed a moment later.
+        while True:
+            with socket.create_server(("127.0.0.1", 0)) as proxy:
+                answer = hand_over(it.sockets, proxy.fileno())
+                if answer == "ok":
+                    proxy.shutdown(socket.SHUT_RDWR)
+            if not answer.endswith("already."):
+                return answer
 
     with box(shared, project, network="allow", allow=["example.org"]) as it:
         assert [replaced() for _ in range(MAX_FAILURES)] == ["ok"] * MAX_FAILURES

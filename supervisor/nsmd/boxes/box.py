@@ -27,8 +27,8 @@ MAX_HANDING = 4
 """Connections at once on which the socket of a proxy may come."""
 
 MAX_FAILURES = 8
-"""Sockets of one box's proxy that stop working. Who passes more of them does so on purpose, and each
-costs a line of the log, and work of whoever keeps descriptors."""
+"""Sockets of one box's proxy that stop working. Who passes more does so on purpose, and each costs
+a line of the log, and work of whoever keeps descriptors."""
 
 
 class Serve(Protocol):
