@@ -72,6 +72,20 @@ def test_what_editors_and_agents_would_run(project: Path) -> None:
     ]
 
 
+def test_what_is_run_at_a_commit_or_by_the_shell_that_comes(project: Path) -> None:
+    for name in (".pre-commit-config.yaml", "lefthook.yml"):
+        (project / name).write_text("")
+    for name in (".direnv", ".husky"):
+        (project / name).mkdir()
+    assert below(project, guard(project).read_only) == [
+        ".direnv",
+        *OF_GIT,
+        ".husky",
+        ".pre-commit-config.yaml",
+        "lefthook.yml",
+    ]
+
+
 def test_further_paths_and_the_way_to_them(project: Path) -> None:
     """A directory with a mount in it could be renamed, and another be made in its place."""
     (project / "scripts" / "ci").mkdir(parents=True)

@@ -4,9 +4,20 @@ from __future__ import annotations
 
 PROJECT_FILES = (
     # What is run at a commit, or when a shell comes to the directory, without being asked for.
+    ".direnv",  # what nix-direnv keeps there is sourced, allowed or not
     ".husky",
+    ".lefthook",
+    ".lefthook-local",
+    ".lefthook-local.yml",
+    ".lefthook.yaml",
+    ".lefthook.yml",
     ".mise.local.toml",
     ".mise.toml",
+    ".overcommit.yml",
+    ".pre-commit-config.yaml",
+    "lefthook-local.yml",
+    "lefthook.yaml",
+    "lefthook.yml",
     "mise.local.toml",
     "mise.toml",
     # Editors: tasks and language servers that start when a directory is opened.
