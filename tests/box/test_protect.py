@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from box.repositories import GIT, git, look, repository, variables
-from nsm.box import protect
+from nsm.box import gitfacts, protect
 from nsm.box.gitfacts import GitFacts
 from nsm.box.plan import BoxError
 
@@ -84,6 +84,24 @@ def test_what_is_run_at_a_commit_or_by_the_shell_that_comes(project: Path) -> No
         ".pre-commit-config.yaml",
         "lefthook.yml",
     ]
+
+
+def test_pipes_in_many_configurations_are_waited_for_once(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits: list[float | None] = []
+
+    def run(*_: object, wait_s: float | None = None) -> str:
+        waits.append(wait_s)
+        return f"{gitfacts.TOOK_TOO_LONG}{wait_s} s"
+
+    for name in ("a", "b", "c"):
+        config = repository(project / name) / ".git/config"
+        config.write_text("[include]\n\tpath = pipe\n")
+    monkeypatch.setattr(gitfacts, "run", run)
+    found = protect.look(str(project), GitFacts(), git=GIT, variables={})
+    assert waits == [gitfacts.WAIT_S, protect.SHORT_WAIT_S, protect.SHORT_WAIT_S]
+    assert len(found.notes) == 3
 
 
 def test_further_paths_and_the_way_to_them(project: Path) -> None:

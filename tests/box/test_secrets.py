@@ -50,6 +50,18 @@ def test_what_exists_is_known_by_its_real_path(tmp_path: Path) -> None:
     ]
 
 
+def test_links_of_a_boxs_have_no_next_one_hide_the_system_or_its_directory(tmp_path: Path) -> None:
+    project = tmp_path / "project"
+    (project / "keys").mkdir(parents=True)
+    (project / ".ssh").symlink_to("/usr/bin")
+    (project / ".gnupg").symlink_to(".")
+    assert not secrets.holder(found := look(tmp_path / "home", str(project)), "/usr/bin/env")
+    assert names(found, project) == []
+    (project / ".ssh").unlink()
+    (project / ".ssh").symlink_to("keys")
+    assert names(look(tmp_path / "home", str(project)), project) == [f"{project}/keys"]
+
+
 def test_variables_name_further_ones(tmp_path: Path) -> None:
     for name in ("aws", "kube1", "kube2", "agent.sock", "docker.sock", "bus", "config"):
         (tmp_path / name).mkdir()

@@ -24,6 +24,8 @@ MAX_POINTER_BYTES = 64 * 1024
 WAIT_S = 5.0
 """For git to read its configuration: a FIFO that is included by it would block it for ever."""
 
+TOOK_TOO_LONG = "git took longer than "
+
 NAME, EMAIL = "Box User", "box@localhost"
 """Where the user has told git nothing."""
 
@@ -155,7 +157,13 @@ def identity(git: str | None, git_directory: str | None, variables: Mapping[str,
     )
 
 
-def run(git: str, arguments: Sequence[str], variables: Mapping[str, str]) -> bytes | str:
+def run(
+    git: str,
+    arguments: Sequence[str],
+    variables: Mapping[str, str],
+    *,
+    wait_s: float | None = None,
+) -> bytes | str:
     """What `git config` prints, empty where it has no such key; a str says why it could not.
 
     It runs in `/` with little of the caller's environment: in the working directory it would
@@ -163,6 +171,7 @@ def run(git: str, arguments: Sequence[str], variables: Mapping[str, str]) -> byt
     """
     import subprocess  # noqa: PLC0415 - 6 ms, not needed where there is no git
 
+    wait_s = WAIT_S if wait_s is None else wait_s
     passed = ("HOME", "XDG_CONFIG_HOME", "GIT_CONFIG_GLOBAL", "GIT_CONFIG_SYSTEM")
     environment = {name: variables[name] for name in passed if name in variables}
     environment |= {"LC_ALL": "C", "PATH": "/usr/bin:/bin", "GIT_TERMINAL_PROMPT": "0"}
@@ -175,11 +184,11 @@ def run(git: str, arguments: Sequence[str], variables: Mapping[str, str]) -> byt
             capture_output=True,
             cwd="/",
             env=environment,
-            timeout=WAIT_S,
+            timeout=wait_s,
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return f"git took longer than {WAIT_S:.0f} s to read it"
+        return f"{TOOK_TOO_LONG}{wait_s:g} s to read it"
     except (OSError, ValueError) as error:
         return str(error)
     # 1: no such key, or (of --global, --system) no such file (git-config(1)).

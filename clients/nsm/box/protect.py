@@ -28,6 +28,9 @@ MAX_ENTRIES = 2048
 
 MAX_CONFIG_BYTES = 1024 * 1024
 
+SHORT_WAIT_S = 0.5
+"""For git, once it has waited for something that is no file: it needs some milliseconds."""
+
 _WITHOUT = "start the box without protection (--no-protect, or protect = false in [box])"
 
 _ITSELF = b".\n"
@@ -109,7 +112,11 @@ def _make(folder: int, name: str, content: bytes | None) -> None:
 
 @dataclass(slots=True)
 class _Search:
-    """What has been found so far."""
+    """What has been found so far.
+
+    Attributes:
+        wait_s: for git to read the configuration of one. Each could have it wait to the end.
+    """
 
     directory: str
     shown: tuple[str, ...]
@@ -121,6 +128,7 @@ class _Search:
     notes: list[str] = field(default_factory=list[str])
     repositories: int = 0
     entries: int = MAX_ENTRIES
+    wait_s: float = gitfacts.WAIT_S
 
     def shows(self, path: str) -> bool:
         """Whether the box can change what lies there."""
@@ -353,9 +361,12 @@ def _configured(search: _Search, config: str, worktree: str) -> None:
         search.git,
         ["config", "--file", config, "--includes", "-z", "--show-origin", "--list"],
         search.variables,
+        wait_s=search.wait_s,
     )
     if isinstance(listed, str):
         search.notes.append(f"What {printable(config)} includes is not protected: {listed}.")
+        if listed.startswith(gitfacts.TOOK_TOO_LONG):
+            search.wait_s = SHORT_WAIT_S
         return
     fields = os.fsdecode(listed).split("\0")
     for origin, entry in zip(fields[::2], fields[1::2], strict=False):

@@ -305,7 +305,11 @@ def _marked(directory: str | None) -> Iterator[str]:
         directory = os.getcwd() if directory is None else directory
     except OSError:
         return  # which `working_directory` says
-    yield from (os.path.join(directory, name) for name in _MARKS)
+    for name in _MARKS:
+        path = os.path.join(directory, name)
+        # By a link, a box could have the next one hide the system, or the directory itself.
+        if not os.path.islink(path) or os.path.realpath(path).startswith(f"{directory}/"):
+            yield path
 
 
 def _sockets(variables: Mapping[str, str]) -> Iterator[str]:
