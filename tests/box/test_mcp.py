@@ -108,7 +108,7 @@ def test_a_file_without_end_is_not_read(tmp_path: Path) -> None:
     file = tmp_path / ".claude.json"
     with file.open("wb") as sparse:
         sparse.truncate(mcp.MAX_FILE_BYTES + 1)
-    assert "more than 64 MiB" in mcp.keep_entry("claude", str(tmp_path))
+    assert "more than 16 MiB" in mcp.keep_entry("claude", str(tmp_path))
 
 
 def test_a_directory_that_cannot_be_made_is_told(tmp_path: Path) -> None:

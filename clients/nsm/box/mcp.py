@@ -20,8 +20,9 @@ from nsm.box.own import MCP_PROGRAM, variables
 NAME = "nsm"
 """Of the entry: what the agent calls the server."""
 
-MAX_FILE_BYTES = 64 * 1024 * 1024
-"""Claude Code's own, with the histories of many projects, has a few MB."""
+MAX_FILE_BYTES = 16 * 1024 * 1024
+"""Claude Code's own, with the histories of many projects, has a few MB. Of what somebody else has
+written, each byte may take 30 of memory here."""
 
 _PROGRAM_NAME = "nsm-mcp"
 
