@@ -25,6 +25,10 @@ MAX_WAITING = 256
 WAIT_S = 30.0
 """How long one waits: as long as a one-shot may run by default."""
 
+SHARE = 4
+"""The sessions of one box take at most one place in so many: they outlive it, and code in there
+that takes all of them would leave none to the user."""
+
 _LISTED = 5
 """Sessions named in an error about too many of them."""
 
@@ -63,6 +67,21 @@ class Places:
             at_most: sessions that there are at most; below the limit, nobody needs to count.
         """
         return not self._waiting and (at_most < self._limit or self._free() > 0)
+
+    def check_share(self, scope: str) -> None:
+        """Make sure that a box may have one more session.
+
+        Args:
+            scope: that of its sessions.
+
+        Raises:
+            SessionLimitError: it has its share.
+        """
+        most = max(1, self._limit // SHARE)
+        own = [s for s in self._live() if s.tenancy and s.tenancy.scope == scope]
+        if len(own) >= most:
+            said = f"The box has {most} sessions, which is its share of {self._limit}"
+            raise self._refusal(own, scope, said=said)
 
     def turn(self, scope: str) -> Turn:
         """What a new session has to wait for before it starts.
@@ -122,14 +141,16 @@ class Places:
         """A jail that waited has been launched."""
         self._starts.release()
 
-    def _refusal(self, live: Sequence[Session], scope: str, besides: str = "") -> SessionLimitError:
+    def _refusal(
+        self, live: Sequence[Session], scope: str, besides: str = "", *, said: str = ""
+    ) -> SessionLimitError:
         now = trio.current_time()
         own = [s for s in live if s.tenancy and s.tenancy.scope == scope and s.name]
         longest = heapq.nsmallest(_LISTED, own, key=lambda s: s.active_s)
         listed = ", ".join(f"{s.name} (idle {ago(now - s.active_s)})" for s in longest)
         endable = f" Yours that could be ended: {listed}." if listed else ""
         return SessionLimitError(
-            f"{self._limit} sessions are live, which is the limit.{besides}{endable}",
+            f"{said or f'{self._limit} sessions are live, which is the limit'}.{besides}{endable}",
             hint="End one with `nsm kill NAME` (or `nsm kill --idle SECONDS`), reuse a session, or "
             f"{self._remedy}.",
             data={"limit": self._limit},

@@ -593,6 +593,7 @@ class Registry:
             spec = replace(spec, network=client.network)
         if client.bound is not None:
             check_can_be_bound(environment, client.bound)
+            self._places.check_share(client.scope)
             spec = replace(spec, network=narrowed(spec.network, client.bound))
         if self._places.has_room(len(self._directory)):
             session = self.pool.take(spec)
