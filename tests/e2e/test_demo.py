@@ -209,6 +209,7 @@ def test_reads_well(output: str) -> None:
     assert [line for line in lines if line != line.rstrip()] == []
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_everything(scratch: Path) -> None:
     with subprocess.Popen(
         [sys.executable, "-u", str(DEMO)],

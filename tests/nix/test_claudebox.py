@@ -33,6 +33,7 @@ def names(directories: list[str]) -> set[str]:
     return {program.name for directory in directories for program in Path(directory).iterdir()}
 
 
+@pytest.mark.slow
 def test_path_is_of_the_store_and_hands_out_no_keys(
     place: standin.Place, built: Callable[[str], Path]
 ) -> None:

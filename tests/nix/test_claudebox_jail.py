@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     import standin
 
-pytestmark = pytest.mark.jail
+pytestmark = [pytest.mark.jail, pytest.mark.slow]
 
 RESOLVER = "nameserver 192.0.2.53\n"
 CERTIFICATES = "-----BEGIN CERTIFICATE-----\n"

@@ -43,6 +43,7 @@ def demo(scratch: Path, path: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.slow
 def test_a_client_runs_code_in_what_was_built_meanwhile(
     place: standin.Place, scratch: Path
 ) -> None:

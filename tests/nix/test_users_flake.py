@@ -147,6 +147,7 @@ def test_a_python_that_can_run_the_agent_does(
         assert agent.bash("echo $((6 * 7))").stdout == "42\n"
 
 
+@pytest.mark.slow
 def test_what_cannot_run_code_is_not_built(place: standin.Place) -> None:
     assert (
         "nsm: environment 'mine': interpreter_type is python, but none of its packages has "

@@ -328,6 +328,7 @@ def run_storm(storm: type[Storm], *, examples: int, steps: int) -> None:
     )
 
 
+@pytest.mark.slow
 def test_every_answer_is_matched_to_its_question(storm: type[Storm]) -> None:
     run_storm(storm, examples=6, steps=30)
     tally = storm.tally
