@@ -274,6 +274,8 @@ async def _serve(setup: Setup, keeper: SessionKeeper) -> None:
             )
             async with trio.open_nursery() as connections:
                 await connections.start(heed_signals, setup.store, ending, draining, configuration)
+                # Before whatever clients do: they may have waited for this.
+                recorder.say("supervisor_started", {"pid": os.getpid(), "version": __version__})
                 guard = SocketGuard(
                     setup.listener,
                     setup.leave.lock,
@@ -291,7 +293,6 @@ async def _serve(setup: Setup, keeper: SessionKeeper) -> None:
                     serve_metrics, setup.metrics_path, setup.settings.metrics.port, telemetry.text
                 )
                 log.info("listening on %s (pid %d)", setup.socket_path, os.getpid())
-                recorder.say("supervisor_started", {"pid": os.getpid(), "version": __version__})
                 how = await ending.wait()
                 status.ends(how)
                 if how != "end":
