@@ -93,6 +93,21 @@ def audit_path() -> str:
     return os.path.join(state_dir(), "audit.jsonl")
 
 
+def tools_dir() -> str:
+    """The definitions of the bridge's programs."""
+    return os.path.join(config_dir(), "tools")
+
+
+def bridge_audit_path() -> str:
+    """Who asked for which of the bridge's programs, and what came of it."""
+    return os.path.join(state_dir(), "audit.log")
+
+
+def http_token_path() -> str:
+    """The secret of clients that come by HTTP."""
+    return os.path.join(state_dir(), "http-token")
+
+
 def supervisor_command() -> tuple[str, ...]:
     """How the supervisor's program is called: ``NSM_SUPERVISOR``, else with this Python.
 

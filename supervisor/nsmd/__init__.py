@@ -59,6 +59,7 @@ provision            everything that environments come from, behind one door
 retrying             code that is sent again after a lost connection: it is run once
 comers               clients that have just come: what is kept ready for them
 registry             names, scopes, limits, reasons; the one way to run code
+bridge/              chosen programs of the host, for agents
 boxes/               sockets for agents in boxes
 pressure             when the machine is short of memory
 draining             nothing new is begun, and what runs comes to its end

@@ -21,12 +21,17 @@ class Boundary:
         directory: that their programs work in, absolute; None where there is none.
         project: the same, as their sessions see it; None for none.
         network: what their new sessions may reach at most; None for whatever is configured.
+        programs: names of the bridge's programs that they may start.
+        writable: absolute directories and files that they can write to. Of what lies there,
+            nothing is started for them on the host.
     """
 
     scope: str
     directory: str | None = None
     project: ProjectMount | None = None
     network: NetworkRule | None = None
+    programs: tuple[str, ...] = ()
+    writable: tuple[str, ...] = ()
 
 
 def narrowed(rule: NetworkRule, bound: NetworkRule | None) -> NetworkRule:

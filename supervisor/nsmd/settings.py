@@ -220,6 +220,44 @@ class MetricsSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BridgeSettings:
+    """`[bridge]`: programs of the host that agents may start, see docs/bridge.md.
+
+    `max_mb` is how large `audit.log` gets before it is set aside; nothing of it is ever deleted.
+    `max_running` is how many programs there may be at once.
+    """
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
+
+    enabled: bool = False
+    max_mb: Megabytes = 16
+    max_running: Annotated[int, Ge(1), Le(1000)] = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpSettings:
+    """`[http]`: MCP over HTTP, see docs/http.md.
+
+    `listen` is an address of this machine's loopback with a port, or `unix:` and the absolute path
+    of a socket. `hosts` and `origins` are further values of these headers that are taken, beside
+    the address itself. Clients there may run code in sessions that see `project` and reach no more
+    than `network`, and start those of the bridge's `programs`.
+    """
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
+
+    enabled: bool = False
+    listen: Annotated[str, MinLen(1)] = "127.0.0.1:7643"
+    hosts: Annotated[tuple[str, ...], MaxLen(64)] = ()
+    origins: Annotated[tuple[str, ...], MaxLen(64)] = ()
+    project: Annotated[str, MinLen(1)] | None = None
+    network: Literal["off", "full"] | NetworkSettings = "full"
+    programs: Annotated[tuple[str, ...], MaxLen(256)] = ()
+    max_body_mb: Annotated[int, Ge(1), Le(64)] = 16
+    max_connections: Annotated[int, Ge(1), Le(1000)] = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BoxSettings:
     """`[box]`: what `nsm box` and `claudebox` start where nothing else is said.
 
@@ -255,3 +293,5 @@ class Settings:
     audit: AuditSettings = field(default_factory=AuditSettings)
     metrics: MetricsSettings = field(default_factory=MetricsSettings)
     box: BoxSettings = field(default_factory=BoxSettings)
+    bridge: BridgeSettings = field(default_factory=BridgeSettings)
+    http: HttpSettings = field(default_factory=HttpSettings)

@@ -34,7 +34,7 @@ async def test_hello_tells_who_and_which_rights(autojump_clock: trio.abc.Clock) 
         hello = await Peer(it.raw()).hello()
         assert hello.name == "nsm-supervisor"
         assert hello.pid == os.getpid()
-        assert hello.rights == ("manage", "read", "run")
+        assert hello.rights == ("bridge", "manage", "read", "run")
 
 
 async def test_code_runs_with_all_there_is_to_say(autojump_clock: trio.abc.Clock) -> None:

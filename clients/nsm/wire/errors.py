@@ -209,6 +209,24 @@ class NotRunningError(NsmError):
     code = "not-running"
 
 
+class UnknownProgramError(NsmError):
+    """The bridge has no such program for this client."""
+
+    code = "unknown-program"
+
+
+class BadProgramError(NsmError):
+    """What a definition of the bridge names is not started as it is."""
+
+    code = "bad-program"
+
+
+class AuditFailedError(NsmError):
+    """What must be written down before it is done cannot be."""
+
+    code = "audit-failed"
+
+
 class DisconnectedError(NsmError):
     """The connection ended before the answer came (raised by clients only)."""
 

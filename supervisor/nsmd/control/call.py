@@ -23,10 +23,11 @@ from nsmd.survival.store import DescriptorStore, NoStore
 from nsmd.telemetry import Telemetry
 from nsmd.values import Client
 
-Right = Literal["read", "run", "manage"]
-"""To see what all clients have, to run code in one's own sessions, to change anything."""
+Right = Literal["read", "run", "manage", "bridge"]
+"""To see what all clients have, to run code in one's own sessions, to change anything, to start
+programs of the bridge."""
 
-ALL_RIGHTS: frozenset[Right] = frozenset(("read", "run", "manage"))
+ALL_RIGHTS: frozenset[Right] = frozenset(("read", "run", "manage", "bridge"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,14 @@
+"""Chosen programs of the host, lent to agents in boxes: each described in a Markdown file.
+
+values       a program as it is described, who asks for one, and what came of it
+frontmatter  YAML between `---` lines, read as a stranger's, with the lines of its mistakes
+definitions  one file as a program, or as the reason why it is none
+shelf        all files of the directory, watched
+commands     whose file it is that a description names; the file that is checked is started
+arguments    a call's arguments, character by character
+variables    the environment of a program: a fixed minimum, and what its description names
+running      a program under a monitor, line by line, to its end or its limit
+monitor      the process between the supervisor and the program
+ledger       who asked for what, on disk before anything starts
+bridge       who may start what; the one way to start it
+"""
