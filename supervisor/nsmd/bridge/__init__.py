@@ -1,6 +1,7 @@
 """Chosen programs of the host, lent to agents in boxes: each described in a Markdown file.
 
 values       a program as it is described, who asks for one, and what came of it
+wording      what models and people read about them
 frontmatter  YAML between `---` lines, read as a stranger's, with the lines of its mistakes
 definitions  one file as a program, or as the reason why it is none
 shelf        all files of the directory, watched

@@ -1,0 +1,153 @@
+"""What models and people read about programs of the bridge. Pure."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
+
+from nsmd.bridge.values import Ended, Program
+
+FORBIDDEN: Mapping[str, str] = MappingProxyType(
+    {
+        ";": "semicolon (;)",
+        "|": "pipe (|)",
+        "&": "ampersand (&)",
+        "$": "dollar sign ($)",
+        "`": "backtick (`)",
+        "(": "opening parenthesis (()",
+        ")": "closing parenthesis ())",
+        "{": "opening brace ({)",
+        "}": "closing brace (})",
+        "[": "opening bracket ([)",
+        "]": "closing bracket (])",
+        "<": "less-than (<)",
+        ">": "greater-than (>)",
+        "\n": "newline",
+        "\r": "carriage return",
+        "\0": "NUL",
+    }
+)
+"""Characters that no argument has, and how they are called."""
+
+NO_OUTPUT = "Done (no output)."
+STDOUT_HEADING = "[stdout]"
+STDERR_HEADING = "[stderr]"
+
+_MAX_SHOWN_CHARS = 80
+"""Of a name that somebody asked for; those that there are have at most 64."""
+
+_MAX_NAMES = 50
+"""That are listed where one was not found."""
+
+_MAX_DESCRIPTION_CHARS = 200
+
+
+def invalid_character(character: str) -> str:
+    """Why an argument with one of `FORBIDDEN` is refused."""
+    return f"Invalid character in argument: {FORBIDDEN[character]} not allowed"
+
+
+def program_not_found(name: str, available: Iterable[str]) -> str:
+    """Why a name starts nothing.
+
+    Args:
+        name: as it was asked for.
+        available: names of the programs that whoever asks may know.
+    """
+    names = list(available)
+    listed = ", ".join(names[:_MAX_NAMES]) or "none"
+    if len(names) > _MAX_NAMES:
+        listed += f" and {len(names) - _MAX_NAMES} more"
+    return f"Program '{_one_line(name, _MAX_SHOWN_CHARS)}' not found. Available: {listed}"
+
+
+def list_text(programs: Sequence[Program]) -> str:
+    """Programs, one a line."""
+    if not programs:
+        return "No programs are available."
+    return "\n".join(
+        f"- {p.name}: {_one_line(p.description, _MAX_DESCRIPTION_CHARS)}" for p in programs
+    )
+
+
+def help_text(program: Program) -> str:
+    """A program's documentation; its description where there is none."""
+    return program.documentation if program.documentation.strip() else program.description
+
+
+def result_text(ended: Ended, timeout_s: float) -> str:
+    """What came of a program that was started.
+
+    Args:
+        ended: with as much of its output as there is room for.
+        timeout_s: its limit.
+    """
+    stdout, stderr = ended.stdout, ended.stderr
+    if ended.succeeded:
+        blocks = [stdout, _marked(STDERR_HEADING, stderr)] if stdout or stderr else [NO_OUTPUT]
+    else:
+        blocks = _blocks_of_failure(ended, _headline(ended, timeout_s))
+    if ended.left:
+        blocks.append(f"[{_processes(ended.left)} in the background]")
+    text = _joined(blocks)
+    return text if ended.succeeded else text.rstrip("\n")
+
+
+def _blocks_of_failure(ended: Ended, said: str) -> list[str]:
+    stdout, stderr = ended.stdout, ended.stderr
+    if ended.why_stopped is not None:
+        return [said, _marked(STDOUT_HEADING, stdout), _marked(STDERR_HEADING, stderr)]
+    if stderr.strip():
+        return [f"{said}: {stderr}", _marked(STDOUT_HEADING, stdout)]
+    return [f"{said}: {stdout}" if stdout.strip() else f"{said} (no output)"]
+
+
+def _headline(ended: Ended, timeout_s: float) -> str:
+    match ended.why_stopped:
+        case "timeout":
+            return f"Timed out after {seconds(timeout_s)}"
+        case "cancelled":
+            return f"Cancelled after {seconds(ended.duration_s)}"
+        case "shutdown":
+            return f"Stopped after {seconds(ended.duration_s)}: nsm's supervisor ends"
+        case None:
+            return f"Command failed ({how_ended(ended)})"
+
+
+def how_ended(ended: Ended) -> str:
+    """`exit 1`, or the signal that ended it by name."""
+    if ended.signal is None:
+        return f"exit {ended.exit_code}"
+    try:
+        name = signal.Signals(ended.signal).name
+    except ValueError:  # real-time signals have none
+        name = f"signal {ended.signal}"
+    return f"killed by {name}"
+
+
+def seconds(duration_s: float) -> str:
+    """A time as people write it: `300 s`, `0.5 s`."""
+    shown = f"{duration_s:.1f}".removesuffix(".0")
+    return f"{duration_s:.2g} s" if 0 < duration_s < 0.1 else f"{shown} s"
+
+
+def _marked(heading: str, text: str) -> str:
+    return f"{heading}\n{text}" if text else ""
+
+
+def _processes(count: int) -> str:
+    return "1 process goes on" if count == 1 else f"{count} processes go on"
+
+
+def _joined(blocks: Sequence[str]) -> str:
+    """Those that have something, each on lines of its own; the last one's end is as it is."""
+    text = ""
+    for block in filter(None, blocks):
+        text += block if not text or text.endswith("\n") else f"\n{block}"
+    return text
+
+
+def _one_line(text: str, limit: int) -> str:
+    shown = "".join(c if c.isprintable() else " " for c in text)
+    return shown if len(shown) <= limit else f"{shown[: limit - 1]}…"
