@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from nsm._version import __version__
     from nsm.aio import AsyncClient
     from nsm.client import Client
+    from nsm.wire.bridge import ProgramHelp, ProgramResult, ProgramRow, ProgramsReport
     from nsm.wire.errors import NotRunningError, NsmError
     from nsm.wire.inspection import Inspection
     from nsm.wire.network import NetworkDecision, NetworkReport
@@ -62,6 +63,10 @@ __all__ = [
     "NsmError",
     "OutputPiece",
     "PoolReport",
+    "ProgramHelp",
+    "ProgramResult",
+    "ProgramRow",
+    "ProgramsReport",
     "RunResult",
     "SessionRow",
     "SessionStart",
@@ -84,6 +89,8 @@ def __getattr__(name: str) -> object:
             module = "nsm.wire.inspection"
         case "NetworkDecision" | "NetworkReport":
             module = "nsm.wire.network"
+        case "ProgramHelp" | "ProgramResult" | "ProgramRow" | "ProgramsReport":
+            module = "nsm.wire.bridge"
         case "PoolReport":
             module = "nsm.wire.pool"
         case "Check" | "Completions" | "FileInfo":

@@ -25,10 +25,13 @@ MAX_LOSSES = 20
 """Connections that one call may lose. A call that brings its supervisor down each time must not
 do so for ever."""
 
-RUNS = frozenset({"run", "run_in"})
+RUNS = {"run": "execution_id", "run_in": "execution_id", "bridge_run": "call_id"}
+"""Operations that do something once, under an id, and the argument that is this id."""
 
 _LOOKS = frozenset(
     {
+        "bridge_help",
+        "bridge_programs",
         "change",
         "changes",
         "check",
@@ -84,8 +87,8 @@ class Asked:
     __slots__ = ("_op", "args", "arrived", "losses")
 
     def __init__(self, op: str, args: dict[str, Any]) -> None:
-        if op in RUNS and "execution_id" not in args:
-            args = {**args, "execution_id": os.urandom(16).hex()}
+        if op in RUNS and RUNS[op] not in args:
+            args = {**args, RUNS[op]: os.urandom(16).hex()}
         self._op = op
         self.arrived = False
         self.args = args

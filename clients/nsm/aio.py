@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from typing import Any, Self
 
     from nsm.boxes import AsyncBoxes
+    from nsm.bridge import AsyncBridge
     from nsm.builds import AsyncBuilds
     from nsm.operations import NetworkAction, OnEntry, OnOutput
     from nsm.transfers import Transfer
@@ -316,6 +317,13 @@ class AsyncClient:
         from nsm.boxes import AsyncBoxes  # noqa: PLC0415  # few programs ask
 
         return AsyncBoxes(self)
+
+    @property
+    def bridge(self) -> AsyncBridge:
+        """Programs of the host that nsm starts for its clients."""
+        from nsm.bridge import AsyncBridge  # noqa: PLC0415  # few programs ask
+
+        return AsyncBridge(self)
 
     @property
     def builds(self) -> AsyncBuilds:

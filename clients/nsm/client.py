@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from typing import Any, Self
 
     from nsm.boxes import Boxes
+    from nsm.bridge import Bridge
     from nsm.builds import Builds
     from nsm.interrupts import Interrupts
     from nsm.operations import NetworkAction, OnEntry, OnOutput
@@ -434,6 +435,13 @@ class Client:
         from nsm.boxes import Boxes  # noqa: PLC0415  # few programs ask
 
         return Boxes(self)
+
+    @property
+    def bridge(self) -> Bridge:
+        """Programs of the host that nsm starts for its clients."""
+        from nsm.bridge import Bridge  # noqa: PLC0415  # few programs ask
+
+        return Bridge(self)
 
     @property
     def builds(self) -> Builds:

@@ -14,6 +14,7 @@ import sandbox_agent
 from nsm.cli.main import VERBS
 from nsm.cli.top.figures import Line, Totals
 from nsm.wire import connection, errors, frames, sessions
+from nsm.wire.bridge import ProgramProblem, ProgramResult, ProgramRow, ProgramsReport
 from nsm.wire.builds import BuildProgress, BuiltRow
 from nsm.wire.changes import ChangeRow, FileState
 from nsm.wire.inspection import Inspection
@@ -124,6 +125,18 @@ def test_the_fields_of_a_built_environment() -> None:
     assert names([row[:1] for row in rows]) == list(BuiltRow._fields)
     (progress,) = [row[1] for row in rows if row[0] == "`progress`"]
     assert set(BuildProgress._fields) <= set(re.findall(r"\w+", progress))
+
+
+def test_the_fields_of_the_bridge() -> None:
+    begin = PAGE.index("`nsm bridge ls --json` prints")
+    section = PAGE[begin : PAGE.index("`nsm diff --json` prints")]
+    assert set(ProgramsReport._fields) <= set(re.findall(r"\w+", section[: section.index("|")]))
+    for first_column, kind in (
+        ("program of the bridge", ProgramRow),
+        ("problem of the bridge", ProgramProblem),
+        ("result of a program", ProgramResult),
+    ):
+        assert names(table(first_column, after="nsm bridge ls --json")) == list(kind._fields)
 
 
 def test_the_fields_of_a_change() -> None:

@@ -92,7 +92,9 @@ def _places(before: list[str], current: str) -> list[str]:
 
 def _values(kind: str, current: str) -> list[str]:
     match kind:
-        case "FILE" | "PATH":
+        case "PROGRAM":
+            return _beginning(current, _programs())
+        case "FILE" | "PATH" | "ARGUMENT":
             return [FILES]
         case "NET":
             return _beginning(current, ["host", "none"])
@@ -124,6 +126,14 @@ def _built() -> list[str]:
     try:
         with Client(autostart=False) as client:
             return [row.name for row in client.builds.list_all()]
+    except (NsmError, OSError):
+        return []
+
+
+def _programs() -> list[str]:
+    try:
+        with Client(autostart=False) as client:
+            return [row.name for row in client.bridge.programs().programs]
     except (NsmError, OSError):
         return []
 

@@ -29,6 +29,7 @@ VERBS = {
     "inspect": "show all that is known of a session",
     "envs": "list what there is to run code in",
     "env": "build environments with Nix, and keep them",
+    "bridge": "show, try and check the programs of the host that agents may start",
     "audit": "show who ran what, when, and what came of it",
     "pool": "show the sessions that are kept ready, and why so many",
     "stats": "show how long things take",

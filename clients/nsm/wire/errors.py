@@ -262,6 +262,9 @@ _BY_CODE: dict[str, type[NsmError]] = {
         ShuttingDownError,
         DrainingError,
         NotRunningError,
+        UnknownProgramError,
+        BadProgramError,
+        AuditFailedError,
         DisconnectedError,
     )
 }
