@@ -24,6 +24,7 @@ hostmemory           how much memory there is for spares
 survival/            descriptors that others keep, for sessions to outlive the supervisor
 catalog              what there is to run in at this moment, and for whom
 environments         the host's interpreters
+watching/            what lies in the file system, looked at again when it changes
 artifacts/           environments that Nix built
 headtail             the beginning and the end of a long text
 project              which directory may be mounted

@@ -19,7 +19,6 @@ import trio
 
 from nsm import paths
 from nsm._version import __version__
-from nsmd.artifacts.keeper import open_keeper as open_artifacts
 from nsmd.artifacts.sources import Discovery
 from nsmd.audit import Recorder, open_journal
 from nsmd.boxes import Boxes
@@ -59,6 +58,7 @@ from nsmd.telemetry import Surroundings, Telemetry
 from nsmd.telemetry.scraping import serve_metrics
 from nsmd.templates import TemplateLauncher
 from nsmd.values import Enforcement, Environment, Sources
+from nsmd.watching.keeper import open_keeper as open_watching
 
 log = logging.getLogger(__name__)
 
@@ -150,7 +150,7 @@ async def _serve(setup: Setup, keeper: SessionKeeper) -> None:
         catalog = Catalog(environments, shells)
         async with (
             trio.open_nursery() as upkeep,
-            open_artifacts() as artifacts,
+            open_watching() as watching,
             open_workshop(
                 setup.nix,
                 catalog,
@@ -162,7 +162,7 @@ async def _serve(setup: Setup, keeper: SessionKeeper) -> None:
             ) as workshop,
         ):
             discovery = Discovery(
-                artifacts,
+                watching,
                 catalog,
                 setup.settings.defaults,
                 owners=trusted_owners(),

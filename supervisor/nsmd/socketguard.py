@@ -18,8 +18,8 @@ from collections.abc import Awaitable, Callable
 import trio
 
 from nsm import paths
-from nsmd.artifacts import inotify
 from nsmd.listening import KEEPER, Identity, PlaceError, bound, identity_of
+from nsmd.watching import inotify
 
 log = logging.getLogger(__name__)
 

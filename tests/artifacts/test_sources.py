@@ -12,14 +12,15 @@ import pytest
 import trio
 
 from dummy_artifacts import artifact
-from nsmd.artifacts import discovery, keeper, sources
+from nsmd.artifacts import discovery, sources
 from nsmd.artifacts.discovery import Scan
-from nsmd.artifacts.keeper import open_keeper
 from nsmd.artifacts.sources import Discovery, sources_of
 from nsmd.catalog import Catalog
 from nsmd.hostpaths import trusted_owners
 from nsmd.settings import Defaults
 from nsmd.values import Client, Sources
+from nsmd.watching import keeper
+from nsmd.watching.keeper import open_keeper
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator

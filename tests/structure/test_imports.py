@@ -48,7 +48,7 @@ FLOORS = (
         "locales",
         "denials",
     ),
-    ("catalog", "survival"),
+    ("catalog", "survival", "watching"),
     ("interpreters", "environments", "project", "artifacts"),
     ("procstats", "kernelfacts", "hostmemory", "jail", "nix"),
     ("cgroups",),

@@ -13,12 +13,12 @@ from dataclasses import dataclass, field, replace
 
 from nsmd.artifacts import metadata
 from nsmd.artifacts.metadata import Metadata, MetadataError, Programs
-from nsmd.artifacts.trail import DistrustError, NoWay, Places, Trail
 from nsmd.hostpaths import printable
 from nsmd.interpreters import reserved_mb
 from nsmd.names import ENVIRONMENT_NAME
 from nsmd.settings import Defaults
 from nsmd.values import Artifact, Environment, EnvironmentProblem
+from nsmd.watching.trail import DistrustError, NoWay, Places, Trail
 
 METADATA_VARIABLE = "NIX_SANDBOX_METADATA"
 
@@ -49,10 +49,6 @@ class Scan:
     environments: tuple[Environment, ...] = ()
     problems: tuple[EnvironmentProblem, ...] = ()
     places: Places = field(default_factory=dict[str, frozenset[str]])
-
-    def with_problem(self, problem: EnvironmentProblem) -> Scan:
-        """The same with one more problem."""
-        return replace(self, problems=(*self.problems, problem))
 
 
 class ArtifactError(Exception):

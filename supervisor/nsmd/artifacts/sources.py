@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncGenerator, Collection, Mapping
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 
@@ -13,12 +13,12 @@ from nsmd.artifacts.discovery import (
     scan_directory,
     scan_metadata,
 )
-from nsmd.artifacts.keeper import Keeper
-from nsmd.artifacts.trail import NoWay
 from nsmd.catalog import Catalog, Rank, Source, own_sources
 from nsmd.hostpaths import printable
 from nsmd.settings import Defaults
 from nsmd.values import Client, EnvironmentProblem, Sources
+from nsmd.watching.keeper import Keeper
+from nsmd.watching.trail import NoWay
 
 DIRECTORY_VARIABLE = "NIX_SANDBOX_DIR"
 FLAKES_VARIABLE = "NIX_SANDBOX_ENVS"
@@ -137,11 +137,31 @@ class Discovery:
             expected=expected,
             no_way=self._no_way,
         )
-        self._keeper.keep(source, printable(path), scan, partial(self._report, source))
+        self._keep(source, printable(path), scan)
 
     def _keep_metadata(self, source: Source, text: str) -> None:
         scan = partial(scan_metadata, text, self._defaults, self._owners, no_way=self._no_way)
-        self._keeper.keep(source, METADATA_VARIABLE, scan, partial(self._report, source))
+        self._keep(source, METADATA_VARIABLE, scan)
 
-    def _report(self, source: Source, scan: Scan) -> None:
-        self._catalog.put(source, scan.environments, scan.problems)
+    def _keep(self, source: Source, where: str, scan: Callable[[], Scan]) -> None:
+        def report(found: Scan, unwatched: str | None) -> None:
+            problems = found.problems
+            if unwatched is not None:
+                problems = (*problems, _unwatched(where, unwatched))
+            self._catalog.put(source, found.environments, problems)
+
+        self._keeper.keep(source, where, scan, report, partial(_failed, where))
+
+
+def _unwatched(where: str, why: str) -> EnvironmentProblem:
+    return EnvironmentProblem(
+        name=None,
+        where=where,
+        why=f"{why}; it is looked at when somebody runs `nsm envs`, or asks for an environment "
+        "that is not known",
+    )
+
+
+def _failed(where: str) -> Scan:
+    why = "nsm failed to look at it; the supervisor's log has the details"
+    return Scan(problems=(EnvironmentProblem(name=None, where=where, why=why),))

@@ -10,8 +10,8 @@ import logging
 
 import trio
 
-from nsmd.artifacts.inotify import IGNORED, Inotify
 from nsmd.cgroups.confinement import Confinement
+from nsmd.watching.inotify import IGNORED, Inotify
 
 log = logging.getLogger(__name__)
 

@@ -1,4 +1,4 @@
-"""Sources of environments, looked at now and again whenever what they depend on changes.
+"""Sources, looked at now and again whenever what they depend on changes.
 
 Nothing polls: a notice of the kernel has a source looked at again, a moment later, since changes
 come in bursts. Where the kernel cannot tell (no watches left; a network file system that others
@@ -12,13 +12,13 @@ import logging
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
+from typing import Generic, Protocol, TypeVar
 
 import trio
 
-from nsmd.artifacts.discovery import Scan
-from nsmd.artifacts.inotify import Inotify
-from nsmd.artifacts.watch import Watches
-from nsmd.values import EnvironmentProblem
+from nsmd.watching.inotify import Inotify
+from nsmd.watching.trail import Places
+from nsmd.watching.watch import Watches
 
 log = logging.getLogger(__name__)
 
@@ -34,11 +34,24 @@ LOOK_TIMEOUT_S = 5.0
 _MOST_LOOKS = 4
 """In a row, while each finds new directories to watch."""
 
-Look = Callable[[], Scan]
+
+class Seen(Protocol):
+    """What one look at a source found."""
+
+    @property
+    def places(self) -> Places:
+        """What it depended on."""
+        ...
+
+
+SeenT = TypeVar("SeenT", bound=Seen)
+
+Look = Callable[[], SeenT]
 """Looks at a source; blocks."""
 
-Report = Callable[[Scan], None]
-"""Takes what a look found; quick."""
+Report = Callable[[SeenT, str | None], None]
+"""Takes what a look found, and why changes of it are not noticed, which is None where they are;
+quick."""
 
 
 class Keeper:
@@ -50,24 +63,33 @@ class Keeper:
 
     def __init__(self, nursery: trio.Nursery) -> None:
         self._nursery = nursery
-        self._kept: dict[object, _Kept] = {}
+        self._kept: dict[object, _Ends] = {}
         self._watches: Watches | None = None
         self._unwatched: str | None = None
 
     def __repr__(self) -> str:
         return f"<Keeper of {len(self._kept)} sources>"
 
-    def keep(self, key: object, where: str, look: Look, report: Report) -> None:
+    def keep(
+        self,
+        key: object,
+        where: str,
+        look: Look[SeenT],
+        report: Report[SeenT],
+        failed: Callable[[], SeenT],
+    ) -> None:
         """Look at a source from now on.
 
         Args:
             key: to ask for it with, and to end it.
-            where: it is, for problems.
+            where: it is, for the log.
             look: at it.
             report: takes what was found, each time.
+            failed: what was found where looking failed, which is a fault of ours.
         """
-        kept = self._kept[key] = _Kept(where, look, report, self._watches, self._unwatched)
-        self._nursery.start_soon(kept.run, name=f"environments of {where}")
+        kept = _Kept(where, look, report, failed, self._watches, self._unwatched)
+        self._kept[key] = kept
+        self._nursery.start_soon(kept.run, name=f"keeper of {where}")
 
     def end(self, key: object) -> None:
         """Look at a source no more."""
@@ -89,7 +111,7 @@ class Keeper:
             for looked in waits:
                 await looked.wait()
         if scope.cancelled_caught:
-            log.warning("a source of environments takes long to look at")
+            log.warning("a source that is watched takes long to look at")
 
     async def watch(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Read the kernel's notices; returns at once where there are none to be had."""
@@ -100,7 +122,7 @@ class Keeper:
                 f"changes are not noticed: {error.strerror} (raise `fs.inotify.max_user_instances` "
                 "with sysctl, then restart nsm)"
             )
-            log.warning("environments: %s", self._unwatched)
+            log.warning("environments and definitions: %s", self._unwatched)
             task_status.started()
             return
         try:
@@ -114,7 +136,17 @@ class Keeper:
             inotify.close()
 
 
-class _Kept:
+class _Ends(Protocol):
+    """A source of whatever kind, as its keeper sees it."""
+
+    first: trio.Event
+
+    def end(self) -> None: ...
+
+    def look_again(self) -> trio.Event: ...
+
+
+class _Kept(Generic[SeenT]):
     """One source and its task.
 
     Attributes:
@@ -124,14 +156,16 @@ class _Kept:
     def __init__(
         self,
         where: str,
-        look: Look,
-        report: Report,
+        look: Look[SeenT],
+        report: Report[SeenT],
+        failed: Callable[[], SeenT],
         watches: Watches | None,
         unwatched: str | None,
     ) -> None:
         self._where = where
         self._look = look
         self._report = report
+        self._failed = failed
         self._watches = watches
         self._unwatched = unwatched
         self._scope = trio.CancelScope()
@@ -165,10 +199,10 @@ class _Kept:
                     looked, self._next = self._next, trio.Event()
                     self._stirred, self._asked = trio.Event(), trio.Event()
                     self._unsettled = False
-                    scan = await trio.to_thread.run_sync(
+                    seen, unwatched = await trio.to_thread.run_sync(
                         self._look_and_watch, abandon_on_cancel=True, limiter=self._limiter
                     )
-                    self._report(scan)
+                    self._report(seen, unwatched)
                     self.first.set()
                     looked.set()
                     if self._unsettled:
@@ -192,35 +226,26 @@ class _Kept:
                 if quiet.cancelled_caught:
                     return
 
-    def _look_and_watch(self) -> Scan:
+    def _look_and_watch(self) -> tuple[SeenT, str | None]:
         try:
             return self._watched_look()
         except Exception:
             # Whatever lies there, a source is not worth a supervisor.
-            log.exception("environments of %s cannot be looked at", self._where)
-            why = "nsm failed to look at it; the supervisor's log has the details"
-            return Scan(problems=(EnvironmentProblem(name=None, where=self._where, why=why),))
+            log.exception("%s cannot be looked at", self._where)
+            return self._failed(), None
 
-    def _watched_look(self) -> Scan:
-        scan = self._look()
+    def _watched_look(self) -> tuple[SeenT, str | None]:
+        seen = self._look()
         unwatched = self._unwatched
         if self._watches is not None and not self._ended:
             for _ in range(_MOST_LOOKS):
-                new, unwatched = self._watches.want(self.stir, scan.places)
+                new, unwatched = self._watches.want(self.stir, seen.places)
                 if not new:
                     break
-                scan = self._look()
+                seen = self._look()
             else:
                 self._unsettled = True
-        if unwatched is None:
-            return scan
-        problem = EnvironmentProblem(
-            name=None,
-            where=self._where,
-            why=f"{unwatched}; it is looked at when somebody runs `nsm envs`, or asks for an "
-            "environment that is not known",
-        )
-        return scan.with_problem(problem)
+        return seen, unwatched
 
 
 @asynccontextmanager

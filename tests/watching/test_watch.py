@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from nsmd.artifacts.inotify import Q_OVERFLOW, Inotify, Notice
-from nsmd.artifacts.trail import Trail
-from nsmd.artifacts.watch import Watches
 from nsmd.hostpaths import trusted_owners
+from nsmd.watching.inotify import Q_OVERFLOW, Inotify, Notice
+from nsmd.watching.trail import Trail
+from nsmd.watching.watch import Watches
 
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-    from nsmd.artifacts.trail import Places
+    from nsmd.watching.trail import Places
 
 
 class Watched:

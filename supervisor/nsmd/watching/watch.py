@@ -10,7 +10,7 @@ import errno
 import threading
 from collections.abc import Callable, Mapping
 
-from nsmd.artifacts.inotify import (
+from nsmd.watching.inotify import (
     IGNORED,
     MOVE_SELF,
     OF_ENTRIES,
@@ -20,7 +20,7 @@ from nsmd.artifacts.inotify import (
     Inotify,
     Notice,
 )
-from nsmd.artifacts.trail import ANY, Places
+from nsmd.watching.trail import ANY, Places
 
 Stir = Callable[[], None]
 """Called for a change; quick."""

@@ -7,6 +7,7 @@ import os
 import shutil
 import threading
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,16 +15,18 @@ from typing import TYPE_CHECKING
 import trio
 
 from dummy_artifacts import PROGRAM, artifact
-from nsmd.artifacts import inotify, keeper
 from nsmd.artifacts.discovery import Scan, scan_directory
-from nsmd.artifacts.keeper import Keeper, open_keeper
 from nsmd.hostpaths import trusted_owners
 from nsmd.settings import Defaults
+from nsmd.watching import inotify, keeper
+from nsmd.watching.keeper import Keeper, open_keeper
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
 
     import pytest
+
+    from nsmd.watching.trail import Places
 
 TIMEOUT_S = 20
 
@@ -37,10 +40,11 @@ class Kept:
         self.looks = 0
         self._reported = trio.Event()
         look = partial(scan_directory, str(directory), Defaults(), trusted_owners(), expected=True)
-        keeper.keep(directory, str(directory), look, self._take)
+        self.unwatched: str | None = None
+        keeper.keep(directory, str(directory), look, self._take, Scan)
 
-    def _take(self, scan: Scan) -> None:
-        self.last = scan
+    def _take(self, scan: Scan, unwatched: str | None) -> None:
+        self.last, self.unwatched = scan, unwatched
         self.looks += 1
         self._reported.set()
 
@@ -166,7 +170,7 @@ async def test_what_comes_between_a_look_and_its_watch_is_seen(tmp_path: Path) -
 
     async with open_keeper() as it:
         reported: list[Scan] = []
-        it.keep("x", "/d", look, reported.append)
+        it.keep("x", "/d", look, lambda scan, _: reported.append(scan), Scan)
         await it.first_look("x")
         assert looks[0].environments == ()
         assert [environment.name for environment in reported[0].environments] == ["science"]
@@ -180,11 +184,10 @@ async def test_where_nothing_can_be_watched_it_is_looked_at_when_somebody_asks(
 
     monkeypatch.setattr(inotify.Inotify, "__init__", refuse)
     async with keeping(tmp_path) as kept:
-        assert "fs.inotify.max_user_instances" in kept.problems[0]
+        assert "fs.inotify.max_user_instances" in (kept.unwatched or "")
         artifact(tmp_path)
         await kept.keeper.look(tmp_path)
         assert kept.names == ["science"]
-        assert len(kept.problems) == 1
 
 
 async def test_one_that_hangs_holds_up_nobody_else(
@@ -200,7 +203,7 @@ async def test_one_that_hangs_holds_up_nobody_else(
     try:
         async with open_keeper() as it:
             reported = trio.Event()
-            it.keep("hangs", "/net/somewhere", hang, lambda _: reported.set())
+            it.keep("hangs", "/net/somewhere", hang, lambda _, __: reported.set(), Scan)
             await it.first_look("hangs")
             await it.look("hangs")
             assert not reported.is_set()
@@ -214,18 +217,25 @@ async def test_one_that_hangs_holds_up_nobody_else(
         goes_on.set()
 
 
+@dataclass(frozen=True)
+class Failed:
+    """Takes the place of what was not found."""
+
+    is_of: str
+    places: Places = field(default_factory=dict[str, frozenset[str]])
+
+
 async def test_a_fault_of_ours_costs_a_source_and_no_supervisor(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    def fail() -> Scan:
+    def fail() -> Failed:
         raise RecursionError
 
     async with open_keeper() as it:
-        reported: list[Scan] = []
-        it.keep("x", "/d", fail, reported.append)
+        reported: list[str] = []
+        it.keep("x", "/d", fail, lambda scan, _: reported.append(scan.is_of), lambda: Failed("x"))
         await it.first_look("x")
-        ((problem,),) = [scan.problems for scan in reported]
-        assert (problem.where, problem.name) == ("/d", None)
+        assert reported == ["x"]
         assert "RecursionError" in caplog.text
         await it.look("x")
         assert len(reported) == 2

@@ -1,0 +1,139 @@
+"""A call's arguments, character by character: what programs and scripts could take for more than
+text is refused, whatever the program.
+
+Everything else is data: no shell reads it, so control characters and characters that only look like
+those that are refused are let through as they are.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import cast
+
+from nsm.wire.errors import BadRequestError
+from nsmd.bridge.values import Program
+
+MAX_ARGUMENTS = 1000
+"""Of one call, whatever the program; `max_args` in its definition allows fewer."""
+
+MAX_ARGUMENT_BYTES = 128 * 1024 - 1
+"""Of one: MAX_ARG_STRLEN of Linux (execve(2)), less the NUL at its end."""
+
+MAX_TOGETHER_BYTES = 1024 * 1024
+"""Of all: with the environment, far from what `execve` takes with the usual limits (2 MiB)."""
+
+NAMES = {
+    ";": "semicolon (;)",
+    "|": "pipe (|)",
+    "&": "ampersand (&)",
+    "$": "dollar sign ($)",
+    "`": "backtick (`)",
+    "(": "opening parenthesis (()",
+    ")": "closing parenthesis ())",
+    "{": "opening brace ({)",
+    "}": "closing brace (})",
+    "[": "opening bracket ([)",
+    "]": "closing bracket (])",
+    "<": "less-than sign (<)",
+    ">": "greater-than sign (>)",
+    "\n": "newline (\\n)",
+    "\r": "carriage return (\\r)",
+    "\0": "NUL (\\0)",
+}
+"""The characters that are refused, as messages name them."""
+
+_REFUSED = re.compile("[" + re.escape("".join(NAMES)) + "]")
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+def check_characters(arguments: object) -> tuple[str, ...]:
+    """What can be said of arguments before it is known whose they are to be.
+
+    Args:
+        arguments: as a client sent them; None for none.
+
+    Returns:
+        The arguments, unchanged.
+
+    Raises:
+        BadRequestError: they are no list of text, or have a character that is refused.
+    """
+    if arguments is None:
+        return ()
+    if not isinstance(arguments, list | tuple):
+        raise BadRequestError(
+            "`args` must be a list of text, one element for each argument.",
+            hint='Send for example ["--env", "staging"], not one line.',
+        )
+    given = cast("Sequence[object]", arguments)
+    checked: list[str] = []
+    for position, argument in enumerate(given, 1):
+        if not isinstance(argument, str):
+            kind = type(argument).__name__
+            raise BadRequestError(
+                f"Argument {position} must be text; it is of type {kind}.",
+                hint="Put it in quotes.",
+                data={"argument": position},
+            )
+        if found := _REFUSED.search(argument):
+            character = found[0]
+            raise BadRequestError(
+                f"Invalid character in argument: {NAMES[character]} not allowed",
+                data={"argument": position, "character": character},
+            )
+        if found := _SURROGATE.search(argument):
+            raise BadRequestError(
+                f"Argument {position} has half a character (U+{ord(found[0]):04X}), which is no "
+                "text.",
+                hint="Send it as UTF-8.",
+                data={"argument": position},
+            )
+        checked.append(argument)
+    return tuple(checked)
+
+
+def check(program: Program, arguments: object) -> tuple[str, ...]:
+    """Refuse what a program is not started with.
+
+    Args:
+        program: that is to have them.
+        arguments: as a client sent them; None for none.
+
+    Returns:
+        The arguments, unchanged.
+
+    Raises:
+        BadRequestError: they are no list of text, have a character that is refused, are too many
+            or too long, or begin with a hyphen where the program takes no options.
+    """
+    checked = check_characters(arguments)
+    most = MAX_ARGUMENTS if program.max_args is None else min(program.max_args, MAX_ARGUMENTS)
+    if len(checked) > most:
+        takes = f"at most {most}" if most else "none"
+        raise BadRequestError(
+            f"Too many arguments: {len(checked)} were given, {program.name} takes {takes}.",
+            hint=f"See help('{program.name}').",
+        )
+    together = 0
+    for position, argument in enumerate(checked, 1):
+        length = len(argument.encode())
+        together += length
+        if length > MAX_ARGUMENT_BYTES:
+            raise BadRequestError(
+                f"Argument {position} has {length} bytes; at most {MAX_ARGUMENT_BYTES} are "
+                "possible.",
+                data={"argument": position},
+            )
+        if argument.startswith("-") and not program.allow_options:
+            raise BadRequestError(
+                f"Argument {position} begins with a hyphen (-): {program.name} takes no options.",
+                hint=f"See help('{program.name}').",
+                data={"argument": position},
+            )
+    if together > MAX_TOGETHER_BYTES:
+        raise BadRequestError(
+            f"The arguments have {together} bytes together; at most {MAX_TOGETHER_BYTES} are "
+            "possible."
+        )
+    return checked
