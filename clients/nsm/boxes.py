@@ -6,6 +6,7 @@ for as long as the process lives that asked. That process becomes the box, by ex
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 from nsm.wire import results
@@ -34,6 +35,8 @@ class Boxes:
         network: str,
         allow: Sequence[str] = (),
         shows_project: bool = True,
+        programs: Sequence[str] = (),
+        writable: Sequence[str] = (),
     ) -> BoxPlace:
         """Have sockets made for a box that this process becomes.
 
@@ -49,15 +52,28 @@ class Boxes:
             allow: with ``allow``, patterns of hosts.
             shows_project: whether its sessions may see the directory: not so where the box hides
                 parts of it.
+            programs: names of the bridge's programs that its programs may start on the host.
+            writable: absolute paths of the host that can be changed in the box: nothing that lies
+                there is started for it.
 
         Raises:
             OverloadedError: there are too many.
+            UnknownProgramError: the bridge has not all of these programs.
             NsmError: there can be none.
         """
         return BoxPlace.from_wire(
             self._client.call(
                 "box_open",
-                _arguments(directory, profile, digest, network, allow, shows_project=shows_project),
+                _arguments(
+                    directory,
+                    profile,
+                    digest,
+                    network,
+                    allow,
+                    shows_project=shows_project,
+                    programs=programs,
+                    writable=writable,
+                ),
             )
         )
 
@@ -81,12 +97,23 @@ class AsyncBoxes:
         network: str,
         allow: Sequence[str] = (),
         shows_project: bool = True,
+        programs: Sequence[str] = (),
+        writable: Sequence[str] = (),
     ) -> BoxPlace:
         """See `Boxes.open`."""
         return BoxPlace.from_wire(
             await self._client.call(
                 "box_open",
-                _arguments(directory, profile, digest, network, allow, shows_project=shows_project),
+                _arguments(
+                    directory,
+                    profile,
+                    digest,
+                    network,
+                    allow,
+                    shows_project=shows_project,
+                    programs=programs,
+                    writable=writable,
+                ),
             )
         )
 
@@ -103,6 +130,8 @@ def _arguments(
     allow: Sequence[str],
     *,
     shows_project: bool,
+    programs: Sequence[str],
+    writable: Sequence[str],
 ) -> dict[str, Any]:
     try:
         directory.encode()
@@ -116,6 +145,9 @@ def _arguments(
         "digest": digest,
         "network": {"mode": network, "allow": list(allow)},
         "shows_project": shows_project,
+        "programs": list(programs),
+        # Bytes, as the kernel has them: in text there would be names that none can be.
+        "writable": [os.fsencode(path) for path in writable] if programs else [],
     }
 
 

@@ -16,7 +16,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from nsmd.flakes import why_no_reference
 from nsmd.hostrules import HostRuleError, parse_rule
-from nsmd.names import ENVIRONMENT_NAME, why_not_inherited
+from nsmd.names import ENVIRONMENT_NAME, PROGRAM_NAME, why_not_inherited
 from nsmd.settings import PRESETS, BoxSettings, EnvironmentSettings, NetworkSettings, Settings
 
 MAX_CONFIG_BYTES = 1024 * 1024
@@ -175,6 +175,9 @@ def _check_box(box: BoxSettings) -> Iterator[str]:
                 f"box.show: found {path!r:.80}, expected an absolute path, or one that begins "
                 "with ~/"
             )
+    for program in box.bridge:
+        if not PROGRAM_NAME.fullmatch(program):
+            yield f"box.bridge: found {program!r:.80}, expected names of the bridge's programs"
 
 
 def _check_variables(name: str, variables: Mapping[str, str]) -> Iterator[str]:

@@ -13,6 +13,9 @@ NEW = "new"
 
 ENVIRONMENT_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
 
+PROGRAM_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
+"""Of the bridge."""
+
 _VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _DECIDED_BY_JAILS = frozenset(
     ("HOME", "LOGNAME", "OLDPWD", "PATH", "PWD", "SHELL", "SHLVL", "TMPDIR", "USER")

@@ -8,7 +8,7 @@ import trio
 
 from nsmd.boundary import Boundary
 from nsmd.boxes import Serve
-from nsmd.control.call import Services
+from nsmd.control.call import Right, Services
 from nsmd.control.server import Access, ControlServer
 from nsmd.mcp.attachment import serve_attachment
 from nsmd.mcp.load import EndpointLoader
@@ -43,7 +43,10 @@ class Reception:
 
     def of_box(self, boundary: Boundary) -> Serve:
         """What serves the socket of a box, whose programs may run code within that boundary."""
-        access = Access(uid=os.geteuid(), rights=frozenset(("run",)), boundary=boundary)
+        rights: set[Right] = {"run"}
+        if boundary.programs:
+            rights.add("bridge")
+        access = Access(uid=os.geteuid(), rights=frozenset(rights), boundary=boundary)
         return ControlServer(access, self._services, self._attach, BOX_CONNECTIONS).handle
 
     async def load(self) -> None:

@@ -271,6 +271,7 @@ class BoxSettings:
     protect: bool = True
     protect_paths: Annotated[tuple[str, ...], MaxLen(256)] = ()
     show: Annotated[tuple[str, ...], MaxLen(256)] = ()
+    bridge: Annotated[tuple[str, ...], MaxLen(64)] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

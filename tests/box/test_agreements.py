@@ -82,6 +82,32 @@ def test_another_program_in_the_same_box_needs_no_other_agreement() -> None:
     assert found.digest == digest_of(narrow)
 
 
+def test_programs_of_the_host_that_are_added_are_asked_about() -> None:
+    def covered(given: Plan) -> bool:
+        found = agreements.find(given)
+        assert found is not None
+        return agreements.covers(found, given)
+
+    one, two = replace(plan(), programs=("deploy",)), replace(plan(), programs=("deploy", "x"))
+    agreements.remember(plan())
+    assert not covered(one)
+    agreements.remember(one)
+    assert covered(one)
+    assert covered(plan())
+    assert not covered(two)
+    assert not covered(replace(plan(), programs=("x",)))
+    found = agreements.find(two)
+    assert found is not None
+    old = found.plan()
+    assert old is not None
+    assert old.programs == ("deploy",)
+
+
+def test_without_programs_a_plan_is_what_it_was_before_there_were_any() -> None:
+    assert "programs" not in plan().identity
+    assert replace(plan(), programs=("deploy",)).digest != plan().digest
+
+
 def test_what_has_changed_since_can_be_told() -> None:
     agreements.remember(plan())
     new = plan(mounts=[Mount(kind="bind", target="/srv/x", source="/srv/x")])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from nsm.box import claudebox, front
@@ -40,6 +42,28 @@ def test_networks(text: str, means: Network) -> None:
 def test_what_is_no_network(text: str) -> None:
     with pytest.raises(ValueError, match="^" + text):
         front.network(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "means"),
+    [
+        ("", ()),
+        (" , ", ()),
+        ("deploy", ("deploy",)),
+        ("deploy, restart-db ,,deploy", ("deploy", "restart-db")),
+        ("0_a", ("0_a",)),
+    ],
+)
+def test_programs_of_the_host(text: str, means: tuple[str, ...]) -> None:
+    assert front.programs(text) == means
+
+
+@pytest.mark.parametrize(
+    "text", ["*", "a b", "Deploy", "../deploy", "deploy;id", ",".join(f"a{n}" for n in range(65))]
+)
+def test_what_are_no_names_of_programs(text: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(text)):
+        front.programs(text)
 
 
 def test_names_of_more_variables() -> None:

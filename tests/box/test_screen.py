@@ -35,7 +35,7 @@ EVIL = f"{HOME}/work/a\x1b[2J\x1b]0;t\x07\n  can change  nothing\u202e"
 
 def full(directory: str = EVIL) -> Plan:
     """More than fits."""
-    return plan(
+    more = plan(
         directory,
         mounts=[
             *(Mount(kind="bind", target=f"/srv/{i}/" + "x" * i, source="/s") for i in range(60)),
@@ -44,6 +44,7 @@ def full(directory: str = EVIL) -> Plan:
         variables=[(f"V{i}", "v" * i) for i in range(70)],
         network=Network(mode="allow", allow=tuple(f"h{i}.example.org" for i in range(40))),
     )
+    return replace(more, programs=tuple(f"{'p' * 60}{i}" for i in range(64)))
 
 
 def test_an_ordinary_plan() -> None:
@@ -121,6 +122,24 @@ def test_no_network_and_a_list() -> None:
     assert "\nnetwork     nothing\n" in screen(none, home=HOME)
     some = plan(network=Network(mode="allow", allow=("pypi.org", "*.github.com")))
     assert "\nnetwork     only pypi.org '*.github.com'\n" in screen(some, home=HOME)
+
+
+def test_programs_of_the_host_are_said_near_the_top() -> None:
+    given_plan = replace(plan(), programs=("deploy", "restart-db"))
+    text = screen(given_plan, home=HOME)
+    assert text.splitlines()[3] == (
+        "can start   on this computer, outside of the box:  deploy  restart-db"
+    )
+    said = "can start on this computer, outside of the box: deploy, restart-db\n"
+    assert said in details(given_plan, home=HOME)
+    fewer = replace(plan(), programs=("deploy",))
+    assert differences(fewer, given_plan, home=HOME) == [
+        "+ can start restart-db, outside of the box"
+    ]
+    assert differences(given_plan, fewer, home=HOME) == ["- can start restart-db"]
+    crowded = screen(full(), home=HOME, changes=differences(plan(), full(), home=HOME))
+    assert "\nchanged     + can start ppp" in crowded
+    assert "\ncan start   on this computer, outside of the box:" in crowded
 
 
 def test_notes_are_said() -> None:

@@ -12,6 +12,7 @@ from nsm.box.plan import BoxError, Network
 from nsm.box.settings import BoxSettings, load, parse
 from nsmd import config
 from nsmd import settings as of_supervisor
+from nsmd.names import PROGRAM_NAME
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,6 +27,7 @@ profile = "shell"
 protect = false
 protect_paths = ["Makefile", "ci/hooks"]
 show = ["~/data", "/srv/models"]
+bridge = ["deploy", "restart-db"]
 """
 
 WRONG = {
@@ -39,6 +41,10 @@ WRONG = {
     b"[box]\nprotect_paths = ['/etc']": "box.protect_paths: found '/etc', expected a path inside",
     b"[box]\nprotect_paths = ['a/../..']": "box.protect_paths: found 'a/../..', expected a path",
     b"[box]\nshow = ['data']": "box.show: found 'data', expected an absolute path",
+    b"[box]\nbridge = 'deploy'": "box.bridge: found 'deploy', expected a list of texts",
+    b"[box]\nbridge = ['../x']": "box.bridge: found '../x', expected names of the bridge's",
+    b"[box]\nbridge = ['Deploy']": "box.bridge: found 'Deploy', expected names of the bridge's",
+    b"[box]\nbridge = ['a.b']": "box.bridge: found 'a.b', expected names of the bridge's",
     b"[box]\nnett = 'host'": "box.nett: unknown key. Known here: net, profile",
     b"box = 3": "box: found 3, expected a table [box]",
 }
@@ -51,6 +57,7 @@ def test_a_file_gives_all_keys() -> None:
         protect=False,
         protect_paths=("Makefile", "ci/hooks"),
         show=("~/data", "/srv/models"),
+        bridge=("deploy", "restart-db"),
     )
 
 
@@ -77,6 +84,7 @@ def test_the_supervisor_takes_what_is_right() -> None:
         ("Makefile", "ci/hooks"),
     )
     assert box.show == ("~/data", "/srv/models")
+    assert box.bridge == ("deploy", "restart-db")
     assert config.parse(config.render(config.parse(FULL, "c")).encode(), "c").box == box
 
 
@@ -99,6 +107,14 @@ def test_lists_are_bounded_as_with_the_supervisor() -> None:
         parse(data, "c")
     with pytest.raises(config.ConfigError):
         config.parse(data, "c")
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["a", "0", "a-b_c", "a" * 64, "", "-a", "_a", "a" * 65, "a.b", "a b", "A", "\u00e4", "a/"],
+)
+def test_names_of_programs_are_those_of_the_supervisor(name: str) -> None:
+    assert settings.is_program_name(name) == bool(PROGRAM_NAME.fullmatch(name))
 
 
 def test_hosts_are_checked_by_the_supervisor() -> None:

@@ -26,7 +26,7 @@ def test_each_box_is_a_line() -> None:
     allow = OFF._replace(network="allow", allow=("a.example",))
     boxes = [
         OFF,
-        OFF._replace(network="full"),
+        OFF._replace(network="full", programs=("deploy", "restart-db")),
         allow._replace(allow=("a.example", "*.b.example")),
         allow._replace(counters={"allowed": 3, "not-allowed": 2, "port": 1}),
         allow._replace(network_problem="there is no proxy: it did not come along"),
@@ -45,5 +45,6 @@ def test_each_box_is_a_line() -> None:
         "allow (there is no proxy: it did not come along)",
         "none",
     ]
+    assert [" deploy,restart-db " in line for line in text.splitlines()].index(True) == 2
     assert "1m15s  ~/project" in text
     assert "\x1b" not in text

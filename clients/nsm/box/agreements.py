@@ -198,4 +198,5 @@ def _plan(identity: dict[str, Any]) -> Plan:
         command=(str(identity["program"]),),
         directory=str(identity["directory"]),
         sockets=bool(identity["sockets"]),
+        programs=tuple(map(str, identity.get("programs", ()))),
     )

@@ -27,6 +27,7 @@ class Request:
         protect_paths: more of them, below the working directory.
         extra: names of variables that pass besides the profile's.
         show: paths below HOME that the profile `safe` shows, read-only.
+        programs: names of the bridge's programs that it may start on the host.
     """
 
     profile: Profile
@@ -36,6 +37,7 @@ class Request:
     protect_paths: tuple[str, ...] = ()
     extra: tuple[str, ...] = ()
     show: tuple[str, ...] = ()
+    programs: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

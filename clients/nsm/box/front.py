@@ -33,6 +33,7 @@ def of_claude(own: set[str], arguments: list[str], variables: Mapping[str, str])
             protect=table.protect,
             protect_paths=table.protect_paths,
             extra=extra(variables),
+            programs=table.bridge,
         ),
         Way(
             program="claudebox",
@@ -58,6 +59,7 @@ def of_box(options: Namespace, command: tuple[str, ...], variables: Mapping[str,
             protect_paths=table.protect_paths,
             extra=extra(variables),
             show=table.show if kind.shows_listed else (),
+            programs=table.bridge if options.bridge is None else options.bridge,
         ),
         Way(
             program="nsm box",
@@ -110,6 +112,18 @@ def network(text: str) -> Network:
     if word != "allow" or not allow:
         raise ValueError(text)
     return Network(mode="allow", allow=allow)
+
+
+def programs(text: str) -> tuple[str, ...]:
+    """Names of the bridge's programs, separated by commas; none of them is none.
+
+    Raises:
+        ValueError: not all of them can be names of programs, or there are too many.
+    """
+    names = tuple(dict.fromkeys(filter(None, (name.strip() for name in text.split(",")))))
+    if len(names) > settings.MAX_PROGRAMS or not all(map(settings.is_program_name, names)):
+        raise ValueError(text)
+    return names
 
 
 def guarded(program: str, action: Callable[[], int]) -> int:

@@ -70,7 +70,8 @@ def outline(plan: Plan) -> Outline:
 
 
 def only_guards_more(old: Plan, new: Plan) -> bool:
-    """Whether a plan gives the same as another one, and hides and protects the same or more."""
+    """Whether a plan gives the same as another one, or fewer programs of the host, and hides and
+    protects the same or more."""
     before, after = outline(old), outline(new)
     return (
         (old.directory, old.profile, old.network, old.sockets)
@@ -80,6 +81,7 @@ def only_guards_more(old: Plan, new: Plan) -> bool:
         and (before.change, before.read) == (after.change, after.read)
         and set(before.protected) <= set(after.protected)
         and set(before.hidden) <= set(after.hidden)
+        and set(old.programs) >= set(new.programs)
     )
 
 

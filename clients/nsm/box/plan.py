@@ -119,6 +119,7 @@ class Plan:
             at launch only, and is shown at `SOCKET_DIRECTORY`, last.
         starter: how many words of the command are nsm's own, before what was asked for.
         notes: sentences for people: what this plan does not do that they might think.
+        programs: names of the bridge's programs that the box may start on the host; sorted.
     """
 
     profile: str
@@ -130,11 +131,22 @@ class Plan:
     sockets: bool = True
     starter: int = 0
     notes: tuple[str, ...] = ()
+    programs: tuple[str, ...] = ()
 
     @property
     def asked(self) -> tuple[str, ...]:
         """The command without what starts it."""
         return self.command[self.starter :]
+
+    @property
+    def writable(self) -> tuple[str, ...]:
+        """Paths of the host that can be changed in the box, in whole or in part; sorted. What lies
+        in one of them is left out."""
+        found: list[str] = []
+        for path in sorted(mount.source for mount in self.mounts if mount.kept):
+            if not any(path == other or path.startswith(f"{other}/") for other in found):
+                found.append(path)
+        return tuple(found)
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -151,6 +163,8 @@ class Plan:
             "program": self.command[0],
             "directory": self.directory,
             "sockets": self.sockets,
+            # Left out where there are none: what was agreed to before there was a bridge holds.
+            **({"programs": list(self.programs)} if self.programs else {}),
         }
 
     @property

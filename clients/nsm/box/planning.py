@@ -42,6 +42,7 @@ def plan(request: Request, facts: Facts) -> Plan:
         directory=facts.directory,
         # What fits on a small screen are the first ones.
         notes=(*facts.guarded.notes, *facts.git.notes, *facts.notes),
+        programs=tuple(sorted(set(request.programs))),
     )
 
 

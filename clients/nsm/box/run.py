@@ -77,6 +77,8 @@ def _print(plan: Plan, program: str, facts: Facts, way: Way) -> int:
     sys.stdout.write(dryrun.command(plan, program, syscalls=syscalls) + "\n")
     if plan.sockets:
         tell(way, f"{dryrun.SOCKETS} stands for a directory that is made at launch")
+    if plan.programs:
+        tell(way, f"at launch the supervisor is asked to let it start {', '.join(plan.programs)}")
     return 0
 
 
@@ -95,6 +97,12 @@ def _start(plan: Plan, program: str, request: Request, facts: Facts, way: Way) -
     if _is_macos():
         from nsm.box import macos  # noqa: PLC0415
 
+        if plan.programs:
+            raise BoxError(
+                "the box may start programs of the host, which needs nsm's supervisor, and that is "
+                "for Linux alone",
+                hint="Start it without: `nsm box --bridge ''`, or take `bridge` out of [box].",
+            )
         tell(way, "the box has no sessions of nsm, whose supervisor is for Linux alone")
         macos.become(plan)
     sockets = _sockets(plan, way) if plan.sockets else ""
@@ -137,9 +145,16 @@ def _sockets(plan: Plan, way: Way) -> str:
                 network=_NETWORKS[plan.network.mode],
                 allow=plan.network.allow,
                 shows_project=not hides,
+                programs=plan.programs,
+                writable=plan.writable,
             )
     except (NsmError, OSError) as error:
         message = error.message if isinstance(error, NsmError) else str(error)
+        if plan.programs:
+            raise BoxError(
+                f"the box may start programs of the host, which the supervisor does: {message}",
+                hint=error.hint if isinstance(error, NsmError) else "`nsm doctor` tells more.",
+            ) from error
         if plan.network.mode == "allow":
             raise BoxError(
                 f"the box's network is a list, which the supervisor serves: {message}",

@@ -94,6 +94,8 @@ def details(plan: Plan, *, home: str) -> str:
     lines += ["", "variables:"]
     lines += [f"  {_assigned(variable)}" for variable in plan.variables]
     lines += ["", f"network: {_reach(plan.network)}"]
+    if plan.programs:
+        lines += ["", f"can start on this computer, outside of the box: {_listed(plan.programs)}"]
     lines += ["", f"command: {' '.join(map(legible, plan.asked))}"]
     if plan.notes:
         lines += ["", *(f"note: {sentence(note)}" for note in plan.notes)]
@@ -104,8 +106,10 @@ def differences(old: Plan, new: Plan, *, home: str) -> list[str]:
     """What has changed between two plans: what is new after `+`, what is no more after `-`; what
     gives the box more before what gives it less."""
     before, after = outline(old), outline(new)
+    more, fewer = _without(new.programs, old.programs), _without(old.programs, new.programs)
     gone = {place.target for place in _more(after, before, "change")}
-    told = [f"+ can change {_place(place, home)}" for place in _more(before, after, "change")]
+    told = [f"+ can start {legible(name)}, outside of the box" for name in more]
+    told += [f"+ can change {_place(place, home)}" for place in _more(before, after, "change")]
     told += [
         f"- protected {_place(place, home)}"
         for place in _more(after, before, "protected")
@@ -124,9 +128,14 @@ def differences(old: Plan, new: Plan, *, home: str) -> list[str]:
     told += [f"- can read {_place(place, home)}" for place in _more(after, before, "read")]
     names = {variable.name for variable in new.variables}
     told += [f"- variable {legible(v.name)}" for v in old.variables if v.name not in names]
+    told += [f"- can start {legible(name)}" for name in fewer]
     if old.sockets != new.sockets:
         told.append(f"{'+' if new.sockets else '-'} sessions of nsm")
     return told or ["only how it is put together"]
+
+
+def _without(names: Sequence[str], others: Sequence[str]) -> list[str]:
+    return [name for name in names if name not in others]
 
 
 def _more(before: Outline, after: Outline, access: str) -> list[Place]:
@@ -152,6 +161,7 @@ def _sections(plan: Plan, home: str) -> list[_Section]:
     found = outline(plan)
     sections = [
         _Section(label="runs", items=_command(plan, home), separator=" "),
+        _Section(label="can start", items=_programs(plan.programs)),
         _Section(
             label="can change",
             items=tuple(_place(place, home) for place in found.change) or ("nothing",),
@@ -294,6 +304,15 @@ def _hidden(places: Sequence[Place], plan: Plan, home: str) -> tuple[str, ...]:
     if any(mount.kind == "tmpfs" and mount.target == home for mount in plan.mounts):
         others.insert(0, "all else in ~")
     return tuple(others)
+
+
+def _programs(names: Sequence[str]) -> tuple[str, ...]:
+    """First that it is no program of the box: what it does is done with the person's rights."""
+    return ("on this computer, outside of the box:", *map(legible, names)) if names else ()
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(map(legible, names))
 
 
 def _network(network: Network) -> tuple[str, ...]:

@@ -16,6 +16,8 @@ from nsm.box.plan import BoxError, Network
 MAX_CONFIG_BYTES = 1024 * 1024
 MAX_HOSTS = 256
 MAX_PATHS = 256
+MAX_PROGRAMS = 64
+MAX_NAME_CHARS = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +30,7 @@ class BoxSettings:
         protect: whether what would run on the host later is protected in working directories.
         protect_paths: protected besides, relative to the working directory.
         show: paths of HOME that the profile `safe` shows, read-only; absolute or with `~/`.
+        bridge: names of the bridge's programs that boxes may start on the host.
     """
 
     net: Network = field(default_factory=Network)
@@ -35,6 +38,7 @@ class BoxSettings:
     protect: bool = True
     protect_paths: tuple[str, ...] = ()
     show: tuple[str, ...] = ()
+    bridge: tuple[str, ...] = ()
 
 
 def load(path: str | None = None) -> BoxSettings:
@@ -111,6 +115,7 @@ def _settings(given: dict[str, object]) -> BoxSettings:
         protect=protect,
         protect_paths=tuple(map(_relative, _texts(given, "protect_paths", MAX_PATHS))),
         show=tuple(map(_absolute, _texts(given, "show", MAX_PATHS))),
+        bridge=tuple(map(_program, _texts(given, "bridge", MAX_PROGRAMS))),
     )
 
 
@@ -139,6 +144,25 @@ def _texts(given: dict[str, object], key: str, at_most: int, table: str = "box")
     if len(texts) > at_most:
         raise _WrongValueError(f"{table}.{key}: has {len(texts)}, expected at most {at_most}")
     return tuple(texts)
+
+
+def is_program_name(text: str) -> bool:
+    """Whether the bridge can have a program of this name."""
+    letters = "abcdefghijklmnopqrstuvwxyz0123456789"
+    return (
+        0 < len(text) <= MAX_NAME_CHARS
+        and text[0] in letters
+        and not set(text) - set(f"{letters}_-")
+    )
+
+
+def _program(name: str) -> str:
+    if not is_program_name(name):
+        raise _WrongValueError(
+            f"box.bridge: found {name!r:.80}, expected names of the bridge's programs: a to z, 0 "
+            f"to 9, - and _, at most {MAX_NAME_CHARS} characters"
+        )
+    return name
 
 
 def _relative(path: str) -> str:

@@ -21,6 +21,7 @@ examples:
   nsm box --net none -- make test
   nsm box --net allow=pypi.org,files.pythonhosted.org -- pip download cbor2
   nsm box --profile codex
+  nsm box --profile claude --bridge deploy,restart-db
   nsm box --dry-run -- bash
 """
 
@@ -41,6 +42,12 @@ def parser() -> Parser:
         metavar="NET",
         type=_network,
         help="what it may reach: host (the default), none, or allow=HOST,...",
+    )
+    parser.add_argument(
+        "--bridge",
+        metavar="NAMES",
+        type=_programs,
+        help="programs that it may start on the host, see `nsm bridge ls`: NAME,... or '' for none",
     )
     parser.add_argument(
         "--protect",
@@ -81,6 +88,16 @@ def _split(arguments: list[str]) -> tuple[list[str], list[str]]:
         return arguments, []
     place = arguments.index("--")
     return arguments[:place], arguments[place + 1 :]
+
+
+def _programs(text: str) -> tuple[str, ...]:
+    from nsm.box import front  # noqa: PLC0415
+
+    try:
+        return front.programs(text)
+    except ValueError:
+        message = f"{text!r:.200} is not NAME,... (a to z, 0 to 9, - and _; at most 64 names)"
+        raise argparse.ArgumentTypeError(message) from None
 
 
 def _network(text: str) -> Network:

@@ -44,12 +44,14 @@ def rows(boxes: Sequence[BoxRow], home: str) -> str:
             str(box.pid),
             box.profile,
             _network(box),
+            ",".join(box.programs) or "-",
             render.duration(box.age_s),
             render.below_home(box.directory, home),
         )
         for box in boxes
     ]
-    return render.table(("ID", "PID", "PROFILE", "NETWORK", "AGE", "DIRECTORY"), lines, "PID AGE")
+    columns = ("ID", "PID", "PROFILE", "NETWORK", "PROGRAMS", "AGE", "DIRECTORY")
+    return render.table(columns, lines, "PID AGE")
 
 
 def _network(box: BoxRow) -> str:

@@ -27,6 +27,7 @@ class BoxRow(NamedTuple):
         network_problem: why its proxy does not work; None if it does.
         connections: through the proxy, at this moment.
         counters: of what was asked of it: number of decisions by verdict, and bytes.
+        programs: names of the bridge's programs that it may start on the host.
     """
 
     id: str
@@ -42,6 +43,7 @@ class BoxRow(NamedTuple):
     network_problem: str | None
     connections: int
     counters: Mapping[str, Any]
+    programs: tuple[str, ...] = ()
 
     @classmethod
     def from_wire(cls, wire: Mapping[str, Any]) -> Self:
@@ -62,6 +64,7 @@ class BoxRow(NamedTuple):
             network_problem=network.optional("problem", network.text),
             connections=network.integer("connections"),
             counters=network.map("counters"),
+            programs=row.optional("programs", row.texts) or (),
         )
 
 

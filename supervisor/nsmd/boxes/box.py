@@ -153,6 +153,7 @@ class Box:
             "project_problem": record.project_problem or None,
             "age_s": max(0.0, age_s),
             "network": self.way.facts(),
+            "programs": list(record.boundary.programs),
         }
 
     # The proxy.

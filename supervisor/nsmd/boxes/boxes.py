@@ -109,6 +109,8 @@ class Boxes:
         digest: str,
         network: NetworkRule,
         shows_project: bool,
+        programs: Sequence[str] = (),
+        writable: Sequence[str] = (),
     ) -> Box:
         """Make sockets for a box; they are there at once.
 
@@ -119,6 +121,8 @@ class Boxes:
             digest: of its plan: boxes of the same plan share sessions.
             network: what it reaches.
             shows_project: its sessions may see the working directory.
+            programs: names of the bridge's programs that it may start.
+            writable: absolute paths that it can write to, beside the working directory.
 
         Raises:
             NsmError: there can be none.
@@ -138,6 +142,8 @@ class Boxes:
             directory=directory,
             project=project,
             network=network,
+            programs=tuple(programs),
+            writable=tuple(dict.fromkeys((directory, *writable))) if programs else (),
         )
         with ExitStack() as made:
             pidfd = _pidfd(pid)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import Any, cast
 
 from nsm.wire.errors import BadRequestError
 
 Arguments = Mapping[str, Any]
+
+PATH_MAX = 4096
+"""Bytes of a path, for the kernel."""
 
 
 def text(args: Arguments, key: str) -> str:
@@ -71,6 +75,21 @@ def texts(args: Arguments, key: str) -> list[str]:
         if all(isinstance(item, str) for item in items):
             return cast("list[str]", items)
     raise _wrong(key, args[key], "a list of texts")
+
+
+def paths(args: Arguments, key: str, at_most: int) -> tuple[str, ...]:
+    """A list of absolute paths, each as bytes; empty where it is absent."""
+    value: object = args.get(key, [])
+    if isinstance(value, list):
+        items = cast("list[object]", value)
+        known = [os.fsdecode(item) for item in items if isinstance(item, bytes)]
+        if len(known) == len(items) <= at_most and all(map(_is_path, known)):
+            return tuple(known)
+    raise _wrong(key, args[key], f"a list of at most {at_most} absolute paths, each as bytes")
+
+
+def _is_path(text: str) -> bool:
+    return text.startswith("/") and "\0" not in text and len(text) <= PATH_MAX
 
 
 def optional_map(args: Arguments, key: str) -> Arguments | None:

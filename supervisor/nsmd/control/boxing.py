@@ -7,6 +7,10 @@ from typing import Any
 from nsm.wire.errors import BadRequestError
 from nsmd.control import arguments, networking
 from nsmd.control.call import Call
+from nsmd.names import PROGRAM_NAME
+
+MAX_PROGRAMS = 64
+MAX_WRITABLE = 256
 
 
 async def box_open(call: Call) -> dict[str, Any]:
@@ -23,6 +27,8 @@ async def box_open(call: Call) -> dict[str, Any]:
         digest=_digest(call),
         network=network,
         shows_project=arguments.flag(call.args, "shows_project"),
+        programs=_programs(call),
+        writable=arguments.paths(call.args, "writable", MAX_WRITABLE),
     )
     return box.facts() | {"sockets": box.sockets_directory}
 
@@ -37,6 +43,17 @@ def _short(call: Call, name: str) -> str:
     if not 1 <= len(value) <= 64 or not value.isprintable():
         raise BadRequestError(f"`{name}` must be 1 to 64 printable characters.")
     return value
+
+
+def _programs(call: Call) -> tuple[str, ...]:
+    """Those of the bridge that the box may start: all of them are there, so that nobody finds out
+    within the box that a name was mistyped."""
+    names = sorted(set(arguments.texts(call.args, "programs")))
+    if len(names) > MAX_PROGRAMS or not all(map(PROGRAM_NAME.fullmatch, names)):
+        raise BadRequestError(
+            f"`programs` must be at most {MAX_PROGRAMS} names of the bridge's programs."
+        )
+    return tuple(names)
 
 
 def _digest(call: Call) -> str:
