@@ -54,6 +54,41 @@ def run_result(**changes: Any) -> dict[str, Any]:
     return result | changes
 
 
+def program_row(**changes: Any) -> dict[str, Any]:
+    """A program in the answer to `bridge_programs`."""
+    row: dict[str, Any] = {
+        "name": "deploy",
+        "description": "Bring the shop to one of its places.",
+        "timeout_s": 120.0,
+        "max_args": 1,
+        "allow_options": False,
+        "command": "/home/me/bin/deploy",
+        "cwd": None,
+        "env": ["DEPLOY_KEY"],
+        "source": "/home/me/.config/nsm/tools/deploy.md",
+    }
+    return row | changes
+
+
+def program_result(**changes: Any) -> dict[str, Any]:
+    """The answer to `bridge_run`."""
+    result: dict[str, Any] = {
+        "call_id": "c-1",
+        "program": "deploy",
+        "exit_code": 0,
+        "signal": None,
+        "why_stopped": None,
+        "stdout": "",
+        "stderr": "",
+        "stdout_omitted": 0,
+        "stderr_omitted": 0,
+        "duration_s": 0.01,
+        "timeout_s": 120.0,
+        "left": 0,
+    }
+    return result | changes
+
+
 def environment_row(**changes: Any) -> dict[str, Any]:
     """A row of the answer to `envs`."""
     row: dict[str, Any] = {

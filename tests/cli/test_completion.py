@@ -44,7 +44,11 @@ def supervisor(path: str) -> Iterator[FakeSupervisor]:
             ]
         }
 
-    with FakeSupervisor(path, sessions=sessions, envs=envs) as supervisor:
+    def programs(_exchange: Exchange) -> dict[str, Any]:
+        rows = [samples.program_row(name=name) for name in ("deploy", "restart-db", "docs")]
+        return {"enabled": True, "programs": rows, "problems": []}
+
+    with FakeSupervisor(path, sessions=sessions, envs=envs, bridge_programs=programs) as supervisor:
         yield supervisor
 
 
@@ -76,6 +80,13 @@ def supervisor(path: str) -> Iterator[FakeSupervisor]:
         (["run", "-e", "python", ""], []),
         (["kill", ""], ["s-1", "s-2", "s-4", "t-3", "word", "work"]),
         (["kill", "work", "s-"], ["s-1", "s-2", "s-4"]),
+        (["bridge", "r"], ["run"]),
+        (["bridge", "run", ""], ["deploy", "docs", "restart-db"]),
+        (["bridge", "run", "--json", "d"], ["deploy", "docs"]),
+        (["bridge", "run", "-"], ["--help", "--json", "-h"]),
+        (["bridge", "run", "deploy", "--"], [":files"]),
+        (["bridge", "run", "deploy", "x", ""], [":files"]),
+        (["bridge", "help", "do"], ["docs"]),
         (["net", "wor"], ["word", "work"]),
         (["net", "--json", "work", ""], ["allow", "deny", "list", "off"]),
         (["net", "work", "allow", ""], []),

@@ -126,6 +126,20 @@ def test_code_under_way_is_asked_for_again_under_its_id(generations: Generations
     assert [hello.scope for hello in generations.all[1].hellos] == ["cli"]
 
 
+def test_a_program_under_way_is_asked_for_again_under_its_id(generations: Generations) -> None:
+    answer = samples.program_result(stdout="done\n")
+
+    def second(_: Exchange) -> dict[str, Any]:
+        return answer
+
+    generations.add(bridge_run=dying(generations, bridge_run=second))
+    assert generations.client().bridge.run("deploy", ["x"]).stdout == "done\n"
+    ((first,), (second_,)) = (supervisor.requests for supervisor in generations.all)
+    assert "again" not in first.args
+    assert second_.args == {**first.args, "again": True}
+    assert len(first.args["call_id"]) == 32
+
+
 def test_a_callers_own_id_stays(generations: Generations) -> None:
     generations.add(run=dying(generations, run=result()))
     generations.client().run("x", env="python", execution_id="mine")

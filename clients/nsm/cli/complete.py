@@ -48,6 +48,8 @@ def candidates(words: list[str]) -> list[str]:
         parser, given = action, given[1:]
     if "--" in given and "COMMAND" in parser.operands():
         return _command(given[given.index("--") + 1 :], current)
+    if "ARGUMENT" in parser.operands() and any(not word.startswith("-") for word in given):
+        return [FILES]  # whatever follows is the program's
     options = parser.options()
     value = options.get(given[-1]) if given else None
     if value is not None:
@@ -94,7 +96,7 @@ def _values(kind: str, current: str) -> list[str]:
     match kind:
         case "PROGRAM":
             return _beginning(current, _programs())
-        case "FILE" | "PATH" | "ARGUMENT":
+        case "FILE" | "PATH":
             return [FILES]
         case "NET":
             return _beginning(current, ["host", "none"])
