@@ -28,6 +28,7 @@ watching/            what lies in the file system, looked at again when it chang
 artifacts/           environments that Nix built
 headtail             the beginning and the end of a long text
 project              which directory may be mounted
+monitors/            what ends a program of the host with all it started
 nix/                 Nix, found, run, watched and stopped
 kernelfacts          what the kernel says about a process
 jail/                how one jail is launched and ended

@@ -17,6 +17,7 @@ import trio
 
 from fake_nix import FakeNix
 from nsm.wire.errors import NixUnavailableError
+from nsmd.monitors.below import children
 from nsmd.nix.errors import (
     NixExitError,
     NixKilledError,
@@ -24,7 +25,7 @@ from nsmd.nix.errors import (
     NixOutputError,
     NixTimeoutError,
 )
-from nsmd.nix.monitor import MAX_END_BYTES, MAX_HEAD_BYTES, TAIL_LINES, children
+from nsmd.nix.monitor import MAX_END_BYTES, MAX_HEAD_BYTES, TAIL_LINES
 from nsmd.nix.program import Nix, find_nix
 from nsmd.nix.runner import run_monitored
 from processes import ending

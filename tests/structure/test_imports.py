@@ -50,7 +50,7 @@ FLOORS = (
     ),
     ("catalog", "survival", "watching"),
     ("interpreters", "environments", "project", "artifacts"),
-    ("procstats", "kernelfacts", "hostmemory", "jail", "nix"),
+    ("procstats", "kernelfacts", "hostmemory", "jail", "monitors", "nix"),
     ("cgroups",),
     ("templates", "devshell"),
     ("agentframes",),

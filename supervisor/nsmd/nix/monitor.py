@@ -1,9 +1,8 @@
 """The process between the supervisor and nix: reads nix's log, and ends nix and all it started.
 
-It is a process of its own for two reasons. Builders leave nix's process group and session, so only
-a subreaper (PR_SET_CHILD_SUBREAPER(2const)) sees all of them again when nix is killed; and it
-outlives a supervisor that is killed, by as long as it takes to end nix. And a build may print
-gigabytes: reading those here leaves the supervisor's event loop to the calls.
+It is a process of its own for two reasons. Builders leave nix's process group and session, see
+`nsmd.monitors`. And a build may print gigabytes: reading those here leaves the supervisor's event
+loop to the calls.
 
 It needs nothing but the standard library. Descriptor 0 is the supervisor's hold: when that is
 closed, nix is stopped. Descriptor 1 is nix's standard output, untouched. To a third one go lines of
@@ -12,7 +11,6 @@ JSON: `{"progress": ..., "log_bytes": n}` now and then, and one `{"end": ...}`.
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import select
@@ -23,8 +21,9 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Any
 
+from nsmd.monitors.below import Ladder, adopt_orphans, reap_orphans, sweep, watch_signals
 from nsmd.nix.messages import Reader
 
 REPORT_INTERVAL_S = 0.2
@@ -33,9 +32,6 @@ REPORT_INTERVAL_S = 0.2
 STEP_S = 2.5
 """How long nix has for each of SIGINT and SIGTERM. It answers them by killing its builders, which
 takes milliseconds; both steps and the sweep fit into the daemon's deadline for its own end."""
-
-SWEEP_S = 2.0
-"""For what has been killed to be gone. Only a process in an uninterruptible sleep needs longer."""
 
 TAIL_LINES = 25
 """Last lines of the log that go into errors."""
@@ -50,12 +46,6 @@ MAX_INPUT_LINE_BYTES = 1024 * 1024
 """A longer line is cut; nix's own are as long as a builder's longest."""
 
 CHUNK_BYTES = 64 * 1024
-
-_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
-
-
-class _Prctl(Protocol):
-    def __call__(self, option: int, argument: int, /) -> int: ...
 
 
 class Log:
@@ -134,22 +124,17 @@ class Monitor:
         self._hold = hold
         self._report = report
         self._log = log
-        self._step_s = step_s
+        self._ladder = Ladder([signal.SIGINT, signal.SIGTERM, signal.SIGKILL], step_s)
         self._reader = Reader()
         self._rest = b""
         self._cut = False
-        self._stopping = False
         self._next_report_s = 0.0
         self._changed = False
 
     def run(self) -> None:
         """Start nix, watch it to its end, and tell of it."""
-        wake, woken = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        signal.set_wakeup_fd(woken)
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD):
-            signal.signal(number, _seen_through_the_descriptor)
-        prctl: _Prctl = ctypes.CDLL(None).prctl
-        prctl(_PR_SET_CHILD_SUBREAPER, 1)
+        wake = watch_signals()
+        die_with_parent = adopt_orphans()
         try:
             # Without threads, so that running code after the fork is safe.
             nix = subprocess.Popen(
@@ -158,7 +143,7 @@ class Monitor:
                 stderr=subprocess.PIPE,
                 start_new_session=True,
                 # Should this process be killed, nix ends its builders.
-                preexec_fn=lambda: prctl(_PR_SET_PDEATHSIG, signal.SIGTERM),  # noqa: PLW1509
+                preexec_fn=lambda: die_with_parent(signal.SIGTERM),  # noqa: PLW1509
             )
         except OSError as error:
             self._send({"end": {"not_started": str(error)}})
@@ -176,18 +161,15 @@ class Monitor:
 
     def _watch(self, nix: subprocess.Popen[bytes], pidfd: int, errors: int, wake: int) -> None:
         """Read the log until nix has ended, and stop it when that is asked for."""
-        ladder = [signal.SIGINT, signal.SIGTERM, signal.SIGKILL]
-        step_s = float("inf")
         poll = select.poll()
         for descriptor in (self._hold, pidfd, errors, wake):
             poll.register(descriptor, select.POLLIN)
         while True:
             now = time.monotonic()
-            if now >= step_s:
+            if number := self._ladder.step(now):
                 with suppress(ProcessLookupError):
-                    os.killpg(nix.pid, ladder.pop(0))  # not reaped yet, so still its own
-                step_s = now + self._step_s if ladder else float("inf")
-            due_s = min(step_s, self._next_report_s if self._changed else float("inf"))
+                    os.killpg(nix.pid, number)  # not reaped yet, so still its own
+            due_s = min(self._ladder.due_s, self._next_report_s if self._changed else float("inf"))
             timeout = None if due_s == float("inf") else max(0.0, due_s - now) * 1000
             ready = {descriptor for descriptor, _ in poll.poll(timeout)}
             if errors in ready and not self._read(errors):
@@ -202,10 +184,9 @@ class Monitor:
                 numbers = set(os.read(wake, CHUNK_BYTES))
                 asked = asked or bool(numbers - {signal.SIGCHLD})
                 if signal.SIGCHLD in numbers:
-                    _reap_orphans(nix.pid)
-            if asked and not self._stopping:
-                self._stopping = True
-                step_s = now
+                    reap_orphans(nix.pid)
+            if asked:
+                self._ladder.begin(now)
             self._report_progress()
 
     def _read(self, errors: int) -> bool:
@@ -253,7 +234,7 @@ class Monitor:
         return {
             "exit_code": returncode if returncode >= 0 else None,
             "signal": -returncode if returncode < 0 else None,
-            "stopped": self._stopping,
+            "stopped": self._ladder.begun,
             "error": self._reader.error,
             "tail": list(self._log.tail),
             "log_bytes": self._log.written,
@@ -268,53 +249,6 @@ class Monitor:
                 data = data[os.write(self._report, data) :]
         except (BlockingIOError, BrokenPipeError):
             pass  # nobody reads now, or any more
-
-
-def _seen_through_the_descriptor(number: int, frame: object) -> None:
-    """See `signal.set_wakeup_fd`."""
-
-
-def _reap_orphans(nix: int) -> None:
-    """Reap what has ended, but for nix itself. What loses its parent becomes our child."""
-    options = os.WEXITED | os.WNOHANG
-    while (found := os.waitid(os.P_ALL, 0, options | os.WNOWAIT)) and found.si_pid != nix:
-        os.waitid(os.P_PID, found.si_pid, options)
-
-
-def sweep() -> None:
-    """Kill all that nix has left behind: what had parents below it is our child now."""
-    deadline_s = time.monotonic() + SWEEP_S
-    # Blocked, so that a child that ends between looking and waiting is not missed.
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
-    while time.monotonic() < deadline_s:
-        for pid in children(os.getpid()):
-            try:
-                os.kill(pid, signal.SIGKILL)  # not reaped by anyone else, so still the same
-            except (ProcessLookupError, PermissionError):
-                continue
-        try:
-            while os.waitpid(-1, os.WNOHANG) != (0, 0):
-                pass
-        except ChildProcessError:
-            return
-        signal.sigtimedwait({signal.SIGCHLD}, max(0.0, deadline_s - time.monotonic()))
-
-
-def children(parent: int) -> list[int]:
-    """Process ids of the children of a process."""
-    found: list[int] = []
-    for name in os.listdir("/proc"):
-        if not name.isdecimal():
-            continue
-        try:
-            with open(f"/proc/{name}/stat", "rb") as file:
-                # The name in brackets may hold anything; state and parent follow the last one.
-                words = file.read().rpartition(b")")[2].split()
-        except OSError:
-            continue
-        if int(words[1]) == parent:
-            found.append(int(name))
-    return found
 
 
 def main() -> None:

@@ -2,36 +2,23 @@
 
 from __future__ import annotations
 
-import json
-import logging
 import os
-import signal
 import subprocess
-import sys
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 import trio
 
-from nsmd.nix.monitor import STEP_S, SWEEP_S
+from nsmd.monitors.below import SWEEP_S
+from nsmd.monitors.held import MARGIN_S, Held
+from nsmd.nix.monitor import STEP_S
 from nsmd.nix.progress import Progress
-
-log = logging.getLogger(__name__)
-
-MARGIN_S = 1.0
-"""For a monitor to end, beyond what it takes at most by itself."""
 
 _CHUNK_BYTES = 64 * 1024
 
 _MAX_REPORT_BYTES = 1024 * 1024
-"""An `end` is some 150 KiB at most. A line that is longer comes from something broken."""
-
-_START = "import sys; sys.path.append(sys.argv.pop(1)); from nsmd.nix.monitor import main; main()"
-"""Isolated and without `site`, for a quick start; where the package lies is named."""
-
-_PACKAGES = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+"""An `end` is some 150 KiB at most."""
 
 OnProgress = Callable[[Progress, int], None]
 """Called with the progress, and the bytes of the log that are in its file. It must not block."""
@@ -101,19 +88,13 @@ async def run_monitored(
 
 
 class _Run:
-    """A monitor, and our ends of its pipes."""
+    """A monitor of nix, and what it has said so far."""
 
-    def __init__(self, monitor: subprocess.Popen[bytes], report: int, step_s: float) -> None:
-        assert monitor.stdin is not None
-        assert monitor.stdout is not None
-        self._monitor = monitor
-        self._pidfd = os.pidfd_open(monitor.pid)
-        self._hold = monitor.stdin
-        self._stdout = monitor.stdout
-        self._report = report
-        self._stop_s = 2 * step_s + SWEEP_S + MARGIN_S
-        for descriptor in (report, self._stdout.fileno()):
-            os.set_blocking(descriptor, False)
+    def __init__(self, held: Held) -> None:
+        assert held.process.stdout is not None
+        self._held = held
+        self._stdout = held.process.stdout
+        os.set_blocking(self._stdout.fileno(), False)
         self._end: dict[str, Any] | None = None
         self._output: list[bytes] = []
         self._output_bytes = 0
@@ -129,29 +110,19 @@ class _Run:
         directory: str,
     ) -> _Run:
         """Start a monitor that starts the command."""
-        report, reports = os.pipe()
-        inherited = [reports] if log_fd is None else [reports, log_fd]
-        numbers = [str(reports), str(-1 if log_fd is None else log_fd), str(step_s)]
-        try:
-            monitor = subprocess.Popen(
-                [sys.executable, "-I", "-S", "-c", _START, _PACKAGES, *numbers, *command],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                cwd=directory,
-                env=dict(variables),
-                pass_fds=inherited,
-                start_new_session=True,
-                umask=0o022,  # as nix expects; its builders inherit it
-            )
-        except BaseException:
-            os.close(report)
-            raise
-        finally:
-            os.close(reports)
-        return cls(monitor, report, step_s)
-
-    def __repr__(self) -> str:
-        return f"<run of nix, monitor pid={self._monitor.pid}>"
+        numbers = [str(-1 if log_fd is None else log_fd), str(step_s)]
+        held = Held.start(
+            "nsmd.nix.monitor",
+            [*numbers, *command],
+            inherited=[] if log_fd is None else [log_fd],
+            variables=variables,
+            directory=directory,
+            stdout=subprocess.PIPE,
+            stop_s=2 * step_s + SWEEP_S + MARGIN_S,
+            max_report_bytes=_MAX_REPORT_BYTES,
+            what="nix",
+        )
+        return cls(held)
 
     async def to_its_end(
         self, timeout_s: float, max_output_bytes: int, on_progress: OnProgress | None
@@ -165,7 +136,7 @@ class _Run:
             if limit.cancelled_caught:
                 timed_out = True
                 self.stop()
-                with trio.move_on_after(self._stop_s):
+                with trio.move_on_after(self._held.stop_s):
                     await self._read_reports(on_progress)
             # Nix and all it started are gone, and with them all that can write.
             nursery.cancel_scope.cancel()
@@ -174,41 +145,23 @@ class _Run:
 
     def stop(self) -> None:
         """Ask for its end; harmless when it has ended."""
-        self._hold.close()
+        self._held.stop()
 
     async def gone(self) -> None:
         """Wait until it has ended; kill it where it does not."""
-        with trio.move_on_after(self._stop_s) as bound:
-            await trio.lowlevel.wait_readable(self._pidfd)
-        if bound.cancelled_caught:
-            log.error("%r did not end and is killed", self)
-            signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
-            await trio.lowlevel.wait_readable(self._pidfd)
-        self._monitor.wait()
+        await self._held.gone()
 
     def close(self) -> None:
         """Give the descriptors back."""
         self._stdout.close()
-        os.close(self._report)
-        os.close(self._pidfd)
+        self._held.close()
 
     async def _read_reports(self, on_progress: OnProgress | None) -> None:
-        rest = b""
-        while self._end is None:
-            await trio.lowlevel.wait_readable(self._report)
-            with suppress(BlockingIOError):
-                data = os.read(self._report, _CHUNK_BYTES)
-                if not data or len(rest) > _MAX_REPORT_BYTES:
-                    return
-                *lines, rest = (rest + data).split(b"\n")
-                for line in lines:
-                    self._take_report(json.loads(line), on_progress)
-
-    def _take_report(self, report: Mapping[str, Any], on_progress: OnProgress | None) -> None:
-        if "end" in report:
-            self._end = report["end"]
-        elif on_progress is not None:
-            on_progress(Progress.from_plain(report["progress"]), report["log_bytes"])
+        while self._end is None and (report := await self._held.next_report()) is not None:
+            if "end" in report:
+                self._end = report["end"]
+            elif on_progress is not None:
+                on_progress(Progress.from_plain(report["progress"]), report["log_bytes"])
 
     async def _read_output(self, limit: int) -> None:
         while self._take_output(limit):

@@ -1,0 +1,191 @@
+"""What is below this process, and how that is brought to its end; standard library only."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import time
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
+from typing import NamedTuple, Protocol
+
+SWEEP_S = 2.0
+"""For what has been killed to be gone. Only a process in an uninterruptible sleep needs longer."""
+
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+
+_READ_BYTES = 4096
+
+
+class _Prctl(Protocol):
+    def __call__(self, option: int, argument: int, /) -> int: ...
+
+
+class Process(NamedTuple):
+    """One that is there: process id, parent's, session's, state (a letter), when it began."""
+
+    pid: int
+    parent: int
+    session: int
+    state: str
+    began: int
+
+
+class Ladder:
+    """Which signal is sent when, once an end is asked for.
+
+    Args:
+        signals: one after the other.
+        step_s: seconds from one to the next.
+
+    Attributes:
+        due_s: when the next one is, on the monotonic clock; infinite before `begin` and after the
+            last.
+        begun: whether an end was asked for.
+    """
+
+    def __init__(self, signals: Sequence[signal.Signals], step_s: float) -> None:
+        self._signals = list(signals)
+        self._step_s = step_s
+        self.begun = False
+        self.due_s = float("inf")
+
+    def begin(self, now_s: float) -> None:
+        """An end is asked for; harmless when it was before."""
+        if not self.begun:
+            self.begun, self.due_s = True, now_s
+
+    def step(self, now_s: float) -> signal.Signals | None:
+        """The signal to send now, if one is due."""
+        if now_s < self.due_s:
+            return None
+        number = self._signals.pop(0)
+        self.due_s = now_s + self._step_s if self._signals else float("inf")
+        return number
+
+
+def adopt_orphans() -> Callable[[signal.Signals], None]:
+    """Have what loses its parent below become a child of this process.
+
+    Returns:
+        For a child after a fork: has the kernel send it a signal when this process ends.
+    """
+    prctl: _Prctl = ctypes.CDLL(None).prctl
+    prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+    def die_with_parent(number: signal.Signals) -> None:
+        prctl(_PR_SET_PDEATHSIG, number)
+
+    return die_with_parent
+
+
+def watch_signals() -> int:
+    """A descriptor from which the numbers of signals are read; of SIGCHLD, and what asks to end."""
+    wake, woken = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    signal.set_wakeup_fd(woken)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD):
+        signal.signal(number, _seen_through_the_descriptor)
+    return wake
+
+
+def _seen_through_the_descriptor(number: int, frame: object) -> None:
+    """See `signal.set_wakeup_fd`."""
+
+
+def reap_orphans(own: int) -> None:
+    """Reap what has ended, but for one child."""
+    options = os.WEXITED | os.WNOHANG
+    while (found := os.waitid(os.P_ALL, 0, options | os.WNOWAIT)) and found.si_pid != own:
+        os.waitid(os.P_PID, found.si_pid, options)
+
+
+def sweep() -> None:
+    """Kill all that is below: what had parents below this process is its child then."""
+    deadline_s = time.monotonic() + SWEEP_S
+    # Blocked, so that a child that ends between looking and waiting is not missed.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
+    while time.monotonic() < deadline_s:
+        for pid in children(os.getpid()):
+            try:
+                os.kill(pid, signal.SIGKILL)  # not reaped by anyone else, so still the same
+            except (ProcessLookupError, PermissionError):
+                continue
+        try:
+            while os.waitpid(-1, os.WNOHANG) != (0, 0):
+                pass
+        except ChildProcessError:
+            return
+        signal.sigtimedwait({signal.SIGCHLD}, max(0.0, deadline_s - time.monotonic()))
+
+
+def signal_tree(number: signal.Signals, *, but: Collection[int] = ()) -> None:
+    """Send a signal to all that is below this process, as far as that may be sent to.
+
+    Args:
+        but: process groups that have had it.
+    """
+    for process in descendants(os.getpid()):
+        with suppress(ProcessLookupError, PermissionError):
+            if but and os.getpgid(process.pid) in but:
+                continue
+            send(process, number)
+
+
+def send(process: Process, number: signal.Signals) -> None:
+    """Send a signal to a process that was seen, and to no successor with its number.
+
+    Raises:
+        ProcessLookupError: it has ended.
+        PermissionError: it is not ours to end.
+    """
+    pidfd = os.pidfd_open(process.pid)
+    try:
+        found = look_at(process.pid)
+        if found is None or found.began != process.began:
+            raise ProcessLookupError
+        signal.pidfd_send_signal(pidfd, number)
+    finally:
+        os.close(pidfd)
+
+
+def children(parent: int) -> list[int]:
+    """Process ids of the children of a process."""
+    return [process.pid for process in processes() if process.parent == parent]
+
+
+def descendants(ancestor: int) -> list[Process]:
+    """All that is below a process and has not ended, parents before their children."""
+    below: dict[int, list[Process]] = {}
+    for process in processes():
+        below.setdefault(process.parent, []).append(process)
+    found: list[Process] = []
+    waiting = [ancestor]
+    while waiting:
+        for process in below.pop(waiting.pop(), ()):
+            waiting.append(process.pid)
+            if process.state not in "ZX":
+                found.append(process)
+    return found
+
+
+def processes() -> list[Process]:
+    """All that this process can see."""
+    found = (look_at(int(name)) for name in os.listdir("/proc") if name.isdecimal())
+    return [process for process in found if process is not None]
+
+
+def look_at(pid: int) -> Process | None:
+    """One process; None when there is no such one (any more)."""
+    try:
+        descriptor = os.open(f"/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        # The name in brackets may hold anything; what follows the last one is plain.
+        words = os.read(descriptor, _READ_BYTES).rpartition(b")")[2].split()
+    except OSError:  # ended meanwhile
+        return None
+    finally:
+        os.close(descriptor)
+    return Process(pid, int(words[1]), int(words[3]), words[0].decode(), int(words[19]))

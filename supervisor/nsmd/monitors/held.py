@@ -1,0 +1,152 @@
+"""One process that watches a program, held by the supervisor."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import trio
+
+log = logging.getLogger(__name__)
+
+MARGIN_S = 1.0
+"""For a monitor to end, beyond what it takes at most by itself."""
+
+_CHUNK_BYTES = 64 * 1024
+
+_START = "import sys; sys.path.append(sys.argv.pop(1)); from {} import main; main()"
+"""Isolated and without `site`, for a quick start; where the package lies is named."""
+
+_PACKAGES = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
+
+class Held:
+    """A monitor, and our ends of its pipes.
+
+    Its descriptor 0 is our hold: when that is closed, it ends what it watches, and itself. What it
+    reports are lines of JSON.
+
+    Args:
+        process: the monitor; its standard input is the hold.
+        report: the reading end of its reports, not blocking.
+        stop_s: seconds that it takes at most from when its end is asked for.
+        max_report_bytes: of one report; a longer one comes from something broken.
+        what: it watches, for the log.
+
+    Resources:
+        Descriptors and a process: `stop`, then `gone`, then `close`.
+    """
+
+    def __init__(
+        self,
+        process: subprocess.Popen[bytes],
+        report: int,
+        *,
+        stop_s: float,
+        max_report_bytes: int,
+        what: str,
+    ) -> None:
+        assert process.stdin is not None
+        self.process = process
+        self.stop_s = stop_s
+        self._what = what
+        self._pidfd = os.pidfd_open(process.pid)
+        self._hold = process.stdin
+        self._report = report
+        self._max_report_bytes = max_report_bytes
+        self._rest = bytearray()
+
+    @classmethod
+    def start(
+        cls,
+        module: str,
+        arguments: Sequence[str] = (),
+        *,
+        inherited: Sequence[int] = (),
+        variables: Mapping[str, str],
+        directory: str = "/",
+        stdout: int = subprocess.DEVNULL,
+        stop_s: float,
+        max_report_bytes: int,
+        what: str,
+    ) -> Held:
+        """Start one.
+
+        Args:
+            module: whose `main` it is; its arguments are the descriptor for reports, and these.
+            inherited: descriptors that it has, too.
+            variables: all of its environment.
+            stdout: as for `subprocess.Popen`.
+
+        Raises:
+            OSError: there is no room for another process.
+        """
+        report, reports = os.pipe()
+        try:
+            start = [sys.executable, "-I", "-S", "-c", _START.format(module), _PACKAGES]
+            process = subprocess.Popen(
+                [*start, str(reports), *arguments],
+                stdin=subprocess.PIPE,
+                stdout=stdout,
+                cwd=directory,
+                env=dict(variables),
+                pass_fds=[reports, *inherited],
+                start_new_session=True,
+                umask=0o022,  # as programs expect; what they start inherits it
+            )
+        except BaseException:
+            os.close(report)
+            raise
+        finally:
+            os.close(reports)
+        os.set_blocking(report, False)
+        return cls(process, report, stop_s=stop_s, max_report_bytes=max_report_bytes, what=what)
+
+    def __repr__(self) -> str:
+        return f"<monitor of {self._what}, pid={self.process.pid}>"
+
+    async def next_report(self) -> Mapping[str, Any] | None:
+        """The next thing that it says; None where nothing more comes.
+
+        Cancellation: nothing is lost.
+        """
+        while (end := self._rest.find(b"\n")) < 0:
+            if len(self._rest) > self._max_report_bytes:
+                return None
+            await trio.lowlevel.wait_readable(self._report)
+            try:
+                data = os.read(self._report, _CHUNK_BYTES)
+            except BlockingIOError:
+                continue
+            if not data:
+                return None
+            self._rest += data
+        line = bytes(self._rest[:end])
+        del self._rest[: end + 1]
+        report: Mapping[str, Any] = json.loads(line)
+        return report
+
+    def stop(self) -> None:
+        """Ask for its end; harmless when it has ended."""
+        self._hold.close()
+
+    async def gone(self) -> None:
+        """Wait until it has ended; kill it where it does not."""
+        with trio.move_on_after(self.stop_s) as bound:
+            await trio.lowlevel.wait_readable(self._pidfd)
+        if bound.cancelled_caught:
+            log.error("%r did not end and is killed", self)
+            signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+            await trio.lowlevel.wait_readable(self._pidfd)
+        self.process.wait()
+
+    def close(self) -> None:
+        """Give the descriptors back."""
+        os.close(self._report)
+        os.close(self._pidfd)
