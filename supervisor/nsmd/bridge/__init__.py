@@ -9,6 +9,7 @@ commands     whose file it is that a description names; the file that is checked
 arguments    a call's arguments, character by character
 variables    the environment of a program: a fixed minimum, and what its description names
 running      a program under a monitor, line by line, to its end or its limit
+lines        output as lines, and how many of them are told
 monitor      the process between the supervisor and the program
 ledger       who asked for what, on disk before anything starts
 bridge       who may start what; the one way to start it

@@ -100,8 +100,12 @@ def reap_orphans(own: int) -> None:
         os.waitid(os.P_PID, found.si_pid, options)
 
 
-def sweep() -> None:
-    """Kill all that is below: what had parents below this process is its child then."""
+def sweep(reaped: Callable[[int, int], None] | None = None) -> None:
+    """Kill all that is below: what had parents below this process is its child then.
+
+    Args:
+        reaped: is told the process id and the wait status of each that was reaped.
+    """
     deadline_s = time.monotonic() + SWEEP_S
     # Blocked, so that a child that ends between looking and waiting is not missed.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
@@ -112,8 +116,9 @@ def sweep() -> None:
             except (ProcessLookupError, PermissionError):
                 continue
         try:
-            while os.waitpid(-1, os.WNOHANG) != (0, 0):
-                pass
+            while (ended := os.waitpid(-1, os.WNOHANG)) != (0, 0):
+                if reaped is not None:
+                    reaped(*ended)
         except ChildProcessError:
             return
         signal.sigtimedwait({signal.SIGCHLD}, max(0.0, deadline_s - time.monotonic()))

@@ -1,0 +1,129 @@
+"""Output of a program as lines, and how many of them are told; pure, standard library only."""
+
+from __future__ import annotations
+
+import codecs
+from collections import deque
+from collections.abc import Sequence
+
+PIECE_CHARS = 8192
+"""A longer line is told in pieces of exactly so many characters; what has fewer ends the line."""
+
+MAX_WAITING_LINES = 20_000
+
+MAX_WAITING_CHARS = 2 * 1024 * 1024
+"""Of lines that wait to be told. What comes on top is counted only: who floods is not slowed down
+by who listens, and the result has beginning and end in any case."""
+
+BATCH_LINES = 64
+BATCH_CHARS = 32 * 1024
+"""Of one report. With `INTERVAL_S`, that is 3,200 lines a second: more than anybody reads, and a
+few hundredths of the event loop's time."""
+
+INTERVAL_S = 0.02
+"""Between two reports, while the program runs."""
+
+Told = tuple[str, str | int]
+"""A stream's name and a line or a piece of one; or how many lines are left out."""
+
+
+class Lines:
+    """One stream, cut into lines."""
+
+    def __init__(self) -> None:
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._rest = ""
+
+    def take(self, data: bytes) -> list[str]:
+        """The lines and pieces that are complete with these bytes."""
+        *lines, rest = (self._rest + self._decoder.decode(data)).split("\n")
+        found: list[str] = []
+        for line in lines:
+            found += _pieces(line)
+            found[-1] = found[-1].removesuffix("\r")
+        *pieces, self._rest = _pieces(rest)
+        return found + pieces
+
+    def skip(self, data: bytes) -> int:
+        """Take bytes whose lines are not told; how many those are."""
+        before, newline, after = data.rpartition(b"\n")
+        skipped = 0
+        if newline:
+            skipped = before.count(b"\n") + 1
+            self._forget()
+        if len(after) > 4 * PIECE_CHARS:  # not decoded: there may be gigabytes without any line
+            self._forget()
+            return skipped + 1
+        self._rest += self._decoder.decode(after)
+        if len(self._rest) >= PIECE_CHARS:
+            self._forget()
+            skipped += 1
+        return skipped
+
+    def end(self) -> list[str]:
+        """What comes when the stream ends: a line that nothing has ended."""
+        rest, self._rest = self._rest + self._decoder.decode(b"", final=True), ""
+        return [piece for piece in _pieces(rest) if piece]
+
+    def _forget(self) -> None:
+        self._rest = ""
+        self._decoder.reset()
+
+
+def _pieces(line: str) -> list[str]:
+    """A line in pieces, of which the last one is shorter, if need be empty."""
+    whole = len(line) // PIECE_CHARS * PIECE_CHARS
+    starts = range(0, whole, PIECE_CHARS)
+    return [*(line[start : start + PIECE_CHARS] for start in starts), line[whole:]]
+
+
+class Waiting:
+    """Lines of all streams that are to be told, in the order in which they came; bounded."""
+
+    def __init__(self) -> None:
+        self._told: deque[Told] = deque()
+        self._chars = 0
+        self._skipped: dict[str, int] = {}
+        self._full = False
+
+    def __bool__(self) -> bool:
+        return bool(self._told or self._skipped)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether lines are taken. Once full, it takes none until half of them are told, so that
+        there are few gaps."""
+        share = 2 if self._full else 1
+        self._full = (
+            len(self._told) >= MAX_WAITING_LINES // share
+            or self._chars >= MAX_WAITING_CHARS // share
+        )
+        return not self._full
+
+    def add(self, stream: str, lines: Sequence[str]) -> None:
+        """Take some lines; whoever calls has asked whether there is room."""
+        if lines and (skipped := self._skipped.pop(stream, 0)):
+            self._told.append((stream, skipped))
+        for line in lines:
+            self._told.append((stream, line))
+            self._chars += len(line)
+
+    def leave_out(self, stream: str, count: int) -> None:
+        """Lines that are not told."""
+        if count:
+            self._skipped[stream] = self._skipped.get(stream, 0) + count
+
+    def batch(self) -> list[Told]:
+        """As much as one report has; empty where nothing waits."""
+        found: list[Told] = []
+        chars = 0
+        while self._told and len(found) < BATCH_LINES and chars < BATCH_CHARS:
+            stream, line = self._told.popleft()
+            found.append((stream, line))
+            if isinstance(line, str):
+                chars += len(line)
+        self._chars -= chars
+        if not self._told:
+            found += self._skipped.items()
+            self._skipped = {}
+        return found

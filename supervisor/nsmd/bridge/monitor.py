@@ -1,0 +1,414 @@
+"""The process between the supervisor and a program of the bridge.
+
+It starts the program, reads what that writes, and ends it with all it started, see `nsmd.monitors`.
+A program may write gigabytes: what is told and what is kept of them is chosen here, which leaves
+the supervisor's event loop to the calls.
+
+Descriptor 0 is the supervisor's hold: when that is closed, the program is stopped. A second one has
+the order, a third one takes lines of JSON: `{"started": pid}`, `{"told": [[stream, line], ...]}`,
+and one `{"end": ...}`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import select
+import signal
+import sys
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any, NoReturn
+
+from nsmd.bridge.lines import INTERVAL_S, Lines, Waiting
+from nsmd.headtail import HeadTail
+from nsmd.monitors.below import (
+    Ladder,
+    adopt_orphans,
+    descendants,
+    signal_tree,
+    sweep,
+    watch_signals,
+)
+
+STEP_S = 5.0
+"""How long a program has to end by itself once it was told to, and all it started with it."""
+
+LINGER_S = 0.25
+"""How long the end of the output is waited for once the program has ended: what it has left behind
+may have its output, and keep it open for days."""
+
+SOFT_DESCRIPTORS = 1024
+"""RLIMIT_NOFILE of programs, as everywhere: the supervisor has raised its own, and with more,
+programs that use select(2) fail, and those that close all descriptors are slow."""
+
+CHUNK_BYTES = 64 * 1024
+
+MAX_DRAINED_BYTES = 1024 * 1024
+"""What a pipe may have in it at the end (pipe(7), /proc/sys/fs/pipe-max-size)."""
+
+_STAGES = {
+    b"c": "its working directory {directory!r} cannot be entered: {reason}",
+    b"i": "its command {path!r} is not the file any more that was checked",
+    b"x": "its command {path!r} cannot be executed: {reason}{more}",
+}
+"""What a child says that could not become the program, by the first byte of what it says."""
+
+
+class _NotStartedError(Exception):
+    pass
+
+
+class Order:
+    """What is to be started, and how.
+
+    Args:
+        plain: as `running` writes it; texts are bytes, read as Latin-1.
+    """
+
+    def __init__(self, plain: Mapping[str, Any]) -> None:
+        self.path: str = plain["path"].encode("latin-1").decode(errors="surrogateescape")
+        self.descriptor: int = plain["descriptor"]
+        self.script: bool = plain["script"]
+        self.identity: tuple[int, ...] = tuple(plain["identity"])
+        self.arguments: list[bytes] = [text.encode("latin-1") for text in plain["arguments"]]
+        self.variables: dict[bytes, bytes] = {
+            name.encode("latin-1"): value.encode("latin-1")
+            for name, value in plain["variables"].items()
+        }
+        self.directory: bytes = plain["directory"].encode("latin-1")
+        self.output_bytes: int = plain["output_bytes"]
+        self.step_s: float = plain["step_s"]
+
+    def is_same_file(self) -> bool:
+        """Whether the path still leads to what was checked."""
+        try:
+            found = os.stat(self.path)
+        except OSError:
+            return False
+        return (found.st_dev, found.st_ino, found.st_ctime_ns) == self.identity
+
+
+class Stream:
+    """One of the program's two outputs.
+
+    Args:
+        limit_bytes: of what is kept.
+    """
+
+    def __init__(self, name: str, descriptor: int, limit_bytes: int) -> None:
+        self.name = name
+        self.descriptor = descriptor
+        self.lines = Lines()
+        self.kept = HeadTail(limit_bytes)
+        os.set_blocking(descriptor, False)
+
+    def read(self, waiting: Waiting) -> int | None:
+        """Read what is there; how many bytes, 0 at its end, None for nothing now."""
+        try:
+            data = os.read(self.descriptor, CHUNK_BYTES)
+        except BlockingIOError:
+            return None
+        self.kept.write(data)
+        if waiting.has_room:
+            waiting.add(self.name, self.lines.take(data))
+        else:
+            waiting.leave_out(self.name, self.lines.skip(data))
+        return len(data)
+
+
+class Monitor:
+    """One run of a program.
+
+    Args:
+        hold: becomes readable when the supervisor no longer wants it.
+        report: a descriptor for reports.
+    """
+
+    def __init__(self, order: Order, hold: int, report: int) -> None:
+        self._order = order
+        self._hold = hold
+        self._report = report
+        self._ladder = Ladder([signal.SIGTERM, signal.SIGKILL], order.step_s)
+        self._waiting = Waiting()
+        self._unsent = b""
+        self._next_report_s = 0.0
+        self._streams: dict[int, Stream] = {}
+        self._open: set[int] = set()
+        self._pid = 0
+        self._status: int | None = None
+        self._ended_s = 0.0
+        self._poll = select.poll()
+
+    def run(self) -> None:
+        """Start the program, watch it to its end, and tell of it."""
+        wake = watch_signals()
+        die_with_parent = adopt_orphans()
+        try:
+            self._start(die_with_parent)
+        except _NotStartedError as error:
+            self._send_all({"end": {"not_started": str(error)}})
+            return
+        began_s = time.monotonic()
+        self._send_all({"started": self._pid})
+        os.set_blocking(self._report, False)
+        self._watch(wake)
+        if self._ladder.begun:
+            self._ended_s = time.monotonic()
+        self._finish(self._ended_s - began_s)
+
+    def _start(self, die_with_parent: Callable[[signal.Signals], None]) -> None:
+        order = self._order
+        outputs = [os.pipe() for _ in range(2)]
+        said, says = os.pipe()
+        # This process has one thread: any code may run after the fork.
+        own = os.getpid()
+        self._pid = os.fork()
+        if not self._pid:
+            _become(order, [written for _, written in outputs], says, own, die_with_parent)
+        os.close(says)
+        for (read, written), name in zip(outputs, ("stdout", "stderr"), strict=True):
+            os.close(written)
+            self._streams[read] = Stream(name, read, order.output_bytes)
+        problem = os.read(said, CHUNK_BYTES)  # its end comes with a successful execve
+        os.close(said)
+        if not problem and order.script and not order.is_same_file():
+            problem = b"i"
+        if problem:
+            sweep()
+            raise _NotStartedError(_reason(order, problem))
+
+    def _watch(self, wake: int) -> None:
+        """Read its output until it has ended, and stop it when that is asked for."""
+        self._open = set(self._streams)
+        for descriptor in (self._hold, wake, *self._open):
+            self._poll.register(descriptor, select.POLLIN)
+        while True:
+            now_s = time.monotonic()
+            number = self._ladder.step(now_s)
+            if number is signal.SIGKILL:
+                sweep(self._reaped)
+                return
+            if number is not None:
+                self._signal(number)
+            if self._has_ended(now_s):
+                return
+            self._tell(now_s)
+            ready = {descriptor for descriptor, _ in self._poll.poll(self._patience_ms(now_s))}
+            for descriptor in ready & self._open:
+                if self._streams[descriptor].read(self._waiting) == 0:
+                    self._poll.unregister(descriptor)
+                    self._open.discard(descriptor)
+            asked = self._hold in ready
+            if asked:
+                self._poll.unregister(self._hold)
+            if wake in ready:
+                asked |= bool(set(os.read(wake, CHUNK_BYTES)) - {signal.SIGCHLD})
+                self._reap()
+            if asked:
+                if self._status is not None:
+                    return
+                self._ladder.begin(now_s)
+
+    def _has_ended(self, now_s: float) -> bool:
+        if self._ladder.begun:
+            return not self._reap()
+        return self._status is not None and (not self._open or now_s >= self._ended_s + LINGER_S)
+
+    def _patience_ms(self, now_s: float) -> float | None:
+        """How long there is nothing to do; None for as long as nothing happens."""
+        due_s = self._ladder.due_s
+        if self._status is not None and not self._ladder.begun:
+            due_s = min(due_s, self._ended_s + LINGER_S)
+        if self._waiting and not self._unsent:
+            due_s = min(due_s, self._next_report_s)
+        return None if due_s == float("inf") else max(0.0, due_s - now_s) * 1000
+
+    def _signal(self, number: signal.Signals) -> None:
+        """Send a signal to all of it; what is stopped goes on, to have it."""
+        for each in (number, signal.SIGCONT):
+            if self._status is None:
+                with suppress(ProcessLookupError, PermissionError):
+                    os.killpg(self._pid, each)  # not reaped yet, so still its own
+                signal_tree(each, but={self._pid})
+            else:
+                signal_tree(each)
+
+    def _reap(self) -> bool:
+        """Reap what has ended; whether there is anything left below."""
+        try:
+            while (ended := os.waitpid(-1, os.WNOHANG)) != (0, 0):
+                self._reaped(*ended)
+        except ChildProcessError:
+            return False
+        return True
+
+    def _reaped(self, pid: int, status: int) -> None:
+        if pid == self._pid and self._status is None:
+            self._status, self._ended_s = status, time.monotonic()
+
+    def _tell(self, now_s: float) -> None:
+        """Tell of lines, if it is time, as far as the supervisor takes them."""
+        if not self._unsent and self._waiting and now_s >= self._next_report_s:
+            self._unsent = _line({"told": self._waiting.batch()})
+            self._next_report_s = now_s + INTERVAL_S
+        if not self._unsent:
+            return
+        try:
+            self._unsent = self._unsent[os.write(self._report, self._unsent) :]
+        except BlockingIOError:
+            pass
+        except BrokenPipeError:  # the supervisor is gone, which the hold tells, too
+            self._unsent, self._waiting = b"", Waiting()
+        if self._unsent:
+            self._poll.register(self._report, select.POLLOUT)
+        else:
+            with suppress(KeyError):
+                self._poll.unregister(self._report)
+
+    def _finish(self, duration_s: float) -> None:
+        for stream in self._streams.values():
+            self._drain(stream)
+            self._waiting.add(stream.name, stream.lines.end())
+        left = len(descendants(os.getpid()))
+        if self._open and not self._ladder.begun:
+            _read_on(sorted(self._open))
+        os.set_blocking(self._report, True)
+        with suppress(BrokenPipeError):
+            _write(self._report, self._unsent)
+        while self._waiting:
+            self._send_all({"told": self._waiting.batch()})
+        code = None if self._status is None else os.waitstatus_to_exitcode(self._status)
+        end: dict[str, Any] = {
+            "exit_code": code if code is not None and code >= 0 else None,
+            "signal": -code if code is not None and code < 0 else None,
+            "stopped": self._ladder.begun,
+            "duration_s": duration_s,
+            "left": left,
+        }
+        for stream in self._streams.values():
+            end[stream.name], end[f"{stream.name}_omitted"] = stream.kept.result()
+        self._send_all({"end": end})
+
+    def _drain(self, stream: Stream) -> None:
+        """What it wrote last."""
+        drained = 0
+        while stream.descriptor in self._open and drained < MAX_DRAINED_BYTES:
+            count = stream.read(self._waiting)
+            if count is None:
+                return
+            if count == 0:
+                self._open.discard(stream.descriptor)
+            drained += count
+
+    def _send_all(self, report: Mapping[str, Any]) -> None:
+        with suppress(BrokenPipeError):  # nobody reads any more
+            _write(self._report, _line(report))
+
+
+def _become(
+    order: Order,
+    outputs: list[int],
+    says: int,
+    monitor: int,
+    die_with_parent: Callable[[signal.Signals], None],
+) -> NoReturn:
+    """In the child: become the program, or say why not."""
+    stage = b"x"
+    try:
+        os.setsid()
+        die_with_parent(signal.SIGKILL)
+        if os.getppid() != monitor:  # ended before that was said
+            os._exit(1)
+        for number in signal.valid_signals():
+            with suppress(OSError):  # not SIGKILL's and SIGSTOP's
+                signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+        hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        # Without any limit it is the greatest number, or -1 (setrlimit(2)).
+        soft = SOFT_DESCRIPTORS if hard < 0 else min(SOFT_DESCRIPTORS, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        nothing = os.open(os.devnull, os.O_RDONLY)
+        for new, old in enumerate([nothing, *outputs]):
+            os.dup2(old, new)
+        stage = b"c"
+        os.chdir(order.directory)
+        stage = b"i"
+        if order.script and not order.is_same_file():
+            os.write(says, stage)
+            os._exit(1)
+        stage = b"x"
+        path = os.fsencode(order.path) if order.script else order.descriptor
+        os.execve(path, order.arguments, order.variables)  # noqa: S606 - never through one
+    except OSError as error:
+        os.write(says, stage + str(error.errno).encode())
+    except BaseException as error:  # noqa: BLE001 - whatever it is, it must not go on as a monitor
+        os.write(says, b"?" + repr(error).encode())
+    os._exit(1)
+
+
+def _reason(order: Order, problem: bytes) -> str:
+    stage, detail = problem[:1], problem[1:].decode(errors="replace")
+    if stage not in _STAGES:
+        return f"it cannot be started: {detail}"
+    number = int(detail or 0)
+    more = ""
+    if order.script and stage == b"x" and number == 2:
+        more = " (of the program that its first line names)"
+    return _STAGES[stage].format(
+        path=order.path,
+        directory=os.fsdecode(order.directory),
+        reason=os.strerror(number),
+        more=more,
+    )
+
+
+def _read_on(descriptors: list[int]) -> None:
+    """Have a process read what goes on to be written, and forget it.
+
+    What a program has left behind often has the program's output, and would be ended by SIGPIPE
+    with its next line.
+    """
+    if os.fork():
+        return
+    try:
+        os.setsid()
+        signal.set_wakeup_fd(-1)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, signal.SIG_DFL)
+        for name in os.listdir("/proc/self/fd"):
+            if int(name) not in descriptors:
+                with suppress(OSError):  # that of the directory itself is closed already
+                    os.close(int(name))
+        poll = select.poll()
+        for descriptor in descriptors:
+            poll.register(descriptor, select.POLLIN)
+        while descriptors:
+            for descriptor, _ in poll.poll():
+                with suppress(BlockingIOError):
+                    if not os.read(descriptor, CHUNK_BYTES):
+                        poll.unregister(descriptor)
+                        descriptors.remove(descriptor)
+    finally:
+        os._exit(0)
+
+
+def _line(report: Mapping[str, Any]) -> bytes:
+    return json.dumps(report, ensure_ascii=False).encode() + b"\n"
+
+
+def _write(descriptor: int, data: bytes) -> None:
+    while data:
+        data = data[os.write(descriptor, data) :]
+
+
+def main() -> None:
+    """`... REPORT_FD ORDER_FD`."""
+    report, given = (int(text) for text in sys.argv[1:])
+    with open(given, "rb") as file:
+        order = Order(json.load(file))
+    for descriptor in (report, order.descriptor):
+        os.set_inheritable(descriptor, False)
+    Monitor(order, 0, report).run()

@@ -1,0 +1,238 @@
+"""Runs a program under a monitor, to its end or its limit."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any, Literal, Protocol
+
+import trio
+
+from nsm.wire.errors import BadProgramError
+from nsmd.bridge.monitor import STEP_S
+from nsmd.bridge.stop import Stop
+from nsmd.bridge.values import Ended, OnLine, Program
+from nsmd.monitors.below import SWEEP_S, processes, send
+from nsmd.monitors.held import MARGIN_S, Held
+from nsmd.values import StreamName
+
+log = logging.getLogger(__name__)
+
+_REPORT_BYTES = 1024 * 1024
+"""Above what a report has besides the output."""
+
+_BYTES_PER_KEPT_BYTE = 6
+"""In JSON at most: a control character is six, and what is no UTF-8 three."""
+
+WhyStopped = Literal["timeout", "cancelled", "shutdown"]
+
+
+class Startable(Protocol):
+    """A command that was checked, see `commands`.
+
+    Attributes:
+        fd: of the file.
+        path: as it is written; what a script is executed by.
+        script: begins with `#!`.
+        identity: st_dev, st_ino and st_ctime_ns of the file.
+    """
+
+    @property
+    def fd(self) -> int: ...
+    @property
+    def path(self) -> str: ...
+    @property
+    def script(self) -> bool: ...
+    @property
+    def identity(self) -> tuple[int, ...]: ...
+
+
+async def run(
+    command: Startable,
+    program: Program,
+    arguments: Sequence[str],
+    *,
+    variables: Mapping[str, str],
+    output_bytes: int,
+    on_line: OnLine,
+    stop: Stop,
+    step_s: float = STEP_S,
+) -> Ended:
+    """Run a program to its end.
+
+    Args:
+        command: stays the caller's to close.
+        variables: all of its environment.
+        output_bytes: that are kept of each of its two outputs, head and tail.
+        on_line: has its output, without the ends of lines; a longer line in pieces of
+            `lines.PIECE_CHARS`. Of a flood, a line says how many are left out.
+        stop: asks for its end.
+        step_s: seconds that it has to end by itself then.
+
+    Raises:
+        BadProgramError: it was not started.
+
+    Cancellation: stops it, and returns when it and all it started are gone: after milliseconds, or
+        `step_s` and some where it heeds no signal.
+    """
+    order = os.memfd_create("order", os.MFD_CLOEXEC)
+    try:
+        _write_order(order, command, program, arguments, variables, output_bytes, step_s)
+        held = _start(order, command, program, output_bytes, step_s)
+    finally:
+        os.close(order)
+    try:
+        return await _Run(held, program, on_line).to_its_end(stop)
+    finally:
+        held.stop()
+        with trio.CancelScope(shield=True):
+            await held.gone()
+        held.close()
+
+
+def _write_order(
+    descriptor: int,
+    command: Startable,
+    program: Program,
+    arguments: Sequence[str],
+    variables: Mapping[str, str],
+    output_bytes: int,
+    step_s: float,
+) -> None:
+    """Write down what the monitor reads as `monitor.Order`."""
+    order = {
+        "path": _plain(os.fsencode(command.path)),
+        "descriptor": command.fd,
+        "script": command.script,
+        "identity": command.identity,
+        "arguments": [
+            _plain(os.fsencode(command.path)),
+            *(_plain(argument.encode()) for argument in arguments),
+        ],
+        "variables": {
+            _plain(os.fsencode(name)): _plain(os.fsencode(value))
+            for name, value in variables.items()
+        },
+        "directory": _plain(os.fsencode(program.cwd or variables.get("HOME") or "/")),
+        "output_bytes": output_bytes,
+        "step_s": step_s,
+    }
+    with open(descriptor, "wb", closefd=False) as file:
+        file.write(json.dumps(order).encode())
+    os.lseek(descriptor, 0, os.SEEK_SET)
+
+
+def _plain(data: bytes) -> str:
+    """Bytes in JSON, whatever they are."""
+    return data.decode("latin-1")
+
+
+def _start(
+    order: int, command: Startable, program: Program, output_bytes: int, step_s: float
+) -> Held:
+    try:
+        return Held.start(
+            "nsmd.bridge.monitor",
+            [str(order)],
+            inherited=[order, command.fd],
+            variables={},
+            stop_s=step_s + SWEEP_S + MARGIN_S,
+            max_report_bytes=_REPORT_BYTES + 2 * _BYTES_PER_KEPT_BYTE * output_bytes,
+            what=f"program {program.name}",
+        )
+    except OSError as error:
+        raise _not_started(program, f"there is no process for it: {error.strerror}") from error
+
+
+def _not_started(program: Program, why: str) -> BadProgramError:
+    return BadProgramError(
+        f"Program {program.name!r} was not started: {why}.",
+        hint=f"See {program.source} and `nsm bridge check`.",
+        data={"program": program.name},
+    )
+
+
+class _Run:
+    """What a monitor has said so far."""
+
+    def __init__(self, held: Held, program: Program, on_line: OnLine) -> None:
+        self._held = held
+        self._program = program
+        self._on_line = on_line
+        self._why: WhyStopped | None = None
+        self._limit = trio.CancelScope()
+        self._pid = 0
+
+    async def to_its_end(self, stop: Stop) -> Ended:
+        """Read what it says until it has ended."""
+        end: Mapping[str, Any] | None = None
+        began_s = trio.current_time()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._stop_when_asked, stop)
+            with self._limit:
+                while (report := await self._held.next_report()) is not None:
+                    if "told" in report:
+                        self._tell(report["told"])
+                        await trio.lowlevel.checkpoint()  # a flood leaves room for others
+                    elif "started" in report:
+                        self._pid = report["started"]
+                        nursery.start_soon(self._stop_in_time)
+                    else:
+                        end = report["end"]
+                        break
+            nursery.cancel_scope.cancel()
+        if end is None:
+            return await self._unwatched(trio.current_time() - began_s)
+        if "not_started" in end:
+            raise _not_started(self._program, end["not_started"])
+        facts = {key: value for key, value in end.items() if key != "stopped"}
+        return Ended(**facts, why_stopped=self._why if end["stopped"] else None)
+
+    def _tell(self, told: Sequence[tuple[StreamName, str | int]]) -> None:
+        for stream, line in told:
+            self._on_line(stream, line if isinstance(line, str) else left_out(line))
+
+    async def _stop_when_asked(self, stop: Stop) -> None:
+        self._end(await stop.wait())
+
+    async def _stop_in_time(self) -> None:
+        await trio.sleep(self._program.timeout_s)
+        self._end("timeout")
+
+    def _end(self, why: WhyStopped) -> None:
+        if self._why is None:
+            self._why = why
+            self._limit.deadline = trio.current_time() + self._held.stop_s
+            self._held.stop()
+
+    async def _unwatched(self, duration_s: float) -> Ended:
+        """Its monitor has ended without a word: somebody killed it."""
+        if not self._pid:
+            raise _not_started(self._program, "the process that is to watch it ended unexpectedly")
+        log.error("%r ended unexpectedly; its program is killed", self._held)
+        await trio.to_thread.run_sync(_kill_session, self._pid)
+        return Ended(
+            exit_code=None,
+            signal=signal.SIGKILL,
+            why_stopped=self._why,
+            stderr="[nsm: the process that watched it ended unexpectedly, so it was killed; its "
+            "output is lost]",
+            duration_s=duration_s,
+        )
+
+
+def left_out(lines: int) -> str:
+    """The line that stands for lines that are not told."""
+    return f"[... {lines} {'line' if lines == 1 else 'lines'} left out ...]"
+
+
+def _kill_session(leader: int) -> None:
+    """Kill what is in a program's session; the kernel has killed the program itself."""
+    for process in processes():
+        if process.session == leader:
+            with suppress(ProcessLookupError, PermissionError):
+                send(process, signal.SIGKILL)
