@@ -3,10 +3,11 @@
 values       a program as it is described, who asks for one, and what came of it
 wording      what models and people read about them
 frontmatter  YAML between `---` lines, read as a stranger's, with the lines of its mistakes
-definitions  one file as a program, or as the reason why it is none
-shelf        all files of the directory, watched
+walk         the way to a file, one component after another
 commands     whose file it is that a description names; the file that is checked is started
 arguments    a call's arguments, character by character
+definitions  one file as a program, or as the reason why it is none
+shelf        all files of the directory, watched
 variables    the environment of a program: a fixed minimum, and what its description names
 running      a program under a monitor, line by line, to its end or its limit
 lines        output as lines, and how many of them are told

@@ -21,6 +21,8 @@ MAX_FRONT_MATTER_CHARACTERS = 16 * 1024
 MAX_DIGITS = 18
 """Of a number: more than anything here can mean."""
 
+_CONTROLS = frozenset(("Cc", "Cs", "Zl", "Zp"))
+
 Scalar = str | int | float | bool | None
 
 
@@ -94,14 +96,15 @@ def _text(data: bytes) -> str:
     text = text.replace("\r\n", "\n").replace("\r", "\n")
     for number, line in enumerate(text.split("\n"), 1):
         for character in line:
-            if not character.isprintable() and _is_control(character):
+            if character != "\t" and is_control(character):
                 raise FrontMatterError(f"control character U+{ord(character):04X}", number)
     return text
 
 
-def _is_control(character: str) -> bool:
-    # Line and paragraph separators end lines for YAML and for terminals, and for nobody else.
-    return unicodedata.category(character) in {"Cc", "Zl", "Zp"} and character != "\t"
+def is_control(character: str) -> bool:
+    """Whether a character is none of text that is shown: a control character, half of one, or a
+    separator that ends lines for YAML and some terminals, and for nobody else."""
+    return not character.isprintable() and unicodedata.category(character) in _CONTROLS
 
 
 def _split(text: str) -> tuple[str, str]:

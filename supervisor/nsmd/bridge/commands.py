@@ -1,0 +1,288 @@
+"""Whose file it is that a description names; the file that is checked is the one that is started.
+
+A command is refused if anybody but the user and root could exchange it, or anything on the way to
+it. Docs/decisions/0021 says how the file that was checked is the one that runs. Blocks.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Collection, Sequence
+from contextlib import suppress
+from typing import Self
+
+from nsm.wire.errors import BadProgramError
+from nsmd.bridge.values import Program
+from nsmd.bridge.walk import Identity, identity_of, walk, why_another
+from nsmd.hostpaths import is_within, printable, trusted_owners, why_replaceable
+
+MAX_INTERPRETERS = 4
+"""In a row that are scripts themselves, as many as Linux follows (exec_binprm of fs/exec.c)."""
+
+MAX_FIRST_LINE_BYTES = 256
+"""Of a script, which Linux reads (BINPRM_BUF_SIZE)."""
+
+_ELF = b"\x7fELF"
+_ACCESS_LIST = "system.posix_acl_access"
+
+
+class Command:
+    """A program's file, checked and held open; made by `open_command`.
+
+    Attributes:
+        fd: of the file, closed in other programs (O_CLOEXEC).
+        path: as it was written: what the program has as its own name.
+        script: it has an interpreter, to which it is passed by its path.
+        identity: of the file as it was checked.
+    """
+
+    __slots__ = ("fd", "identity", "path", "script")
+
+    def __init__(self, fd: int, path: str, identity: Identity, *, script: bool) -> None:
+        self.fd = fd
+        self.path = path
+        self.script = script
+        self.identity = identity
+
+    def __repr__(self) -> str:
+        return f"<Command {self.path} fd={self.fd}{' script' if self.script else ''}>"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def why_changed(self) -> str | None:
+        """Why the path leads to something else by now; None if it leads here. Blocks."""
+        return why_another(self.path, self.identity)
+
+    def close(self) -> None:
+        """Let go of the file; again is nothing."""
+        fd, self.fd = self.fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+
+class CommandError(Exception):
+    """A command is not started; the message is a clause that says why."""
+
+
+def open_command(
+    program: Program, writable: Sequence[str] = (), *, search_path: str = ""
+) -> Command:
+    """Check a program's file, and hold it.
+
+    Args:
+        program: that names it.
+        writable: absolute directories and files that whoever asks can write to: nothing that lies
+            there is started, nor what is described there.
+        search_path: where the program is to look for others (its PATH): of its directories, none
+            may be such a one.
+
+    Raises:
+        BadProgramError: it is not started; `data` has the `reason` as a clause.
+
+    Resources: a descriptor, until the command is closed.
+    """
+    try:
+        reach = _Reach(writable)
+        if writable:
+            _check_definition(program, reach)
+            _check_search_path(program, search_path, reach)
+        return _open(program.command, reach)
+    except CommandError as error:
+        raise BadProgramError(
+            f"Program '{program.name}' is not started: {error}.",
+            hint="The user of this machine can see with `nsm bridge check` what is wrong.",
+            data={"program": program.name, "reason": str(error)},
+        ) from None
+
+
+class _Reach:
+    """What whoever asks can write to.
+
+    Args:
+        writable: absolute paths.
+    """
+
+    def __init__(self, writable: Sequence[str]) -> None:
+        self._paths = tuple({form for path in writable for form in _forms(path)})
+        self._files: set[tuple[int, int]] = set()
+        for path in self._paths:
+            with suppress(OSError):
+                status = os.stat(path)
+                self._files.add((status.st_dev, status.st_ino))
+
+    def check(self, part: str, status: os.stat_result) -> None:
+        """
+        Raises:
+            CommandError: it reaches there.
+        """
+        if (status.st_dev, status.st_ino) in self._files or any(
+            is_within(part, path) for path in self._paths
+        ):
+            raise CommandError(
+                f"{printable(part)} lies where the client that asks can write, and could put its "
+                "own program there"
+            )
+
+
+def _forms(path: str) -> tuple[str, str]:
+    return os.path.normpath(path), os.path.realpath(path)
+
+
+def _open(path: str, reach: _Reach) -> Command:
+    """
+    Raises:
+        CommandError: it is not started.
+    """
+    fd, script = _open_checked(path, trusted_owners(), reach, MAX_INTERPRETERS)
+    return Command(fd, path, identity_of(os.fstat(fd)), script=script)
+
+
+def _open_checked(
+    path: str, owners: Collection[int], reach: _Reach, interpreters: int
+) -> tuple[int, bool]:
+    """A descriptor of a program whose whole way is to be trusted, and whether it is a script.
+
+    Raises:
+        CommandError: it is not started.
+    """
+    folder = ""
+    folder_mode = 0
+
+    def step(part: str, status: os.stat_result) -> None:
+        nonlocal folder, folder_mode
+        directory = stat.S_ISDIR(status.st_mode)
+        if reason := why_replaceable(part, status, owners, may_be_shared=directory):
+            raise CommandError(printable(reason))
+        if reason := _why_listed(part, status):
+            raise CommandError(printable(reason))
+        reach.check(part, status)
+        if directory:
+            folder, folder_mode = part, status.st_mode
+
+    try:
+        fd = walk(path, step)
+    except OSError as error:
+        raise CommandError(f"{printable(path)}: {error.strerror}") from None
+    except ValueError:
+        raise CommandError(f"{printable(path)} cannot be a path") from None
+    try:
+        _check_file(path, fd, folder, folder_mode)
+        start = _start(fd)
+        if start is None or start.startswith(_ELF):
+            return fd, False
+        _open_interpreter(path, start, owners, reach, interpreters)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd, True
+
+
+def _check_file(path: str, fd: int, folder: str, folder_mode: int) -> None:
+    """
+    Args:
+        path: as it was written.
+        fd: of the file.
+        folder, folder_mode: of the directory that it lies in.
+
+    Raises:
+        CommandError: a file is none that is started.
+    """
+    status = os.fstat(fd)
+    if not stat.S_ISREG(status.st_mode):
+        raise CommandError(f"{printable(path)} is no file")
+    if not os.access(f"/proc/self/fd/{fd}", os.X_OK):
+        raise CommandError(
+            f"{printable(path)} is not executable, or on a file system where nothing is"
+        )
+    if status.st_mode & stat.S_ISUID and status.st_uid != os.geteuid():
+        # And it has more rights than the user: one who means that writes a script that calls it.
+        raise CommandError(
+            f"{printable(path)} runs as user {status.st_uid} (set-user-ID), so nsm could not stop "
+            "it"
+        )
+    if folder_mode & stat.S_ISVTX and folder_mode & stat.S_IWOTH:
+        # What is ours there nobody else can move, but its name was for everybody to take.
+        raise CommandError(f"{printable(folder)}, where it lies, is writable by everyone")
+
+
+def _why_listed(part: str, status: os.stat_result) -> str | None:
+    """Why an access list may let others write: where there is one, the group's bits are the most
+    that anybody in it has (acl(5))."""
+    if not status.st_mode & stat.S_IWGRP or status.st_mode & stat.S_ISVTX:
+        return None
+    try:
+        os.getxattr(part, _ACCESS_LIST, follow_symlinks=False)
+    except OSError:
+        return None  # there is none
+    return f"{part} has an access list that lets others write (see getfacl)"
+
+
+def _start(fd: int) -> bytes | None:
+    """The first bytes of a file; None where it may be executed, but not read."""
+    try:
+        readable = os.open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except PermissionError:
+        return None
+    try:
+        return os.read(readable, MAX_FIRST_LINE_BYTES)
+    finally:
+        os.close(readable)
+
+
+def _open_interpreter(
+    path: str, start: bytes, owners: Collection[int], reach: _Reach, interpreters: int
+) -> None:
+    """Check the interpreter of a script as the script is checked.
+
+    Raises:
+        CommandError: it is not started.
+    """
+    if not start.startswith(b"#!"):
+        raise CommandError(
+            f"{printable(path)} is neither a program (ELF) nor a script that begins with `#!` and "
+            "its interpreter"
+        )
+    line, newline, _ = start[2:].partition(b"\n")
+    words = line.split()
+    if not words or not (newline or len(start) < MAX_FIRST_LINE_BYTES or len(words) > 1):
+        raise CommandError(f"{printable(path)} has no interpreter in its first line")
+    interpreter = os.fsdecode(words[0])
+    if not os.path.isabs(interpreter):
+        raise CommandError(
+            f"{printable(path)} has {printable(interpreter)} as its interpreter: an absolute path "
+            "is expected"
+        )
+    if not interpreters:
+        raise CommandError(f"{printable(path)}: its interpreter is a script, and so is that one's")
+    try:
+        fd, _ = _open_checked(interpreter, owners, reach, interpreters - 1)
+    except CommandError as error:
+        raise CommandError(f"its interpreter: {error}") from None
+    os.close(fd)
+
+
+def _check_definition(program: Program, reach: _Reach) -> None:
+    """
+    Raises:
+        CommandError: whoever asks could have written what is to be started.
+    """
+    try:
+        os.close(walk(program.source, reach.check))
+    except OSError as error:
+        raise CommandError(f"{printable(program.source)}: {error.strerror}") from None
+
+
+def _check_search_path(program: Program, search_path: str, reach: _Reach) -> None:
+    """
+    Raises:
+        CommandError: programs that it calls could come from whoever asks.
+    """
+    for directory in search_path.split(":") if search_path else ():
+        place = os.path.join(program.cwd or "/", directory)  # an empty one is where it works
+        with suppress(OSError):
+            os.close(walk(place, reach.check))

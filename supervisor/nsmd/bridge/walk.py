@@ -1,0 +1,114 @@
+"""The way to a file, one component after another, by descriptors.
+
+Each directory is opened in the one before it, and links are followed by hand, so that what was
+looked at on the way is what the way led over, whatever is exchanged meanwhile (openat(2), O_PATH).
+It needs nothing but the standard library: the monitor uses it, too.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+MAX_LINKS = 40
+"""Symbolic links followed in one path, as many as Linux does."""
+
+Step = Callable[[str, os.stat_result], None]
+"""Takes a part of the way, by its absolute path without links, and its status. May raise."""
+
+
+class Identity(NamedTuple):
+    """Tells a file, and each state of it, from all others.
+
+    Attributes:
+        device, inode: of the file.
+        changed_ns: when its content, mode, owner or name was changed last (`st_ctime`).
+    """
+
+    device: int
+    inode: int
+    changed_ns: int
+
+
+def identity_of(status: os.stat_result) -> Identity:
+    """The identity of what has this status."""
+    return Identity(status.st_dev, status.st_ino, status.st_ctime_ns)
+
+
+def walk(path: str, step: Step = lambda _part, _status: None) -> int:
+    """Go to where an absolute path leads.
+
+    Args:
+        path: of anything that exists.
+        step: called for every part, `/` first: directories, links, and what it leads to.
+
+    Returns:
+        A descriptor that can only be asked about (O_PATH), which the caller owns.
+
+    Raises:
+        OSError: there is nothing, too many links lead there, or it cannot be looked at.
+    """
+    # First as a whole: what is mounted on demand is mounted by that, and not by what follows.
+    os.stat(path)
+    here, fd = "/", os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        step(here, os.fstat(fd))
+        rest = path.split("/")[::-1]
+        links = 0
+        while rest:
+            name = rest.pop()
+            if name in ("", "."):
+                continue
+            flags = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+            child = os.open(name, flags, dir_fd=fd)
+            status = os.fstat(child)
+            if stat.S_ISLNK(status.st_mode):
+                try:
+                    step(os.path.join(here, name), status)
+                    links += 1
+                    if links > MAX_LINKS:
+                        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
+                    target = os.readlink("", dir_fd=child)
+                finally:
+                    os.close(child)
+                rest += target.split("/")[::-1]
+                if not target.startswith("/"):
+                    continue
+                here, child = "/", os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+            elif name == "..":  # of a link's target
+                here = os.path.dirname(here)
+            else:
+                here = os.path.join(here, name)
+            fd, before = child, fd
+            os.close(before)
+            if here != "/":
+                step(here, status)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def why_another(path: str, expected: Sequence[int]) -> str | None:
+    """Why a path does not lead to the file that it led to; None where it does.
+
+    Args:
+        path: absolute.
+        expected: an `Identity`.
+    """
+    try:
+        fd = walk(path)
+    except OSError as error:
+        return f"{path} is not what was checked any more: {error.strerror}"
+    try:
+        found = identity_of(os.fstat(fd))
+    finally:
+        os.close(fd)
+    if found == tuple(expected):
+        return None
+    if found[:2] == tuple(expected)[:2]:
+        return f"{path} was changed after it had been checked"
+    return f"{path} leads to another file than the one that was checked"
