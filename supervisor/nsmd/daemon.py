@@ -216,6 +216,7 @@ async def _serve(setup: Setup, keeper: SessionKeeper) -> None:
                 gateway=registry.gateway,
                 store=setup.store,
                 events=events,
+                most=setup.shares.boxes,
             )
             boxes.take_up(boxes_left(setup.kept))
             upkeep.start_soon(

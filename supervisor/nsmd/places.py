@@ -80,24 +80,30 @@ class Places:
         most = max(1, self._limit // SHARE)
         own = [s for s in self._live() if s.tenancy and s.tenancy.scope == scope]
         if len(own) >= most:
-            said = f"The box has {most} sessions, which is its share of {self._limit}"
-            raise self._refusal(own, scope, said=said)
+            raise SessionLimitError(
+                f"You have your share of sessions, {most} of {self._limit}"
+                f"{_told(own, scope, ':')}.",
+                hint=_CONFINED,
+                data={"limit": most},
+            )
 
-    def turn(self, scope: str) -> Turn:
+    def turn(self, scope: str, *, confined: bool = False) -> Turn:
         """What a new session has to wait for before it starts.
 
         Args:
             scope: the caller's, whose sessions an error may name.
+            confined: it is a box's, which may end no sessions.
 
         Raises:
             SessionLimitError: no place becomes free by itself, or too many wait.
         """
         live = self._live()
         if all(session.name for session in live):
-            raise self._refusal(live, scope)
+            raise self._refusal(live, scope, confined=confined)
         if len(self._waiting) >= MAX_WAITING:
-            raise self._refusal(live, scope, f" {len(self._waiting)} calls wait for a place.")
-        return Turn(self, scope)
+            besides = f" {len(self._waiting)} calls wait for a place."
+            raise self._refusal(live, scope, confined=confined, besides=besides)
+        return Turn(self, scope, confined=confined)
 
     def given_back(self) -> None:
         """A session has ended: the next ones have their turn."""
@@ -134,7 +140,7 @@ class Places:
             self._waiting.pop(session, None)
         if not turn.opened.is_set():
             waited = f" This call waited {WAIT_S:.0f} s for a place."
-            raise self._refusal(self._live(), turn.scope, waited)
+            raise self._refusal(self._live(), turn.scope, confined=turn.confined, besides=waited)
         await self._starts.acquire()
 
     def started(self) -> None:
@@ -142,26 +148,41 @@ class Places:
         self._starts.release()
 
     def _refusal(
-        self, live: Sequence[Session], scope: str, besides: str = "", *, said: str = ""
+        self, live: Sequence[Session], scope: str, *, confined: bool, besides: str = ""
     ) -> SessionLimitError:
-        now = trio.current_time()
-        own = [s for s in live if s.tenancy and s.tenancy.scope == scope and s.name]
-        longest = heapq.nsmallest(_LISTED, own, key=lambda s: s.active_s)
-        listed = ", ".join(f"{s.name} (idle {ago(now - s.active_s)})" for s in longest)
-        endable = f" Yours that could be ended: {listed}." if listed else ""
+        told = _told(live, scope, " Yours:" if confined else " Yours that could be ended:", ".")
+        hint = (
+            "End one with `nsm kill NAME` (or `nsm kill --idle SECONDS`), reuse a session, or "
+            f"{self._remedy}."
+        )
         return SessionLimitError(
-            f"{said or f'{self._limit} sessions are live, which is the limit'}.{besides}{endable}",
-            hint="End one with `nsm kill NAME` (or `nsm kill --idle SECONDS`), reuse a session, or "
-            f"{self._remedy}.",
+            f"{self._limit} sessions are live, which is the limit.{besides}{told}",
+            hint=_CONFINED if confined else hint,
             data={"limit": self._limit},
         )
+
+
+_CONFINED = (
+    "Reuse a session, by its name. Those that nobody uses end by themselves; whoever runs nsm can "
+    "end some with `nsm kill NAME`."
+)
+"""Clients in a box may end none."""
+
+
+def _told(live: Sequence[Session], scope: str, words: str, end: str = "") -> str:
+    """The sessions of a scope that were idle longest, after some words; nothing for none."""
+    now = trio.current_time()
+    own = [s for s in live if s.tenancy and s.tenancy.scope == scope and s.name]
+    longest = heapq.nsmallest(_LISTED, own, key=lambda s: s.active_s)
+    listed = ", ".join(f"{s.name} (idle {ago(now - s.active_s)})" for s in longest)
+    return f"{words} {listed}{end}" if listed else ""
 
 
 class Turn:
     """One session's wait for a place and for the leave to start, in place of a plain limiter."""
 
-    def __init__(self, places: Places, scope: str) -> None:
-        self.scope = scope
+    def __init__(self, places: Places, scope: str, *, confined: bool = False) -> None:
+        self.scope, self.confined = scope, confined
         self.opened = trio.Event()
         self._places = places
         self._session: Session | None = None

@@ -10,6 +10,7 @@ from nsmd.boundary import Boundary
 from nsmd.boxes import Serve
 from nsmd.control.call import Right, Services
 from nsmd.control.server import Access, ControlServer
+from nsmd.descriptors import Quota
 from nsmd.mcp.attachment import serve_attachment
 from nsmd.mcp.load import EndpointLoader
 
@@ -22,23 +23,26 @@ class Reception:
 
     Args:
         services: what clients' requests work on.
-        max_connections: over the user's own socket, at once.
+        max_connections: at once. Those in boxes are half of them at most, so that code in there
+            keeps nobody else out.
     """
 
     def __init__(self, services: Services, max_connections: int) -> None:
         self._services = services
         self._endpoint = EndpointLoader()
+        self._everyone = Quota(max_connections, "The supervisor has")
+        self._in_boxes = Quota(max_connections // 2, "All boxes together have")
         self._server = ControlServer(
-            Access(uid=os.geteuid()), services, self._attach, max_connections=max_connections
+            Access(uid=os.geteuid()), services, self._attach, (self._everyone,)
         )
 
     @property
     def connections(self) -> int:
-        """How many there are over the user's own socket."""
-        return self._server.connections
+        """How many there are, those in boxes included."""
+        return self._everyone.taken
 
     async def handle(self, stream: trio.SocketStream) -> None:
-        """Serve one of them."""
+        """Serve one over the user's own socket."""
         await self._server.handle(stream)
 
     def of_box(self, boundary: Boundary) -> Serve:
@@ -47,7 +51,8 @@ class Reception:
         if boundary.programs:
             rights.add("bridge")
         access = Access(uid=os.geteuid(), rights=frozenset(rights), boundary=boundary)
-        return ControlServer(access, self._services, self._attach, BOX_CONNECTIONS).handle
+        quotas = Quota(BOX_CONNECTIONS, "The box has"), self._in_boxes, self._everyone
+        return ControlServer(access, self._services, self._attach, quotas).handle
 
     async def load(self) -> None:
         """Load what takes long to load, once everything else is there."""

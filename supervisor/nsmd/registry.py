@@ -598,7 +598,7 @@ class Registry:
         if self._places.has_room(len(self._directory)):
             session = self.pool.take(spec)
         else:
-            turn = self._places.turn(client.scope)
+            turn = self._places.turn(client.scope, confined=client.bound is not None)
             session = self._start_session(spec, turn)
             turn.is_for(session)
         self._comers.used(client, environment.name)

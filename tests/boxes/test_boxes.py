@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
@@ -407,6 +407,28 @@ def test_boxes_outlive_the_supervisor(project: Path) -> None:
         finally:
             made.end()
             over.end()
+
+
+def test_connections_of_boxes_leave_room_for_others(project: Path) -> None:
+    few = ["sh", "-c", 'ulimit -n 1024; exec "$@"', "sh"]  # 104 connections
+    with tempfile.TemporaryDirectory(prefix="nsm-") as path, ExitStack() as opened:
+        it = opened.enter_context(supervisor(Path(path), within=few))
+        boxes = [opened.enter_context(box(it, project)) for _ in range(3)]
+
+        def connect(made: Box) -> None:
+            opened.enter_context(made.client(reconnect=False)).ping()
+
+        for _ in range(32):
+            connect(boxes[0])
+        with pytest.raises(OverloadedError, match="The box has 32 connections"):
+            connect(boxes[0])
+        for _ in range(20):
+            connect(boxes[1])
+        for made in boxes[1:]:
+            with pytest.raises(OverloadedError, match="All boxes together have 52 connections"):
+                connect(made)
+        with it.client() as person:
+            assert person.status().clients == 53
 
 
 def test_there_are_so_many_and_an_ended_supervisor_leaves_none(project: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nsmd.descriptors import LEAST, PER_SESSION, RESERVED, share_out
+from nsmd.descriptors import LEAST, PER_BOX, PER_SESSION, RESERVED, Quota, draw, share_out
 from nsmd.limits import session_room
 from nsmd.settings import PoolSettings, SessionSettings, Settings
 
@@ -12,27 +12,31 @@ from nsmd.settings import PoolSettings, SessionSettings, Settings
 @pytest.mark.parametrize("limit", [1024, 4096, 65536, 524288, 2**30])
 def test_all_shares_together_fit(limit: int) -> None:
     shares = share_out(limit)
-    ours = RESERVED + shares.connections + 2 * shares.proxied
+    ours = RESERVED + shares.connections + 2 * shares.proxied + shares.boxes * PER_BOX
     assert ours + shares.sessions * PER_SESSION <= limit
 
 
 @pytest.mark.parametrize(
-    ("limit", "sessions", "connections", "proxied"),
+    ("limit", "sessions", "connections", "proxied", "boxes"),
     [
-        (1024, 135, 104, 26),  # an old default for everything
-        (4096, 634, 488, 122),  # hard limits of login sessions without systemd
-        (524288, 104409, 1024, 512),  # systemd's
+        (1024, 109, 104, 26, 13),  # an old default for everything
+        (4096, 512, 488, 122, 61),  # hard limits of login sessions without systemd
+        (524288, 104281, 1024, 512, 64),  # systemd's
     ],
 )
-def test_usual_limits(limit: int, sessions: int, connections: int, proxied: int) -> None:
+def test_usual_limits(
+    limit: int, sessions: int, connections: int, proxied: int, boxes: int
+) -> None:
     shares = share_out(limit)
-    assert (shares.sessions, shares.connections, shares.proxied) == (sessions, connections, proxied)
+    assert (shares.sessions, shares.connections) == (sessions, connections)
+    assert (shares.proxied, shares.boxes) == (proxied, boxes)
 
 
 @pytest.mark.parametrize("limit", [0, 64, 200])
 def test_a_tiny_limit_is_tried_all_the_same(limit: int) -> None:
     shares = share_out(limit)
     assert (shares.sessions, shares.connections, shares.proxied) == (LEAST, LEAST, LEAST)
+    assert shares.boxes == LEAST
 
 
 def test_fewer_descriptors_than_sessions_need_are_the_limit() -> None:
@@ -40,9 +44,20 @@ def test_fewer_descriptors_than_sessions_need_are_the_limit() -> None:
         session=SessionSettings(max_sessions=1000), pool=PoolSettings(max_spares=16)
     )
     few = session_room(settings, share_out(1024))
-    assert few.sessions == 135 - 16
+    assert few.sessions == 109 - 16
     assert "ulimit -Hn" in few.remedy
     for shares in (share_out(8192), share_out(524288), None):
         room = session_room(settings, shares)
         assert room.sessions == 1000
         assert "max_sessions" in room.remedy
+
+
+def test_what_is_too_many_for_one_quota_takes_nothing_of_the_next() -> None:
+    own, everyone = Quota(1, "The box has"), Quota(3, "The supervisor has")
+    first, full = draw((own, everyone))
+    assert (list(first), full) == ([own, everyone], None)
+    again, full = draw((own, everyone))
+    assert (list(again), full) == ([own], own)
+    assert (own.taken, everyone.taken) == (2, 1)
+    other = Quota(9, "Another box has")
+    assert [draw((other, everyone))[1] for _ in range(3)] == [None, None, everyone]

@@ -27,6 +27,22 @@ async def test_the_sessions_of_a_box_leave_room_for_others(limit: int, share: in
         live.append(session(f"s{number}", "box:/work#1"))
     with pytest.raises(SessionLimitError) as refused:
         places.check_share("box:/work#1")
-    assert f"The box has {share} sessions, which is its share of {limit}." in str(refused.value)
-    assert "s0 (idle" in str(refused.value)
+    said = f"You have your share of sessions, {share} of {limit}: s0 (idle "
+    assert refused.value.message.startswith(said)
+    assert refused.value.message.endswith(").")
+    assert refused.value.data == {"limit": share}
+    assert refused.value.hint.startswith("Reuse a session")
     places.check_share("box:/other#2")
+
+
+@pytest.mark.parametrize("confined", [False, True])
+async def test_who_may_end_sessions_is_told_to_and_a_box_is_not(confined: bool) -> None:
+    live = [session("mine", "me")]
+    places = Places(
+        SessionRoom(sessions=1, remedy="raise it"), lambda: live, trio.CapacityLimiter(1)
+    )
+    with pytest.raises(SessionLimitError) as refused:
+        places.turn("me", confined=confined)
+    assert refused.value.hint.startswith("End one with `nsm kill") != confined
+    assert ("whoever runs nsm can end" in refused.value.hint) == confined
+    assert ("Yours that could be ended: mine" in refused.value.message) != confined

@@ -17,6 +17,7 @@ from nsmd.boundary import Boundary
 from nsmd.boxes.box import Box, Serve
 from nsmd.boxes.place import CONTROL, PROXY, Place, remove_others
 from nsmd.boxes.records import BoxRecord, LeftBoxes
+from nsmd.descriptors import MAX_BOXES
 from nsmd.events import Events
 from nsmd.keeping import boot_id
 from nsmd.proxy import Gateway
@@ -25,9 +26,6 @@ from nsmd.survival.store import DescriptorStore
 from nsmd.values import NetworkRule, ProjectMount
 
 log = logging.getLogger(__name__)
-
-MAX_BOXES = 64
-"""At once; each has up to five descriptors, and connections beside."""
 
 MAX_TEXT = 4096
 """Characters of a directory, which is PATH_MAX."""
@@ -47,15 +45,23 @@ class Boxes:
         gateway: for proxies.
         store: keeps what lets the next supervisor go on.
         events: are told of boxes that come and end.
+        most: how many there may be at once.
     """
 
     def __init__(
-        self, check: Check, *, gateway: Gateway, store: DescriptorStore, events: Events
+        self,
+        check: Check,
+        *,
+        gateway: Gateway,
+        store: DescriptorStore,
+        events: Events,
+        most: int = MAX_BOXES,
     ) -> None:
         self._check = check
         self._gateway = gateway
         self._store = store
         self._events = events
+        self._most = most
         self._boxes: dict[str, Box] = {}
         self._newer: list[str] = []
         self._nursery: trio.Nursery | None = None
@@ -129,9 +135,9 @@ class Boxes:
         """
         if self._nursery is None or self._server is None:
             raise OverloadedError("The supervisor is ending.", hint="Try again in a moment.")
-        if len(self._boxes) >= MAX_BOXES:
+        if len(self._boxes) >= self._most:
             raise OverloadedError(
-                f"There are {MAX_BOXES} boxes already.", hint="End some of their agents."
+                f"There are {self._most} boxes already.", hint="End some of their agents."
             )
         if not directory.startswith("/") or "\0" in directory or len(directory) > MAX_TEXT:
             raise BadRequestError(f"{directory!r:.200} is no absolute path of a directory.")

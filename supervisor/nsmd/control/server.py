@@ -7,6 +7,7 @@ answer, a connection that raises ends alone; both are logged.
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -19,7 +20,7 @@ from nsmd.control.call import ALL_RIGHTS, Right, Services
 from nsmd.control.connection import CHUNK_BYTES, HELLO_TIMEOUT_S, farewell, serve_connection
 from nsmd.control.counted import CountedStream
 from nsmd.control.peers import peer_of
-from nsmd.descriptors import MAX_CONNECTIONS
+from nsmd.descriptors import MAX_CONNECTIONS, Quota, draw
 
 log = logging.getLogger(__name__)
 
@@ -81,7 +82,8 @@ class ControlServer:
         access: whom it lets in, with which rights.
         services: what operations work on.
         serve_attachment: the MCP endpoint.
-        max_connections: at once; more are told so and closed.
+        quotas: how many connections there may be at once, of this socket alone and with others;
+            more are told so and closed.
     """
 
     def __init__(
@@ -89,43 +91,44 @@ class ControlServer:
         access: Access,
         services: Services,
         serve_attachment: ServeAttachment,
-        max_connections: int = MAX_CONNECTIONS,
+        quotas: Sequence[Quota] = (),
     ) -> None:
         self._access = access
         self._services = services
         self._serve_attachment = serve_attachment
-        self._max_connections = max_connections
-        self._connections = 0
+        self._quotas = quotas or (Quota(MAX_CONNECTIONS, "The supervisor has"),)
 
     @property
     def connections(self) -> int:
-        """How many clients are connected."""
-        return self._connections
+        """How many clients are connected, with those who draw on the same first quota."""
+        return self._quotas[0].taken
 
     async def handle(self, stream: trio.SocketStream) -> None:
         """One connection from accept to close; never raises but for cancellation."""
-        self._connections += 1
+        # Of those that are too many for the first, the next ones hear nothing.
+        drawn, full = draw(self._quotas)
         try:
             async with stream:
-                await self._admit(stream)
+                await self._admit(stream, full)
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             log.debug("a client went away")
         except Exception:  # one connection's fault is not the others'
             log.exception("a connection failed")
         finally:
-            self._connections -= 1
+            for quota in drawn:
+                quota.taken -= 1
 
-    async def _admit(self, stream: trio.SocketStream) -> None:
+    async def _admit(self, stream: trio.SocketStream, full: Quota | None) -> None:
         peer = _, uid = peer_of(stream.socket.fileno())
         if uid not in (self._access.uid, 0):
             log.warning("refused a connection of uid %d", uid)
             await farewell(stream, ForbiddenError("This supervisor belongs to another user."))
             return
-        if self._connections > self._max_connections:
+        if full is not None:
             await farewell(
                 stream,
                 OverloadedError(
-                    f"The supervisor has {self._max_connections} connections already.",
+                    f"{full.whose} {full.most} connections already.",
                     hint="Close some clients and try again.",
                 ),
             )
