@@ -1,4 +1,4 @@
-"""The audit's file: appended to, rotated by size, ours alone.
+"""A file of the audit: appended to, rotated by size, ours alone.
 
 Several supervisors of one user (each with a socket of its own) may write to the same file: every
 line is one write(2) with O_APPEND, and whoever rotates holds a lock on the file meanwhile.
@@ -6,6 +6,7 @@ line is one write(2) with O_APPEND, and whoever rotates holds a lock on the file
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import stat
@@ -26,16 +27,31 @@ class AuditFile:
     Args:
         path: of the file; its directory has to be there.
         max_bytes: a larger one becomes `PATH.1`, that one `PATH.2`, and so on.
-        keep: how many of these there are; the oldest is deleted.
+        keep: how many of these there are; the oldest is deleted. None: nothing is deleted or
+            renamed again, and the numbers count up.
+        look_s: how long nobody looks whether the file is still at its path.
+        mend: what ends a line that was cut: a newline, and what makes no line of it before.
     """
 
-    def __init__(self, path: str, *, max_bytes: int, keep: int) -> None:
+    def __init__(
+        self,
+        path: str,
+        *,
+        max_bytes: int,
+        keep: int | None,
+        look_s: float = LOOK_S,
+        mend: bytes = b"\n",
+    ) -> None:
         self.path = path
         self.max_bytes = max_bytes
         self.keep = keep
+        self._look_s = look_s
+        self._mend = mend
         self._descriptor = -1
+        self._end = 0  # of the file as we have left it
         self._broken_line = False
         self._looked_s = 0.0
+        self._unsynced = self._name_synced = False
 
     def __repr__(self) -> str:
         return f"<AuditFile {self.path}>"
@@ -49,39 +65,69 @@ class AuditFile:
         Raises:
             OSError: it could not be written, or not whole: a reader skips what is not JSON.
         """
-        self._prepare(len(line))
-        data = b"\n" + line if self._broken_line else line
+        end = self._prepare(len(line))
+        self._unsynced = True
+        data = self._mend + line if self._broken_line else line
         written = os.write(self._descriptor, data)
-        if written < len(data):
-            self._broken_line = True
+        while written < len(data):
+            self._broken_line, self._end = True, end + written
             # Why, tells the next attempt; a disk that takes a part of a line is full.
-            os.write(self._descriptor, data[written:])
-        self._broken_line = False
+            written += os.write(self._descriptor, data[written:])
+        self._broken_line, self._end = False, end + len(data)
+
+    def sync(self) -> None:
+        """Have on disk what was added.
+
+        Raises:
+            OSError: it is not, or perhaps; or the file was removed meanwhile.
+        """
+        if not self._unsynced:
+            return
+        self._unsynced = False  # what could not be synced is lost for good, see fsync(2)
+        os.fdatasync(self._descriptor)
+        if os.fstat(self._descriptor).st_nlink == 0:
+            raise OSError(errno.ENOENT, "the file was removed while it was written")
+        if not self._name_synced:
+            sync_directory(os.path.dirname(self.path))
+            self._name_synced = True
 
     def close(self) -> None:
         """Close the file; the next line opens it again."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
+        self._unsynced = self._name_synced = False
 
-    def _prepare(self, more: int) -> None:
-        """Have the file open that is at the path now, with room for so many bytes."""
+    def _prepare(self, more: int) -> int:
+        """Have the file open that is at the path now, with room for so many bytes; its size."""
         while True:
             if self._descriptor < 0 or not self._is_still_at_path():
-                self.close()
+                self._leave()
                 self._open()
             size = os.fstat(self._descriptor).st_size
             if size == 0 or size + more <= self.max_bytes:
-                return
+                if size != self._end:  # others write, too, and their lines may have been cut
+                    self._broken_line = _last_byte(self._descriptor) not in (b"", b"\n")
+                return size
             fcntl.flock(self._descriptor, fcntl.LOCK_EX)  # ends when it is closed
             if self._is_at_path():
                 self._rotate()
+            self._leave()
+
+    def _leave(self) -> None:
+        """Close it, with all of it on disk where that is promised."""
+        try:
+            if self.keep is None:
+                self.sync()
+        finally:
             self.close()
 
     def _open(self) -> None:
         descriptor = os.open(self.path, _FLAGS, 0o600)
         try:
+            _make_ours(descriptor)
             self._broken_line = _last_byte(descriptor) not in (b"", b"\n")
+            self._end = os.fstat(descriptor).st_size
         except BaseException:
             os.close(descriptor)
             raise
@@ -90,7 +136,7 @@ class AuditFile:
     def _is_still_at_path(self) -> bool:
         """The same, for each of many lines: it was looked at just now."""
         now_s = time.monotonic()
-        if now_s - self._looked_s < LOOK_S:
+        if now_s - self._looked_s < self._look_s:
             return True
         self._looked_s = now_s
         return self._is_at_path()
@@ -105,6 +151,9 @@ class AuditFile:
         return (found.st_dev, found.st_ino) == (mine.st_dev, mine.st_ino)
 
     def _rotate(self) -> None:
+        if self.keep is None:
+            os.rename(self.path, f"{self.path}.{max(numbers(self.path), default=0) + 1}")
+            return
         if self.keep == 0:
             os.unlink(self.path)
             return
@@ -114,8 +163,29 @@ class AuditFile:
         os.replace(self.path, f"{self.path}.1")
 
 
-def _last_byte(descriptor: int) -> bytes:
-    """Of a file, empty for an empty one; it is ours alone from then on.
+def numbers(path: str) -> list[int]:
+    """Of the files that were set aside, in no order."""
+    directory, name = os.path.split(path)
+    prefix = f"{name}."
+    found = (each[len(prefix) :] for each in os.listdir(directory) if each.startswith(prefix))
+    return [int(each) for each in found if each.isascii() and each.isdecimal()]
+
+
+def sync_directory(directory: str) -> None:
+    """Have the names of its files on disk.
+
+    Raises:
+        OSError: they are not, or perhaps.
+    """
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _make_ours(descriptor: int) -> None:
+    """Nobody else may read it from now on.
 
     Raises:
         OSError: it is no file of ours.
@@ -125,4 +195,9 @@ def _last_byte(descriptor: int) -> bytes:
         raise OSError("what is there is no file of ours. Move it out of the way.")
     if stat.S_IMODE(found.st_mode) & 0o077:
         os.fchmod(descriptor, 0o600)
-    return os.pread(descriptor, 1, found.st_size - 1) if found.st_size else b""
+
+
+def _last_byte(descriptor: int) -> bytes:
+    """Of a file, empty for an empty one."""
+    size = os.fstat(descriptor).st_size
+    return os.pread(descriptor, 1, size - 1) if size else b""

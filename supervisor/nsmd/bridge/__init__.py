@@ -12,6 +12,8 @@ variables    the environment of a program: a fixed minimum, and what its descrip
 running      a program under a monitor, line by line, to its end or its limit
 lines        output as lines, and how many of them are told
 monitor      the process between the supervisor and the program
+entries      a call as lines of the audit
+settling     calls that a killed supervisor has left without an end
 ledger       who asked for what, on disk before anything starts
 bridge       who may start what; the one way to start it
 """

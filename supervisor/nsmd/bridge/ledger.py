@@ -1,0 +1,399 @@
+"""Who asked for which program, on disk before anything starts.
+
+One task writes: what has come by then in one go, in a thread, with one fdatasync(2) for all starts
+among it. A start that cannot be written, or that nobody can say of that it is on disk, is an error,
+and nothing is started. Ends are kept until they can be written. Where nothing is asked for nothing
+wakes, and there is no file.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+import time
+from collections import OrderedDict, deque
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+import trio
+
+from nsm.wire.errors import AuditFailedError
+from nsmd.audit.files import AuditFile
+from nsmd.bridge import entries, settling
+from nsmd.bridge.settling import Fate, Writer
+from nsmd.bridge.values import Asked, Ended
+
+log = logging.getLogger(__name__)
+
+WRITE_S = 10.0
+"""For a line. A disk that takes longer hangs, and whoever asks is told so."""
+
+END_S = 2.0
+"""How long an answer waits for its call's end to be written; it is written later where that fails,
+and by the next supervisor where this one is killed."""
+
+LAST_LINES_S = 2.0
+"""For what is left when the supervisor ends."""
+
+RETRY_S, MAX_RETRY_S = 5.0, 320.0
+"""Until ends are tried again that could not be written, and how long that gets."""
+
+MAX_WAITING = 1000
+"""Lines; calls that come then are refused."""
+
+BURST_BYTES = 8 * 1024 * 1024
+BYTES_PER_S = 64 * 1024
+"""How much one scope's calls add at once, and for ever: nothing is deleted from the audit, and an
+agent must not fill the disk. Several programs a second, with long arguments, stay below."""
+
+MAX_SCOPES = 256
+"""Whose pace is known, the latest ones."""
+
+
+@dataclass(slots=True, eq=False)
+class _Entry:
+    """A line on its way.
+
+    Attributes:
+        begun: the call whose start it is; None for other lines.
+        is_end: it is kept until it is written.
+        problem: why it could not be written; empty where it was.
+        disowned: nobody waits for it any more: nothing was started.
+    """
+
+    line: bytes
+    begun: Asked | None = None
+    is_end: bool = False
+    done: trio.Event = field(default_factory=trio.Event)
+    problem: str = ""
+    disowned: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Written:
+    """What became of lines.
+
+    Attributes:
+        count: those that were added.
+        synced: these are on disk, as far as they need to.
+        problem: why not all are; empty where they are.
+    """
+
+    count: int
+    synced: bool
+    problem: str = ""
+
+
+class Ledger:
+    """See the module; from `open_ledger`.
+
+    Args:
+        path: of the file.
+        max_mb: a larger one is set aside, and kept.
+        wall: Unix time now.
+
+    Attributes:
+        problem: why lines cannot be written now, for people; empty where they can.
+    """
+
+    def __init__(self, path: str, *, max_mb: int, wall: Callable[[], float] = time.time) -> None:
+        self.problem = ""
+        self._wall = wall
+        self._file = _audit_file(path, max_mb)
+        self._writer = Writer(path)
+        self._queue: deque[_Entry] = deque()
+        self._late: list[_Entry] = []  # ends that could not be written
+        self._begun: set[str] = set()
+        self._paces: OrderedDict[str, _Pace] = OrderedDict()
+        self._wanted = trio.Event()
+        self._closed = False
+        self._flushing = trio.Lock()
+        self._patience = trio.CancelScope()
+        self._give_up_s = math.inf
+        self._threads = trio.CapacityLimiter(math.inf)  # so that nobody else's hold ours up
+        self._lock = threading.Lock()  # a thread may still hang in a write that was given up
+
+    def __repr__(self) -> str:
+        return f"<Ledger {self._file.path} {self.problem or 'well'}>"
+
+    @property
+    def path(self) -> str:
+        """Of the file."""
+        return self._file.path
+
+    def configure(self, *, max_mb: int) -> None:
+        """Go on with another size."""
+        self._file.max_bytes = max_mb << 20
+
+    async def begin(self, asked: Asked) -> None:
+        """Write down that a program is about to be started; it is on disk then.
+
+        Each call that was begun has to be ended, by `end` or by `withdraw`.
+
+        Raises:
+            AuditFailedError: it is not; nothing may be started.
+
+        Cancellation: the call counts as one that was not started.
+        """
+        line = entries.start(asked, at_s=self._wall(), supervisor=self._writer.name)
+        await self._paced(asked.caller.scope, len(line))
+        entry = _Entry(line, begun=asked)
+        self._add(entry, "nothing was started")
+        try:
+            with trio.move_on_after(WRITE_S):
+                await entry.done.wait()
+        except BaseException:
+            self._disown(entry, "the call was taken back before")
+            raise
+        if not entry.done.is_set():
+            entry.problem = _HANGS
+            self._disown(entry, f"its start could not be written in time: {_HANGS}")
+        if entry.problem:
+            raise _failed(entry.problem, "nothing was started")
+        self._begun.add(asked.id)
+
+    async def refuse(self, asked: Asked, reason: str) -> None:
+        """Write down that a call was refused, and why.
+
+        Raises:
+            AuditFailedError: it could not be written; it has that reason as well.
+        """
+        line = entries.refused(asked, reason, at_s=self._wall())
+        await self._paced(asked.caller.scope, len(line))
+        entry = _Entry(line)
+        because = f"the call was refused anyway: {reason}"
+        self._add(entry, because)
+        with trio.move_on_after(WRITE_S):
+            await entry.done.wait()
+        if problem := entry.problem if entry.done.is_set() else _HANGS:
+            raise _failed(problem, because)
+
+    async def end(self, asked: Asked, ended: Ended) -> None:
+        """Write down what came of a program that was begun, soon; never raises for what the disk
+        does.
+
+        Cancellation: it is written nevertheless.
+        """
+        at_s, supervisor = self._wall(), self._writer.name
+        await self._end(asked, entries.end(asked, ended, at_s=at_s, supervisor=supervisor))
+
+    async def withdraw(self, asked: Asked, reason: str) -> None:
+        """The same of a call that was begun, and whose program could not be started after all."""
+        at_s, supervisor = self._wall(), self._writer.name
+        line = entries.not_started(asked, reason, at_s=at_s, supervisor=supervisor)
+        await self._end(asked, line)
+
+    async def fate(self, call_id: str) -> Fate:
+        """What became of a call, this supervisor's or another one's.
+
+        Raises:
+            AuditFailedError: the audit can't be read, so that nobody knows.
+        """
+        if call_id in self._begun:
+            return "under-way"
+        try:
+            return await trio.to_thread.run_sync(
+                settling.fate,
+                self._file.path,
+                call_id,
+                abandon_on_cancel=True,
+                limiter=self._threads,
+            )
+        except OSError as error:
+            raise AuditFailedError(
+                "Whether this call was started before cannot be looked up: the audit of the "
+                f"bridge can't be read ({error.strerror or error}). Nothing was started now.",
+                hint="`nsm doctor` says more. Look at what the program has done, and call again.",
+            ) from error
+
+    # Lines.
+
+    def _add(self, entry: _Entry, because: str) -> None:
+        if self._closed:
+            raise _failed("the supervisor ends", because)
+        if len(self._queue) >= MAX_WAITING:
+            raise _failed("too many calls wait for it", because)
+        self._queue.append(entry)
+        self._wanted.set()
+
+    def _disown(self, entry: _Entry, why: str) -> None:
+        """Nobody waits for a start any more: where it is on disk, it needs its end."""
+        entry.disowned = why
+        if entry in self._queue:
+            self._queue.remove(entry)
+        elif entry.done.is_set() and not entry.problem:
+            self._withdrawn(entry)
+
+    def _withdrawn(self, entry: _Entry) -> None:
+        assert entry.begun is not None
+        line = entries.not_started(
+            entry.begun, entry.disowned, at_s=self._wall(), supervisor=self._writer.name
+        )
+        self._queue.append(_Entry(line, is_end=True))
+        self._wanted.set()
+
+    async def _end(self, asked: Asked, line: bytes) -> None:
+        entry = _Entry(line, is_end=True)
+        self._queue.append(entry)
+        self._wanted.set()
+        with trio.move_on_after(END_S, shield=True):
+            await entry.done.wait()
+        self._begun.discard(asked.id)
+
+    async def run(self) -> None:
+        """Write until cancelled."""
+        retry_s = RETRY_S
+        while True:
+            with trio.move_on_after(retry_s if self._late else math.inf):
+                await self._wanted.wait()
+            self._wanted = trio.Event()
+            await self._flush()
+            retry_s = min(retry_s * 2, MAX_RETRY_S) if self._late else RETRY_S
+
+    async def settle(self) -> None:
+        """Write the ends that killed supervisors have left."""
+        file = _audit_file(self._file.path, self._file.max_bytes >> 20)
+        settled = await trio.to_thread.run_sync(
+            _settle, file, self._wall, abandon_on_cancel=True, limiter=self._threads
+        )
+        if settled:
+            log.warning("calls of the bridge whose supervisor was killed under way: %d", settled)
+
+    async def close(self) -> None:
+        """Write the last lines, if that does not take long."""
+        self._closed = True
+        self._give_up_s = trio.current_time() + LAST_LINES_S
+        self._patience.deadline = self._give_up_s
+        with trio.move_on_after(LAST_LINES_S, shield=True):
+            await self._flush()
+        settled = not (self._queue or self._late or self._begun)
+        if self._lock.acquire(blocking=False):  # else its thread has the file, and ends with us
+            self._writer.close(settled=settled)
+            self._file.close()
+            self._lock.release()
+
+    async def _flush(self) -> None:
+        """Write what there is now."""
+        async with self._flushing:
+            batch = [*self._late, *self._queue]
+            self._queue.clear()
+            if not batch:
+                return
+            self._late = [entry for entry in batch if entry.is_end]  # until they are written
+            # Not given up half-way, lest lines are written twice, but when the supervisor ends: a
+            # disk that hangs must not keep it.
+            with trio.CancelScope(shield=True, deadline=self._give_up_s) as self._patience:
+                written = await trio.to_thread.run_sync(
+                    self._write, batch, abandon_on_cancel=True, limiter=self._threads
+                )
+                self._tell(batch, written)
+
+    def _tell(self, batch: Sequence[_Entry], written: _Written) -> None:
+        """Whoever waits for lines goes on."""
+        self._late = [entry for entry in batch[written.count :] if entry.is_end]
+        if written.problem and not self.problem:  # once, and not for each line
+            log.warning("the audit of the bridge cannot be written: %s", written.problem)
+        elif self.problem and not written.problem:
+            log.info("the audit of the bridge is written again")
+        self.problem = written.problem
+        for place, entry in enumerate(batch):
+            is_added = place < written.count
+            if not is_added or (entry.begun is not None and not written.synced):
+                entry.problem = entry.problem or written.problem
+            if entry.begun is not None and is_added and (entry.disowned or entry.problem):
+                entry.disowned = entry.disowned or f"its start is perhaps lost: {entry.problem}"
+                self._withdrawn(entry)
+            entry.done.set()
+
+    def _write(self, batch: Sequence[_Entry]) -> _Written:
+        """Add lines, and have them on disk where one of them is a start. Blocks."""
+        count = 0
+        starts = any(entry.begun is not None for entry in batch)
+        with self._lock:
+            try:
+                if starts:
+                    self._writer.begin()
+                for entry in batch:
+                    self._file.append(entry.line)
+                    count += 1
+                if starts:
+                    self._file.sync()
+            except OSError as error:
+                self._file.close()
+                return _Written(count=count, synced=False, problem=error.strerror or str(error))
+        return _Written(count=count, synced=True)
+
+    async def _paced(self, scope: str, size: int) -> None:
+        pace = self._paces.setdefault(scope, _Pace())
+        self._paces.move_to_end(scope)
+        if len(self._paces) > MAX_SCOPES:
+            self._paces.popitem(last=False)
+        await pace.taken(size)
+
+
+class _Pace:
+    """A token bucket of bytes; those that wait go on in the order in which they came."""
+
+    __slots__ = ("_bytes", "_filled_s")
+
+    def __init__(self) -> None:
+        self._bytes = float(BURST_BYTES)
+        self._filled_s = trio.current_time()
+
+    async def taken(self, size: int) -> None:
+        now_s = trio.current_time()
+        filled = self._bytes + (now_s - self._filled_s) * BYTES_PER_S
+        self._bytes, self._filled_s = min(filled, float(BURST_BYTES)) - size, now_s
+        if self._bytes < 0:
+            try:
+                await trio.sleep(-self._bytes / BYTES_PER_S)
+            except trio.Cancelled:
+                self._bytes += size
+                raise
+
+
+_HANGS = "the disk does not answer"
+
+
+def _failed(problem: str, because: str) -> AuditFailedError:
+    return AuditFailedError(
+        f"This call could not be written down in the audit of the bridge ({problem}); {because}.",
+        hint="`nsm doctor` says more, on the host. Call again when it can be written.",
+    )
+
+
+def _audit_file(path: str, max_mb: int) -> AuditFile:
+    # What ends a cut line makes no call of it: the start that failed did not happen.
+    return AuditFile(path, max_bytes=max_mb << 20, keep=None, look_s=0.0, mend=b"#\n")
+
+
+def _settle(file: AuditFile, wall: Callable[[], float]) -> int:
+    try:
+        return settling.settle(file, wall)
+    except OSError as error:
+        log.warning("whether calls of the bridge have no ends cannot be looked up: %s", error)
+        return 0
+    finally:
+        file.close()
+
+
+@asynccontextmanager
+async def open_ledger(path: str, *, max_mb: int) -> AsyncGenerator[Ledger]:
+    """A ledger that is written while the block lasts, and whose last lines are when it ends. What
+    killed supervisors have left is settled meanwhile.
+
+    Args:
+        path: of the file; its directory may come later.
+        max_mb: a larger one is set aside, and kept.
+    """
+    ledger = Ledger(path, max_mb=max_mb)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(ledger.run)
+        nursery.start_soon(ledger.settle)
+        try:
+            yield ledger
+        finally:
+            nursery.cancel_scope.cancel()
+            await ledger.close()
