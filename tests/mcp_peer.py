@@ -14,17 +14,26 @@ from nsmd.boundary import Boundary
 from nsmd.mcp.attachment import serve_attachment
 from nsmd.mcp.endpoint import serve
 from nsmd.mcp.load import EndpointLoader
+from nsmd.mcp.seam import Programs
 
 
 @asynccontextmanager
 async def attachment(
-    runner: FakeRunner, *, confined_to: str | None = None
+    runner: FakeRunner,
+    *,
+    confined_to: str | None = None,
+    programs: Programs | None = None,
+    boundary: Boundary | None = None,
 ) -> AsyncGenerator[Peer, None]:
     """A connection that `serve_attachment` serves; nothing has been sent yet.
 
     Args:
         confined_to: the scope of a client that may only run code.
+        programs: those of the bridge.
+        boundary: of a client that may only run code, in place of `confined_to`.
     """
+    if confined_to is not None:
+        boundary = Boundary(scope=confined_to)
     ours, theirs = trio.testing.memory_stream_pair()
     async with trio.open_nursery() as nursery:
 
@@ -34,8 +43,9 @@ async def attachment(
                 b"",
                 runner,
                 endpoint=EndpointLoader(serve),
-                boundary=None if confined_to is None else Boundary(scope=confined_to),
-                confined=confined_to is not None,
+                boundary=boundary,
+                confined=boundary is not None,
+                programs=programs,
             )
 
         nursery.start_soon(serve_it)

@@ -47,7 +47,7 @@ _PASSED_ON = frozenset(
     )
 )
 _PASSED_ON_PREFIXES = ("LC_", "NIX_", "NSM_", "NVM_", "PYENV_", "PYTHON", "SSL_CERT_", "XDG_")
-_CLIENTS_OWN = frozenset({"NSM_SCOPE"})
+_CLIENTS_OWN = frozenset({"NSM_SCOPE", "NSM_BRIDGE"})
 _CLIENTS_OWN_PREFIX = "NIX_SANDBOX_"
 """The supervisor serves every client for days: it gets neither the keys and tokens in the
 environment of whoever came first, nor that client's settings, which travel in its attachment."""

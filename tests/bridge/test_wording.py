@@ -77,6 +77,10 @@ def test_no_other_character_is_forbidden() -> None:
             "Timed out after 300 s",
         ),
         (
+            {"exit_code": None, "signal": 9, "why_stopped": "timeout", "timeout_s": 0.5},
+            "Timed out after 0.5 s",
+        ),
+        (
             {"exit_code": 0, "why_stopped": "timeout", "stdout": "a\n", "stderr": "b\n"},
             "Timed out after 300 s\n[stdout]\na\n[stderr]\nb",
         ),
@@ -100,7 +104,7 @@ def test_no_other_character_is_forbidden() -> None:
     ],
 )
 def test_results(ended: dict[str, Any], text: str) -> None:
-    assert wording.result_text(Ended(**ended), 300.0) == text
+    assert wording.result_text(Ended(**ended)) == text
 
 
 def test_a_name_that_is_not_found() -> None:

@@ -69,6 +69,10 @@ def test_the_shortest_line() -> None:
         (line({"SESSION_MAX_LIFETIME": "inf"}), "above 0"),
         (line({"NSM_SCOPE": "a\nb"}), "printable"),
         (line({"NSM_SCOPE": "x" * 201}), "at most 200"),
+        (line({"NSM_BRIDGE": "Deploy"}), "names of programs, separated by commas"),
+        (line({"NSM_BRIDGE": "off,deploy"}), "names of programs, separated by commas"),
+        (line({"NSM_BRIDGE": "a b"}), "names of programs, separated by commas"),
+        (line({"NSM_BRIDGE": "a\0"}), "NUL"),
     ],
 )
 def test_mistakes_name_what_was_expected(first: bytes, says: str) -> None:
@@ -108,3 +112,18 @@ def test_broken_metadata_of_the_entry_is_no_reason_to_refuse_the_client(metadata
     attach = parse_attach(line({"NIX_SANDBOX_METADATA": metadata}))
     assert attach.sources == Sources(metadata=metadata)
     assert attach.idle_timeout_s is None
+
+
+@pytest.mark.parametrize(
+    ("variables", "programs"),
+    [
+        ({}, None),
+        ({"NSM_BRIDGE": ""}, frozenset()),
+        ({"NSM_BRIDGE": "off"}, frozenset()),
+        ({"NSM_BRIDGE": " deploy_prod, restart-db,"}, frozenset({"deploy_prod", "restart-db"})),
+    ],
+)
+def test_which_programs_an_entry_may_start(
+    variables: dict[str, str], programs: frozenset[str] | None
+) -> None:
+    assert parse_attach(line(variables)).programs == programs

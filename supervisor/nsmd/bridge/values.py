@@ -97,6 +97,7 @@ class Ended:
         stdout_omitted, stderr_omitted: bytes that are left out.
         duration_s: from its start to its end.
         left: processes that it left behind, which go on.
+        timeout_s: its limit.
     """
 
     exit_code: int | None
@@ -108,6 +109,7 @@ class Ended:
     stderr_omitted: int = 0
     duration_s: float = 0.0
     left: int = 0
+    timeout_s: float = DEFAULT_TIMEOUT_S
 
     @property
     def succeeded(self) -> bool:

@@ -76,18 +76,17 @@ def help_text(program: Program) -> str:
     return program.documentation if program.documentation.strip() else program.description
 
 
-def result_text(ended: Ended, timeout_s: float) -> str:
+def result_text(ended: Ended) -> str:
     """What came of a program that was started.
 
     Args:
         ended: with as much of its output as there is room for.
-        timeout_s: its limit.
     """
     stdout, stderr = ended.stdout, ended.stderr
     if ended.succeeded:
         blocks = [stdout, _marked(STDERR_HEADING, stderr)] if stdout or stderr else [NO_OUTPUT]
     else:
-        blocks = _blocks_of_failure(ended, _headline(ended, timeout_s))
+        blocks = _blocks_of_failure(ended, _headline(ended))
     if ended.left:
         blocks.append(f"[{_processes(ended.left)} in the background]")
     text = _joined(blocks)
@@ -103,10 +102,10 @@ def _blocks_of_failure(ended: Ended, said: str) -> list[str]:
     return [f"{said}: {stdout}" if stdout.strip() else f"{said} (no output)"]
 
 
-def _headline(ended: Ended, timeout_s: float) -> str:
+def _headline(ended: Ended) -> str:
     match ended.why_stopped:
         case "timeout":
-            return f"Timed out after {seconds(timeout_s)}"
+            return f"Timed out after {seconds(ended.timeout_s)}"
         case "cancelled":
             return f"Cancelled after {seconds(ended.duration_s)}"
         case "shutdown":

@@ -32,10 +32,13 @@ VARIABLES = (
     "SESSION_IDLE_TIMEOUT",
     "SESSION_MAX_LIFETIME",
     "NSM_SCOPE",
+    "NSM_BRIDGE",
 )
 """Variables of a client entry that mean something to the supervisor; others are dropped unread."""
 
 _MAX_SCOPE_CHARS = 200
+
+_PROGRAM = re.compile("[a-z0-9][a-z0-9_-]{0,63}")
 
 _ID = re.compile("[0-9a-f]{16,64}")
 
@@ -59,6 +62,8 @@ class Attach:
         peer: process and user id of the shim, as the kernel has them; None where unknown.
         bound: as in `Client`.
         project: of one that is confined; None for none.
+        programs: names of the programs of the bridge that it may start; None for all.
+        writable: absolute directories and files that it can write to, as in `Boundary`.
     """
 
     variables: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -76,6 +81,8 @@ class Attach:
     peer: tuple[int, int] | None = None
     bound: NetworkRule | None = None
     project: ProjectMount | None = None
+    programs: frozenset[str] | None = None
+    writable: tuple[str, ...] = ()
 
     def kept_to(self, boundary: Boundary, *, confined: bool) -> Attach:
         """The same for a client of a listener with that boundary.
@@ -87,9 +94,20 @@ class Attach:
         Args:
             confined: it is one of those.
         """
+        programs = frozenset(boundary.programs)
+        if self.programs is not None:
+            programs &= self.programs
         if not confined:
-            return replace(self, scope=boundary.scope, bound=boundary.network)
+            return replace(
+                self,
+                scope=boundary.scope,
+                bound=boundary.network,
+                programs=programs,
+                writable=boundary.writable,
+            )
         return Attach(
+            programs=programs,
+            writable=boundary.writable,
             project=boundary.project,
             pid=self.pid,
             program_version=self.program_version,
@@ -145,6 +163,7 @@ def parse_attach(line: bytes) -> Attach:
         sources=sources,
         inherits=attach.get("inherits") is True,
         id=given_id if isinstance(given_id, str) and _ID.fullmatch(given_id) else None,
+        programs=_programs(given.get("NSM_BRIDGE")),
     )
 
 
@@ -232,6 +251,24 @@ def _scope(scope: str | None) -> str | None:
             f"not {scope[:80]!r}."
         )
     return scope
+
+
+def _programs(given: object) -> frozenset[str] | None:
+    """Those that the entry names. One that there is not may be there later."""
+    if given is None:
+        return None
+    text = _text("NSM_BRIDGE", given)
+    names = frozenset(name.strip() for name in text.split(",")) - {""}
+    if names <= {"off"}:
+        return frozenset()
+    wrong = sorted(name for name in names if name == "off" or not _PROGRAM.fullmatch(name))
+    if wrong:
+        raise BadRequestError(
+            f"NSM_BRIDGE must be names of programs, separated by commas, or `off`, not "
+            f"{text[:80]!r}.",
+            hint=f"{wrong[0][:80]!r} is no name of a program. `nsm bridge ls` lists them.",
+        )
+    return names
 
 
 def _seconds(name: str, variables: Mapping[str, str]) -> float | None:

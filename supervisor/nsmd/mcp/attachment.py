@@ -17,7 +17,7 @@ from nsmd.limits import Variables
 from nsmd.mcp.attach import ENDING, accepted, parse_attach, parse_inherited, refused
 from nsmd.mcp.load import EndpointLoader
 from nsmd.mcp.render import MAX_RESULT_CHARS
-from nsmd.mcp.seam import Runner
+from nsmd.mcp.seam import Programs, Runner
 from nsmd.values import Client
 
 log = logging.getLogger(__name__)
@@ -45,6 +45,7 @@ async def serve_attachment(
     boundary: Boundary | None = None,
     confined: bool = False,
     ending: Callable[[], bool] = lambda: False,
+    programs: Programs | None = None,
 ) -> None:
     """Serve one MCP client behind a shim until either is gone.
 
@@ -62,6 +63,7 @@ async def serve_attachment(
         confined: the client may only run code, and has a boundary.
         ending: whether the supervisor ends, and all sessions: the shim is told, else it would start
             another one for the answers.
+        programs: those of the bridge; None where there is none.
 
     Cancellation: the client's calls are abandoned; it sees end-of-file.
     """
@@ -98,7 +100,9 @@ async def serve_attachment(
             return
         log.debug("nsm-mcp %s (pid %d) attached", attach.program_version, attach.pid)
         try:
-            await serve(stream, rest, attach, runner, max_result_chars=max_result_chars)
+            await serve(
+                stream, rest, attach, runner, max_result_chars=max_result_chars, programs=programs
+            )
         except Exception:
             # The one catch-all of this connection: the client sees it end, the rest lives.
             log.exception("attachment of pid %d failed", attach.pid)

@@ -16,6 +16,12 @@ TOOL_NAME = "run"
 TITLE = "Run code in a jail"
 INSTRUCTIONS = "nsm runs code in jailed sessions on this machine. Use its one tool, `run`."
 
+INSTRUCTIONS_WITH_PROGRAMS = (
+    "nsm runs code in jailed sessions on this machine: use its tool `run`. "
+    "`list_programs`, `help` and `execute` start chosen programs of the machine itself."
+)
+"""Where there are some."""
+
 _NO_SESSIONS = "(no sessions)"
 
 _MAX_LINE_CHARS = 100
@@ -50,6 +56,15 @@ def describe(environments: Sequence[Environment], project: ProjectMount | None, 
         "`code` goes to the interpreter as it is: print('hi'), not python -c \"print('hi')\"."
     )
     return "\n".join(lines)
+
+
+def instructions(has_programs: bool) -> str:
+    """What a client is told of the server as a whole.
+
+    Args:
+        has_programs: it may start programs of the host.
+    """
+    return INSTRUCTIONS_WITH_PROGRAMS if has_programs else INSTRUCTIONS
 
 
 def schema() -> dict[str, Any]:

@@ -1,26 +1,21 @@
-"""What the server does for one client: its project, its scope, the tool. HEAVY: imports `mcp`."""
+"""What the server does for one client: its project, its scope, the tools. HEAVY: imports `mcp`."""
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
-from urllib.parse import unquote, urlsplit
 
 import trio
-from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
-from mcp.server.lowlevel import Server
-from mcp.shared.exceptions import MCPError
-from mcp.shared.jsonrpc_dispatcher import progress_token_from_params
+from mcp.server.context import CallNext, HandlerResult
+from mcp.server.lowlevel import NotificationOptions, Server
+from mcp.server.models import InitializationOptions
 from mcp_types import (
     SERVER_INFO_META_KEY,
     CallToolRequestParams,
     CallToolResult,
     JSONRPCMessage,
-    ListRootsRequest,
-    ListRootsResult,
     ListToolsResult,
     NotificationParams,
     PaginatedRequestParams,
@@ -28,32 +23,33 @@ from mcp_types import (
     ToolAnnotations,
 )
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
-from pydantic import ValidationError
 
 from nsm._version import __version__
-from nsm.wire.errors import (
-    BadProjectError,
-    BadRequestError,
-    InternalError,
-    NsmError,
-)
-from nsmd.mcp import describe, wire
+from nsm.wire.errors import BadProjectError, BadRequestError, NsmError
+from nsmd.bridge.values import Caller, Way
+from nsmd.mcp import describe, programtools, wire
 from nsmd.mcp.arguments import RunArguments, parse_arguments
 from nsmd.mcp.attach import Attach
-from nsmd.mcp.listed import Listed
+from nsmd.mcp.callers import (
+    Context,
+    began_before_s,
+    call_of,
+    client_name,
+    number_of,
+    wants_progress,
+)
+from nsmd.mcp.listed import Listed, View
 from nsmd.mcp.numbers import Number
+from nsmd.mcp.outcomes import render_failure, result_of, submit_patiently
+from nsmd.mcp.programs import ProgramTools
 from nsmd.mcp.progress import ProgressFeed
 from nsmd.mcp.render import ToolReply, render_error, render_result
+from nsmd.mcp.roots import Roots
 from nsmd.mcp.router import Call, Era, Router
-from nsmd.mcp.seam import Execution, Runner
+from nsmd.mcp.seam import NoPrograms, Programs, Runner
 from nsmd.mcp.text import clean
-from nsmd.pending import NO_ENVIRONMENT, patiently
+from nsmd.pending import NO_ENVIRONMENT
 from nsmd.values import Client, ProjectMount, RunRequest, RunResult
-
-log = logging.getLogger(__name__)
-
-ROOTS_TIMEOUT_S = 2.0
-"""For a client's answer to `roots/list`; after that it has none. A call waits for it."""
 
 MAX_RESULT_META_KEY = "anthropic/maxResultSizeChars"
 """On the tool: lifts the cap that some clients put on results without it."""
@@ -65,9 +61,6 @@ _NOTES_CHARS = 2000
 """Room for the bracketed lines on top of the output."""
 
 _NAME = "nsm"
-_MAX_CLIENT_CHARS = 64
-
-Context = ServerRequestContext[Any, Call]
 
 
 async def serve(
@@ -77,9 +70,10 @@ async def serve(
     runner: Runner,
     *,
     max_result_chars: int,
+    programs: Programs | None,
 ) -> None:
     """Serve one client until it is gone; see `nsmd.mcp.attachment.serve_attachment`."""
-    endpoint = Endpoint(attach, runner, max_result_chars)
+    endpoint = Endpoint(attach, runner, max_result_chars, programs)
     await Router(stream, endpoint, attach.id).run(first_bytes)
 
 
@@ -106,23 +100,50 @@ class Endpoint:
     that does little. All of that depends on the envelope and on what came before. So a call with
     the very envelope of one that passed is answered without, as long as the client says nothing
     but calls in between.
+
+    Behind other transports than a shim's, one endpoint may have several clients, all of which are
+    what `attach` says. It must be confined then: roots are one client's.
+
+    Args:
+        attach: who attaches.
+        runner: takes code.
+        max_result_chars: most characters of a result.
+        programs: those of the bridge.
+        way: how the clients come.
     """
 
-    def __init__(self, attach: Attach, runner: Runner, max_result_chars: int) -> None:
+    def __init__(
+        self,
+        attach: Attach,
+        runner: Runner,
+        max_result_chars: int,
+        programs: Programs | None = None,
+        *,
+        way: Way = "mcp",
+    ) -> None:
         self._attach = attach
         self._runner = runner
         self._max_result_chars = max_result_chars
-        self._roots = _Roots()
+        self._programs = NoPrograms() if programs is None else programs
+        self._tools = ProgramTools(self._programs, max_result_chars)
+        self._way: Way = way
+        self._roots = Roots()
         self._mount: tuple[str | None, ProjectMount] | None = None
         self._info = {"name": _NAME, "version": __version__}
         self._passed: _Passed | None = None
         self._forgotten = 0
-        self._listed = Listed()
+        self._listed = Listed(self._view)
         self.server = self._make_server()
 
-    async def announce(self, send: Callable[[JSONRPCMessage], Awaitable[None]]) -> None:
-        """See `nsmd.mcp.router.Endpoint`."""
-        await self._listed.announce(self._runner, send)
+    async def announce(
+        self, send: Callable[[JSONRPCMessage], Awaitable[None]] | None = None
+    ) -> None:
+        """Tell the client of changes that it did not ask about, until cancelled.
+
+        Args:
+            send: to the one client; None where there are several.
+        """
+        await self._listed.announce((self._runner.subscribe, self._subscribe_programs), send)
 
     def forget(self) -> None:
         """The client says something by which its calls may have to be answered otherwise."""
@@ -160,7 +181,7 @@ class Endpoint:
         except NO_ENVIRONMENT:
             return False  # the usual way looks for it
         except Exception as error:  # noqa: BLE001  # the boundary of a call, see `_reply`
-            answer(self._result(_render_failure(error), modern))
+            answer(self._result(render_failure(error, describe.TOOL_NAME), modern))
             return True
         call.execution = execution
 
@@ -172,10 +193,10 @@ class Endpoint:
 
     def _make_server(self) -> Server[Any]:
         """The SDK's server with these handlers."""
-        server: Server[Any] = Server(
+        server = _Server(
             _NAME,
             version=__version__,
-            instructions=describe.INSTRUCTIONS,
+            instructions=describe.instructions(self._has_programs()),
             on_list_tools=self._list_tools,
             on_call_tool=self._call_tool,
             on_subscriptions_listen=self._listed.listen,
@@ -201,17 +222,18 @@ class Endpoint:
         else:
             client = self._client_with(ctx, project)
             self._runner.expect(client)
-        environments = self._runner.environments(client)
-        self._listed.note(ctx, client, environments)
+        view = environments, has_programs = self._view(client)
+        self._listed.note(ctx, client, view)
         description = describe.describe(environments, project, reason)
+        meta = {MAX_RESULT_META_KEY: self._max_result_chars + _NOTES_CHARS}
         tool = Tool(
             name=describe.TOOL_NAME,
             description=description,
             input_schema=describe.schema(),
             annotations=ToolAnnotations.model_validate(describe.hints(environments)),
-            _meta={MAX_RESULT_META_KEY: self._max_result_chars + _NOTES_CHARS},
+            _meta=meta,
         )
-        return ListToolsResult(tools=[tool])
+        return ListToolsResult(tools=[tool, *(self._tools.tools(meta) if has_programs else ())])
 
     async def _answer_calls(self, ctx: Context, call_next: CallNext) -> HandlerResult:
         """Middleware: answers a tool call before the SDK checks its shape.
@@ -241,37 +263,59 @@ class Endpoint:
 
     async def _reply(self, ctx: Context, name: str, arguments: object) -> ToolReply:
         try:
-            _check_tool(name)
-            return await self._run(ctx, parse_arguments(arguments))
+            if name == describe.TOOL_NAME:
+                return await self._run(ctx, parse_arguments(arguments))
+            return await self._reply_of_programs(ctx, name, arguments)
         except Exception as error:  # noqa: BLE001  # of one call, which is answered
-            return _render_failure(error)
+            return render_failure(error, name)
+
+    async def _reply_of_programs(self, ctx: Context, name: str, arguments: object) -> ToolReply:
+        others = programtools.NAMES if self._has_programs() else ()
+        if name not in others:
+            raise _no_tool(name, others)
+        try:
+            client = await self._client(ctx)
+        except NsmError:
+            client = self._client_with(ctx, None)  # a program of the host needs no project
+        return await self._tools.reply(ctx, self._caller(client), name, arguments)
+
+    def _subscribe_programs(self, changed: Callable[[], None]) -> Callable[[], None]:
+        def other_programs() -> None:
+            # Told to clients that come from now on, where the endpoint has several.
+            self.server.instructions = describe.instructions(self._has_programs())
+            changed()
+
+        return self._programs.subscribe(other_programs)
+
+    def _has_programs(self) -> bool:
+        """Whether the client may start some now. What it is called does not decide that."""
+        return self._tools.visible(self._caller(Client(name="", scope="")))
 
     async def _run(self, ctx: Context, arguments: RunArguments) -> ToolReply:
         forgotten = self._forgotten
         client = await self._client(ctx)
-        number = ctx.request.number if ctx.request is not None else None
-        wants_progress = progress_token_from_params(ctx.params) is not None
-        began_before_s = (number.again_s if number is not None else None) or 0.0
-        feed = ProgressFeed(began_before_s) if wants_progress else None
-        request, on_output = self._request(client, arguments, number), feed.take if feed else None
+        feed = ProgressFeed(began_before_s(ctx)) if wants_progress(ctx) else None
+        request = self._request(client, arguments, number_of(ctx))
+        on_output = feed.take if feed else None
         try:
             try:
                 execution = self._runner.submit(request, on_output)
             except NO_ENVIRONMENT:
                 await self._runner.look(client)
                 submit = partial(self._runner.submit, request, on_output)
-                execution = await _submit_patiently(submit, ctx, feed)
+                execution = await submit_patiently(submit, ctx, feed)
         except BadProjectError:
             self._mount = None  # another directory may be there, or meant, next time
             raise
-        if feed is None and forgotten == self._forgotten and ctx.request is not None:
+        call = call_of(ctx)
+        if feed is None and forgotten == self._forgotten and call is not None:
             self._passed = _Passed(
-                era=ctx.request.era,
-                meta=ctx.request.meta,
+                era=call.era,
+                meta=call.meta,
                 client=client,
                 modern=ctx.protocol_version in MODERN_PROTOCOL_VERSIONS,
             )
-        return self._render(await _result_of(execution, ctx, feed), arguments)
+        return self._render(await result_of(execution, ctx, feed), arguments)
 
     def _request(
         self, client: Client, arguments: RunArguments, number: Number | None
@@ -297,14 +341,29 @@ class Endpoint:
                 name_chosen=arguments.session == "new",
             )
         except Exception as error:  # noqa: BLE001  # as above
-            return _render_failure(error)
+            return render_failure(error, describe.TOOL_NAME)
 
     async def _client(self, ctx: Context) -> Client:
         project, _ = await self._project(ctx)
         return self._client_with(ctx, project)
 
+    def _caller(self, client: Client) -> Caller:
+        attach = self._attach
+        return Caller(
+            client=client.name,
+            scope=client.scope,
+            way=self._way,
+            peer=attach.peer,
+            granted=attach.programs,
+            writable=attach.writable,
+        )
+
+    def _view(self, client: Client) -> View:
+        """What a client would be told now that there is."""
+        return tuple(self._runner.environments(client)), self._has_programs()
+
     def _client_with(self, ctx: Context, project: ProjectMount | None) -> Client:
-        name = _client_name(ctx)
+        name = client_name(ctx)
         attach = self._attach
         return Client(
             name=name,
@@ -349,135 +408,23 @@ class Endpoint:
             await ctx.session.send_tool_list_changed()
 
 
-class _Roots:
-    """The client's first root, asked for once and again after it changed."""
-
-    def __init__(self) -> None:
-        self._lock = trio.Lock()  # calls come in parallel; the client is asked once
-        self._known = False
-        self._first: str | None = None
-        self._changes = 0
-
-    def forget(self) -> None:
-        """The client said that they have changed."""
-        self._known = False
-        self._changes += 1
-
-    async def first(self, ctx: Context) -> str | None:
-        """Path of the first root; None if the client has none, or does not say."""
-        capabilities = ctx.session.client_capabilities
-        if capabilities is None or capabilities.roots is None or not ctx.session.can_send_request:
-            return None
-        async with self._lock:
-            if not self._known:
-                changes = self._changes
-                self._first = await _ask_first_root(ctx)
-                self._known = changes == self._changes  # else they changed while it answered
-            return self._first
+def _no_tool(name: str, others: Sequence[str]) -> BadRequestError:
+    only = f"The only one is {describe.TOOL_NAME!r}; it takes `env` and `code`."
+    listed = f"There are {', '.join((describe.TOOL_NAME, *others))}."
+    return BadRequestError(f"There is no tool {name[:80]!r}.", hint=listed if others else only)
 
 
-async def _ask_first_root(ctx: Context) -> str | None:
-    try:
-        answer = await ctx.session.send_request(
-            ListRootsRequest(), ListRootsResult, request_read_timeout_seconds=ROOTS_TIMEOUT_S
-        )
-    except (MCPError, ValidationError) as error:
-        log.info("no roots from the client: %s", error)
-        return None
-    for root in answer.roots:
-        parts = urlsplit(str(root.uri))
-        if parts.scheme == "file" and parts.netloc in ("", "localhost"):
-            return unquote(parts.path, errors="surrogateescape")
-    return None
+class _Server(Server[Any]):
+    """The SDK's server, which says by itself that its list of tools changes."""
 
-
-async def _submit_patiently(
-    submit: Callable[[], Execution], ctx: Context, feed: ProgressFeed | None
-) -> Execution:
-    """Submit a call of an environment that is being made, when it is there."""
-    if feed is None:
-        return await patiently(submit)
-    execution: Execution | NsmError
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(feed.run, partial(_report, ctx))
-        try:
-            execution = await patiently(submit)
-        except NsmError as error:
-            execution = error  # raised in a nursery, it would be in a group
-        nursery.cancel_scope.cancel()
-    if isinstance(execution, NsmError):
-        raise execution
-    return execution
-
-
-async def _report(ctx: Context, seconds: float, text: str) -> None:
-    await ctx.session.report_progress(seconds, None, text)
-
-
-async def _result_of(execution: Execution, ctx: Context, feed: ProgressFeed | None) -> RunResult:
-    """Wait for an execution and report its output meanwhile.
-
-    Cancellation: taken back by the client, the execution is interrupted; otherwise the client is
-    gone, and it is abandoned.
-    """
-    outcome: RunResult | NsmError | None = None
-    try:
-        if feed is None:
-            outcome = await _outcome_of(execution)
-        else:
-            outcome = await _outcome_reported(execution, ctx, feed)
-    finally:
-        if outcome is None:
-            if ctx.request is not None and ctx.request.cancelled:
-                execution.interrupt()
-            else:
-                execution.abandon()
-    assert outcome is not None
-    if isinstance(outcome, NsmError):
-        raise outcome
-    return outcome
-
-
-async def _outcome_reported(
-    execution: Execution, ctx: Context, feed: ProgressFeed
-) -> RunResult | NsmError:
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(feed.run, partial(_report, ctx))
-        outcome = await _outcome_of(execution)
-        nursery.cancel_scope.cancel()
-    return outcome
-
-
-async def _outcome_of(execution: Execution) -> RunResult | NsmError:
-    """What came of it, an error included: raised in a nursery, that would be in a group."""
-    try:
-        return await execution.wait()
-    except NsmError as error:
-        return error
-
-
-def _render_failure(error: Exception) -> ToolReply:
-    """What the model learns of an error; of one that is ours, that it is not its fault."""
-    if not isinstance(error, NsmError):
-        log.error("a call of %s failed", describe.TOOL_NAME, exc_info=error)
-        error = InternalError(
-            "nsm failed to carry out the call.",
-            hint="Whether the code ran is unknown. The supervisor's log has the details.",
-        )
-    return render_error(error)
-
-
-def _client_name(ctx: Context) -> str:
-    params = ctx.session.client_params
-    given = params.client_info.name if params is not None else ""
-    # It goes into terminals, logs and the names of scopes.
-    name = "".join(c if c.isalnum() or c in "._-" else "-" for c in given[:_MAX_CLIENT_CHARS])
-    return name.strip("-") or "unknown"
-
-
-def _check_tool(name: str) -> None:
-    if name != describe.TOOL_NAME:
-        raise BadRequestError(
-            f"There is no tool {name[:80]!r}.",
-            hint=f"The only one is {describe.TOOL_NAME!r}; it takes `env` and `code`.",
+    def create_initialization_options(
+        self,
+        notification_options: NotificationOptions | None = None,
+        experimental_capabilities: dict[str, dict[str, Any]] | None = None,
+        extensions: dict[str, dict[str, Any]] | None = None,
+    ) -> InitializationOptions:
+        return super().create_initialization_options(
+            notification_options or NotificationOptions(tools_changed=True),
+            experimental_capabilities,
+            extensions,
         )

@@ -1,4 +1,4 @@
-"""What a client was told that there is to run in, and that it changed since. HEAVY: imports `mcp`.
+"""What a client was told that there is, and that it changed since. HEAVY: imports `mcp`.
 
 A client that has never listed the tools learns of everything when it does. One that has is told
 once for all that changed until the notice is on its way: of the handshake revisions with a
@@ -7,78 +7,114 @@ notification, of the handshake-free one on the streams that it opened (`subscrip
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from contextlib import ExitStack
 
 import trio
-from mcp.server.context import ServerRequestContext
+from mcp.server.session import ServerSession
 from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler, ToolsListChanged
 from mcp_types import JSONRPCMessage, JSONRPCNotification
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
-from nsmd.mcp.seam import Runner
+from nsmd.mcp.callers import Context, call_of
 from nsmd.values import Client, Environment
 
 MAX_STREAMS = 16
 """That one client may have open; one is enough."""
 
+MAX_SESSIONS = 64
+"""Of several clients behind one endpoint, those that listed last."""
+
+_SESSION_HEADER = "mcp-session-id"
+
 _CHANGED = JSONRPCNotification(jsonrpc="2.0", method="notifications/tools/list_changed")
+
+TELLING_TIMEOUT_S = 2.0
+"""For one of those to be told: it may not read, and the others wait meanwhile."""
+
+View = tuple[tuple[Environment, ...], bool]
+"""What there is to run in, and whether there are programs of the host to start."""
+
+Subscribe = Callable[[Callable[[], None]], Callable[[], None]]
+"""As `nsmd.mcp.seam.Runner.subscribe`."""
+
+Send = Callable[[JSONRPCMessage], Awaitable[None]]
 
 
 class Listed:
     """See the module.
 
+    Args:
+        view: what a client would be told now.
+
     Attributes:
         listen: the handler of `subscriptions/listen`.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, view: Callable[[Client], View]) -> None:
+        self._view = view
         self._bus = InMemorySubscriptionBus()
         self.listen = ListenHandler(
             self._bus, max_subscriptions=MAX_STREAMS, max_buffered_events=MAX_STREAMS
         )
         self._client: Client | None = None
-        self._environments: tuple[Environment, ...] = ()
+        self._told: View = (), False
         self._shook_hands = False
+        self._sessions: OrderedDict[str, ServerSession] = OrderedDict()
         self._changed = trio.Event()
 
-    def note(
-        self,
-        ctx: ServerRequestContext[Any, Any],
-        client: Client,
-        environments: Sequence[Environment],
-    ) -> None:
-        """The client is told of these environments."""
-        self._client, self._environments = client, tuple(environments)
-        if ctx.protocol_version not in MODERN_PROTOCOL_VERSIONS:
-            self._shook_hands = True
+    def note(self, ctx: Context, client: Client, view: View) -> None:
+        """The client is told of that."""
+        self._client, self._told = client, view
+        if ctx.protocol_version in MODERN_PROTOCOL_VERSIONS:
+            return
+        self._shook_hands = True
+        if call_of(ctx) is None:
+            self._note_session(ctx)
 
-    async def announce(
-        self, runner: Runner, send: Callable[[JSONRPCMessage], Awaitable[None]]
-    ) -> None:
+    async def announce(self, subscribe: Sequence[Subscribe], send: Send | None) -> None:
         """Tell the client whenever it would be told something else now; until cancelled.
 
         Args:
-            runner: knows the environments.
-            send: takes a message; waits while the client does not read.
+            subscribe: to whatever changes what it is told.
+            send: takes a message; waits while the client does not read. None where the endpoint
+                has several clients, which are told by their sessions.
         """
         self._changed = trio.Event()
-        unsubscribe = runner.subscribe(self._note_change)
-        try:
+        with ExitStack() as stack:
+            for each in subscribe:
+                stack.callback(each(self._note_change))
             while True:
                 await self._changed.wait()
                 self._changed = trio.Event()
                 if self._client is None:
                     continue
-                environments = tuple(runner.environments(self._client))
-                if environments == self._environments:
+                view = self._view(self._client)
+                if view == self._told:
                     continue
-                self._environments = environments
+                self._told = view
                 await self._bus.publish(ToolsListChanged())
-                if self._shook_hands:
+                if send is None:
+                    await self._tell_sessions()
+                elif self._shook_hands:
                     await send(_CHANGED)
-        finally:
-            unsubscribe()
 
     def _note_change(self) -> None:
         self._changed.set()
+
+    def _note_session(self, ctx: Context) -> None:
+        headers = getattr(ctx.request, "headers", None)
+        known = headers.get(_SESSION_HEADER) if headers is not None else None
+        if known is not None:
+            self._sessions[known] = ctx.session
+            self._sessions.move_to_end(known)
+            if len(self._sessions) > MAX_SESSIONS:
+                self._sessions.popitem(last=False)
+
+    async def _tell_sessions(self) -> None:
+        for known, session in list(self._sessions.items()):
+            with trio.move_on_after(TELLING_TIMEOUT_S) as told:
+                await session.send_tool_list_changed()
+            if told.cancelled_caught:
+                self._sessions.pop(known, None)

@@ -17,7 +17,7 @@ import trio
 
 from nsm.wire.errors import InternalError
 from nsmd.mcp.attach import Attach
-from nsmd.mcp.seam import Runner
+from nsmd.mcp.seam import Programs, Runner
 
 log = logging.getLogger(__name__)
 
@@ -37,6 +37,7 @@ class Serve(Protocol):
         runner: Runner,
         *,
         max_result_chars: int,
+        programs: Programs | None,
     ) -> None:
         """Serve one client until it is gone."""
 

@@ -1,4 +1,7 @@
-"""What the endpoint needs from the session registry. `nsmd.registry` has it; tests have fakes."""
+"""What the endpoint needs from the session registry and the bridge.
+
+`nsmd.registry` and `nsmd.bridge` have it; tests have fakes.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
-from nsm.wire.errors import NsmError
+from nsm.wire.errors import NsmError, UnknownProgramError
+from nsmd.bridge.values import Caller, Ended, OnLine, Program
+from nsmd.bridge.wording import program_not_found
 from nsmd.values import (
     Client,
     Environment,
@@ -106,3 +111,107 @@ class Runner(Protocol):
     def expect(self, client: Client) -> None:
         """A client is there, whose project is known: have some sessions ready; quick."""
         ...
+
+
+class ProgramCall(Protocol):
+    """Handle of a program that was asked for."""
+
+    async def wait(self) -> Ended:
+        """What came of it.
+
+        Cancellation: the waiter goes, the program does not notice.
+
+        Raises:
+            NsmError: it was refused, or could not be started.
+        """
+        ...
+
+    def interrupt(self) -> None:
+        """Whoever asked takes it back: the program is stopped."""
+
+    def abandon(self) -> None:
+        """Whoever asked is gone: it is stopped unless they come back soon and ask again."""
+
+
+class Programs(Protocol):
+    """Programs of the host, and who may start them."""
+
+    def programs(self, caller: Caller) -> Sequence[Program]:
+        """Those that a caller may start now, by name; none where there is no bridge for it."""
+        ...
+
+    def program(self, caller: Caller, name: str) -> Program:
+        """One of them.
+
+        Raises:
+            UnknownProgramError: it is none of them.
+        """
+        ...
+
+    def submit(
+        self,
+        caller: Caller,
+        name: object,
+        arguments: object,
+        on_line: OnLine,
+        *,
+        call_id: str | None = None,
+        again: bool = False,
+        refusal: NsmError | None = None,
+    ) -> ProgramCall:
+        """Ask for one; quick.
+
+        Args:
+            name, arguments: as they came.
+            on_line: takes its output.
+            call_id: of a client that may ask for the same call again.
+            again: it does.
+            refusal: why it is refused whatever is asked for, which is written down; `wait` raises
+                it.
+
+        Raises:
+            NsmError: it is not taken at all.
+        """
+        ...
+
+    def subscribe(self, changed: Callable[[], None]) -> Callable[[], None]:
+        """Have a function called when there are other programs; it must be quick and not raise.
+
+        Returns:
+            Ends that.
+        """
+        ...
+
+
+class NoPrograms:
+    """Where there is no bridge."""
+
+    def programs(self, caller: Caller) -> Sequence[Program]:
+        """See `Programs`."""
+        del caller
+        return ()
+
+    def program(self, caller: Caller, name: str) -> Program:
+        """See `Programs`."""
+        del caller
+        raise UnknownProgramError(program_not_found(name, ()))
+
+    def submit(
+        self,
+        caller: Caller,
+        name: object,
+        arguments: object,
+        on_line: OnLine,
+        *,
+        call_id: str | None = None,
+        again: bool = False,
+        refusal: NsmError | None = None,
+    ) -> ProgramCall:
+        """See `Programs`."""
+        del caller, arguments, on_line, call_id, again, refusal
+        raise UnknownProgramError(program_not_found(str(name), ()))
+
+    def subscribe(self, changed: Callable[[], None]) -> Callable[[], None]:
+        """See `Programs`."""
+        del changed
+        return lambda: None

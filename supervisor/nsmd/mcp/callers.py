@@ -1,0 +1,61 @@
+"""Who calls, as the SDK's context of a request has it. HEAVY: imports `mcp`.
+
+Behind a shim, a request's own context is the router's `Call`. Behind other transports it is
+something else: their requests have no numbers, and one whose handler is cancelled was taken back.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mcp.server.context import ServerRequestContext
+from mcp.shared.jsonrpc_dispatcher import progress_token_from_params
+
+from nsmd.mcp.numbers import Number
+from nsmd.mcp.router import Call
+
+Context = ServerRequestContext[Any, Any]
+
+_MAX_CLIENT_CHARS = 64
+
+
+def call_of(ctx: Context) -> Call | None:
+    """The router's own context of a request."""
+    return ctx.request if isinstance(ctx.request, Call) else None
+
+
+def number_of(ctx: Context) -> Number | None:
+    """By which a shim would ask for it again."""
+    call = call_of(ctx)
+    return None if call is None else call.number
+
+
+def began_before_s(ctx: Context) -> float:
+    """How long ago it was sent first, if it was sent before; else 0."""
+    number = number_of(ctx)
+    return (number.again_s if number is not None else None) or 0.0
+
+
+def taken_back(ctx: Context) -> bool:
+    """Of a request whose handler is cancelled: the client took it back, and is still there."""
+    call = call_of(ctx)
+    return call is None or call.cancelled
+
+
+def wants_progress(ctx: Context) -> bool:
+    """Whether the client asked to be told of it."""
+    return progress_token_from_params(ctx.params) is not None
+
+
+async def report(ctx: Context, seconds: float, text: str) -> None:
+    """Tell the client how a request goes on (an `nsmd.mcp.progress.Report`)."""
+    await ctx.session.report_progress(seconds, None, text)
+
+
+def client_name(ctx: Context) -> str:
+    """What the client says that it is."""
+    params = ctx.session.client_params
+    given = params.client_info.name if params is not None else ""
+    # It goes into terminals, logs and the names of scopes.
+    name = "".join(c if c.isalnum() or c in "._-" else "-" for c in given[:_MAX_CLIENT_CHARS])
+    return name.strip("-") or "unknown"

@@ -1,0 +1,101 @@
+"""What comes of calls, waited for while the client is told of it. HEAVY: imports `mcp`."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from functools import partial
+
+import trio
+
+from nsm.wire.errors import InternalError, NsmError
+from nsmd.mcp import programtools
+from nsmd.mcp.callers import Context, report, taken_back
+from nsmd.mcp.progress import ProgressFeed
+from nsmd.mcp.render import ToolReply, render_error
+from nsmd.mcp.seam import Execution
+from nsmd.pending import patiently
+from nsmd.values import RunResult
+
+log = logging.getLogger(__name__)
+
+
+async def submit_patiently(
+    submit: Callable[[], Execution], ctx: Context, feed: ProgressFeed | None
+) -> Execution:
+    """Submit a call of an environment that is being made, when it is there."""
+    if feed is None:
+        return await patiently(submit)
+    execution: Execution | NsmError
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(feed.run, partial(report, ctx))
+        try:
+            execution = await patiently(submit)
+        except NsmError as error:
+            execution = error  # raised in a nursery, it would be in a group
+        nursery.cancel_scope.cancel()
+    if isinstance(execution, NsmError):
+        raise execution
+    return execution
+
+
+async def result_of(execution: Execution, ctx: Context, feed: ProgressFeed | None) -> RunResult:
+    """Wait for an execution and report its output meanwhile.
+
+    Cancellation: taken back by the client, the execution is interrupted; otherwise the client is
+    gone, and it is abandoned.
+    """
+    outcome: RunResult | NsmError | None = None
+    try:
+        if feed is None:
+            outcome = await _outcome_of(execution)
+        else:
+            outcome = await _outcome_reported(execution, ctx, feed)
+    finally:
+        if outcome is None:
+            if taken_back(ctx):
+                execution.interrupt()
+            else:
+                execution.abandon()
+    assert outcome is not None
+    if isinstance(outcome, NsmError):
+        raise outcome
+    return outcome
+
+
+async def _outcome_reported(
+    execution: Execution, ctx: Context, feed: ProgressFeed
+) -> RunResult | NsmError:
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(feed.run, partial(report, ctx))
+        outcome = await _outcome_of(execution)
+        nursery.cancel_scope.cancel()
+    return outcome
+
+
+async def _outcome_of(execution: Execution) -> RunResult | NsmError:
+    """What came of it, an error included: raised in a nursery, that would be in a group."""
+    try:
+        return await execution.wait()
+    except NsmError as error:
+        return error
+
+
+def render_failure(error: Exception, tool: str) -> ToolReply:
+    """What the model learns of an error; of one that is ours, that it is not its fault.
+
+    Args:
+        error: of one call.
+        tool: that was called.
+    """
+    if not isinstance(error, NsmError):
+        log.error("a call of %s failed", tool, exc_info=error)
+        error = InternalError(
+            "nsm failed to carry out the call.",
+            hint=f"Whether {_subject(tool)} ran is unknown. The supervisor's log has the details.",
+        )
+    return render_error(error)
+
+
+def _subject(tool: str) -> str:
+    return "the program" if tool == programtools.EXECUTE else "the code"

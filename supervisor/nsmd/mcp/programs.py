@@ -1,0 +1,169 @@
+"""Calls of the bridge's tools: programs listed, explained, started. HEAVY: imports `mcp`."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any, cast
+
+import trio
+from mcp_types import Tool, ToolAnnotations
+
+from nsm.wire.errors import BadRequestError, NsmError
+from nsmd.bridge import wording
+from nsmd.bridge.values import Caller, Ended
+from nsmd.mcp import programtools
+from nsmd.mcp.callers import (
+    Context,
+    began_before_s,
+    number_of,
+    report,
+    taken_back,
+    wants_progress,
+)
+from nsmd.mcp.lines import LineFeed
+from nsmd.mcp.render import META_KEY, ToolReply
+from nsmd.mcp.seam import ProgramCall, Programs
+from nsmd.mcp.text import clean, head_and_tail, shares
+from nsmd.values import StreamName
+
+
+class ProgramTools:
+    """See the module.
+
+    Args:
+        programs: those of the bridge.
+        max_result_chars: most characters of a result.
+    """
+
+    def __init__(self, programs: Programs, max_result_chars: int) -> None:
+        self._programs = programs
+        self._max_chars = max_result_chars
+
+    def visible(self, caller: Caller) -> bool:
+        """Whether there is anything to start: else a client knows nothing of these tools."""
+        return bool(self._programs.programs(caller))
+
+    def tools(self, result_meta: Mapping[str, Any]) -> list[Tool]:
+        """The tools as they are listed.
+
+        Args:
+            result_meta: of each.
+        """
+        return [
+            Tool(
+                name=name,
+                description=programtools.DESCRIPTIONS[name],
+                input_schema=programtools.schema(name),
+                annotations=ToolAnnotations.model_validate(programtools.hints(name)),
+                _meta=dict(result_meta),
+            )
+            for name in programtools.NAMES
+        ]
+
+    async def reply(self, ctx: Context, caller: Caller, name: str, arguments: object) -> ToolReply:
+        """Answer a call of one of the tools.
+
+        Raises:
+            NsmError: what is asked for is refused.
+        """
+        if name == programtools.EXECUTE:
+            return await self._execute(ctx, caller, arguments)
+        given = programtools.parse(name, arguments)
+        if name == programtools.HELP:
+            asked = programtools.program_of(name, given)
+            return self._text(wording.help_text(self._programs.program(caller, asked)))
+        return self._text(wording.list_text(self._programs.programs(caller)))
+
+    async def _execute(self, ctx: Context, caller: Caller, arguments: object) -> ToolReply:
+        refusal: NsmError | None = None
+        given: Mapping[str, object] = {}
+        try:
+            given = programtools.parse(programtools.EXECUTE, arguments)
+        except BadRequestError as error:
+            refusal = error  # which is written down as any other
+            if isinstance(arguments, dict):
+                given = cast("Mapping[str, object]", arguments)
+        number = number_of(ctx)
+        feed = LineFeed(began_before_s(ctx)) if wants_progress(ctx) else None
+        call = self._programs.submit(
+            caller,
+            given.get("program"),
+            given.get("args"),
+            feed.take if feed is not None else _unheard,
+            call_id=secrets.token_hex(16) if number is None else number.execution_id,
+            again=number is not None and number.again_s is not None,
+            refusal=refusal,
+        )
+        return self._render(await _ended(call, ctx, feed))
+
+    def _render(self, ended: Ended) -> ToolReply:
+        # Each stream has its share, as those of `run` have.
+        parts = [clean(ended.stdout), clean(ended.stderr)]
+        grants = shares([len(part) for part in parts], self._max_chars)
+        cut = [head_and_tail(part, grant) for part, grant in zip(parts, grants, strict=True)]
+        (stdout, _), (stderr, _) = cut
+        return ToolReply(
+            text=wording.result_text(replace(ended, stdout=stdout, stderr=stderr)),
+            is_error=not ended.succeeded,
+            meta={META_KEY: _extras(ended, sum(omitted for _, omitted in cut))},
+        )
+
+    def _text(self, text: str) -> ToolReply:
+        shown, _ = head_and_tail(clean(text), self._max_chars)
+        return ToolReply(text=shown, is_error=False, meta={})
+
+
+def _extras(ended: Ended, omitted_chars: int) -> dict[str, Any]:
+    return {
+        "exit_code": ended.exit_code,
+        "signal": ended.signal,
+        "why_stopped": ended.why_stopped,
+        "duration_s": round(ended.duration_s, 6),
+        "timeout_s": ended.timeout_s,
+        "left": ended.left,
+        "omitted_bytes": {"stdout": ended.stdout_omitted, "stderr": ended.stderr_omitted},
+        "omitted_chars": omitted_chars,
+    }
+
+
+def _unheard(stream: StreamName, line: str) -> None:
+    """The client wants no progress; the result has what there is room for."""
+    del stream, line
+
+
+async def _ended(call: ProgramCall, ctx: Context, feed: LineFeed | None) -> Ended:
+    """Wait for the end of a program and tell its lines meanwhile.
+
+    Cancellation: taken back by the client, the program is stopped; otherwise the client is gone,
+    and may come back.
+    """
+    outcome: Ended | NsmError | None = None
+    try:
+        if feed is None:
+            outcome = await _outcome_of(call)
+        else:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(feed.run, partial(report, ctx))
+                outcome = await _outcome_of(call)
+                feed.end()
+    finally:
+        if outcome is None:
+            if taken_back(ctx):
+                call.interrupt()
+            else:
+                call.abandon()
+    assert outcome is not None
+    if isinstance(outcome, NsmError):
+        raise outcome
+    return outcome
+
+
+async def _outcome_of(call: ProgramCall) -> Ended | NsmError:
+    """What came of it, an error included: raised in a nursery, that would be in a group."""
+    try:
+        return await call.wait()
+    except NsmError as error:
+        return error

@@ -1,0 +1,91 @@
+"""What a client is told about the tools of the bridge, and a call's arguments, checked by hand.
+
+All three together stay under 250 tokens (at four characters each);
+`tests/mcp/test_programtools.py` measures.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from typing import Any, cast
+
+from nsm.wire.errors import BadRequestError
+
+LIST = "list_programs"
+HELP = "help"
+EXECUTE = "execute"
+NAMES = (LIST, HELP, EXECUTE)
+
+DESCRIPTIONS: Mapping[str, str] = {
+    LIST: "List the host programs that `execute` can start.",
+    HELP: "Documentation of a host program.",
+    EXECUTE: "Start a host program, outside of any jail. No shell: `args` arrive as they are.",
+}
+
+_PROGRAM = {"type": "string"}
+_PROPERTIES: Mapping[str, Mapping[str, Any]] = {
+    LIST: {},
+    HELP: {"program": _PROGRAM},
+    EXECUTE: {"program": _PROGRAM, "args": {"type": "array", "items": {"type": "string"}}},
+}
+_EXAMPLES: Mapping[str, str] = {
+    LIST: "It takes no arguments.",
+    HELP: 'Example: {"program": "deploy"}.',
+    EXECUTE: 'Example: {"program": "deploy", "args": ["v1.2"]}.',
+}
+
+
+def schema(tool: str) -> dict[str, Any]:
+    """JSON Schema of a tool's arguments."""
+    properties = dict(_PROPERTIES[tool])
+    made: dict[str, Any] = {
+        "type": "object",
+        "properties": properties,
+        "additionalProperties": False,
+    }
+    if properties:
+        made["required"] = ["program"]
+    return made
+
+
+def hints(tool: str) -> dict[str, bool]:
+    """Hints for the client's approval dialogue: what a program does, nobody here knows."""
+    if tool == EXECUTE:
+        return {"readOnlyHint": False, "destructiveHint": True, "openWorldHint": True}
+    return {"readOnlyHint": True, "openWorldHint": False}
+
+
+def parse(tool: str, arguments: object) -> Mapping[str, object]:
+    """Check which arguments a call has; null counts as left out.
+
+    Raises:
+        BadRequestError: with what was expected.
+    """
+    if arguments is None:
+        return {}
+    if not isinstance(arguments, dict):
+        raise BadRequestError("The arguments must be an object.", hint=_EXAMPLES[tool])
+    given = cast("Mapping[str, object]", arguments)
+    known = list(_PROPERTIES[tool])
+    for name in given:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+            guess = f"Did you mean {near[0]!r}? " if near else ""
+            raise BadRequestError(
+                f"`{tool}` has no argument {name[:60]!r}.", hint=f"{guess}{_EXAMPLES[tool]}"
+            )
+    return given
+
+
+def program_of(tool: str, given: Mapping[str, object]) -> str:
+    """The name of the program that is asked for.
+
+    Raises:
+        BadRequestError: there is none.
+    """
+    program = given.get("program")
+    if not isinstance(program, str):
+        wrong = "is missing" if program is None else "must be a string"
+        raise BadRequestError(f"`program` {wrong}.", hint=_EXAMPLES[tool])
+    return program

@@ -1,0 +1,60 @@
+"""The directories that a client says it works in. HEAVY: imports `mcp`."""
+
+from __future__ import annotations
+
+import logging
+from urllib.parse import unquote, urlsplit
+
+import trio
+from mcp.shared.exceptions import MCPError
+from mcp_types import ListRootsRequest, ListRootsResult
+from pydantic import ValidationError
+
+from nsmd.mcp.callers import Context
+
+log = logging.getLogger(__name__)
+
+ROOTS_TIMEOUT_S = 2.0
+"""For a client's answer to `roots/list`; after that it has none. A call waits for it."""
+
+
+class Roots:
+    """The client's first root, asked for once and again after it changed."""
+
+    def __init__(self) -> None:
+        self._lock = trio.Lock()  # calls come in parallel; the client is asked once
+        self._known = False
+        self._first: str | None = None
+        self._changes = 0
+
+    def forget(self) -> None:
+        """The client said that they have changed."""
+        self._known = False
+        self._changes += 1
+
+    async def first(self, ctx: Context) -> str | None:
+        """Path of the first root; None if the client has none, or does not say."""
+        capabilities = ctx.session.client_capabilities
+        if capabilities is None or capabilities.roots is None or not ctx.session.can_send_request:
+            return None
+        async with self._lock:
+            if not self._known:
+                changes = self._changes
+                self._first = await _ask_first_root(ctx)
+                self._known = changes == self._changes  # else they changed while it answered
+            return self._first
+
+
+async def _ask_first_root(ctx: Context) -> str | None:
+    try:
+        answer = await ctx.session.send_request(
+            ListRootsRequest(), ListRootsResult, request_read_timeout_seconds=ROOTS_TIMEOUT_S
+        )
+    except (MCPError, ValidationError) as error:
+        log.info("no roots from the client: %s", error)
+        return None
+    for root in answer.roots:
+        parts = urlsplit(str(root.uri))
+        if parts.scheme == "file" and parts.netloc in ("", "localhost"):
+            return unquote(parts.path, errors="surrogateescape")
+    return None

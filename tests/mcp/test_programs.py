@@ -1,0 +1,431 @@
+"""Programs of the bridge as clients of the endpoint see them."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from fake_programs import FakeProgramCall, FakePrograms, a_program
+from fake_runner import FakeRunner, a_project, echo
+from json_peer import MODERN_META, Message, Peer, text_of
+from mcp_peer import attachment
+from nsm.wire.errors import BadProgramError, BadProjectError, BadRequestError, UnknownProgramError
+from nsmd.boundary import Boundary
+from nsmd.bridge.values import Ended
+from nsmd.mcp import describe
+
+ERAS = pytest.mark.parametrize("modern", [False, True])
+CHANGED = {"jsonrpc": "2.0", "method": "notifications/tools/list_changed"}
+ATTACHMENT = "0123456789abcdef"
+
+
+def params(tool: str, arguments: object, *, modern: bool = False, token: object = None) -> Message:
+    made: Message = {"name": tool, "arguments": arguments}
+    meta = dict(MODERN_META) if modern else {}
+    if token is not None:
+        meta["progressToken"] = token
+    if meta:
+        made["_meta"] = meta
+    return made
+
+
+async def call(peer: Peer, tool: str, arguments: object, *, modern: bool = False) -> Message:
+    answer = await peer.request("tools/call", params(tool, arguments, modern=modern))
+    result = answer["result"]
+    assert isinstance(result, dict)
+    return result  # pyright: ignore[reportUnknownVariableType]
+
+
+async def listing(peer: Peer, *, modern: bool = False) -> Message:
+    answer = await peer.request("tools/list", {"_meta": MODERN_META} if modern else {})
+    result = answer["result"]
+    assert isinstance(result, dict)
+    return result  # pyright: ignore[reportUnknownVariableType]
+
+
+async def names(peer: Peer, *, modern: bool = False) -> list[str]:
+    return [tool["name"] for tool in (await listing(peer, modern=modern))["tools"]]
+
+
+def succeed(started: FakeProgramCall) -> None:
+    started.answer(Ended(exit_code=0, stdout="deployed\n", duration_s=0.25))
+
+
+@ERAS
+async def test_a_program_is_found_explained_and_started(modern: bool) -> None:
+    programs = FakePrograms(auto=succeed)
+    programs.listed = [a_program("deploy", "Deploys it.", "# Deploy\n\nTakes a version.\n")]
+    async with attachment(FakeRunner(), programs=programs) as peer:
+        await peer.attach()
+        if not modern:
+            shook = await peer.initialize()
+            assert shook["instructions"] == describe.INSTRUCTIONS_WITH_PROGRAMS
+        assert await names(peer, modern=modern) == ["run", "list_programs", "help", "execute"]
+        listed = await call(peer, "list_programs", {}, modern=modern)
+        assert (text_of(listed), listed["isError"]) == ("- deploy: Deploys it.", False)
+        explained = await call(peer, "help", {"program": "deploy"}, modern=modern)
+        assert text_of(explained) == "# Deploy\n\nTakes a version.\n"
+        result = await call(
+            peer, "execute", {"program": "deploy", "args": ["v1", "-x"]}, modern=modern
+        )
+        assert (text_of(result), result["isError"]) == ("deployed\n", False)
+        assert result["_meta"]["nsm"] == {
+            "exit_code": 0,
+            "signal": None,
+            "why_stopped": None,
+            "duration_s": 0.25,
+            "timeout_s": 300.0,
+            "left": 0,
+            "omitted_bytes": {"stdout": 0, "stderr": 0},
+            "omitted_chars": 0,
+        }
+        assert result.get("resultType") == ("complete" if modern else None)
+        asked = (await programs.next()).asked
+        assert (asked.name, asked.arguments) == ("deploy", ["v1", "-x"])
+        assert asked.caller.client == ("modern-client" if modern else "old-client")
+        assert asked.caller.way == "mcp"
+        assert asked.caller.granted is None
+
+
+async def everything_said(programs: FakePrograms | None, variables: dict[str, str]) -> list[bytes]:
+    """What a client is told of the tools and by calls of those of the bridge, as it comes."""
+    runner, lines = FakeRunner(echo), list[bytes]()
+    async with attachment(runner, programs=programs) as peer:
+        await peer.attach(variables)
+        lines.append(json.dumps(await peer.initialize()).encode())
+        requests: list[tuple[str, Message]] = [
+            ("tools/list", {}),
+            ("tools/list", {"_meta": MODERN_META}),
+            ("server/discover", {"_meta": MODERN_META}),
+            *(("tools/call", params(t, {})) for t in ("list_programs", "help", "execute", "other")),
+        ]
+        for method, asked in requests:
+            await peer.start(method, asked)
+            lines.append(json.dumps(await peer.receive()).encode())
+    return lines
+
+
+@pytest.mark.parametrize(
+    ("programs", "entry"),
+    [
+        (FakePrograms(), {}),
+        (FakePrograms("deploy"), {"NSM_BRIDGE": "off"}),
+        (FakePrograms("deploy"), {"NSM_BRIDGE": ""}),
+        (FakePrograms("deploy"), {"NSM_BRIDGE": "other"}),
+    ],
+)
+async def test_where_there_are_none_everything_is_as_if_there_were_no_bridge(
+    programs: FakePrograms, entry: dict[str, str]
+) -> None:
+    said = await everything_said(programs, entry)
+    assert said == await everything_said(None, {})
+    assert b"The only one is 'run'" in said[-1]
+    assert not any(b"execute" in line for line in said[:4])
+
+
+async def test_a_tool_that_there_is_not_where_there_are_programs() -> None:
+    async with attachment(FakeRunner(), programs=FakePrograms("deploy")) as peer:
+        await peer.attach()
+        await peer.initialize()
+        result = await call(peer, "start", {})
+        assert text_of(result) == (
+            "There is no tool 'start'.\nThere are run, list_programs, help, execute."
+        )
+
+
+async def test_a_client_entry_narrows_and_cannot_widen() -> None:
+    programs = FakePrograms("deploy", "restart-db", "wipe", auto=succeed)
+    boundary = Boundary(scope="box", programs=("deploy", "wipe"), writable=("/home/u/work",))
+    async with attachment(FakeRunner(), programs=programs, boundary=boundary) as peer:
+        await peer.attach({"NSM_BRIDGE": "deploy, restart-db"})
+        await peer.initialize()
+        assert text_of(await call(peer, "list_programs", {})) == "- deploy: Does deploy."
+        result = await call(peer, "help", {"program": "wipe"})
+        assert text_of(result) == "Program 'wipe' not found. Available: deploy"
+        await call(peer, "execute", {"program": "deploy"})
+        caller = (await programs.next()).asked.caller
+        assert caller.granted == frozenset({"deploy"})
+        assert caller.writable == ("/home/u/work",)
+        assert caller.scope == "box"
+
+
+async def test_a_box_without_programs_has_none() -> None:
+    async with attachment(FakeRunner(), programs=FakePrograms("deploy"), confined_to="box") as peer:
+        await peer.attach({"NSM_BRIDGE": "deploy"})
+        await peer.initialize()
+        assert await names(peer) == ["run"]
+
+
+@ERAS
+async def test_failures_are_results_that_say_what_to_do(modern: bool) -> None:
+    programs = FakePrograms("deploy")
+    async with attachment(FakeRunner(), programs=programs) as peer:
+        await peer.attach()
+        if not modern:
+            await peer.initialize()
+        for answer, text in (
+            (Ended(exit_code=1, stderr="no host\n"), "Command failed (exit 1): no host"),
+            (
+                Ended(exit_code=None, signal=15, why_stopped="timeout", stdout="step 1\n"),
+                "Timed out after 300 s\n[stdout]\nstep 1",
+            ),
+            (BadProgramError("It is not there.", hint="Build it."), "It is not there.\nBuild it."),
+            (
+                UnknownProgramError("Program 'foo' not found. Available: deploy"),
+                "Program 'foo' not found. Available: deploy",
+            ),
+            (
+                BadRequestError("Invalid character in argument: semicolon (;) not allowed"),
+                "Invalid character in argument: semicolon (;) not allowed",
+            ),
+        ):
+            arguments = {"program": "deploy"}
+            sent = await peer.start("tools/call", params("execute", arguments, modern=modern))
+            (await programs.next()).answer(answer)
+            received = await peer.receive()
+            assert received["id"] == sent
+            assert received["result"]["isError"] is True
+            assert text_of(received["result"]) == text
+
+
+async def test_a_call_that_is_none_is_asked_for_all_the_same_so_that_it_is_written_down() -> None:
+    programs = FakePrograms("deploy")
+    async with attachment(FakeRunner(), programs=programs) as peer:
+        await peer.attach()
+        await peer.initialize()
+        result = await call(peer, "execute", {"program": "deploy", "argv": ["x"]})
+        assert "no argument 'argv'" in text_of(result)
+        asked = (await programs.next()).asked
+        assert (asked.name, asked.refusal is None) == ("deploy", False)
+        result = await call(peer, "execute", ["deploy"])
+        assert "must be an object" in text_of(result)
+        assert (await programs.next()).asked.name is None
+
+
+async def test_whatever_is_asked_for_is_handed_on_as_it_came() -> None:
+    """The bridge says what is wrong with it, and writes it down."""
+    programs = FakePrograms("deploy", auto=succeed)
+    async with attachment(FakeRunner(), programs=programs) as peer:
+        await peer.attach()
+        await peer.initialize()
+        for arguments in (None, {}, {"program": 7, "args": "x"}, {"program": "a", "args": [None]}):
+            await call(peer, "execute", arguments)
+            asked = (await programs.next()).asked
+            given = arguments or {}
+            assert (asked.name, asked.arguments) == (given.get("program"), given.get("args"))
+            assert asked.refusal is None
+
+
+@ERAS
+async def test_lines_are_told_as_they_come(modern: bool, autojump_clock: MockClock) -> None:
+    programs = FakePrograms("deploy")
+    async with attachment(FakeRunner(), programs=programs) as peer:
+        await peer.attach()
+        if not modern:
+            await peer.initialize()
+        sent = await peer.start(
+            "tools/call", params("execute", {"program": "deploy"}, modern=modern, token="t")
+        )
+        started = await programs.next()
+        started.on_line("stdout", "building")
+        assert (await peer.receive())["params"]["message"] == "building"
+        started.on_line("stderr", "careful")
+        told = await peer.receive()
+        assert told["params"]["message"] == "[stderr] careful"
+        assert told["params"]["progressToken"] == "t"
+        for number in range(50):
+            started.on_line("stdout", str(number))
+        succeed(started)  # what waits is told before the answer
+        told_last = [(await peer.receive())["params"]["message"] for _ in range(50)]
+        assert told_last == [str(number) for number in range(50)]
+        assert (await peer.receive())["id"] == sent
+
+
+async def test_who_wants_no_progress_has_none() -> None:
+    programs = FakePrograms("deploy")
+    async with attachment(FakeRunner(), programs=programs) as peer:
+        await peer.attach()
+        await peer.initialize()
+        sent = await peer.start("tools/call", params("execute", {"program": "deploy"}))
+        started = await programs.next()
+        started.on_line("stdout", "building")
+        succeed(started)
+        assert (await peer.receive())["id"] == sent
+
+
+@ERAS
+@pytest.mark.parametrize("token", [None, 1])
+async def test_a_call_taken_back_is_stopped_at_once(modern: bool, token: object) -> None:
+    programs = FakePrograms("deploy")
+    async with attachment(FakeRunner(), programs=programs) as peer:
+        await peer.attach()
+        if not modern:
+            await peer.initialize()
+        sent = await peer.start(
+            "tools/call", params("execute", {"program": "deploy"}, modern=modern, token=token)
+        )
+        started = await programs.next()
+        await peer.notify("notifications/cancelled", {"requestId": sent, "reason": "Esc"})
+        await started.interrupted.wait()
+        assert not started.abandoned.is_set()
+
+
+@ERAS
+async def test_a_client_that_goes_may_come_back(modern: bool) -> None:
+    programs = FakePrograms("deploy")
+    async with attachment(FakeRunner(), programs=programs) as peer:
+        await peer.attach()
+        if not modern:
+            await peer.initialize()
+        await peer.start("tools/call", params("execute", {"program": "deploy"}, modern=modern))
+        started = await programs.next()
+    await started.abandoned.wait()
+    assert not started.interrupted.is_set()
+
+
+async def test_a_call_that_a_shim_sends_again_has_the_id_that_it_had() -> None:
+    programs = FakePrograms("deploy", auto=succeed)
+    ids = list[object]()
+    for mark in (b"5 ", b"5+2.250 "):
+        async with attachment(FakeRunner(), programs=programs) as peer:
+            await peer.attach(id=ATTACHMENT)
+            await peer.initialize()
+            request = {
+                "jsonrpc": "2.0",
+                "id": "x",
+                "method": "tools/call",
+                "params": params("execute", {"program": "deploy"}),
+            }
+            await peer.send_raw(mark + json.dumps(request).encode())
+            assert (await peer.receive())["id"] == "x"
+            asked = (await programs.next()).asked
+            ids.append((asked.call_id, asked.again))
+    assert ids == [(f"{ATTACHMENT}-5", False), (f"{ATTACHMENT}-5", True)]
+
+
+async def test_calls_of_who_numbers_nothing_have_ids_of_their_own() -> None:
+    programs = FakePrograms("deploy", auto=succeed)
+    async with attachment(FakeRunner(), programs=programs) as peer:
+        await peer.attach()
+        await peer.initialize()
+        for _ in range(2):
+            await call(peer, "execute", {"program": "deploy"})
+        first, second = [(await programs.next()).asked for _ in range(2)]
+        assert first.call_id
+        assert first.call_id != second.call_id
+        assert not second.again
+
+
+@ERAS
+async def test_clients_are_told_when_programs_come_and_when_they_go(modern: bool) -> None:
+    programs = FakePrograms()
+    async with attachment(FakeRunner(), programs=programs) as peer:
+        await peer.attach()
+        if modern:
+            wanted: Message = {"notifications": {"toolsListChanged": True}, "_meta": MODERN_META}
+            await peer.start("subscriptions/listen", wanted)
+            await peer.receive()
+        else:
+            await peer.initialize()
+        assert await names(peer, modern=modern) == ["run"]
+        programs.change("deploy")
+        assert (await peer.receive())["method"] == CHANGED["method"]
+        assert "execute" in await names(peer, modern=modern)
+        programs.change("deploy", "restart-db")  # the tools are the same
+        await wait_all_tasks_blocked()
+        assert "execute" in await names(peer, modern=modern)
+        programs.change()
+        assert (await peer.receive())["method"] == CHANGED["method"]
+        assert await names(peer, modern=modern) == ["run"]
+
+
+async def test_programs_that_come_are_named_to_who_asks_then() -> None:
+    programs = FakePrograms()
+    async with attachment(FakeRunner(), programs=programs) as peer:
+        await peer.attach()
+        found = (await peer.request("server/discover", {"_meta": MODERN_META}))["result"]
+        assert found["instructions"] == describe.INSTRUCTIONS
+        programs.change("deploy")
+        found = (await peer.request("server/discover", {"_meta": MODERN_META}))["result"]
+        assert found["instructions"] == describe.INSTRUCTIONS_WITH_PROGRAMS
+
+
+async def test_nothing_is_subscribed_to_when_clients_are_gone() -> None:
+    programs = FakePrograms("deploy")
+    async with attachment(FakeRunner(), programs=programs) as peer:
+        await peer.attach()
+        await wait_all_tasks_blocked()
+        assert len(programs.subscribers) == 1
+    assert programs.subscribers == []
+
+
+async def test_results_are_bounded_and_each_stream_has_its_share() -> None:
+    programs = FakePrograms("deploy")
+    programs.listed = [a_program("deploy", documentation="d" * 100_000)]
+    async with attachment(FakeRunner(), programs=programs) as peer:
+        await peer.attach()
+        await peer.initialize()
+        sent = await peer.start("tools/call", params("execute", {"program": "deploy"}))
+        flood = Ended(exit_code=0, stdout="o" * 60_000, stderr="e" * 60_000, stdout_omitted=7)
+        (await programs.next()).answer(flood)
+        answer = await peer.receive()
+        assert answer["id"] == sent
+        text = text_of(answer["result"])
+        assert len(text) < 41_000
+        assert text.count("o") >= 20_000
+        assert text.count("e") >= 20_000
+        extras = answer["result"]["_meta"]["nsm"]
+        assert extras["omitted_chars"] == 80_000
+        assert extras["omitted_bytes"] == {"stdout": 7, "stderr": 0}
+        assert len(text_of(await call(peer, "help", {"program": "deploy"}))) < 41_000
+
+
+async def test_a_program_needs_no_project() -> None:
+    runner, programs = FakeRunner(), FakePrograms("deploy", auto=succeed)
+    runner.project = BadProjectError("It is gone.")
+    async with attachment(runner, programs=programs) as peer:
+        await peer.attach()
+        await peer.initialize()
+        await call(peer, "execute", {"program": "deploy"})
+        assert (await programs.next()).asked.caller.scope == "old-client:-"
+        runner.project = a_project("/home/u/p")
+        await call(peer, "execute", {"program": "deploy"})
+        assert (await programs.next()).asked.caller.scope == "old-client:/home/u/p"
+
+
+async def test_a_fault_of_nsm_is_not_the_models(caplog: pytest.LogCaptureFixture) -> None:
+    programs = FakePrograms("deploy")
+
+    def fail(_: FakeProgramCall) -> None:
+        raise RuntimeError("oops")
+
+    programs.auto = fail
+    async with attachment(FakeRunner(), programs=programs) as peer:
+        await peer.attach()
+        await peer.initialize()
+        text = text_of(await call(peer, "execute", {"program": "deploy"}))
+        assert text == (
+            "nsm failed to carry out the call.\nWhether the program ran is unknown. "
+            "The supervisor's log has the details."
+        )
+        assert "a call of execute failed" in caplog.text
+
+
+async def test_two_programs_at_once_and_code_beside_them() -> None:
+    runner, programs = FakeRunner(echo), FakePrograms("a", "b")
+    async with attachment(runner, programs=programs) as peer:
+        await peer.attach()
+        await peer.initialize()
+        first = await peer.start("tools/call", params("execute", {"program": "a"}))
+        second = await peer.start("tools/call", params("execute", {"program": "b"}))
+        started = dict[object, FakeProgramCall]()
+        for _ in range(2):
+            one = await programs.next()
+            started[one.asked.name] = one
+        assert text_of(await peer.call({"code": "1", "env": "python"})) == "1"
+        started["b"].answer(Ended(exit_code=0, stdout="b"))
+        assert (await peer.receive())["id"] == second
+        started["a"].answer(Ended(exit_code=0, stdout="a"))
+        assert (await peer.receive())["id"] == first

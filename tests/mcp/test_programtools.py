@@ -1,0 +1,87 @@
+"""What a client is told about the tools of the bridge."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from nsm.wire.errors import BadRequestError
+from nsmd.mcp import describe, programtools
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+MAX_TOKENS = 250
+CHARS_PER_TOKEN = 4
+
+
+def test_the_budget() -> None:
+    """All of what a client puts into its model's context, generously: as JSON, with every key."""
+    tools = [
+        {
+            "name": name,
+            "description": programtools.DESCRIPTIONS[name],
+            "inputSchema": programtools.schema(name),
+            "annotations": programtools.hints(name),
+        }
+        for name in programtools.NAMES
+    ]
+    more = len(describe.instructions(True)) - len(describe.instructions(False))
+    assert (len(json.dumps(tools)) + more) / CHARS_PER_TOKEN < MAX_TOKENS
+
+
+def test_instructions_name_each_tool_and_nothing_where_there_are_none() -> None:
+    for name in programtools.NAMES:
+        assert f"`{name}`" in describe.instructions(True)
+    assert describe.instructions(False) == describe.INSTRUCTIONS
+
+
+def test_what_a_program_does_nobody_here_knows() -> None:
+    assert programtools.hints("execute") == {
+        "readOnlyHint": False,
+        "destructiveHint": True,
+        "openWorldHint": True,
+    }
+    for name in ("list_programs", "help"):
+        assert programtools.hints(name)["readOnlyHint"] is True
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments", "given"),
+    [
+        ("list_programs", None, {}),
+        ("list_programs", {}, {}),
+        ("help", {"program": "a"}, {"program": "a"}),
+        ("execute", {"program": "a", "args": None}, {"program": "a", "args": None}),
+        ("execute", {"program": 1, "args": "x"}, {"program": 1, "args": "x"}),
+    ],
+)
+def test_what_is_taken(tool: str, arguments: object, given: Mapping[str, Any]) -> None:
+    assert programtools.parse(tool, arguments) == given
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments", "says"),
+    [
+        ("execute", ["deploy"], "The arguments must be an object."),
+        ("execute", {"argv": []}, "`execute` has no argument 'argv'.\nDid you mean 'args'?"),
+        ("execute", {"command": "x"}, "no argument 'command'.\nExample: {"),
+        ("help", {"args": []}, "`help` has no argument 'args'."),
+        ("list_programs", {"program": "a"}, "It takes no arguments."),
+    ],
+)
+def test_what_is_not_says_what_is(tool: str, arguments: object, says: str) -> None:
+    with pytest.raises(BadRequestError, match=re.escape(says.partition("\n")[0])) as raised:
+        programtools.parse(tool, arguments)
+    assert says in f"{raised.value.message}\n{raised.value.hint}"
+
+
+def test_a_name_is_text() -> None:
+    assert programtools.program_of("help", {"program": "a"}) == "a"
+    with pytest.raises(BadRequestError, match="`program` is missing"):
+        programtools.program_of("help", {})
+    with pytest.raises(BadRequestError, match="`program` must be a string"):
+        programtools.program_of("help", {"program": ["a"]})
