@@ -12,6 +12,7 @@ logfile              the log, which nothing it goes to can stop
 config               reads and explains `config.toml`
 flakes               references to what Nix builds
 hostrules            which hosts a pattern means
+loopback             where MCP over HTTP may listen
 boundary             what clients of one listener are kept to
 policy               what one session may see, change, reach and use
 locales              the user's language and time zone, for jails
@@ -68,6 +69,7 @@ draining             nothing new is begun, and what runs comes to its end
 telemetry/           what is counted, and how it is told
 control/             the control socket: operations for command line and API
 mcp/                 the endpoint that models see
+http/                the same over HTTP, for who has the token
 reception            whoever connects is served here
 signals              how an end is asked for, or other settings
 servicemanager       the socket that systemd passes, and what it is told

@@ -16,8 +16,16 @@ from pydantic import TypeAdapter, ValidationError
 
 from nsmd.flakes import why_no_reference
 from nsmd.hostrules import HostRuleError, parse_rule
+from nsmd.loopback import parse_listen, why_no_host, why_no_origin
 from nsmd.names import ENVIRONMENT_NAME, PROGRAM_NAME, why_not_inherited
-from nsmd.settings import PRESETS, BoxSettings, EnvironmentSettings, NetworkSettings, Settings
+from nsmd.settings import (
+    PRESETS,
+    BoxSettings,
+    EnvironmentSettings,
+    HttpSettings,
+    NetworkSettings,
+    Settings,
+)
 
 MAX_CONFIG_BYTES = 1024 * 1024
 
@@ -130,6 +138,7 @@ def _cross_check(settings: Settings) -> Iterator[str]:
     if settings.project.path is not None and not settings.project.path.startswith(("/", "~")):
         yield f"project.path: found {settings.project.path!r}, expected an absolute path"
     yield from _check_box(settings.box)
+    yield from _check_http(settings.http)
 
 
 def _check_inherited(names: Sequence[str]) -> Iterator[str]:
@@ -180,6 +189,26 @@ def _check_box(box: BoxSettings) -> Iterator[str]:
             yield f"box.bridge: found {program!r:.80}, expected names of the bridge's programs"
 
 
+def _check_http(http: HttpSettings) -> Iterator[str]:
+    try:
+        parse_listen(http.listen)
+    except ValueError as error:
+        yield f"http.listen: found {http.listen!r:.80}, {error}"
+    for host in http.hosts:
+        if why := why_no_host(host):
+            yield f"http.hosts: found {host!r:.80}, {why}"
+    for origin in http.origins:
+        if why := why_no_origin(origin):
+            yield f"http.origins: found {origin!r:.80}, {why}"
+    for program in http.programs:
+        if not PROGRAM_NAME.fullmatch(program):
+            yield f"http.programs: found {program!r:.80}, expected names of the bridge's programs"
+    if http.project is not None and not http.project.startswith(("/", "~")):
+        yield f"http.project: found {http.project!r:.80}, expected an absolute path"
+    if isinstance(http.network, NetworkSettings):
+        yield from _check_hosts("http.network", http.network.allow)
+
+
 def _check_variables(name: str, variables: Mapping[str, str]) -> Iterator[str]:
     key = f"environments.{name}.env"
     for variable, value in variables.items():
@@ -207,6 +236,8 @@ def _describe(error: Mapping[str, Any]) -> str:
         return _describe_network(location[:3], location[3:], error, _NETWORKS)
     if location[:2] == ("box", "net"):
         return _describe_network(location[:2], location[2:], error, _BOX_NETWORKS)
+    if location[:2] == ("http", "network"):
+        return _describe_network(location[:2], location[2:], error, _NETWORKS)
     context: Mapping[str, Any] = error.get("ctx", {})
     found = f"found {error['input']!r:.80}"
     if location[:1] == ("environments",) and location[2:3] == ("env",):

@@ -262,6 +262,7 @@ async def _serve(setup: Setup, keeper: SessionKeeper) -> None:
                 clients=lambda: reception.connections,
                 max_file_bytes=setup.settings.session.max_file_mb << 20,
                 boxes=boxes,
+                http=lambda: reception.http.facts(),  # noqa: PLW0108 (there is none yet)
             )
             reception = Reception(services, setup.shares.connections)
             status = ServiceStatus(
@@ -287,6 +288,7 @@ async def _serve(setup: Setup, keeper: SessionKeeper) -> None:
                 connections.start_soon(guard.serve, reception.handle, connections)
                 connections.start_soon(guard.watch)
                 await connections.start(boxes.serve, reception.of_box)
+                await connections.start(reception.http.serve)
                 setup.announce()
                 connections.start_soon(status.run, events)
                 connections.start_soon(reception.load)

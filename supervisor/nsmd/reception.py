@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 
 import trio
 
+from nsm import paths
 from nsmd.boundary import Boundary
 from nsmd.boxes import Serve
 from nsmd.control.call import Right, Services
 from nsmd.control.server import Access, ControlServer
 from nsmd.descriptors import Quota
+from nsmd.http.service import HttpService
 from nsmd.mcp.attachment import serve_attachment
 from nsmd.mcp.load import EndpointLoader
 
@@ -25,6 +28,9 @@ class Reception:
         services: what clients' requests work on.
         max_connections: at once. Those in boxes are half of them at most, so that code in there
             keeps nobody else out.
+
+    Attributes:
+        http: serves clients over HTTP, where that is configured.
     """
 
     def __init__(self, services: Services, max_connections: int) -> None:
@@ -34,6 +40,15 @@ class Reception:
         self._in_boxes = Quota(max_connections // 2, "All boxes together have")
         self._server = ControlServer(
             Access(uid=os.geteuid()), services, self._attach, (self._everyone,)
+        )
+        settings, registry = services.configuration.settings, services.registry
+        self.http = HttpService(
+            settings.http,
+            paths.http_token_path(),
+            registry,
+            partial(registry.check_project, point=None, mode=None),
+            self._endpoint.serve,
+            max_result_chars=settings.mcp.max_result_chars,
         )
 
     @property

@@ -256,6 +256,13 @@ class HttpSettings:
     max_body_mb: Annotated[int, Ge(1), Le(64)] = 16
     max_connections: Annotated[int, Ge(1), Le(1000)] = 64
 
+    @property
+    def network_rule(self) -> NetworkRule:
+        """What sessions of its clients may reach at most."""
+        if isinstance(self.network, NetworkSettings):
+            return NetworkRule(mode="allow", allow=self.network.allow)
+        return NetworkRule(mode=self.network)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoxSettings:

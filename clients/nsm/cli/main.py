@@ -34,6 +34,7 @@ VERBS = {
     "pool": "show the sessions that are kept ready, and why so many",
     "stats": "show how long things take",
     "events": "show what happens in the supervisor",
+    "http": "show where MCP is served over HTTP, and the token",
     "metrics": "print what the supervisor counts, for Prometheus",
     "status": "show the supervisor's state",
     "drain": "take no new work, and wait until nothing runs",

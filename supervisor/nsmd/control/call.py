@@ -51,6 +51,7 @@ class Services:
         started_s: on trio's clock.
         max_file_bytes: limit of one file that is transferred.
         audit: facts about the audit's file.
+        http: facts about clients over HTTP.
         review: of what sessions have changed in projects.
     """
 
@@ -75,6 +76,7 @@ class Services:
     store: DescriptorStore = field(default_factory=NoStore)
     successor: Sequence[str] = ()
     audit: Callable[[], Mapping[str, Any]] = dict[str, Any]
+    http: Callable[[], Mapping[str, Any]] = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

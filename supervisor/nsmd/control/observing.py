@@ -25,6 +25,11 @@ async def stats(call: Call) -> dict[str, Any]:
     return report(call.services.telemetry)
 
 
+async def http(call: Call) -> dict[str, Any]:
+    """Where MCP is served over HTTP, and to how many."""
+    return dict(call.services.http())
+
+
 async def events(call: Call) -> dict[str, Any]:
     """What happened lately, and what happens; each is an event."""
     ring = call.services.telemetry.recent

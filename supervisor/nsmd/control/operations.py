@@ -196,6 +196,7 @@ OPERATIONS: Mapping[str, Row] = {
     "drain": Row("manage", draining.drain),
     "metrics": Row("read", observing.metrics),
     "stats": Row("read", observing.stats),
+    "http": Row("read", observing.http),
     "events": Row("manage", observing.events),
     "reload": Row("manage", reloading.reload),
     "config_reload": Row("manage", _config_reload),

@@ -1,0 +1,125 @@
+"""The secret that clients of MCP over HTTP show: a file that only its user can read.
+
+Whoever has it may run code as the listener's clients may. It is made when it is first needed; the
+supervisor looks at the file with each request, so that another one holds at once.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import stat
+
+from nsm import paths
+
+TOKEN_BYTES = 32
+"""256 bits: nobody guesses it, however often they may try."""
+
+MAX_FILE_BYTES = 1024
+"""Of the file. What is longer is no token."""
+
+_TOKEN = re.compile(r"[A-Za-z0-9._~+/-]{32,512}=*")
+"""What an Authorization header can carry (RFC 6750, 2.1), and not too short to be a secret."""
+
+
+class TokenError(Exception):
+    """There is no token that can be used; the message says why and what to do."""
+
+
+def ensure(path: str) -> str:
+    """The token in a file, which is made where it is missing.
+
+    Raises:
+        TokenError: the file is there and cannot be used, or cannot be made.
+    """
+    try:
+        return read(path)
+    except FileNotFoundError:
+        _write(path, instead=False)
+    return read(path)  # of two who made it at once, that of the first
+
+
+def rotate(path: str) -> str:
+    """Put another token in the place of the one that is there, if any; returns it.
+
+    Raises:
+        TokenError: it cannot be written.
+    """
+    _write(path, instead=True)
+    return read(path)
+
+
+def read(path: str) -> str:
+    """The token in a file.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        TokenError: others can read it, it is no regular file, or it holds no token.
+    """
+    try:
+        # Not blocking, should it be a pipe.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise TokenError(f"{path} cannot be opened: {error.strerror}. {_REMOVE}") from error
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid():
+            raise TokenError(f"{path} is no regular file of yours. {_REMOVE}")
+        if status.st_mode & 0o077:
+            raise TokenError(
+                f"{path} is open to others (mode {stat.S_IMODE(status.st_mode):04o}), who may have "
+                "read it. `nsm http token --rotate` makes another one."
+            )
+        text = os.read(descriptor, MAX_FILE_BYTES + 1).decode("latin-1").strip()
+    except OSError as error:
+        raise TokenError(f"{path} cannot be read: {error.strerror}.") from error
+    finally:
+        os.close(descriptor)
+    if not _TOKEN.fullmatch(text):
+        raise TokenError(
+            f"{path} holds no token: expected 32 to 512 letters, digits or ._~+/- in one line. "
+            "`nsm http token --rotate` makes one."
+        )
+    return text
+
+
+_REMOVE = "Remove it, and `nsm http token` makes another one."
+
+
+def _write(path: str, *, instead: bool) -> None:
+    """A new token, whole or not at all.
+
+    Args:
+        instead: of what is there; else what is there stays.
+    """
+    directory = os.path.dirname(path)
+    beside = f"{path}.{secrets.token_hex(4)}"
+    try:
+        paths.ensure_private_dir(directory)
+        descriptor = os.open(
+            beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600
+        )
+        try:
+            with os.fdopen(descriptor, "w", encoding="ascii") as file:
+                file.write(secrets.token_urlsafe(TOKEN_BYTES) + "\n")
+                file.flush()
+                os.fsync(file.fileno())
+            if instead:
+                os.replace(beside, path)
+            else:
+                _link(beside, path)
+        finally:
+            if not instead or os.path.lexists(beside):
+                os.unlink(beside)
+    except (paths.PathError, OSError) as error:
+        raise TokenError(f"{path} cannot be written: {error}") from error
+
+
+def _link(beside: str, path: str) -> None:
+    try:
+        os.link(beside, path, follow_symlinks=False)
+    except FileExistsError:
+        return  # somebody else was first

@@ -1,0 +1,310 @@
+"""One connection: requests one after another, each within its limits.
+
+What a client can do to us is bounded: how long a head and a body take, how large they are, how long
+it may not read what it is sent, how much it may say while it waits for an answer. Nobody's body is
+read before the guard has let its head in. There is no HTTP/2 and no upgrade of any kind: both are
+ignored, as a server may (RFC 9110, 7.8).
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from http import HTTPStatus
+
+import h11
+import trio
+
+from nsmd.http.exchange import Application, Exchange, date
+from nsmd.http.guard import Answer, Guard, Headers, Passed
+
+log = logging.getLogger(__name__)
+
+HEAD_TIMEOUT_S = 10.0
+"""For a head, from the connection's begin or its own first byte: programs on this machine send it
+at once."""
+
+KEEP_ALIVE_S = 75.0
+"""Without a request, after the first: longer than clients keep one (the SDKs' 5 to 60 s), so that
+none is closed in the moment when it is used."""
+
+BODY_TIMEOUT_S = 30.0
+"""For a body."""
+
+WRITE_TIMEOUT_S = 30.0
+"""In which a client takes some of what it is sent."""
+
+LINGER_S = 2.0
+"""For a client to read why it was refused, before what it still sends has the kernel take the
+answer back (tcp(7), RST)."""
+
+MAX_HEAD_BYTES = 32 * 1024
+"""Of a request."""
+
+MAX_AHEAD_BYTES = 64 * 1024
+"""That are read while a request is answered, to see when the client goes."""
+
+_CHUNK_BYTES = 64 * 1024
+_SLICE_BYTES = 64 * 1024
+
+CONTINUE = h11.InformationalResponse(status_code=HTTPStatus.CONTINUE, headers=[])
+
+Note = Callable[[str], None]
+"""Told why a request is refused."""
+
+
+class _RefusedError(Exception):
+    """A request that gets no further."""
+
+    def __init__(self, answer: Answer) -> None:
+        self.answer = answer
+        super().__init__(answer.text)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Served:
+    """What all connections of a listener have in common.
+
+    Attributes:
+        application: answers who is let in.
+        refused: told of those who are not.
+        max_body_bytes: of a request.
+    """
+
+    guard: Guard
+    application: Application
+    refused: Note
+    max_body_bytes: int
+
+
+class Connection:
+    """See the module.
+
+    Args:
+        stream: closed at the end.
+        client: who it is, for logs.
+
+    Attributes:
+        admitted: somebody with the token has sent a request over it.
+        waiting_since_s: from when on it has nothing to answer, on trio's clock; infinite while it
+            has.
+    """
+
+    def __init__(self, stream: trio.abc.HalfCloseableStream, served: Served, client: str) -> None:
+        self._stream = stream
+        self._served = served
+        self._client = client
+        self._h11 = h11.Connection(h11.SERVER, max_incomplete_event_size=MAX_HEAD_BYTES)
+        self.admitted = False
+        self.waiting_since_s = trio.current_time()
+        self._scope = trio.CancelScope()
+
+    def __repr__(self) -> str:
+        return f"<Connection of {self._client} admitted={self.admitted}>"
+
+    def end(self) -> None:
+        """Close it, in the middle of whatever it does."""
+        self._scope.cancel()
+
+    async def serve(self) -> None:
+        """Until it is closed; never raises but for cancellation."""
+        with self._scope:
+            try:
+                async with self._stream:
+                    while await self._serve_one():
+                        pass
+            except (trio.BrokenResourceError, trio.ClosedResourceError):
+                log.debug("a client over HTTP went away")
+            except Exception:  # one connection's fault is not the others'
+                log.exception("a connection over HTTP failed")
+
+    async def refuse(self, answer: Answer) -> None:
+        """Answer whatever it may want to ask, and close it."""
+        with self._scope:
+            try:
+                async with self._stream:
+                    await self._answer(answer, last=True)
+                    await self._linger()
+            except (trio.BrokenResourceError, trio.ClosedResourceError):
+                log.debug("a client over HTTP went away")
+
+    async def _serve_one(self) -> bool:
+        """One request; whether there may be another one."""
+        self.waiting_since_s = trio.current_time()
+        try:
+            request = await self._head()
+            if request is None:
+                return False
+            self.waiting_since_s = math.inf
+            headers: Headers = list(request.headers)
+            verdict = self._served.guard.check(request.method, request.target, headers)
+            if isinstance(verdict, Passed):
+                self.admitted = True
+                body = await self._body(headers)
+                return await self._exchange(request, body, verdict.headers)
+            if verdict.why:
+                raise _RefusedError(verdict)  # noqa: TRY301
+            await self._body(headers)
+            await self._answer(verdict)
+            return self._next_cycle()
+        except _RefusedError as refused:
+            self._served.refused(refused.answer.why)
+            await self._answer(refused.answer, last=True)
+            await self._linger()
+            return False
+
+    # What comes in.
+
+    async def _head(self) -> h11.Request | None:
+        """The next request's; None if there is none any more.
+
+        Raises:
+            _RefusedError: it is none, or too slow.
+        """
+        event = self._next_event()
+        begun = bool(self._h11.trailing_data[0])
+        patience_s = HEAD_TIMEOUT_S if begun or not self.admitted else KEEP_ALIVE_S
+        with trio.move_on_after(patience_s) as scope:
+            while event is h11.NEED_DATA:
+                data = await self._stream.receive_some(_CHUNK_BYTES)
+                if not begun:
+                    begun = True
+                    scope.deadline = trio.current_time() + HEAD_TIMEOUT_S
+                self._receive(data)
+                event = self._next_event()
+            return event if isinstance(event, h11.Request) else None
+        if begun:
+            raise _slow()
+        return None
+
+    async def _body(self, headers: Headers) -> bytes:
+        """
+        Raises:
+            _RefusedError: it is too large, too slow, or not as it says.
+        """
+        most = self._served.max_body_bytes
+        said = next((value for name, value in headers if name == b"content-length"), b"0")
+        if int(said) > most:  # digits, says h11
+            raise _too_large(most)
+        body = bytearray()
+        with trio.move_on_after(BODY_TIMEOUT_S):
+            if self._h11.they_are_waiting_for_100_continue:
+                await self._write(CONTINUE)
+            while True:
+                event = self._next_event()
+                if isinstance(event, h11.Data):
+                    body += event.data
+                    if len(body) > most:
+                        raise _too_large(most)
+                elif isinstance(event, h11.EndOfMessage):
+                    return bytes(body)
+                elif event is h11.NEED_DATA:
+                    self._receive(await self._stream.receive_some(_CHUNK_BYTES))
+                else:
+                    raise trio.BrokenResourceError
+        raise _slow()
+
+    def _receive(self, data: bytes | bytearray) -> None:
+        try:
+            self._h11.receive_data(bytes(data))
+        except h11.RemoteProtocolError as error:
+            raise _no_request(error) from None
+
+    def _next_event(self) -> object:
+        try:
+            return self._h11.next_event()
+        except h11.RemoteProtocolError as error:
+            raise _no_request(error) from None
+
+    # What goes out.
+
+    async def _exchange(self, request: h11.Request, body: bytes, headers: Headers) -> bool:
+        exchange = Exchange(request, body, headers, self._write)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._watch, exchange)
+            await exchange.run(self._served.application, client=self._client)
+            nursery.cancel_scope.cancel()
+        return exchange.whole and self._next_cycle()
+
+    async def _watch(self, exchange: Exchange) -> None:
+        """See when the client goes. What it sends meanwhile is for the next request."""
+        ahead = 0
+        while ahead < MAX_AHEAD_BYTES:
+            try:
+                data = await self._stream.receive_some(_CHUNK_BYTES)
+            except (trio.BrokenResourceError, trio.ClosedResourceError):
+                data = b""
+            self._h11.receive_data(bytes(data))
+            if not data:
+                exchange.client_gone()
+                return
+            ahead += len(data)
+
+    async def _answer(self, answer: Answer, *, last: bool = False) -> None:
+        if self._h11.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
+            return
+        body = f"{answer.text}\n".encode() if answer.text else b""
+        headers = [*answer.headers, (b"date", date())]
+        if answer.status is not HTTPStatus.NO_CONTENT:
+            headers.append((b"content-length", str(len(body)).encode()))
+        if body:
+            headers.append((b"content-type", b"text/plain; charset=utf-8"))
+        if last:
+            headers.append((b"connection", b"close"))
+        await self._write(h11.Response(status_code=answer.status, headers=headers))
+        if body:
+            await self._write(h11.Data(data=body))
+        await self._write(h11.EndOfMessage())
+
+    async def _write(self, event: h11.Event) -> None:
+        """
+        Raises:
+            trio.BrokenResourceError: the client is gone, or does not read.
+        """
+        data = self._h11.send(event) or b""
+        for start in range(0, len(data), _SLICE_BYTES):
+            with trio.move_on_after(WRITE_TIMEOUT_S) as scope:
+                await self._stream.send_all(data[start : start + _SLICE_BYTES])
+            if scope.cancelled_caught:
+                log.info("a client over HTTP does not read what it is sent; it is let go")
+                raise trio.BrokenResourceError
+
+    def _next_cycle(self) -> bool:
+        if self._h11.our_state is not h11.DONE or self._h11.their_state is not h11.DONE:
+            return False
+        self._h11.start_next_cycle()
+        return True
+
+    async def _linger(self) -> None:
+        with trio.move_on_after(LINGER_S):
+            await self._stream.send_eof()
+            while await self._stream.receive_some(_CHUNK_BYTES):
+                pass
+
+
+def _slow() -> _RefusedError:
+    text = "The request took too long."
+    return _RefusedError(Answer(status=HTTPStatus.REQUEST_TIMEOUT, text=text, why="slow"))
+
+
+def _too_large(most: int) -> _RefusedError:
+    return _RefusedError(
+        Answer(
+            status=HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+            text=f"A body has at most {most} bytes.",
+            why="body",
+        )
+    )
+
+
+def _no_request(error: h11.RemoteProtocolError) -> _RefusedError:
+    # What h11 found wrong may quote what was sent, which may be a secret.
+    return _RefusedError(
+        Answer(
+            status=HTTPStatus(error.error_status_hint),
+            text="This is no request of HTTP/1.1.",
+            why="protocol",
+        )
+    )

@@ -1,0 +1,61 @@
+"""How many connections there are, and who has to go for another one.
+
+Anybody on this machine may connect to a port, and say nothing. So where there is no room, one goes
+that nobody with the token has used yet, the oldest first; then one that has nothing to answer. Only
+where all have something to answer, the newcomer is refused.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from nsmd.http.connection import Connection
+
+
+class Crowd:
+    """See the module.
+
+    Args:
+        most: connections at once.
+
+    Attributes:
+        displaced: how many had to go.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._connections: set[Connection] = set()
+        self._leaving: set[Connection] = set()
+        self.displaced = 0
+
+    def __repr__(self) -> str:
+        return f"<Crowd of {len(self)}>"
+
+    def __len__(self) -> int:
+        return len(self._connections)
+
+    def admit(self, connection: Connection) -> bool:
+        """Let a connection in; False if there is no room."""
+        if len(self._connections) - len(self._leaving) >= self._most:
+            other = _least(self._connections - self._leaving)
+            if other is None:
+                return False
+            self.displaced += 1
+            self._leaving.add(other)
+            other.end()
+        self._connections.add(connection)
+        return True
+
+    def leave(self, connection: Connection) -> None:
+        """It is closed."""
+        self._connections.discard(connection)
+        self._leaving.discard(connection)
+
+
+def _least(connections: Iterable[Connection]) -> Connection | None:
+    """Which of them has to go first; None if none may."""
+    free = [
+        each for each in connections if not (each.admitted and math.isinf(each.waiting_since_s))
+    ]
+    return min(free, key=lambda each: (each.admitted, each.waiting_since_s), default=None)

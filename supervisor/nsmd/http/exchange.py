@@ -1,0 +1,156 @@
+"""One request and its answer, for an ASGI application (the ASGI specification, HTTP, 2.3).
+
+The application never waits for a client that is gone: what it sends then is dropped, and it learns
+of it by `http.disconnect`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, MutableMapping
+from email.utils import formatdate
+from typing import Any
+from urllib.parse import unquote
+
+import h11
+import trio
+
+from nsmd.http.guard import Headers
+
+log = logging.getLogger(__name__)
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+Application = Callable[[dict[str, Any], Receive, Send], Awaitable[None]]
+"""Takes a scope and the two ways; ASGI 3."""
+
+Write = Callable[[h11.Event], Awaitable[None]]
+"""Sends an event to the client; raises `trio.BrokenResourceError` where it is gone, or too slow."""
+
+_OF_CONNECTIONS = frozenset((b"connection", b"keep-alive", b"transfer-encoding", b"upgrade"))
+"""Headers that are the connection's business and not the application's (RFC 9110, 7.6.1)."""
+
+_NOT_FOR_APPLICATIONS = frozenset((b"authorization", b"cookie", b"proxy-authorization"))
+"""What is secret gets no further, and into no log."""
+
+
+class Exchange:
+    """See the module.
+
+    Args:
+        request: its head.
+        body: all of it.
+        headers: that the answer has beside those of the application.
+        write: sends to the client.
+    """
+
+    def __init__(self, request: h11.Request, body: bytes, headers: Headers, write: Write) -> None:
+        self._request = request
+        self._body: bytes | None = body
+        self._headers = headers
+        self._write = write
+        self._gone = trio.Event()
+        self._begun = False
+        self.whole = False
+
+    def __repr__(self) -> str:
+        return f"<Exchange {self._request.method!r} whole={self.whole}>"
+
+    def client_gone(self) -> None:
+        """Nobody waits for the answer any more."""
+        self._gone.set()
+
+    async def run(self, application: Application, *, client: str, scheme: str = "http") -> None:
+        """Have the application answer. Afterwards `whole` says whether it did, to the end.
+
+        Args:
+            client: for the application: who asks.
+            scheme: of the URL.
+        """
+        try:
+            await application(self._scope(client, scheme), self._receive, self._send)
+        except Exception:  # one request's fault is not the others'
+            log.exception("a request over HTTP failed")
+            if not self._begun and not self._gone.is_set():
+                await self._fail()
+
+    async def _fail(self) -> None:
+        body = b"nsm failed to answer; the supervisor's log has the details.\n"
+        await self._send(
+            {
+                "type": "http.response.start",
+                "status": 500,
+                "headers": [
+                    (b"content-type", b"text/plain; charset=utf-8"),
+                    (b"content-length", str(len(body)).encode()),
+                ],
+            }
+        )
+        await self._send({"type": "http.response.body", "body": body})
+
+    def _scope(self, client: str, scheme: str) -> dict[str, Any]:
+        path, _, query = self._request.target.partition(b"?")
+        headers = [
+            (name, value)
+            for name, value in self._request.headers
+            if name not in _NOT_FOR_APPLICATIONS
+        ]
+        return {
+            "type": "http",
+            "asgi": {"version": "3.0", "spec_version": "2.3"},
+            "http_version": self._request.http_version.decode("ascii"),
+            "method": self._request.method.decode("ascii"),
+            "scheme": scheme,
+            "path": unquote(path.decode("latin-1")),
+            "raw_path": path,
+            "query_string": query,
+            "root_path": "",
+            "headers": headers,
+            "client": (client, 0),
+            "server": None,
+        }
+
+    async def _receive(self) -> Message:
+        if self._body is not None:
+            body, self._body = self._body, None
+            return {"type": "http.request", "body": body, "more_body": False}
+        await self._gone.wait()
+        return {"type": "http.disconnect"}
+
+    async def _send(self, message: Message) -> None:
+        if self._gone.is_set():
+            await trio.lowlevel.checkpoint()  # it may send without end
+            return
+        try:
+            match message["type"]:
+                case "http.response.start":
+                    self._begun = True
+                    await self._write(
+                        h11.Response(
+                            status_code=message["status"], headers=self._answer_headers(message)
+                        )
+                    )
+                case "http.response.body":
+                    if body := message.get("body", b""):
+                        await self._write(h11.Data(data=body))
+                    if not message.get("more_body", False):
+                        await self._write(h11.EndOfMessage())
+                        self.whole = True
+                case _:
+                    await trio.lowlevel.checkpoint()  # an extension that was not offered
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            self._gone.set()
+
+    def _answer_headers(self, message: Message) -> list[tuple[bytes, bytes]]:
+        given = [
+            (name, value)
+            for name, value in message.get("headers", ())
+            if name.lower() not in _OF_CONNECTIONS
+        ]
+        return [*given, *self._headers, (b"date", date())]
+
+
+def date() -> bytes:
+    """The time, as answers have it (RFC 9110, 6.6.1)."""
+    return formatdate(usegmt=True).encode("ascii")

@@ -1,0 +1,70 @@
+"""The `mcp` package's session manager on the endpoint. HEAVY: imports `mcp`.
+
+The manager serves both eras: of the handshake revisions a session for each client that
+initializes, of the handshake-free one each request by itself. One endpoint answers all of them:
+what there is to run in, and who may start what, is the same for everybody who has the token.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
+
+from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
+from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+from sse_starlette import EventSourceResponse
+
+from nsmd.http.exchange import Application
+from nsmd.mcp.attach import Attach
+from nsmd.mcp.endpoint import Endpoint
+from nsmd.mcp.seam import Runner
+
+MAX_SESSIONS = 512
+"""Of clients that have initialized. One that goes without a word leaves its own behind."""
+
+SESSION_IDLE_S = 30 * 60.0
+"""After its last request, a session is over; the client then is told so, and initializes again."""
+
+PING_S = 60
+"""Between comments on an open stream, for clients that take a silent one for dead (the longest
+wait of code is longer than that of some: 300 s). The package's own 15 s would wake an idle
+supervisor for each stream."""
+
+_CHATTY = ("mcp.server.streamable_http_manager", "mcp.server.streamable_http")
+"""Tell of each session; the audit and the events do."""
+
+
+@asynccontextmanager
+async def open_front(
+    attach: Attach, runner: Runner, *, max_result_chars: int, max_body_bytes: int
+) -> AsyncGenerator[Application]:
+    """While the block lasts, what it gives answers requests that have been let in.
+
+    Args:
+        attach: what all clients have in common: they are confined.
+        runner: takes the calls.
+        max_result_chars: `[mcp] max_result_chars`.
+        max_body_bytes: of a request.
+    """
+    for name in _CHATTY:
+        logging.getLogger(name).setLevel(logging.WARNING)
+    EventSourceResponse.DEFAULT_PING_INTERVAL = PING_S  # there is no other way to it
+    endpoint = Endpoint(attach, runner, max_result_chars)
+    endpoint.server.middleware.insert(0, _without_request)
+    manager = StreamableHTTPSessionManager(
+        endpoint.server,
+        session_idle_timeout=SESSION_IDLE_S,
+        max_request_body_size=max_body_bytes,
+        max_sessions=MAX_SESSIONS,
+    )
+    async with manager.run():
+        yield manager.handle_request
+
+
+async def _without_request(
+    ctx: ServerRequestContext[Any, Any], call_next: CallNext
+) -> HandlerResult:
+    return await call_next(replace(ctx, request=None))

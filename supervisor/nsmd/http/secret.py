@@ -1,0 +1,86 @@
+"""The token that clients show, as its file has it at this moment."""
+
+from __future__ import annotations
+
+import hmac
+import logging
+import os
+
+from nsm import httptoken
+
+log = logging.getLogger(__name__)
+
+
+class Secret:
+    """See the module.
+
+    Its file is looked at with each request, which takes 2 us, and read where it is another one:
+    whoever replaces it need tell nobody.
+
+    Args:
+        path: of the file.
+
+    Attributes:
+        problem: why nobody is let in at the moment; empty where there is a token.
+        generation: counts the tokens that there were.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._seen: tuple[int, ...] | None = None
+        self._token = b""
+        self.problem = "it has not been read"
+        self.generation = 0
+
+    def __repr__(self) -> str:
+        return f"<Secret {self.problem or 'there'}>"
+
+    def prepare(self) -> None:
+        """Make the file where it is missing; what is wrong with it is in `problem`."""
+        try:
+            httptoken.ensure(self._path)
+        except httptoken.TokenError as error:
+            self._note("", str(error))
+        self.look()
+
+    def look(self) -> None:
+        """Read the file if it is another one than before."""
+        try:
+            status = os.lstat(self._path)
+            seen: tuple[int, ...] = (
+                status.st_dev,
+                status.st_ino,
+                status.st_mode,
+                status.st_size,
+                status.st_mtime_ns,
+                status.st_ctime_ns,
+            )
+        except OSError:
+            seen = ()
+        if seen == self._seen:
+            return
+        self._seen = seen
+        try:
+            self._note(httptoken.read(self._path), "")
+        except FileNotFoundError:
+            self._note("", f"{self._path} is gone; `nsm http token` makes another one")
+        except httptoken.TokenError as error:
+            self._note("", str(error))
+
+    def matches(self, given: bytes) -> bool:
+        """Whether somebody has the token, in a time that says nothing of how much of it is right.
+
+        Args:
+            given: what they show.
+        """
+        self.look()
+        return bool(self._token) and hmac.compare_digest(self._token, given)
+
+    def _note(self, token: str, problem: str) -> None:
+        if problem and problem != self.problem:
+            log.warning("no client of MCP over HTTP is let in: %s", problem)
+        if self._token and token.encode() != self._token:
+            log.info("clients of MCP over HTTP need another token from now on")
+        if token.encode() != self._token:
+            self.generation += 1
+        self._token, self.problem = token.encode(), problem

@@ -1,0 +1,104 @@
+"""Where MCP over HTTP may listen: on this machine's loopback, or at a Unix socket; pure.
+
+Anything wider is not to be had by a slip of configuration: bearer tokens in clear text are for a
+network that nobody listens to.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from dataclasses import dataclass
+
+UNIX = "unix:"
+
+HTTP_PORT = 80
+"""Clients leave it out of what they say of the host."""
+
+_HOST = re.compile(r"([a-z0-9._-]+|\[[0-9a-f:.]+\])(:[0-9]{1,5})?")
+_ORIGIN = re.compile(r"(null|[a-z][a-z0-9+.-]*://([a-z0-9._-]+|\[[0-9a-f:.]+\])(:[0-9]{1,5})?)")
+
+
+@dataclass(frozen=True, slots=True)
+class Port:
+    """A TCP port of one of this machine's loopback addresses.
+
+    Attributes:
+        host: the address.
+        number: 0 for any that is free.
+    """
+
+    host: str
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class UnixPath:
+    """A Unix socket.
+
+    Attributes:
+        path: absolute.
+    """
+
+    path: str
+
+
+def parse_listen(text: str) -> Port | UnixPath:
+    """`[http] listen`.
+
+    Raises:
+        ValueError: it is neither; the message says what was expected.
+    """
+    if text.startswith(UNIX):
+        path = text.removeprefix(UNIX)
+        if not path.startswith("/") or "\0" in path:
+            raise ValueError(f"expected an absolute path behind {UNIX}")
+        return UnixPath(path)
+    host, colon, port = text.rpartition(":")
+    if not (colon and port.isascii() and port.isdecimal() and len(port) <= 5):
+        raise ValueError(_EXPECTED)
+    if int(port) > 65535:
+        raise ValueError("expected a port of 0 to 65535")
+    if host == "localhost":
+        host = "127.0.0.1"
+    try:
+        address = ipaddress.ip_address(host.removeprefix("[").removesuffix("]"))
+    except ValueError:
+        raise ValueError(_EXPECTED) from None
+    if not address.is_loopback or (address.version == 6) != host.startswith("["):
+        raise ValueError(
+            f"{_EXPECTED}: other machines must not reach it. For another network namespace, listen "
+            "at a Unix socket there"
+        )
+    return Port(str(address), int(port))
+
+
+_EXPECTED = 'expected an address of loopback with a port, like "127.0.0.1:7643", or "unix:/PATH"'
+
+
+def own_hosts(port: Port) -> frozenset[str]:
+    """What a client that means this port says in its `Host` header."""
+    names = {_shown(port.host), "localhost"}
+    with_port = {f"{name}:{port.number}" for name in names}
+    return frozenset(with_port | (names if port.number == HTTP_PORT else set[str]()))
+
+
+def own_url(port: Port) -> str:
+    """Of its root, without a slash."""
+    return f"http://{_shown(port.host)}:{port.number}"
+
+
+def why_no_host(text: str) -> str | None:
+    """Why a text cannot be a `Host` header; None if it can."""
+    return None if _HOST.fullmatch(text) else "expected HOST or HOST:PORT, in small letters"
+
+
+def why_no_origin(text: str) -> str | None:
+    """Why a text cannot be an `Origin` header; None if it can."""
+    if _ORIGIN.fullmatch(text):
+        return None
+    return "expected SCHEME://HOST or SCHEME://HOST:PORT, in small letters and without a path"
+
+
+def _shown(host: str) -> str:
+    return f"[{host}]" if ":" in host else host

@@ -1,0 +1,50 @@
+"""A supervisor that serves MCP over HTTP, and what its clients need."""
+
+from __future__ import annotations
+
+import gc
+import json
+import warnings
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+import httpx2
+from mcp import Client
+from mcp.client.streamable_http import streamable_http_client
+
+if TYPE_CHECKING:
+    from e2e_support import Supervisor
+
+CONFIG = '[http]\nenabled = true\nlisten = "127.0.0.1:0"\n'
+"""Any free port."""
+
+
+def url_of(supervisor: Supervisor) -> str:
+    """Where it is served."""
+    return str(json.loads(supervisor.run("nsm", "http", "--json").stdout)["url"])
+
+
+def token_of(supervisor: Supervisor, *options: str) -> str:
+    """What clients show."""
+    return supervisor.run("nsm", "http", "token", *options).stdout.strip()
+
+
+@asynccontextmanager
+async def sdk_client(url: str, token: str, mode: str = "auto") -> AsyncGenerator[Client]:
+    """The SDK's own client.
+
+    Args:
+        mode: which revision of the protocol, as the SDK has it.
+    """
+    headers = {"Authorization": f"Bearer {token}"}
+    with warnings.catch_warnings():
+        # It leaves the generators of answers to the garbage collector, which trio warns of.
+        warnings.simplefilter("ignore", ResourceWarning)
+        async with (
+            httpx2.AsyncClient(headers=headers, timeout=30) as http,
+            Client(streamable_http_client(url, http_client=http), mode=mode) as client,
+        ):
+            yield client
+        del client, http
+        gc.collect()
