@@ -46,6 +46,7 @@ class Reception:
             settings.http,
             paths.http_token_path(),
             registry,
+            None,
             partial(registry.check_project, point=None, mode=None),
             self._endpoint.serve,
             max_result_chars=settings.mcp.max_result_chars,

@@ -10,17 +10,15 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from dataclasses import replace
-from typing import Any
 
-from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
+import trio
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from sse_starlette import EventSourceResponse
 
 from nsmd.http.exchange import Application
 from nsmd.mcp.attach import Attach
 from nsmd.mcp.endpoint import Endpoint
-from nsmd.mcp.seam import Runner
+from nsmd.mcp.seam import Programs, Runner
 
 MAX_SESSIONS = 512
 """Of clients that have initialized. One that goes without a word leaves its own behind."""
@@ -39,32 +37,34 @@ _CHATTY = ("mcp.server.streamable_http_manager", "mcp.server.streamable_http")
 
 @asynccontextmanager
 async def open_front(
-    attach: Attach, runner: Runner, *, max_result_chars: int, max_body_bytes: int
+    attach: Attach,
+    runner: Runner,
+    programs: Programs | None,
+    *,
+    max_result_chars: int,
+    max_body_bytes: int,
 ) -> AsyncGenerator[Application]:
     """While the block lasts, what it gives answers requests that have been let in.
 
     Args:
         attach: what all clients have in common: they are confined.
         runner: takes the calls.
+        programs: those of the bridge.
         max_result_chars: `[mcp] max_result_chars`.
         max_body_bytes: of a request.
     """
     for name in _CHATTY:
         logging.getLogger(name).setLevel(logging.WARNING)
     EventSourceResponse.DEFAULT_PING_INTERVAL = PING_S  # there is no other way to it
-    endpoint = Endpoint(attach, runner, max_result_chars)
-    endpoint.server.middleware.insert(0, _without_request)
+    endpoint = Endpoint(attach, runner, max_result_chars, programs, way="http")
     manager = StreamableHTTPSessionManager(
         endpoint.server,
         session_idle_timeout=SESSION_IDLE_S,
         max_request_body_size=max_body_bytes,
         max_sessions=MAX_SESSIONS,
     )
-    async with manager.run():
-        yield manager.handle_request
-
-
-async def _without_request(
-    ctx: ServerRequestContext[Any, Any], call_next: CallNext
-) -> HandlerResult:
-    return await call_next(replace(ctx, request=None))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(endpoint.announce)
+        async with manager.run():
+            yield manager.handle_request
+        nursery.cancel_scope.cancel()

@@ -22,7 +22,7 @@ from nsmd.http.secret import Secret
 from nsmd.listening import PlaceError, check_way, listening_socket
 from nsmd.loopback import Port, UnixPath, own_hosts, own_url, parse_listen
 from nsmd.mcp.attach import Attach
-from nsmd.mcp.seam import Runner
+from nsmd.mcp.seam import Programs, Runner
 from nsmd.settings import HttpSettings
 from nsmd.values import ProjectMount
 
@@ -55,7 +55,13 @@ class OpenFront(Protocol):
     """`nsmd.http.front.open_front`."""
 
     def __call__(
-        self, attach: Attach, runner: Runner, *, max_result_chars: int, max_body_bytes: int
+        self,
+        attach: Attach,
+        runner: Runner,
+        programs: Programs | None,
+        *,
+        max_result_chars: int,
+        max_body_bytes: int,
     ) -> AbstractAsyncContextManager[Application]:
         """While the block lasts, what it gives answers requests."""
         ...
@@ -68,6 +74,7 @@ class HttpService:
         settings: `[http]`.
         token_path: of the file with the secret.
         runner: takes the calls.
+        programs: those of the bridge.
         check: finds the mount of `[http] project`.
         loaded: waits until the endpoint has been imported; raises NsmError if it cannot be.
         max_result_chars: `[mcp] max_result_chars`.
@@ -78,6 +85,7 @@ class HttpService:
         settings: HttpSettings,
         token_path: str,
         runner: Runner,
+        programs: Programs | None,
         check: Check,
         loaded: Callable[[], Awaitable[object]],
         *,
@@ -86,6 +94,7 @@ class HttpService:
         self._settings = settings
         self._secret = Secret(token_path)
         self._runner = runner
+        self._programs = programs
         self._check = check
         self._loaded = loaded
         self._max_result_chars = max_result_chars
@@ -239,6 +248,7 @@ class HttpService:
                 async with open_front(
                     attach,
                     self._runner,
+                    self._programs,
                     max_result_chars=self._max_result_chars,
                     max_body_bytes=self._settings.max_body_mb * _MEGABYTE,
                 ) as front:
