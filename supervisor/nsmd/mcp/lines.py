@@ -18,7 +18,7 @@ from nsmd.values import StreamName
 BURST = 10
 BURST_S = 0.1
 
-MAX_WAITING = 256
+MAX_WAITING = 512
 """Lines that wait to be told; beyond, the oldest is left out. The result has them."""
 
 STDERR_MARK = "[stderr] "
