@@ -11,6 +11,7 @@ nixhost      what a box needs of Nix
 own          nsm itself in a box
 mcp          nsm among the MCP servers of an agent in a box
 inside       what is first in a box whose command cannot be started as it is; a file of its own
+ownplaces    where nsm keeps its own things on the host, which no box may change
 secrets      which paths no box shows, and where no box begins
 gitfacts     the repository of a working directory; who commits
 opening      sources of mounts, opened so that no link can exchange them

@@ -54,7 +54,8 @@ def make_own(directory: str) -> bool:
         BoxError: one cannot be made.
     """
     made = False
-    for path in (paths.config_dir(), paths.state_dir(), paths.cache_dir()):
+    links = [paths.tools_dir()] if os.path.islink(paths.tools_dir()) else []
+    for path in (paths.config_dir(), paths.state_dir(), paths.cache_dir(), *links):
         real = os.path.realpath(path)
         if not real.startswith(directory.rstrip("/") + "/") or os.path.lexists(real):
             continue

@@ -10,7 +10,7 @@ import os
 import shlex
 
 from nsm import proxyvariables
-from nsm.box import gitfacts, masking, mcp, nixhost, own, protect, secrets
+from nsm.box import gitfacts, masking, mcp, nixhost, own, ownplaces, protect, secrets
 from nsm.box.facts import Entry, Facts, Request, Tool
 from nsm.box.plan import (
     LINKS_DIRECTORY,
@@ -154,6 +154,10 @@ def _work(facts: Facts) -> list[Mount]:
             source=facts.directory,
             linkless=True,
             why="the working directory",
+        ),
+        *(
+            Mount(kind="bind", target=path, source=path, linkless=True, why="cannot be renamed")
+            for path in ownplaces.leading_to(facts.secrets.own, facts.directory)
         ),
         *gitfacts.mounts(facts.git),
         *protect.mounts(facts.guarded),

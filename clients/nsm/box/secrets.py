@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
+from nsm.box import ownplaces
 from nsm.box.plan import BoxError, Mount
 
 IN_HOME = (
@@ -100,7 +101,6 @@ IN_CONFIG = (
     "kube",
     "librewolf",
     "microsoft-edge",
-    "nsm",
     "op",
     "opera",
     "pulse",
@@ -120,17 +120,16 @@ IN_DATA = (
     "gnupg",
     "keyrings",
     "kwalletd",
-    "nsm",
     "opencode/auth.json",
     "pass",
     "tailscale",
 )
 """Below `XDG_DATA_HOME` (~/.local/share)."""
 
-IN_STATE = ("nsm", "tailscale")
+IN_STATE = ("tailscale",)
 """Below `XDG_STATE_HOME` (~/.local/state)."""
 
-IN_CACHE = ("chromium", "google-chrome", "mozilla", "nsm", "BraveSoftware")
+IN_CACHE = ("chromium", "google-chrome", "mozilla", "BraveSoftware")
 """Below `XDG_CACHE_HOME` (~/.cache)."""
 
 IN_FLATPAK = (
@@ -235,10 +234,12 @@ class Known:
     Attributes:
         homes: real paths of the user's home directories: HOME's and the user database's.
         secrets: sorted by path.
+        own: real paths of nsm's own places, which are among them.
     """
 
     homes: tuple[str, ...] = ()
     secrets: tuple[Secret, ...] = ()
+    own: tuple[str, ...] = ()
 
 
 def look(home: str, variables: Mapping[str, str], uid: int, directory: str | None = None) -> Known:
@@ -257,7 +258,8 @@ def look(home: str, variables: Mapping[str, str], uid: int, directory: str | Non
     homes = tuple(dict.fromkeys(os.path.realpath(name) for name in names if name))
     kept = {os.path.realpath(os.path.join(each, ".claudebox")) for each in homes}
     found: dict[str, Secret] = {}
-    for name in (*_candidates(names, variables), *_marked(directory)):
+    places, own = set(ownplaces.look(names, variables)), set[str]()
+    for name in (*_candidates(names, variables), *_marked(directory), *places):
         try:
             mode = os.stat(name).st_mode
         except (OSError, ValueError):
@@ -267,7 +269,10 @@ def look(home: str, variables: Mapping[str, str], uid: int, directory: str | Non
         if real in _SHARED or any(within(each, real) for each in homes) or real in kept:
             continue
         found[real] = Secret(path=real, name=name, is_directory=stat.S_ISDIR(mode))
-    return Known(homes=homes, secrets=tuple(found[path] for path in sorted(found)))
+        if name in places:
+            own.add(real)
+    secrets = tuple(found[path] for path in sorted(found))
+    return Known(homes=homes, secrets=secrets, own=tuple(sorted(own)))
 
 
 def _candidates(homes: Sequence[str], variables: Mapping[str, str]) -> Iterator[str]:
