@@ -29,10 +29,7 @@ def connect(bench: Bench, request: pytest.FixtureRequest) -> Connect:
 
 
 def succeed(started: FakeProgramCall) -> None:
-    arguments = started.asked.arguments
-    assert isinstance(arguments, list)
-    text = " ".join(str(argument) for argument in arguments)
-    started.answer(Ended(exit_code=0, stdout=f"{text}\n"))
+    started.answer(Ended(exit_code=0, stdout=f"{started.asked.arguments}\n"))
 
 
 @pytest.mark.parametrize("mode", ERAS)
@@ -48,7 +45,7 @@ async def test_list_help_and_execute(bench: Bench, connect: Connect, mode: str) 
         assert text_of(await client.call_tool("help", {"program": "deploy"})) == "Does deploy."
         arguments = {"program": "deploy", "args": ["ä 😀", "--x=$y"]}
         result = await client.call_tool("execute", arguments)
-        assert (text_of(result), result.is_error) == ("ä 😀 --x=$y\n", False)
+        assert (text_of(result), result.is_error) == ("['ä 😀', '--x=$y']\n", False)
         assert result.meta is not None
         assert result.meta["nsm"]["exit_code"] == 0
 

@@ -66,7 +66,9 @@ class Listed:
 
     def note(self, ctx: Context, client: Client, view: View) -> None:
         """The client is told of that."""
-        self._client, self._told = client, view
+        if call_of(ctx) is not None or self._client is None:
+            self._client, self._told = client, view
+        # Else there are other clients, who have not been told of what this one is.
         if ctx.protocol_version in MODERN_PROTOCOL_VERSIONS:
             return
         self._shook_hands = True
