@@ -16,6 +16,7 @@ from nsm.wire.connection import ClientConnection
 from nsm.wire.messages import CONNECTION_ID, Cancel, Event, Failure, Hello, Request, Result
 from nsmd.boundary import Boundary
 from nsmd.boxes import Boxes
+from nsmd.bridge.bridge import Bridge, Places
 from nsmd.builds.workshop import Workshop, open_workshop
 from nsmd.catalog import Catalog
 from nsmd.control.call import ALL_RIGHTS, Right, Services
@@ -30,11 +31,13 @@ from nsmd.registry import Registry
 from nsmd.settings import Defaults, PoolSettings, SessionSettings, Settings
 from nsmd.survival.store import NoStore
 from nsmd.telemetry import Telemetry
+from nsmd.watching.keeper import Keeper
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
+    from collections.abc import AsyncGenerator, Sequence
 
     from fakes import Behaviour, FakeLauncher
+    from nsmd.values import Environment
 
 MAX_FILE_BYTES = 1024 * 1024
 
@@ -130,7 +133,7 @@ class Bench:
             Settings(),
             load=lambda: self.wanted,
             find_environments=lambda _: [PYTHON, BASH, BROKEN],
-            apply=lambda settings, _: registry.configure(settings),
+            apply=self._apply,
             events=registry.events,
         )
         self.ending = ending
@@ -142,7 +145,23 @@ class Bench:
             store=NoStore(),
             events=registry.events,
         )
+        self.bridge = Bridge(
+            Places(
+                definitions="/nowhere/tools",
+                ledger="/nowhere/audit.log",
+                home="/nowhere",
+                variables={},
+            ),
+            Keeper(nursery),
+            nursery,
+            ending=ending,
+            events=registry.events,
+            output_bytes=lambda: 40_000,
+        )
         self.server = self.make_server(ALL_RIGHTS, os.getuid())
+
+    async def _apply(self, settings: Settings, _environments: Sequence[Environment]) -> None:
+        self.registry.configure(settings)
 
     def make_server(
         self, rights: frozenset[Right], uid: int, scope: str | None = None
@@ -163,6 +182,7 @@ class Bench:
             max_file_bytes=MAX_FILE_BYTES,
             configuration=self.configuration,
             boxes=self.boxes,
+            bridge=self.bridge,
             events=self.registry.events,
             telemetry=self.telemetry,
         )

@@ -23,15 +23,16 @@ from nsmd.artifacts.sources import Discovery
 from nsmd.audit import Recorder, open_journal
 from nsmd.boxes import Boxes
 from nsmd.boxes import sort_out as boxes_left
+from nsmd.bridge.bridge import Places, open_bridge
 from nsmd.builds.workshop import open_workshop
 from nsmd.catalog import Catalog, Rank, Source
 from nsmd.cgroups import SessionKeeper, anchor, open_keeper
 from nsmd.control.call import Services
 from nsmd.descriptors import Shares
 from nsmd.devshell.keeper import DevShells
-from nsmd.draining import Draining
+from nsmd.draining import Draining, Work
 from nsmd.endbook import EndBook
-from nsmd.ending import Ending
+from nsmd.ending import Ending, How
 from nsmd.events import Events
 from nsmd.hostmemory import HostMemory
 from nsmd.hostpaths import trusted_owners
@@ -90,6 +91,7 @@ class Setup:
         built_directory: for what it builds.
         shell_directory: for what nix says of projects' shells.
         audit_path: of the audit's file.
+        bridge: where its definitions are, and its own audit.
         metrics_path: of the Unix socket for metrics.
         announce: called once the socket answers.
         store: keeps sessions' descriptors, whatever becomes of this process.
@@ -117,6 +119,7 @@ class Setup:
     built_directory: str
     shell_directory: str
     audit_path: str
+    bridge: Places
     metrics_path: str
     announce: Callable[[], None]
     store: DescriptorStore
@@ -160,6 +163,13 @@ async def _serve(setup: Setup, keeper: SessionKeeper) -> None:
                 owners=trusted_owners(),
                 timeout_s=setup.settings.nix.build_timeout_seconds,
             ) as workshop,
+            open_bridge(
+                setup.bridge,
+                watching,
+                ending=ending,
+                events=events,
+                output_bytes=lambda: configuration.settings.mcp.max_result_chars,
+            ) as bridge,
         ):
             discovery = Discovery(
                 watching,
@@ -204,7 +214,7 @@ async def _serve(setup: Setup, keeper: SessionKeeper) -> None:
                 ),
             )
             draining = Draining(
-                registry,
+                Work(events, (registry.unfinished, bridge.unfinished)),
                 ending,
                 upkeep,
                 grace_s=setup.settings.defaults.interrupt_grace_seconds,
@@ -228,10 +238,11 @@ async def _serve(setup: Setup, keeper: SessionKeeper) -> None:
             upkeep.start_soon(pressure.run)
             await workshop.begin(setup.sources.flakes, registry.artifacts_in_use)
 
-            def configure(settings: Settings, environments: Sequence[Environment]) -> None:
+            async def configure(settings: Settings, environments: Sequence[Environment]) -> None:
                 registry.configure(settings)
                 journal.configure(settings.audit)
                 catalog.put(Source(rank=Rank.HOST), environments)
+                await bridge.configure(settings.bridge)
 
             configuration = Reconfiguration(
                 setup.settings,
@@ -263,7 +274,9 @@ async def _serve(setup: Setup, keeper: SessionKeeper) -> None:
                 max_file_bytes=setup.settings.session.max_file_mb << 20,
                 boxes=boxes,
                 http=lambda: reception.http.facts(),  # noqa: PLW0108 (there is none yet)
+                bridge=bridge,
             )
+            await bridge.configure(setup.settings.bridge)
             reception = Reception(services, setup.shares.connections)
             status = ServiceStatus(
                 setup.variables,
@@ -298,6 +311,7 @@ async def _serve(setup: Setup, keeper: SessionKeeper) -> None:
                 log.info("listening on %s (pid %d)", setup.socket_path, os.getpid())
                 how = await ending.wait()
                 status.ends(how)
+                await bridge.finish(_patience_s(how, configuration.settings, draining))
                 if how != "end":
                     setup.leave.hold_place()
                     registry.leave()
@@ -311,6 +325,12 @@ async def _serve(setup: Setup, keeper: SessionKeeper) -> None:
         registry.close()
         sessions.cancel_scope.deadline = trio.current_time() + END_DEADLINE_S
     log.info("ended")
+
+
+def _patience_s(how: How, settings: Settings, draining: Draining) -> float:
+    """For programs of the bridge, which cannot go on without this process as sessions do."""
+    waited = draining.drain is not None and not draining.drain.active
+    return 0.0 if how == "end" or waited else settings.drain.timeout_seconds
 
 
 def _everything_kept(

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import trio
 
 from nsmd.ending import Ending, How
 from nsmd.events import Events, Happening
-from nsmd.execution import Execution
 from nsmd.survival.store import DescriptorStore
 
 log = logging.getLogger(__name__)
@@ -31,6 +31,16 @@ ANSWERS_S = 0.1
 which takes a millisecond or two."""
 
 
+_FINISHED = ("execution_finished", "program_ended")
+
+
+class Unfinished(Protocol):
+    """Code or a program that runs, or waits for its turn."""
+
+    def interrupt(self) -> None:
+        """Have it end soon."""
+
+
 class Busy(Protocol):
     """What there is to wait for; the registry has it."""
 
@@ -39,9 +49,26 @@ class Busy(Protocol):
         """Tells what finishes."""
         ...
 
-    def unfinished(self) -> Sequence[Execution]:
-        """Executions that run or are queued."""
+    def unfinished(self) -> Sequence[Unfinished]:
+        """What runs or is queued."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """All that there is to wait for.
+
+    Attributes:
+        events: tell what finishes.
+        kinds: what runs or is queued of each kind.
+    """
+
+    events: Events
+    kinds: Sequence[Callable[[], Sequence[Unfinished]]]
+
+    def unfinished(self) -> Sequence[Unfinished]:
+        """See `Busy`."""
+        return [each for kind in self.kinds for each in kind()]
 
 
 class Draining:
@@ -153,7 +180,7 @@ class Drain:
         next_change: set at the next change of anything here, and replaced.
     """
 
-    def __init__(self, left: Sequence[Execution], timeout_s: float, then: How | None) -> None:
+    def __init__(self, left: Sequence[Unfinished], timeout_s: float, then: How | None) -> None:
         self._left = set(left)
         self.due_s = trio.current_time() + timeout_s
         self.then: How | None = then
@@ -203,7 +230,7 @@ class Drain:
 
     def happened(self, happening: Happening) -> None:
         """Take note of what finishes; for `Events.subscribe`."""
-        if happening.kind == "execution_finished" and happening.subject in self._left:
+        if happening.kind in _FINISHED and happening.subject in self._left:
             self._left.discard(happening.subject)
             self._changed()
 

@@ -37,6 +37,8 @@ EventKind = Literal[
     "restarted",
     "box_opened",
     "box_ended",
+    "program_started",
+    "program_ended",
 ]
 
 

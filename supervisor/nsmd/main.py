@@ -187,6 +187,7 @@ class _Starter:
         from nsmd import daemon, heap  # noqa: PLC0415
         from nsmd.artifacts.metadata import with_said  # noqa: PLC0415
         from nsmd.artifacts.sources import sources_of  # noqa: PLC0415
+        from nsmd.bridge.bridge import Places  # noqa: PLC0415
         from nsmd.environments import find_environments  # noqa: PLC0415
         from nsmd.jail import BwrapLauncher  # noqa: PLC0415
         from nsmd.jail.processtree import children_of  # noqa: PLC0415
@@ -249,6 +250,12 @@ class _Starter:
             built_directory=os.path.join(paths.state_dir(), "environments"),
             shell_directory=os.path.join(paths.state_dir(), "devshells"),
             audit_path=_audit_path(),
+            bridge=Places(
+                definitions=paths.tools_dir(),
+                ledger=paths.bridge_audit_path(),
+                home=paths.home(),
+                variables=os.environ,
+            ),
             metrics_path=os.path.join(paths.runtime_dir(), "metrics.sock"),
             announce=self._announce,
             store=store,

@@ -89,6 +89,7 @@ class Reception:
             first_bytes,
             services.registry,
             endpoint=self._endpoint,
+            programs=services.bridge,
             ending=lambda: services.ending.how == "end",
             max_result_chars=services.configuration.settings.mcp.max_result_chars,
             boundary=boundary,

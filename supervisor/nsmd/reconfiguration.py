@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +25,7 @@ APPLIED = frozenset(
     (
         "audit",
         "box",
+        "bridge",
         "defaults.cpu_weight",
         "defaults.interrupt_grace_seconds",
         "defaults.memory_mb",
@@ -98,7 +99,7 @@ class Reconfiguration:
         settings: that hold.
         load: reads the file.
         find_environments: of the host, as these settings have them; blocks.
-        apply: has settings, and these environments, hold from now on; neither waits nor fails.
+        apply: has settings, and these environments, hold from now on; does not fail.
         events: told of it.
 
     Attributes:
@@ -111,7 +112,7 @@ class Reconfiguration:
         *,
         load: Load,
         find_environments: Callable[[Settings], Sequence[Environment]],
-        apply: Callable[[Settings, Sequence[Environment]], None],
+        apply: Callable[[Settings, Sequence[Environment]], Awaitable[None]],
         events: Events,
     ) -> None:
         self.settings = settings
@@ -143,7 +144,7 @@ class Reconfiguration:
                 settings = merge(self.settings, wanted)
                 environments = await trio.to_thread.run_sync(self._find_environments, settings)
                 self.settings = settings
-                self._apply(settings, environments)
+                await self._apply(settings, environments)
         if not changes:
             log.info("configuration read again for %s: nothing has changed", asked_by)
         for change in changes:

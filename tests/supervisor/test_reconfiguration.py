@@ -124,7 +124,7 @@ class Bench:
         assert wanted is not self.it.settings
         return []
 
-    def _apply(self, wanted: Settings, environments: Sequence[Environment]) -> None:
+    async def _apply(self, wanted: Settings, environments: Sequence[Environment]) -> None:
         assert environments == []
         self.applied.append(wanted)
 

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from nsmd.boundary import Boundary
 from nsmd.boxes import Boxes
+from nsmd.bridge.bridge import Bridge
 from nsmd.builds.workshop import Workshop
 from nsmd.changes import Review
 from nsmd.control import arguments
@@ -43,6 +44,7 @@ class Services:
         configuration: reads the file again.
         draining: has nothing new begun before that.
         boxes: of agents that have sockets of their own.
+        bridge: programs of the host that clients may start.
         events: what happens here.
         store: keeps sessions' descriptors, whatever becomes of this process.
         successor: the command that this process becomes at a reload.
@@ -67,6 +69,7 @@ class Services:
     draining: Draining
     configuration: Reconfiguration
     boxes: Boxes
+    bridge: Bridge
     max_file_bytes: int
     review: Review = field(default_factory=Review)
     ending: Ending = field(default_factory=Ending)

@@ -1,0 +1,497 @@
+"""Who may start what, and the one way to start it.
+
+Each call is a task of its own from the first check to the last line of the ledger, whatever becomes
+of whoever asked: no program runs that nobody has written down, and none ends without.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections import OrderedDict
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+
+import trio
+
+from nsm.wire.errors import (
+    AuditFailedError,
+    BadRequestError,
+    FateUnknownError,
+    InternalError,
+    NsmError,
+    OverloadedError,
+    ShuttingDownError,
+    UnknownProgramError,
+)
+from nsmd.bridge import arguments
+from nsmd.bridge.call import ProgramCall
+from nsmd.bridge.commands import Command, open_command
+from nsmd.bridge.ledger import Ledger, open_ledger
+from nsmd.bridge.running import run
+from nsmd.bridge.shelf import Shelf, open_shelf
+from nsmd.bridge.values import Asked, Caller, Ended, OnLine, Problem, Program
+from nsmd.bridge.variables import variables_of
+from nsmd.bridge.wording import program_not_found
+from nsmd.ending import Ending
+from nsmd.events import Events
+from nsmd.settings import BridgeSettings
+from nsmd.watching.keeper import Keeper
+
+log = logging.getLogger(__name__)
+
+MAX_CALLS = 256
+"""Under way at once, those that are about to be refused included."""
+
+MAX_KEPT = 64
+"""Answers that clients may ask for again."""
+
+STOP_S = 15.0
+"""For all programs to be gone once they were stopped: the steps of each, and some."""
+
+_MAX_NAME_CHARS = 200
+"""Of a name that is asked for, as it is written down."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Places:
+    """Where the bridge finds things.
+
+    Attributes:
+        definitions: directory of the definition files.
+        ledger: path of the audit's file.
+        home: of the user; programs work there where nothing else is said.
+        variables: of the supervisor.
+    """
+
+    definitions: str
+    ledger: str
+    home: str
+    variables: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class _Open:
+    shelf: Shelf
+    ledger: Ledger
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Wanted:
+    """What a client has sent, unchecked."""
+
+    name: object
+    given: object
+    again: bool
+    refusal: NsmError | None
+
+
+class Bridge:
+    """See the module; made by `open_bridge`.
+
+    Args:
+        places: where things are.
+        keeper: watches the definitions.
+        nursery: for calls.
+        ending: whether anything new may begin.
+        events: are told of what is started and what comes of it.
+        output_bytes: of each stream of a program, what is kept.
+    """
+
+    def __init__(
+        self,
+        places: Places,
+        keeper: Keeper,
+        nursery: trio.Nursery,
+        *,
+        ending: Ending,
+        events: Events,
+        output_bytes: Callable[[], int],
+    ) -> None:
+        self._places = places
+        self._keeper = keeper
+        self._nursery = nursery
+        self._ending = ending
+        self._events = events
+        self._output_bytes = output_bytes
+        self._settings = BridgeSettings()
+        self._open: _Open | None = None
+        self._leave, self._left = trio.Event(), trio.Event()
+        self._changing = trio.Lock()
+        self._calls: dict[tuple[str, str], ProgramCall] = {}
+        self._kept: OrderedDict[tuple[str, str], ProgramCall] = OrderedDict()
+        self._idle = trio.Event()
+        self._closed = False
+        self._listeners: list[Callable[[], None]] = []
+
+    def __repr__(self) -> str:
+        state = "on" if self._open is not None else "off"
+        return f"<Bridge {state}, {len(self._calls)} calls>"
+
+    # What there is.
+
+    @property
+    def enabled(self) -> bool:
+        """Whether anybody can start anything."""
+        return self._open is not None
+
+    @property
+    def problems(self) -> Sequence[Problem]:
+        """Definitions that are of no use."""
+        return () if self._open is None else self._open.shelf.problems
+
+    @property
+    def audit_problem(self) -> str:
+        """Why calls are refused at this moment; empty where they can be written down."""
+        return "" if self._open is None else self._open.ledger.problem
+
+    def programs(self, caller: Caller) -> Sequence[Program]:
+        """Those that somebody may start, by name; none where the bridge is off."""
+        if self._open is None:
+            return ()
+        everything = self._open.shelf.programs
+        if caller.granted is None:
+            return tuple(everything.values())
+        return tuple(each for name, each in everything.items() if name in caller.granted)
+
+    def program(self, caller: Caller, name: object) -> Program:
+        """One of these.
+
+        Raises:
+            BadRequestError: that is no name.
+            UnknownProgramError: there is none of that name for this caller.
+        """
+        if not isinstance(name, str):
+            raise BadRequestError(
+                "`program` must be the name of a program, as text.",
+                hint="`list_programs` has the names.",
+            )
+        programs = self.programs(caller)
+        for program in programs:
+            if program.name == name:
+                return program
+        raise UnknownProgramError(program_not_found(name, (each.name for each in programs)))
+
+    def subscribe(self, changed: Callable[[], None]) -> Callable[[], None]:
+        """Have a function called when programs come, change or go; quick.
+
+        Returns:
+            Ends that.
+        """
+        self._listeners.append(changed)
+        return lambda: self._listeners.remove(changed)
+
+    async def look(self) -> None:
+        """Look at the definitions now."""
+        if self._open is not None:
+            await self._open.shelf.look()
+
+    # What is done.
+
+    def submit(
+        self,
+        caller: Caller,
+        name: object,
+        given: object,
+        on_line: OnLine | None = None,
+        *,
+        call_id: str | None = None,
+        again: bool = False,
+        refusal: NsmError | None = None,
+    ) -> ProgramCall:
+        """Ask for a program; quick. What is wrong with it, waiting for the answer tells.
+
+        Args:
+            name, given: of the program, and its arguments, as they came.
+            on_line: takes output as it comes.
+            call_id: by which the client may ask for the same call again.
+            again: it does: the program must be started once in all.
+            refusal: why nothing is started whatever is asked for; written down as any other.
+
+        Raises:
+            NsmError: nothing is taken at this moment.
+        """
+        if self._open is None or self._closed:
+            raise _off()
+        key = caller.scope, call_id or secrets.token_hex(8)
+        known = self._calls.get(key) or self._kept.get(key)
+        if known is not None and not again:
+            raise BadRequestError("A call of that id is there already.", hint="Use a fresh one.")
+        if known is not None:
+            known.claim(on_line)
+            return known
+        if len(self._calls) >= MAX_CALLS:
+            raise OverloadedError(
+                f"{MAX_CALLS} calls of programs are under way, which is the limit.",
+                hint="Nothing was started. Wait for some of them, then try again.",
+            )
+        asked = Asked(
+            id=key[1], caller=caller, program=str(name)[:_MAX_NAME_CHARS], arguments=_told(given)
+        )
+        call = ProgramCall(asked, on_line, self._nursery)
+        if not self._calls:
+            self._idle = trio.Event()
+        self._calls[key] = call
+        wanted = _Wanted(name=name, given=given, again=again, refusal=refusal)
+        self._nursery.start_soon(self._carry_out, key, call, wanted, self._open)
+        return call
+
+    async def finish(self, timeout_s: float) -> None:
+        """Start nothing more, and return when nothing runs.
+
+        Args:
+            timeout_s: that what runs may take by itself; then it is stopped.
+        """
+        self._closed = True
+        with trio.move_on_after(timeout_s):
+            await self._until_idle()
+            return
+        for call in self.unfinished():
+            call.stop.ask("shutdown")
+        with trio.move_on_after(STOP_S):
+            await self._until_idle()
+
+    def unfinished(self) -> Sequence[ProgramCall]:
+        """Calls that are under way."""
+        return tuple(self._calls.values())
+
+    async def configure(self, settings: BridgeSettings) -> None:
+        """Go on with other settings: open what is on now, close what is off.
+
+        Calls that are under way go on to their ends.
+        """
+        async with self._changing:
+            self._settings = settings
+            if settings.enabled and self._open is None and not self._closed:
+                await self._nursery.start(self._keep_open)
+            elif not settings.enabled and self._open is not None:
+                await self._switch_off()
+            if self._open is not None:
+                self._open.ledger.configure(max_mb=settings.max_mb)
+
+    async def close(self) -> None:
+        """Let go of everything; calls are over."""
+        async with self._changing:
+            if self._open is not None:
+                await self._switch_off()
+
+    async def _keep_open(
+        self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        """One time from on to off, in a task of its own: what it opens has tasks, too."""
+        self._leave, self._left = trio.Event(), trio.Event()
+        try:
+            async with (
+                open_ledger(self._places.ledger, max_mb=self._settings.max_mb) as ledger,
+                open_shelf(self._places.definitions, self._keeper) as shelf,
+            ):
+                unsubscribe = shelf.subscribe(self._changed)
+                self._open = _Open(shelf, ledger)
+                log.info("the bridge is on: %d programs", len(shelf.programs))
+                self._changed()
+                task_status.started()
+                try:
+                    await self._leave.wait()
+                finally:
+                    self._open = None
+                    unsubscribe()
+                self._changed()
+                await self._until_idle()  # their ends are written down, too
+            log.info("the bridge is off")
+        finally:
+            self._left.set()
+
+    async def _switch_off(self) -> None:
+        self._leave.set()
+        await self._left.wait()
+
+    def _changed(self) -> None:
+        for listener in list(self._listeners):
+            listener()
+
+    async def _until_idle(self) -> None:
+        while self._calls:
+            await self._idle.wait()
+
+    # One call.
+
+    async def _carry_out(
+        self,
+        key: tuple[str, str],
+        call: ProgramCall,
+        wanted: _Wanted,
+        opened: _Open,
+    ) -> None:
+        answer: Ended | NsmError = ShuttingDownError("The supervisor ended.")
+        try:
+            answer = await self._answer(call, wanted, opened)
+        except NsmError as error:
+            answer = error
+        except Exception:  # the boundary of a call, whose fault is nobody else's
+            log.exception("%r failed", call)
+            answer = InternalError(
+                "nsm failed to carry out the call.",
+                hint="`nsm bridge audit` says whether the program was started; the supervisor's "
+                "log has the details.",
+            )
+        finally:
+            del self._calls[key]
+            self._keep(key, call)
+            call.settle(answer)
+            self._events.publish(
+                "program_ended", subject=call, program=_word(call), outcome=outcome_of(answer)
+            )
+            if not self._calls:
+                self._idle.set()
+
+    async def _answer(self, call: ProgramCall, wanted: _Wanted, opened: _Open) -> Ended:
+        asked = call.asked
+        if wanted.again and (fate := await opened.ledger.fate(asked.id)) != "never":
+            raise FateUnknownError(
+                "The supervisor ended while this call was under way: the program was started, and "
+                f"{'has ended' if fate == 'ended' else 'how far it came is unknown'}.",
+                hint="`nsm bridge audit` has what is known. Look at what it has done before you "
+                "start it again.",
+                data={"execution_id": asked.id},
+            )
+        try:
+            # Before anything else: nothing that looks at them may be misled by them.
+            if wanted.refusal is not None:
+                raise wanted.refusal
+            texts = arguments.check_characters(wanted.given)
+            asked = call.asked = replace(asked, arguments=texts)
+            self._check_time(call)
+            program = self.program(asked.caller, wanted.name)
+            arguments.check(program, texts)
+            command = await trio.to_thread.run_sync(
+                open_command, program, asked.caller.writable, abandon_on_cancel=False
+            )
+        except NsmError as error:
+            await _refuse(opened.ledger, asked, error)
+            raise
+        try:
+            return await self._run(call, program, command, texts, opened.ledger)
+        finally:
+            command.close()
+
+    def _check_time(self, call: ProgramCall) -> None:
+        """
+        Raises:
+            NsmError: nothing is started now.
+        """
+        if self._ending.draining or self._closed:
+            raise ShuttingDownError(
+                "The supervisor is about to end or being drained, and starts no program.",
+                hint="Nothing was started. Try again in a moment.",
+            )
+        running = [each for each in self._calls.values() if each is not call]
+        most = self._settings.max_running
+        ours = sum(each.asked.caller.scope == call.asked.caller.scope for each in running)
+        if len(running) >= most or ours >= max(1, most // 2):
+            raise OverloadedError(
+                f"{len(running)} programs are running, {ours} of them for this client: more than "
+                f"{most} in all, or half of these for one client, must not.",
+                hint="Nothing was started. Wait for some of them, then try again.",
+            )
+
+    async def _run(
+        self,
+        call: ProgramCall,
+        program: Program,
+        command: Command,
+        texts: Sequence[str],
+        ledger: Ledger,
+    ) -> Ended:
+        asked = call.asked
+        await ledger.begin(asked)
+        ended = Ended(exit_code=None, why_stopped="shutdown")
+        try:
+            call.started = True
+            self._events.publish("program_started", subject=call, program=program.name)
+            ended = await run(
+                command,
+                program,
+                texts,
+                variables=variables_of(program, self._places.variables),
+                output_bytes=self._output_bytes(),
+                on_line=call.take_line,
+                stop=call.stop,
+            )
+        except NsmError as error:
+            with trio.CancelScope(shield=True):
+                await ledger.withdraw(asked, error.message)
+            raise
+        except BaseException:
+            with trio.CancelScope(shield=True):
+                await ledger.end(asked, ended)
+            raise
+        with trio.CancelScope(shield=True):
+            await ledger.end(asked, ended)
+        return replace(ended, timeout_s=program.timeout_s)
+
+    def _keep(self, key: tuple[str, str], call: ProgramCall) -> None:
+        self._kept[key] = call
+        while len(self._kept) > MAX_KEPT:
+            self._kept.popitem(last=False)
+
+
+def outcome_of(answer: Ended | NsmError) -> str:
+    """One word for what came of a call: `ok`, `error`, `timeout`, `cancelled`, `shutdown`,
+    `refused`, `unaudited`."""
+    if isinstance(answer, AuditFailedError):
+        return "unaudited"
+    if isinstance(answer, NsmError):
+        return "refused"
+    if answer.why_stopped is not None:
+        return answer.why_stopped
+    return "ok" if answer.succeeded else "error"
+
+
+def _word(call: ProgramCall) -> str:
+    """The program's name; of one that was not started, whatever was asked for is left out."""
+    return call.asked.program if call.started else ""
+
+
+async def _refuse(ledger: Ledger, asked: Asked, error: NsmError) -> None:
+    try:
+        await ledger.refuse(asked, error.message)
+    except AuditFailedError as failed:
+        error.message = f"{error.message} (And it could not be written down: {failed.message})"
+
+
+def _told(given: object) -> tuple[str, ...]:
+    """Arguments of unknown shape, as far as they are text, bounded; for the ledger."""
+    if not isinstance(given, list):
+        return ()
+    return tuple(str(each)[:1000] for each in given[:50])
+
+
+def _off() -> BadRequestError:
+    return BadRequestError(
+        "The bridge is off.",
+        hint="`[bridge] enabled = true` in config.toml turns it on; then `nsm config reload`.",
+    )
+
+
+@asynccontextmanager
+async def open_bridge(
+    places: Places,
+    keeper: Keeper,
+    *,
+    ending: Ending,
+    events: Events,
+    output_bytes: Callable[[], int],
+) -> AsyncGenerator[Bridge]:
+    """A bridge that is off; its programs end with the block."""
+    async with trio.open_nursery() as nursery:
+        bridge = Bridge(
+            places, keeper, nursery, ending=ending, events=events, output_bytes=output_bytes
+        )
+        try:
+            yield bridge
+        finally:
+            with trio.CancelScope(shield=True):
+                await bridge.finish(0)
+                await bridge.close()
+            nursery.cancel_scope.cancel()

@@ -1,0 +1,252 @@
+"""Who may start what, and that nothing starts or ends unwritten."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import trio
+
+from bridge.bench import ANYONE, Bench
+from nsm.wire.errors import (
+    AuditFailedError,
+    BadRequestError,
+    FateUnknownError,
+    OverloadedError,
+    ShuttingDownError,
+    UnknownProgramError,
+)
+from nsmd.bridge import call as call_module
+from nsmd.bridge.bridge import Bridge
+from nsmd.bridge.call import ProgramCall
+from nsmd.settings import BridgeSettings
+
+BOX = replace(ANYONE, scope="box:a", granted=frozenset(("restart-db", "later")))
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    made = Bench(tmp_path)
+    made.furnish()
+    return made
+
+
+def waiting(bench: Bench, name: str = "waits") -> tuple[Path, Path]:
+    """A program that says when it runs, and goes on when it is told; paths of both pipes."""
+
+    began, go = bench.home / f"{name}.began", bench.home / f"{name}.go"
+    os.mkfifo(began)
+    os.mkfifo(go)
+    bench.script(name, f"echo begun; echo >{began}; read line <{go}; echo $line")
+    return began, go
+
+
+async def until_it_runs(began: Path) -> None:
+    await trio.to_thread.run_sync(began.read_text)
+
+
+async def test_a_program_is_started_and_written_down(bench: Bench) -> None:
+    bench.script("deploy", 'echo "to $1"; echo careful >&2; exit 3')
+    lines: list[tuple[str, str]] = []
+    async with bench.open() as bridge:
+        call = bridge.submit(ANYONE, "deploy", ["eu"], lambda *line: lines.append(line))
+        ended = await call.wait()
+    assert (ended.exit_code, ended.stdout, ended.stderr) == (3, "to eu\n", "careful\n")
+    assert sorted(lines) == [("stderr", "careful"), ("stdout", "to eu")]
+    start, end = bench.records()
+    assert (start["event"], start["program"], start["arguments"]) == ("start", "deploy", ["eu"])
+    assert (end["event"], end["id"], end["exit_code"]) == ("end", start["id"], 3)
+    assert bench.happened == [
+        ("program_started", {"program": "deploy"}),
+        ("program_ended", {"program": "deploy", "outcome": "error"}),
+    ]
+
+
+async def test_a_client_knows_what_it_was_granted_and_no_more(bench: Bench) -> None:
+    for name in ("deploy", "restart-db"):
+        bench.script(name, "true")
+    async with bench.open() as bridge:
+        assert [each.name for each in bridge.programs(ANYONE)] == ["deploy", "restart-db"]
+        assert [each.name for each in bridge.programs(BOX)] == ["restart-db"]
+        with pytest.raises(UnknownProgramError) as caught:
+            await bridge.submit(BOX, "deploy", []).wait()
+        nobody = replace(ANYONE, granted=frozenset[str]())
+        assert bridge.programs(nobody) == ()
+    assert caught.value.message == "Program 'deploy' not found. Available: restart-db"
+    (record,) = bench.records()
+    assert (record["event"], record["decision"]) == ("refused", "refused")
+
+
+async def test_characters_are_looked_at_before_anything_else(bench: Bench) -> None:
+    async with bench.open() as bridge:
+        with pytest.raises(BadRequestError) as caught:
+            await bridge.submit(ANYONE, "nothing", ["a;b"]).wait()
+    assert caught.value.message == "Invalid character in argument: semicolon (;) not allowed"
+    (record,) = bench.records()
+    assert (record["event"], record["reason"]) == ("refused", caught.value.message)
+
+
+async def test_what_cannot_be_written_down_is_not_started(bench: Bench) -> None:
+    marker = bench.home / "it-ran"
+    bench.script("deploy", f"touch {marker}")
+    async with bench.open() as bridge:
+        bench.ledger.unlink(missing_ok=True)
+        bench.ledger.mkdir()
+        with pytest.raises(AuditFailedError):
+            await bridge.submit(ANYONE, "deploy", []).wait()
+        assert not marker.exists()
+        assert bridge.audit_problem
+        with pytest.raises(UnknownProgramError, match="could not be written down"):
+            await bridge.submit(ANYONE, "unknown", []).wait()
+        bench.ledger.rmdir()
+        await bridge.submit(ANYONE, "deploy", []).wait()
+        assert marker.exists()
+        assert not bridge.audit_problem
+
+
+async def test_a_call_that_is_asked_for_again_is_the_same_call(bench: Bench) -> None:
+    began, go = waiting(bench)
+    async with bench.open() as bridge:
+        first = bridge.submit(ANYONE, "waits", [], call_id="0123")
+        await until_it_runs(began)
+        with pytest.raises(BadRequestError):
+            bridge.submit(ANYONE, "waits", [], call_id="0123")
+        again = bridge.submit(ANYONE, "waits", [], call_id="0123", again=True)
+        assert again is first
+        await trio.to_thread.run_sync(go.write_text, "on\n")
+        assert (await again.wait()).stdout == "begun\non\n"
+        later = bridge.submit(ANYONE, "waits", [], call_id="0123", again=True)
+        assert (await later.wait()).stdout == "begun\non\n"
+        # What one client has asked for is none of another one's business.
+        with pytest.raises(UnknownProgramError):
+            await bridge.submit(BOX, "waits", [], call_id="89ab", again=True).wait()
+    assert [record["event"] for record in bench.records()] == ["start", "end", "refused"]
+
+
+async def test_what_an_earlier_supervisor_has_started_is_not_started_again(bench: Bench) -> None:
+    marker = bench.home / "runs"
+    bench.script("deploy", f"echo once >>{marker}")
+    async with bench.open() as bridge:
+        await bridge.submit(ANYONE, "deploy", [], call_id="0123").wait()
+    async with bench.open() as bridge:
+        with pytest.raises(FateUnknownError, match="has ended"):
+            await bridge.submit(ANYONE, "deploy", [], call_id="0123", again=True).wait()
+        # Of what was never started, the first attempt never came here.
+        await bridge.submit(ANYONE, "deploy", [], call_id="4567", again=True).wait()
+    assert marker.read_text() == "once\nonce\n"
+
+
+async def test_a_call_that_is_taken_back_is_stopped(bench: Bench) -> None:
+    began, _ = waiting(bench)
+    async with bench.open() as bridge:
+        call = bridge.submit(ANYONE, "waits", [])
+        await until_it_runs(began)
+        call.interrupt()
+        ended = await call.wait()
+    assert (ended.why_stopped, ended.stdout) == ("cancelled", "begun\n")
+    assert bench.records()[-1]["why_stopped"] == "cancelled"
+
+
+@pytest.mark.parametrize("comes_back", [True, False])
+async def test_the_program_of_a_client_that_is_gone_waits_for_it_a_moment(
+    bench: Bench, comes_back: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(call_module, "GRACE_S", 60.0 if comes_back else 0.0)
+    began, go = waiting(bench)
+    async with bench.open() as bridge:
+        call = bridge.submit(ANYONE, "waits", [], call_id="0123")
+        await until_it_runs(began)
+        call.abandon()
+        if comes_back:
+            bridge.submit(ANYONE, "waits", [], call_id="0123", again=True)
+            await trio.to_thread.run_sync(go.write_text, "on\n")
+        ended = await call.wait()
+    assert ended.why_stopped == (None if comes_back else "cancelled")
+
+
+async def test_at_the_end_programs_have_their_time_and_are_stopped_then(bench: Bench) -> None:
+    began, go = waiting(bench)
+    other, _ = waiting(bench, "endless")
+    async with bench.open() as bridge, trio.open_nursery() as nursery:
+        calls = [bridge.submit(ANYONE, name, []) for name in ("waits", "endless")]
+        await until_it_runs(began)
+        await until_it_runs(other)
+        nursery.start_soon(bridge.finish, 60.0)
+        await trio.to_thread.run_sync(go.write_text, "on\n")
+        assert (await calls[0].wait()).succeeded
+        with pytest.raises(BadRequestError):
+            bridge.submit(ANYONE, "waits", [])
+        await bridge.finish(0)
+        assert (await calls[1].wait()).why_stopped == "shutdown"
+
+
+async def test_nothing_is_started_while_the_supervisor_drains(bench: Bench) -> None:
+    bench.script("deploy", "true")
+    async with bench.open() as bridge:
+        bench.ending.draining = "a test"
+        with pytest.raises(ShuttingDownError):
+            await bridge.submit(ANYONE, "deploy", []).wait()
+        bench.ending.draining = ""
+        assert (await bridge.submit(ANYONE, "deploy", []).wait()).succeeded
+
+
+async def test_one_client_takes_half_of_what_may_run_at_most(bench: Bench) -> None:
+    began, go = waiting(bench)
+    bench.script("quick", "true")
+    async with bench.open(max_running=2) as bridge:
+        call = bridge.submit(ANYONE, "waits", [])
+        await until_it_runs(began)
+        with pytest.raises(OverloadedError):
+            await bridge.submit(ANYONE, "quick", []).wait()
+        assert (await bridge.submit(replace(ANYONE, scope="other"), "quick", []).wait()).succeeded
+        await trio.to_thread.run_sync(go.write_text, "\n")
+        assert (await call.wait()).succeeded
+
+
+async def test_it_is_turned_off_and_on_while_programs_run(bench: Bench) -> None:
+    began, go = waiting(bench)
+    changes: list[bool] = []
+    async with bench.open() as bridge:
+        bridge.subscribe(lambda: changes.append(bool(bridge.programs(ANYONE))))
+        call = bridge.submit(ANYONE, "waits", [])
+        await until_it_runs(began)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(bridge.configure, BridgeSettings(enabled=False))
+            await until_off(bridge)
+            with pytest.raises(BadRequestError, match="off"):
+                bridge.submit(ANYONE, "waits", [])
+            await trio.to_thread.run_sync(go.write_text, "on\n")
+        assert (await call.wait()).succeeded
+        await bridge.configure(BridgeSettings(enabled=True))
+        assert [each.name for each in bridge.programs(ANYONE)] == ["waits"]
+    assert changes[:2] == [False, True]
+    assert bench.records()[-1]["event"] == "end"
+
+
+async def until_off(bridge: Bridge) -> None:
+    off = trio.Event()
+    unsubscribe = bridge.subscribe(off.set)
+    if bridge.enabled:
+        await off.wait()
+    unsubscribe()
+
+
+async def test_a_bridge_that_is_off_has_nothing(bench: Bench) -> None:
+    bench.script("deploy", "true")
+    async with bench.open(enabled=False) as bridge:
+        assert bridge.programs(ANYONE) == ()
+        assert not bridge.enabled
+    assert not bench.ledger.exists()
+
+
+async def test_two_clients_at_once(bench: Bench) -> None:
+    bench.script("says", 'echo "$1"')
+    async with bench.open() as bridge:
+        calls: list[ProgramCall] = []
+        for number in range(6):
+            who = replace(ANYONE, scope=f"client-{number % 2}")
+            calls.append(bridge.submit(who, "says", [str(number)]))
+        assert [(await call.wait()).stdout for call in calls] == [f"{n}\n" for n in range(6)]
+    assert sorted(record["event"] for record in bench.records()) == ["end"] * 6 + ["start"] * 6
