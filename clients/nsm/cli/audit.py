@@ -12,7 +12,7 @@ from nsm.cli import terminal
 from nsm.cli.options import EXIT_OK, Parser
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from nsm.cli.audittrail import Line
 
@@ -26,6 +26,29 @@ def parser() -> Parser:
         "Show who ran what, when, in which session, and what came of it. Needs no supervisor.",
         "Code itself is kept only with `code = true` in [audit] of config.toml, and is in --json.",
     )
+    add_choice(parser)
+    parser.add_argument(
+        "--session", metavar="SESSION", help="of one session: its id, name or SCOPE/NAME"
+    )
+    parser.add_argument("--json", action="store_true", help="print the lines as they are, JSON")
+    return parser
+
+
+def main(arguments: list[str]) -> int:
+    """Show."""
+    from nsm.cli import audittrail  # noqa: PLC0415  # not for completion
+
+    options = parser().parse_args(arguments)
+    session: str | None = options.session
+
+    def wanted(line: Line) -> bool:
+        return session is None or audittrail.concerns(line, session)
+
+    return show(options, paths.audit_path(), wanted, audittrail.words)
+
+
+def add_choice(parser: Parser) -> None:
+    """Options of how much is shown, and for how long."""
     parser.add_argument(
         "-f", "--follow", action="store_true", help="go on with what is added, until Ctrl-C"
     )
@@ -38,48 +61,56 @@ def parser() -> Parser:
         metavar="TIME",
         help="no earlier ones: 90m, 2h, 7d, or 2026-05-04[T10:11[:12]], UTC",
     )
-    parser.add_argument(
-        "--session", metavar="SESSION", help="of one session: its id, name or SCOPE/NAME"
-    )
-    parser.add_argument("--json", action="store_true", help="print the lines as they are, JSON")
-    return parser
 
 
-def main(arguments: list[str]) -> int:
-    """Show."""
+def show(
+    options: argparse.Namespace,
+    path: str,
+    wanted: Callable[[Line], bool],
+    words: Callable[[Line], str],
+    *,
+    counting_up: bool = False,
+) -> int:
+    """Show lines of an audit.
+
+    Args:
+        options: those of `add_choice`, and `json`.
+        path: of its newest file.
+        wanted: chooses lines.
+        words: puts one into words.
+        counting_up: see `nsm.cli.audittrail.files`.
+    """
     import json  # noqa: PLC0415  # for --json only, and as the next one
 
     from nsm.cli import audittrail  # noqa: PLC0415  # not for completion
 
-    options = parser().parse_args(arguments)
     since: str = options.since or ""
-    session: str | None = options.session
-    path = paths.audit_path()
 
-    def wanted(line: Line) -> bool:
-        return line["at"] >= since and (session is None or audittrail.concerns(line, session))
+    def chosen(lines: Iterable[Line]) -> Iterable[Line]:
+        return (line for line in lines if line["at"] >= since and wanted(line))
 
-    def show(lines: Iterable[Line]) -> None:
+    def print_all(lines: Iterable[Line]) -> None:
         for line in lines:
             if options.json:
                 sys.stdout.write(json.dumps(line) + "\n")  # ASCII, as `terminal.out_json`
             else:
-                terminal.out(audittrail.words(line))
+                terminal.out(words(line))
         if options.follow:
             sys.stdout.flush()
 
     if not options.follow:
-        show(_last(filter(wanted, audittrail.read(path)), options.lines))
+        there = audittrail.read(path, counting_up=counting_up)
+        print_all(_last(chosen(there), options.lines))
         if not audittrail.files(path):
             terminal.note(f"nothing is written down yet, in {path}")
         return EXIT_OK
     try:
-        added = audittrail.follow(path)
-        there: Iterable[Line] = iter(lambda: next(added), None)
-        show(_last(filter(wanted, there), options.lines))
+        added = audittrail.follow(path, counting_up=counting_up)
+        until_now: Iterable[Line] = iter(lambda: next(added), None)
+        print_all(_last(chosen(until_now), options.lines))
         for line in added:
-            if line is not None and wanted(line):
-                show([line])
+            if line is not None:
+                print_all(chosen([line]))
     except KeyboardInterrupt:
         return EXIT_OK
     return EXIT_OK

@@ -24,8 +24,13 @@ _IN_CLOEXEC = os.O_CLOEXEC
 Line = dict[str, Any]
 
 
-def files(path: str) -> list[str]:
-    """The audit's files that there are, the oldest first."""
+def files(path: str, *, counting_up: bool = False) -> list[str]:
+    """The audit's files that there are, the oldest first.
+
+    Args:
+        path: of the newest.
+        counting_up: of those that were set aside, a larger number is a newer one.
+    """
     rotated: list[tuple[int, str]] = []
     directory, name = os.path.split(path)
     with suppress(FileNotFoundError):
@@ -33,7 +38,7 @@ def files(path: str) -> list[str]:
             number = entry.removeprefix(f"{name}.")
             if entry != number and number.isdecimal():
                 rotated.append((int(number), os.path.join(directory, entry)))
-    found = [rotated_path for _, rotated_path in sorted(rotated, reverse=True)]
+    found = [rotated_path for _, rotated_path in sorted(rotated, reverse=not counting_up)]
     return [*found, path] if os.path.lexists(path) else found
 
 
@@ -84,13 +89,13 @@ def parsed(text: bytes) -> Line | None:
     return fields if isinstance(fields.get("at"), str) else None
 
 
-def read(path: str) -> Iterator[Line]:
+def read(path: str, *, counting_up: bool = False) -> Iterator[Line]:
     """All lines that there are now, the oldest first."""
-    for each in files(path):
+    for each in files(path, counting_up=counting_up):
         yield from _all_of(each)
 
 
-def follow(path: str) -> Iterator[Line | None]:
+def follow(path: str, *, counting_up: bool = False) -> Iterator[Line | None]:
     """All lines that there are now, None, and those that are added from then on, across rotations.
     Sleeps in between.
 
@@ -101,7 +106,7 @@ def follow(path: str) -> Iterator[Line | None]:
     reader: Reader | None = None
     told = False
     try:
-        for each in files(path):
+        for each in files(path, counting_up=counting_up):
             if each != path:
                 yield from _all_of(each)
         while True:

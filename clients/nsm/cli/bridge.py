@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from nsm import operations
 from nsm.again import RECONNECTED
 from nsm.bridge import run_arguments
-from nsm.cli import programs, render, supervisor, terminal
+from nsm.cli import bridgeaudit, programs, render, supervisor, terminal
 from nsm.cli.live import Live
 from nsm.cli.options import EXIT_OK, EXIT_RUN_FAILED, Parser
 from nsm.client import Client
@@ -31,6 +31,7 @@ examples:
   nsm bridge help deploy
   nsm bridge run deploy staging
   nsm bridge check
+  nsm bridge audit -f
 """
 
 _RUN_EPILOG = """\
@@ -63,6 +64,7 @@ def parser() -> Parser:
         "supervisor, and looks at the files also where the bridge is off.",
     )
     check.add_json("an object with the programs, and what is wrong with files")
+    bridgeaudit.add(actions)
     return parser
 
 
@@ -72,6 +74,8 @@ def main(arguments: list[str]) -> int:
     options = parser().parse_args(own)
     if options.action == "check":
         return supervisor.replace_us("--check-bridge", *(["--json"] if options.json else []))
+    if options.action == "audit":
+        return bridgeaudit.main(options)
     return _ACTIONS[options.action](options, given)
 
 

@@ -1,0 +1,165 @@
+"""`nsm bridge audit`: lines chosen and put into words, and followed across rotations."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import trio
+
+from e2e_support import program, variables_for
+from nsm.cli import audittrail, bridgeaudit, main
+from nsmd.bridge import entries
+from nsmd.bridge.ledger import open_ledger
+from nsmd.bridge.values import Asked, Caller, Ended
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+AT_S = 1777889472.0
+
+
+def asked(call_id: str = "0123456789abcdef", *arguments: str, **changes: str) -> Asked:
+    caller = Caller(
+        client=changes.get("client", "claude-code"), scope="box-1", way="mcp", peer=(7, 1000)
+    )
+    return Asked(
+        id=call_id, caller=caller, program=changes.get("program", "deploy"), arguments=arguments
+    )
+
+
+def started(call_id: str, **changes: str) -> bytes:
+    return entries.start(asked(call_id, **changes), at_s=AT_S, supervisor="x")
+
+
+def ended(**changes: Any) -> bytes:
+    return entries.end(asked(), Ended(**changes), at_s=AT_S, supervisor="x")
+
+
+BEGUN = entries.parsed(started("0123456789abcdef")) or {}
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        (
+            entries.start(asked("c" * 32, "a b", "-v", "\x1b[2J"), at_s=AT_S, supervisor="x"),
+            "starts deploy 'a b' -v '\\x1b[2J'",
+        ),
+        (
+            entries.start(asked("c" * 32, "x" * 400), at_s=AT_S, supervisor="x"),
+            f"starts deploy {'x' * 299} …",
+        ),
+        (
+            entries.refused(asked("c" * 32, ";", "\udc80"), "semicolon", at_s=AT_S),
+            "was refused deploy ';' '\\udc80': semicolon",
+        ),
+        (
+            entries.refused(asked("c" * 32, *"a" * 200), "too many", at_s=AT_S),
+            f"was refused deploy{' a' * 100} …: too many",
+        ),
+        (ended(exit_code=3, duration_s=1.255), "deploy ended: exit code 3, 1.25 s"),
+        (ended(exit_code=0, left=2), "deploy ended: exit code 0, 0.00 s, 2 processes go on"),
+        (ended(exit_code=None, signal=11), "deploy ended: killed by SIGSEGV, 0.00 s"),
+        (ended(exit_code=None, signal=99), "deploy ended: killed by signal 99, 0.00 s"),
+        (
+            ended(exit_code=None, signal=15, why_stopped="timeout", duration_s=300),
+            "deploy ended: timed out, 300.00 s",
+        ),
+        (
+            entries.not_started(asked(), "changed", at_s=AT_S, supervisor="x"),
+            "deploy was not started: changed",
+        ),
+        (
+            entries.settled(BEGUN, at_s=AT_S),
+            "deploy ended: stopped, or had ended before: nsm was killed meanwhile",
+        ),
+        (b'{"at": "x", "event": "new", "id": 7}', "-: new"),
+    ],
+)
+def test_words(line: bytes, words: str) -> None:
+    parsed = audittrail.parsed(line)
+    assert parsed is not None
+    said = bridgeaudit.words(parsed)
+    assert said.split("  ", 3)[3] == words
+    if parsed["id"] != 7:
+        head = said.split("  ")[:3]
+        assert head[0] == "2026-05-04 10:11:12Z"
+        assert head[1] == f"[{parsed['id'][:8]}]"
+        assert head[2] == "claude-code in box-1"
+
+
+@pytest.fixture
+def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    (tmp_path / "nsm").mkdir()
+    return tmp_path / "nsm" / "audit.log"
+
+
+def ids(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[str]:
+    assert main.main(["bridge", "audit", "--json", *arguments]) == 0
+    return [json.loads(line)["id"] for line in capsys.readouterr().out.splitlines()]
+
+
+def test_all_files_the_oldest_first(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for suffix in ("", ".1", ".2", ".10"):
+        path.with_name(f"{path.name}{suffix}").write_bytes(started(suffix or "new"))
+    path.with_name(f"{path.name}.writer-0a").write_bytes(started("none"))
+    assert ids(capsys) == [".1", ".2", ".10", "new"]
+    assert ids(capsys, "-n", "1") == ["new"]
+
+
+def test_lines_are_chosen(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path.write_bytes(
+        started("a1")
+        + started("a2", program="restart-db")
+        + started("b3", client="other")
+        + entries.refused(asked("b4"), "no", at_s=AT_S)
+        + b'{"at": "cut'
+    )
+    assert ids(capsys, "--program", "restart-db") == ["a2"]
+    assert ids(capsys, "--client", "other") == ["b3"]
+    assert ids(capsys, "--client", "box-1") == ["a1", "a2", "b3", "b4"]
+    assert ids(capsys, "--call", "b") == ["b3", "b4"]
+    assert ids(capsys, "--refused") == ["b4"]
+    assert ids(capsys, "--since", "2026-05-05") == []
+
+
+def test_where_nothing_was_written(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.main(["bridge", "audit"]) == 0
+    out, err = capsys.readouterr()
+    assert (out, err) == ("", f"nsm: nothing is written down yet, in {path}\n")
+
+
+def test_it_follows_across_rotations(tmp_path: Path) -> None:
+    path = tmp_path / "state" / "nsm" / "audit.log"
+    path.parent.mkdir(parents=True)
+    command = [program("nsm"), "bridge", "audit", "-f", "--json"]
+    following = subprocess.Popen(
+        command, env=variables_for(tmp_path), stdout=subprocess.PIPE, text=True
+    )
+
+    async def write() -> None:
+        async with open_ledger(str(path), max_mb=1) as ledger:
+            for number in range(3):
+                call = asked(str(number), "x" * 700_000)
+                await ledger.begin(call)
+                if number == 0:
+                    await trio.to_thread.run_sync(expect, "start", "0")
+                await ledger.end(call, Ended(exit_code=number))
+
+    def expect(event: str, call_id: str) -> None:
+        assert following.stdout is not None
+        line = json.loads(following.stdout.readline())
+        assert (line["event"], line["id"]) == (event, call_id)
+
+    with following:
+        try:
+            trio.run(write)
+            for event, call_id in [("end", "0"), *((e, i) for i in "12" for e in ("start", "end"))]:
+                expect(event, call_id)
+        finally:
+            following.terminate()
+    assert path.with_name("audit.log.2").exists()
