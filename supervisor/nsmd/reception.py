@@ -46,7 +46,7 @@ class Reception:
             settings.http,
             paths.http_token_path(),
             registry,
-            None,
+            services.bridge,
             partial(registry.check_project, point=None, mode=None),
             self._endpoint.serve,
             max_result_chars=settings.mcp.max_result_chars,
