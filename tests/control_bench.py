@@ -164,7 +164,11 @@ class Bench:
         self.registry.configure(settings)
 
     def make_server(
-        self, rights: frozenset[Right], uid: int, scope: str | None = None
+        self,
+        rights: frozenset[Right],
+        uid: int,
+        scope: str | None = None,
+        programs: tuple[str, ...] = (),
     ) -> ControlServer:
         services = Services(
             limits={"memory": "watchdog", "processes": "rlimit", "cpu": "none", "why": "a test"},
@@ -186,7 +190,7 @@ class Bench:
             events=self.registry.events,
             telemetry=self.telemetry,
         )
-        boundary = None if scope is None else Boundary(scope=scope)
+        boundary = None if scope is None else Boundary(scope=scope, programs=programs)
         access = Access(uid=uid, rights=rights, boundary=boundary)
         return ControlServer(access, services, self._attach)
 

@@ -131,6 +131,8 @@ class Relay:
                     self._read_client(failure)
                 elif self._link is not None:
                     self._serve_link(self._link, events)
+        if self._link is not None:
+            self._link.connection.close()  # else Python may complain to whoever reads the log
         return 1 if failure else self._exit_code or 0
 
     # The loop.

@@ -211,19 +211,60 @@ def test_output_is_shown_once_though_it_comes_twice(supervisor: FakeSupervisor, 
     assert nsm("run", "deploy") == (0, "one\nlast\n", "careful\n")
 
 
-def test_what_a_slow_reader_missed_comes_with_the_result(
+def test_what_a_slow_reader_missed_is_said_where_it_is_missing(
+    supervisor: FakeSupervisor, nsm: Nsm
+) -> None:
+    """And what comes after that is shown as it comes."""
+
+    def run(exchange: Exchange) -> dict[str, Any]:
+        exchange.output("stdout", "one\n")
+        exchange.emit("output", {"stream": "stdout", "text": "four\n", "skipped": 100})
+        exchange.emit("output", {"stream": "stdout", "text": "", "skipped": 20})
+        exchange.output("stderr", "x\n")
+        exchange.output("stderr", "[... 3 lines left out ...]\n")
+        exchange.output("stderr", "y\n")
+        text = "one\ntw\n[... 90 bytes left out ...]\nee\nfour\n"
+        return samples.program_result(stdout=text, stdout_omitted=90, stderr="x\n1\n2\n3\ny\n")
+
+    supervisor.handlers["bridge_run"] = run
+    code, out, err = nsm("run", "deploy")
+    gap, end = "[... 100 characters left out ...]\n", "[... 20 characters left out ...]\n"
+    assert (code, out) == (0, f"one\n{gap}four\n{end}")
+    note = "nsm: stdout: 120 characters left out: what reads it was too slow\n"
+    assert err == f"x\n[... 3 lines left out ...]\ny\n{note}"
+
+
+def test_an_end_that_was_not_told_comes_with_the_result(
     supervisor: FakeSupervisor, nsm: Nsm
 ) -> None:
     def run(exchange: Exchange) -> dict[str, Any]:
         exchange.output("stdout", "one\n")
-        exchange.emit("output", {"stream": "stdout", "text": "four\n", "skipped": 100})
-        text = "one\ntw\n[... 90 bytes left out ...]\nee\nfour\n"
-        return samples.program_result(stdout=text, stdout_omitted=90)
+        exchange.emit("output", {"stream": "stdout", "text": "", "skipped": 20})
+        return samples.program_result(stdout="one\r\ntwo\r\n", stderr="[nsm: killed]")
 
     supervisor.handlers["bridge_run"] = run
-    code, out, err = nsm("run", "deploy")
-    assert (code, out) == (0, "one\ntw\n[... 90 bytes left out ...]\nee\nfour\n")
-    assert err == "nsm: 90 bytes of stdout left out\n"
+    assert nsm("run", "deploy") == (0, "one\ntwo\n", "[nsm: killed]")
+
+
+def test_a_long_output_is_not_shown_again(supervisor: FakeSupervisor, nsm: Nsm) -> None:
+    def run(exchange: Exchange) -> dict[str, Any]:
+        for number in range(100):
+            exchange.output("stdout", f"{number}\n")
+        text = "0\r\n1\r\n\n[... 290 bytes left out ...]\n98\r\n99\r\n"
+        return samples.program_result(stdout=text, stdout_omitted=290)
+
+    supervisor.handlers["bridge_run"] = run
+    assert nsm("run", "deploy") == (0, "".join(f"{number}\n" for number in range(100)), "")
+
+
+def test_a_line_that_came_in_pieces_is_one(supervisor: FakeSupervisor, nsm: Nsm) -> None:
+    def run(exchange: Exchange) -> dict[str, Any]:
+        for text in ("x" * 8192, "x" * 8192, "y\n", "z\n"):
+            exchange.output("stdout", text)
+        return samples.program_result(stdout="x" * 16384 + "y\nz\n")
+
+    supervisor.handlers["bridge_run"] = run
+    assert nsm("run", "deploy") == (0, "x" * 16384 + "y\nz\n", "")
 
 
 def test_it_streams(supervisor: FakeSupervisor, monkeypatch: pytest.MonkeyPatch) -> None:

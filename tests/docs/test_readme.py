@@ -2,7 +2,8 @@
 
 A ``console`` block holds commands after ``$ `` and what they print, standard error included; after
 a comment ``<!-- numbers vary -->`` numbers, ids and paths need not be the same. A ``python`` block
-is run as a program; comments at its `print` lines are what it prints. Blocks of a page share one
+is run as a program; comments at its `print` lines are what it prints. A block after a comment
+``<!-- file PATH -->`` is written to that file, for what follows. Blocks of a page share one
 supervisor and one directory, in the order of the page. ``toml`` and ``json`` blocks have to be
 valid. Indented blocks are not run.
 """
@@ -32,6 +33,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 BLOCK = re.compile(r"^(<!-- [^\n]* -->\n)?```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 VARIES = "<!-- numbers vary -->"
+FILE = re.compile(r"<!-- file ~/(\S+) -->")
 PRINTS = re.compile(r"^ *print\(.*\)  # (.*)$", re.MULTILINE)
 COMMAND_TIMEOUT_S = 60
 
@@ -104,6 +106,13 @@ class Place:
         )
         return done.stdout
 
+    def write(self, path: str, text: str) -> None:
+        """Make a file below the reader's home directory."""
+        file = self.supervisor.directory / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+        file.chmod(0o755)
+
 
 @pytest.fixture(scope="module", params=RUNNING)
 def page(request: pytest.FixtureRequest) -> str:
@@ -120,6 +129,8 @@ def place(page: str) -> Generator[Place]:
         supervisor(Path(private)) as running,
     ):
         Path(project).chmod(0o755)  # under root, jails run as another user
+        Path(private, "config").mkdir()
+        Path(private, ".config").symlink_to("config")  # pages say where it is without variables
         yield Place(running, Path(project))
         # An example may have ended this one, and a later one have started another.
         end_supervisor(running.socket)
@@ -145,7 +156,9 @@ def test_examples_do_what_the_page_says(page: str, place: Place) -> None:
     ran = 0
     node = shutil.which("node") is not None
     for block in (block for block in ALL if block.page == page):
-        if block.language == "console":
+        if (file := FILE.fullmatch(block.comment)) is not None:
+            place.write(file[1], block.text)
+        elif block.language == "console":
             for command, expected in examples(block.text):
                 if "node" in command + expected and not node:
                     continue  # optional; in CI its own tests tell that it is missing
@@ -169,6 +182,8 @@ def test_data_is_valid(block: Block) -> None:
             tomllib.loads(block.text)
         case "nix":
             parse_nix(block)
+        case "markdown" | "sh":
+            assert FILE.fullmatch(block.comment), f"{block}: nobody uses it"
         case language:
             assert language in {"console", "python", "text"}, f"{block}: nobody tests {language}"
 

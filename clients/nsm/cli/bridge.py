@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 from nsm import operations
 from nsm.again import RECONNECTED
 from nsm.bridge import run_arguments
-from nsm.cli import bridgeaudit, programs, render, supervisor, terminal
-from nsm.cli.live import Live
+from nsm.cli import bridgeaudit, programs, supervisor, terminal
 from nsm.cli.options import EXIT_OK, EXIT_RUN_FAILED, Parser
+from nsm.cli.told import Told
 from nsm.client import Client
 from nsm.wire.bridge import ProgramResult
 from nsm.wire.errors import NsmError
@@ -131,8 +131,8 @@ class _Running:
         self._client = client
         self._as_json = as_json
         self._streams = {
-            "stdout": (sys.stdout.buffer, Live()),
-            "stderr": (sys.stderr.buffer, Live()),
+            "stdout": (sys.stdout.buffer, Told()),
+            "stderr": (sys.stderr.buffer, Told()),
         }
 
     def run(self, wanted: dict[str, object]) -> int:
@@ -146,8 +146,8 @@ class _Running:
 
     def _show(self, event: Event) -> None:
         if event.event == RECONNECTED:
-            for _, live in self._streams.values():
-                live.miss()
+            for _, told in self._streams.values():
+                told.miss()
             if not self._as_json:
                 terminal.note(
                     "the connection was lost; what the program writes now comes with its result"
@@ -156,19 +156,20 @@ class _Running:
         output = operations.output_of(event)
         if output is not None:
             name, text = output
-            _, live = self._streams[name]
-            self._write(name, live.take(text, skipped=bool(event.data.get("skipped"))))
+            skipped = event.data.get("skipped")
+            _, told = self._streams[name]
+            self._write(name, told.take(text, skipped if isinstance(skipped, int) else 0))
 
     def _finish(self, result: ProgramResult) -> None:
         finals = {
             "stdout": (result.stdout, result.stdout_omitted),
             "stderr": (result.stderr, result.stderr_omitted),
         }
-        for name, (_, live) in self._streams.items():
-            rest = live.rest(*finals[name])
-            self._write(name, rest.text)
-            if rest.left_out_bytes:
-                terminal.note(f"{render.size(rest.left_out_bytes)} of {name} left out")
+        for name, (_, told) in self._streams.items():
+            text, note = told.rest(*finals[name])
+            self._write(name, text)
+            if note:
+                terminal.note(f"{name}: {note}")
         for note in programs.notes(result):
             terminal.note(note)
 

@@ -5,6 +5,7 @@ stream       output on its way to a client that may be slow
 call         a request, and what operations work on
 running      code that runs for a client
 joining      operations of people who join a session
+bridging     operations on programs of the host
 building     operations on environments that Nix builds
 filing       operations on files of a session
 inspecting   all that is known of one session

@@ -15,6 +15,7 @@ from nsmd.catalog import Listed
 from nsmd.control import (
     arguments,
     boxing,
+    bridging,
     building,
     changing,
     draining,
@@ -185,6 +186,9 @@ OPERATIONS: Mapping[str, Row] = {
     "pool": Row("read", pooling.pool),
     "boxes": Row("read", boxing.boxes),
     "box_open": Row("manage", boxing.box_open),
+    "bridge_programs": Row("bridge", bridging.bridge_programs),
+    "bridge_help": Row("bridge", bridging.bridge_help),
+    "bridge_run": Row("bridge", bridging.bridge_run),
     "sessions": Row("read", _sessions, own=True),
     "net": Row("manage", networking.net),
     "inspect": Row("read", inspecting.inspect, own=True),

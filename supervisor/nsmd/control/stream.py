@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
 
 import trio
 
@@ -79,6 +80,10 @@ class OutputStream:
         output, skipped = self._pending.popleft()
         self._count(-len(output.text) - _PIECE_CHARS)
         return output, skipped
+
+    def left_out(self) -> Mapping[StreamName, int]:
+        """How many characters were left out after the last piece of each."""
+        return self._skipped
 
     def discard(self) -> None:
         """Nobody takes what is left."""
