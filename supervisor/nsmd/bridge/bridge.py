@@ -364,7 +364,7 @@ class Bridge:
             texts = arguments.check_characters(wanted.given)
             asked = call.asked = replace(asked, arguments=texts)
             self._check_time(call)
-            program = self.program(asked.caller, wanted.name)
+            program = await self._find(asked.caller, wanted.name, opened.shelf)
             arguments.check(program, texts)
             variables = variables_of(program, self._places.variables)
             command = await trio.to_thread.run_sync(
@@ -386,6 +386,18 @@ class Bridge:
             return await self._run(call, program, command, texts, variables, opened.ledger)
         finally:
             command.close()
+
+    async def _find(self, caller: Caller, name: object, shelf: Shelf) -> Program:
+        """One that came a moment ago is found, too.
+
+        Raises:
+            BadRequestError, UnknownProgramError: as `program`.
+        """
+        try:
+            return self.program(caller, name)
+        except UnknownProgramError:
+            await shelf.look()
+            return self.program(caller, name)
 
     def _check_time(self, call: ProgramCall) -> None:
         """
