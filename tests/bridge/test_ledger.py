@@ -57,12 +57,12 @@ def beside(path: Path) -> list[str]:
 async def test_a_call_has_a_start_and_an_end(path: Path) -> None:
     async with open_ledger(str(path), max_mb=1) as ledger:
         call = asked("x1", "-v", 'é"; \udc80')
-        assert await ledger.fate("x1") == "never"
+        assert await ledger.fate("x1", "box-1") == "never"
         await ledger.begin(call)
         (start,) = lines(path)  # before the program is started
-        assert await ledger.fate("x1") == "under-way"
+        assert await ledger.fate("x1", "box-1") == "under-way"
         await ledger.end(call, Ended(exit_code=3, duration_s=1.25, left=2))
-        assert await ledger.fate("x1") == "ended"
+        assert await ledger.fate("x1", "box-1") == "ended"
     _, end = lines(path)
     supervisor = start["supervisor"]
     at, ended_at = start.pop("at"), end.pop("at")
@@ -102,7 +102,7 @@ async def test_a_refused_call_is_one_short_line(path: Path) -> None:
         await ledger.refuse(asked("r", ";"), "Invalid character in argument")
         await ledger.refuse(asked("s", *["x" * 3000] * 5000), "too many")
         await ledger.refuse(asked("t", *["x"] * 5000), "too many")
-        assert await ledger.fate("r") == "never"
+        assert await ledger.fate("r", "box-1") == "never"
     short, long, many = lines(path)
     assert (short["arguments"], short["decision"]) == ([";"], "refused")
     assert short["reason"] == "Invalid character in argument"
@@ -242,7 +242,7 @@ async def test_a_start_that_was_cut_anywhere_did_not_happen(
         await ledger.begin(asked("c"))  # and with it what could not be written before
         assert ledger.problem == ""
         await ledger.end(asked("c"), Ended(exit_code=0))
-        assert await ledger.fate("b") == "never"
+        assert await ledger.fate("b", "box-1") == "never"
     assert [(event, call_id) for event, call_id, _ in story(path)] == [
         ("start", "a"),
         ("end", "a"),
@@ -422,7 +422,7 @@ async def test_a_large_one_is_set_aside_and_nothing_is_deleted(path: Path) -> No
             call = asked(str(number), "x" * 600_000)
             await ledger.begin(call)
             await ledger.end(call, Ended(exit_code=0))
-        assert await ledger.fate("0") == "ended"
+        assert await ledger.fate("0", "box-1") == "ended"
     aside = sorted(int(each[len("audit.log.") :]) for each in beside(path) if "log." in each)
     assert aside == list(range(7, 15))
     assert path.with_name("audit.log.7").read_bytes() == b"older\n"
@@ -454,20 +454,82 @@ async def test_two_supervisors_write_and_rotate_together(path: Path) -> None:
     assert len(beside(path)) >= 9
 
 
-async def test_a_flood_of_one_scope_is_slowed_down(
+async def test_a_flood_of_one_scope_is_slowed_down_and_what_is_too_fast_is_counted(
     path: Path, disk: Disk, autojump_clock: trio.abc.Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ledger_module, "BURST_BYTES", 20_000)
     async with open_ledger(str(path), max_mb=1) as ledger:
         began_s = trio.current_time()
-        for number in range(100):
+        for number in range(100):  # each waits for the one before
             await ledger.refuse(asked(str(number), "x" * 4000), "no")
         took_s = trio.current_time() - began_s
-        size = path.stat().st_size
-        assert took_s >= (size - 20_000) / ledger_module.BYTES_PER_S > 3
+        assert took_s >= (path.stat().st_size - 20_000) / ledger_module.BYTES_PER_S > 3
+        assert len(lines(path)) == 100
+
+        refused = 0
+
+        async def flood(number: int) -> None:
+            nonlocal refused
+            try:
+                await ledger.refuse(asked(str(number), "x" * 4000), "no")
+            except AuditFailedError:
+                refused += 1
+
+        began_s = trio.current_time()
+        async with trio.open_nursery() as nursery:
+            for number in range(1000):
+                nursery.start_soon(flood, number)
+        assert trio.current_time() - began_s <= ledger_module.PACE_S
+        assert refused > 900
+        with pytest.raises(AuditFailedError, match="faster"):
+            await ledger.begin(asked("y", "x" * 200_000))
         began_s = trio.current_time()
         await ledger.refuse(asked("other", scope="box-2"), "no")
-        assert trio.current_time() == began_s
+        assert trio.current_time() == began_s, "others do not wait"
+        await trio.sleep(10)
+        await ledger.refuse(asked("z"), "no")
+    written = lines(path)
+    counts = [line["calls"] for line in written if "calls" in line]
+    assert sum(counts) == refused + 1
+    assert {line["scope"] for line in written if "calls" in line} == {"box-1"}
+    assert len(written) == 100 + (1000 - refused) + len(counts) + len(["other", "z"])
+
+
+async def test_ids_of_others_are_nothing_to_a_client(path: Path) -> None:
+    async with open_ledger(str(path), max_mb=1) as ledger:
+        mine, other = asked("a"), asked("a", scope="box-2")
+        await ledger.begin(mine)
+        assert await ledger.fate("a", "box-2") == "never"
+        await ledger.begin(other)
+        await ledger.end(mine, Ended(exit_code=0))
+        assert await ledger.fate("a", "box-2") == "under-way"
+        await ledger.withdraw(other, "changed")
+        assert await ledger.fate("a", "box-2") == "ended"
+
+
+async def test_calls_are_looked_up_one_after_the_other_and_not_for_ever(
+    path: Path, disk: Disk, autojump_clock: trio.abc.Clock
+) -> None:
+    async with open_ledger(str(path), max_mb=1) as ledger:
+        disk.hang()
+        began_s = trio.current_time()
+
+        async def look(call_id: str) -> None:
+            with pytest.raises(AuditFailedError, match="too long"):
+                await ledger.fate(call_id, "box-1")
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(look, "a")
+            nursery.start_soon(look, "b")
+        assert trio.current_time() == pytest.approx(began_s + ledger_module.FATE_S)
+        disk.answers.set()
+
+
+async def test_an_audit_that_cannot_be_read_says_nothing(path: Path) -> None:
+    path.mkdir()
+    async with open_ledger(str(path), max_mb=1) as ledger:
+        with pytest.raises(AuditFailedError, match="Is a directory"):
+            await ledger.fate("a", "box-1")
 
 
 # After a killed supervisor.
@@ -501,7 +563,7 @@ async def test_calls_of_a_supervisor_that_is_killed_at_any_point_have_their_ends
         assert left_of(story(path)) == []
         assert story(path) == [*before, *(("end", each, "supervisor-ended") for each in left)]
         assert beside(path) == [each for each in beside(path) if "writer" not in each]
-        assert await ledger.fate("a") == ("ended" if before else "never")
+        assert await ledger.fate("a", "test") == ("ended" if before else "never")
         await Ledger(str(path), max_mb=1).settle()
         assert left == [each for _, each, why in story(path) if why], "once"
         stories.append(tuple(event for event, *_ in before))

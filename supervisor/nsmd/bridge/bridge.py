@@ -349,7 +349,10 @@ class Bridge:
 
     async def _answer(self, call: ProgramCall, wanted: _Wanted, opened: _Open) -> Ended:
         asked = call.asked
-        if wanted.again and (fate := await opened.ledger.fate(asked.id)) != "never":
+        if (
+            wanted.again
+            and (fate := await opened.ledger.fate(asked.id, asked.caller.scope)) != "never"
+        ):
             raise FateUnknownError(
                 "The supervisor ended while this call was under way: the program was started, and "
                 f"{'has ended' if fate == 'ended' else 'how far it came is unknown'}.",

@@ -108,6 +108,21 @@ def settled(begun: Facts, *, at_s: float) -> bytes:
     return _line("end", str(begun["id"]), facts, at_s)
 
 
+def unwritten(asked: Asked, calls: int, *, at_s: float) -> bytes:
+    """The one line of calls that were refused for coming too fast.
+
+    Args:
+        asked: one of the same client's.
+    """
+    facts = _whose(asked) | {
+        "program": None,
+        "decision": "refused",
+        "reason": "more calls of this client, which came faster than they are written down",
+        "calls": calls,
+    }
+    return _line("refused", "", facts, at_s)
+
+
 def parsed(line: bytes) -> Facts | None:
     """A line's facts; None for what is none of ours: cut, or written by somebody else."""
     try:
@@ -118,6 +133,11 @@ def parsed(line: bytes) -> Facts | None:
         return None
     found = cast("Facts", facts)
     return found if all(isinstance(found.get(key), str) for key in ("at", "event", "id")) else None
+
+
+def key(facts: Facts) -> tuple[str, str]:
+    """Whose call it is, and which: clients choose ids, and may choose each other's."""
+    return str(facts.get("scope")), str(facts["id"])
 
 
 def mark(call_id: str) -> bytes:

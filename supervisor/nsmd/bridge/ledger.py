@@ -48,6 +48,14 @@ BYTES_PER_S = 64 * 1024
 """How much one scope's calls add at once, and for ever: nothing is deleted from the audit, and an
 agent must not fill the disk. Several programs a second, with long arguments, stay below."""
 
+PACE_S = 2.0
+"""How long a call waits for that; those that would wait longer are refused, and counted: one line
+says how many, as soon as there is room for it."""
+
+FATE_BYTES = 16 * 1024
+FATE_S = 10.0
+"""What looking up a call counts as, and how long that may take: all files may be looked through."""
+
 MAX_SCOPES = 256
 """Whose pace is known, the latest ones."""
 
@@ -105,13 +113,14 @@ class Ledger:
         self._writer = Writer(path)
         self._queue: deque[_Entry] = deque()
         self._late: list[_Entry] = []  # ends that could not be written
-        self._begun: set[str] = set()
+        self._begun: set[tuple[str, str]] = set()  # scope and id
         self._paces: OrderedDict[str, _Pace] = OrderedDict()
         self._wanted = trio.Event()
         self._closed = False
         self._flushing = trio.Lock()
         self._patience = trio.CancelScope()
         self._give_up_s = math.inf
+        self._looking = trio.Lock()  # one after the other
         self._threads = trio.CapacityLimiter(math.inf)  # so that nobody else's hold ours up
         self._lock = threading.Lock()  # a thread may still hang in a write that was given up
 
@@ -138,7 +147,7 @@ class Ledger:
         Cancellation: the call counts as one that was not started.
         """
         line = entries.start(asked, at_s=self._wall(), supervisor=self._writer.name)
-        await self._paced(asked.caller.scope, len(line))
+        await self._paced(asked, len(line), "nothing was started")
         entry = _Entry(line, begun=asked)
         self._add(entry, "nothing was started")
         try:
@@ -152,7 +161,7 @@ class Ledger:
             self._disown(entry, f"its start could not be written in time: {_HANGS}")
         if entry.problem:
             raise _failed(entry.problem, "nothing was started")
-        self._begun.add(asked.id)
+        self._begun.add((asked.caller.scope, asked.id))
 
     async def refuse(self, asked: Asked, reason: str) -> None:
         """Write down that a call was refused, and why.
@@ -161,9 +170,9 @@ class Ledger:
             AuditFailedError: it could not be written; it has that reason as well.
         """
         line = entries.refused(asked, reason, at_s=self._wall())
-        await self._paced(asked.caller.scope, len(line))
-        entry = _Entry(line)
         because = f"the call was refused anyway: {reason}"
+        await self._paced(asked, len(line), because)
+        entry = _Entry(line)
         self._add(entry, because)
         with trio.move_on_after(WRITE_S):
             await entry.done.wait()
@@ -185,28 +194,38 @@ class Ledger:
         line = entries.not_started(asked, reason, at_s=at_s, supervisor=supervisor)
         await self._end(asked, line)
 
-    async def fate(self, call_id: str) -> Fate:
+    async def fate(self, call_id: str, scope: str) -> Fate:
         """What became of a call, this supervisor's or another one's.
+
+        Args:
+            call_id: as the client has chosen it.
+            scope: of the client; another one's calls are nothing to it.
 
         Raises:
             AuditFailedError: the audit can't be read, so that nobody knows.
         """
-        if call_id in self._begun:
+        if (scope, call_id) in self._begun:
             return "under-way"
-        try:
-            return await trio.to_thread.run_sync(
-                settling.fate,
-                self._file.path,
-                call_id,
-                abandon_on_cancel=True,
-                limiter=self._threads,
-            )
-        except OSError as error:
-            raise AuditFailedError(
-                "Whether this call was started before cannot be looked up: the audit of the "
-                f"bridge can't be read ({error.strerror or error}). Nothing was started now.",
-                hint="`nsm doctor` says more. Look at what the program has done, and call again.",
-            ) from error
+        problem = "it takes too long"
+        with trio.move_on_after(FATE_S):
+            async with self._looking:
+                try:
+                    await self._pace(scope).taken(FATE_BYTES)
+                    return await trio.to_thread.run_sync(
+                        settling.fate,
+                        self._file.path,
+                        call_id,
+                        scope,
+                        abandon_on_cancel=True,
+                        limiter=self._threads,
+                    )
+                except OSError as error:
+                    problem = error.strerror or str(error)
+        raise AuditFailedError(
+            "Whether this call was started before cannot be looked up in the audit of the bridge "
+            f"({problem}). Nothing was started now.",
+            hint="Look at what the program has done, and call it anew.",
+        )
 
     # Lines.
 
@@ -240,7 +259,7 @@ class Ledger:
         self._wanted.set()
         with trio.move_on_after(END_S, shield=True):
             await entry.done.wait()
-        self._begun.discard(asked.id)
+        self._begun.discard((asked.caller.scope, asked.id))
 
     async def run(self) -> None:
         """Write until cancelled."""
@@ -325,30 +344,58 @@ class Ledger:
                 return _Written(count=count, synced=False, problem=error.strerror or str(error))
         return _Written(count=count, synced=True)
 
-    async def _paced(self, scope: str, size: int) -> None:
+    async def _paced(self, asked: Asked, size: int, because: str) -> None:
+        """
+        Raises:
+            AuditFailedError: the client is too fast; the call is counted.
+        """
+        pace = self._pace(asked.caller.scope)
+        if pace.wait_s(size) > PACE_S:
+            pace.unwritten += 1
+            raise _failed("this client's calls come faster than they are written down", because)
+        await pace.taken(size)
+        if pace.unwritten and not self._closed:
+            line = entries.unwritten(asked, pace.unwritten, at_s=self._wall())
+            pace.unwritten = 0
+            self._queue.append(_Entry(line, is_end=True))
+            self._wanted.set()
+
+    def _pace(self, scope: str) -> _Pace:
         pace = self._paces.setdefault(scope, _Pace())
         self._paces.move_to_end(scope)
         if len(self._paces) > MAX_SCOPES:
             self._paces.popitem(last=False)
-        await pace.taken(size)
+        return pace
 
 
 class _Pace:
-    """A token bucket of bytes; those that wait go on in the order in which they came."""
+    """A token bucket of bytes; those that wait go on in the order in which they came.
 
-    __slots__ = ("_bytes", "_filled_s")
+    Attributes:
+        unwritten: calls that were refused for it, and nobody has written down.
+    """
+
+    __slots__ = ("_bytes", "_filled_s", "unwritten")
 
     def __init__(self) -> None:
+        self.unwritten = 0
         self._bytes = float(BURST_BYTES)
         self._filled_s = trio.current_time()
 
-    async def taken(self, size: int) -> None:
+    def wait_s(self, size: int) -> float:
+        """How long so many more have to wait."""
         now_s = trio.current_time()
         filled = self._bytes + (now_s - self._filled_s) * BYTES_PER_S
-        self._bytes, self._filled_s = min(filled, float(BURST_BYTES)) - size, now_s
-        if self._bytes < 0:
+        self._bytes, self._filled_s = min(filled, float(BURST_BYTES)), now_s
+        return max(0.0, (size - self._bytes) / BYTES_PER_S)
+
+    async def taken(self, size: int) -> None:
+        """Wait until as many may be added."""
+        wait_s = self.wait_s(size)
+        self._bytes -= size
+        if wait_s:
             try:
-                await trio.sleep(-self._bytes / BYTES_PER_S)
+                await trio.sleep(wait_s)
             except trio.Cancelled:
                 self._bytes += size
                 raise

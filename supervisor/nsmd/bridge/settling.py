@@ -112,16 +112,19 @@ def settle(audit: AuditFile, wall: Callable[[], float]) -> int:
     return settled
 
 
-def fate(path: str, call_id: str) -> Fate:
+def fate(path: str, call_id: str, scope: str) -> Fate:
     """What became of a call, as the audit has it.
 
     Raises:
         OSError: it can't be read.
     """
-    mark = entries.mark(call_id)
+    mark, wanted = entries.mark(call_id), (scope[: entries.NAME_CHARS], call_id)
     for each in newest_first(path):  # calls that are sent again are of late, mostly
-        found = [line["event"] for line in lines(each, mark) if line["id"] == call_id]
-        found = [event for event in found if event in ("start", "end")]
+        found = [
+            line["event"]
+            for line in lines(each, mark)
+            if line["event"] in ("start", "end") and entries.key(line) == wanted
+        ]
         if found:
             return "ended" if found[-1] == "end" else "under-way"
     return "never"
@@ -181,10 +184,10 @@ def _begun(path: str, supervisor: str, *, after: int) -> list[entries.Facts]:
     """Starts of a supervisor's calls that have no end."""
     mark = entries.supervisor_mark(supervisor)
     of_files = [list(lines(each, mark)) for each in newest_first(path, after=after)]
-    begun: dict[str, entries.Facts] = {}
+    begun: dict[tuple[str, str], entries.Facts] = {}
     for line in (line for of_file in reversed(of_files) for line in of_file):
         if line["event"] == "start":
-            begun[line["id"]] = line
+            begun[entries.key(line)] = line
         else:
-            begun.pop(line["id"], None)
+            begun.pop(entries.key(line), None)
     return list(begun.values())
