@@ -1,8 +1,29 @@
-"""Running a program: what comes of it, line by line, and that nothing of it is left."""
+"""Running a program: how it is started, what comes of it, and what is told meanwhile."""
 
 from __future__ import annotations
 
-from bridge_programs import Told, outcome_of_shell
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+import trio
+
+from bridge_programs import (
+    OUTPUT_BYTES,
+    Told,
+    opened,
+    outcome,
+    outcome_of_shell,
+    program,
+    script,
+)
+from nsm.wire.errors import BadProgramError
+from nsmd.bridge.lines import PIECE_CHARS
+from nsmd.bridge.running import run
+from nsmd.bridge.stop import Stop
 from nsmd.bridge.values import Ended
 
 
@@ -13,3 +34,270 @@ async def test_what_it_prints_and_how_it_ends() -> None:
     assert ended == Ended(
         exit_code=3, stdout="one\nthree", stderr="two\n", duration_s=ended.duration_s
     )
+
+
+async def test_a_signal_ends_it() -> None:
+    ended = await outcome_of_shell("kill -SEGV $$")
+    assert (ended.exit_code, ended.signal, ended.why_stopped) == (None, signal.SIGSEGV, None)
+
+
+async def test_its_environment_is_what_is_given() -> None:
+    given = {"PATH": "/bin", "ODD": "a b\nc", "BYTES": "\udcff"}
+    ended = await outcome("/usr/bin/env", ["-0"], variables=given)
+    assert set(ended.stdout.split("\0")) == {"PATH=/bin", "ODD=a b\nc", "BYTES=\ufffd", ""}
+
+
+SURROUNDINGS = """
+import json, os, resource, signal, sys
+status = dict(line.split(":\\t", 1) for line in open("/proc/self/status"))
+try:
+    os.open("/dev/tty", os.O_RDWR)
+except OSError as error:
+    tty = error.strerror
+else:
+    tty = "opened"
+kinds = [os.readlink(f"/proc/self/fd/{n}").split(":")[0] for n in range(3)]
+del os.environ["LC_CTYPE"]
+print(json.dumps({
+    "descriptors": sorted(map(int, os.listdir("/proc/self/fd")))[:-1],
+    "kinds": kinds, "read": sys.stdin.read(), "tty": tty, "umask": os.umask(0),
+    "soft": resource.getrlimit(resource.RLIMIT_NOFILE)[0],
+    "own": os.getpid() == os.getsid(0) == os.getpgrp(),
+    "blocked": int(status["SigBlk"], 16), "ignored": int(status["SigIgn"], 16), "cwd": os.getcwd(),
+}))
+"""
+
+
+async def test_its_surroundings(tmp_path: Path) -> None:
+    """No descriptor, no terminal, no input and no odd signals; whatever the supervisor has."""
+    os.set_inheritable(kept := os.open("/", os.O_RDONLY), True)
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    masked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR2})
+    try:
+        # -I: this Python ignores SIGPIPE and SIGXFSZ itself, which a shell does not.
+        ended = await outcome_of_shell(
+            'grep -E "^Sig(Blk|Ign)" /proc/self/status; exec "$0" -I -c "$CODE"'.replace(
+                "$0", sys.executable
+            ),
+            variables={"CODE": SURROUNDINGS, "PATH": "/bin:/usr/bin", "LC_CTYPE": "C.UTF-8"},
+            cwd=str(tmp_path),
+        )
+    finally:
+        signal.signal(signal.SIGHUP, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, masked)
+        os.close(kept)
+    blocked, ignored, rest = ended.stdout.split("\n", 2)
+    assert blocked.split()[1] == ignored.split()[1] == "0" * 16, ended
+    own_ignored = 1 << signal.SIGPIPE - 1 | 1 << signal.SIGXFSZ - 1
+    assert json.loads(rest) == {
+        "descriptors": [0, 1, 2],
+        "kinds": ["/dev/null", "pipe", "pipe"],
+        "read": "",
+        "tty": os.strerror(6),
+        "umask": 0o022,
+        "soft": 1024,
+        "own": True,
+        "blocked": 0,
+        "ignored": own_ignored,
+        "cwd": str(tmp_path),
+    }
+
+
+async def test_arguments_arrive_as_they_are() -> None:
+    arguments = [
+        "",
+        " a  b ",
+        "$HOME",
+        "*",
+        "-e",
+        "'\"\\",
+        "é\U0001f600",
+        "\x01",
+        "; rm",
+        "x" * 9000,
+    ]
+    ended = await outcome("/usr/bin/printf", ["%s\\0", *arguments])
+    assert ended.stdout.split("\0")[:-1] == arguments
+
+
+async def test_a_thousand_long_arguments() -> None:
+    arguments = ["y" * 1000] * 1000
+    ended = await outcome("/bin/sh", ["-c", 'echo "$#"; printf %s "$@" | wc -c', "-", *arguments])
+    assert ended.stdout == "1000\n1000000\n"
+
+
+async def test_more_arguments_than_the_kernel_takes() -> None:
+    with pytest.raises(BadProgramError, match="Argument list too long"):
+        await outcome("/bin/true", ["x" * 200_000])
+
+
+async def test_a_script_has_its_own_path(tmp_path: Path) -> None:
+    path = script(tmp_path / "tool", '#!/bin/sh\ncd "$(dirname "$0")"\npwd\necho "$0 $1"\n')
+    ended = await outcome(path, ["x"])
+    assert ended.stdout == f"{tmp_path}\n{path} x\n"
+
+
+async def test_a_script_that_was_exchanged_is_not_started(tmp_path: Path) -> None:
+    path = script(tmp_path / "tool", f"#!/bin/sh\necho >{tmp_path}/started\n")
+    with opened(path) as command:
+        script(tmp_path / "other", f"#!/bin/sh\necho >{tmp_path}/started\n")
+        (tmp_path / "other").rename(path)
+        with pytest.raises(BadProgramError, match="not the file any more that was checked"):
+            await run(
+                command,
+                program(path),
+                [],
+                variables={},
+                output_bytes=OUTPUT_BYTES,
+                on_line=Told(),
+                stop=Stop(),
+            )
+    assert not (tmp_path / "started").exists()
+
+
+async def test_a_script_that_is_exchanged_while_it_starts_is_ended(tmp_path: Path) -> None:
+    pid = tmp_path / "pid"
+    os.mkfifo(pid)
+    path = script(tmp_path / "tool", f"#!/bin/sh\necho $$ >{pid}\n")
+    with opened(path) as command:
+        # To the program, this path leads to the file that was checked; to its monitor, which works
+        # in another directory and looks again after the start, to none.
+        command.path = "/proc/self/cwd/tool"
+        with pytest.raises(BadProgramError, match="not the file any more that was checked"):
+            await run(
+                command,
+                program(path, cwd=str(tmp_path)),
+                [],
+                variables={},
+                output_bytes=OUTPUT_BYTES,
+                on_line=Told(),
+                stop=Stop(),
+            )
+    # It waits for a reader of its pipe, so it has not ended by itself.
+    reader = os.open(pid, os.O_RDONLY | os.O_NONBLOCK)
+    assert os.read(reader, 100) == b""
+    os.close(reader)
+
+
+async def test_a_binary_that_was_exchanged_is_the_one_that_was_checked(tmp_path: Path) -> None:
+    path = tmp_path / "tool"
+    path.write_bytes(Path("/bin/echo").read_bytes())
+    path.chmod(0o755)
+    with opened(str(path)) as command:
+        path.unlink()
+        script(path, "#!/bin/sh\necho exchanged\n")
+        ended = await run(
+            command,
+            program(str(path)),
+            ["checked"],
+            variables={},
+            output_bytes=OUTPUT_BYTES,
+            on_line=Told(),
+            stop=Stop(),
+        )
+    assert ended.stdout == "checked\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        (
+            "#!/nonesuch/sh\n",
+            "No such file or directory (of the program that its first line names)",
+        ),
+        ("echo hello\n", "Exec format error"),
+        ("#!/etc/passwd\n", "Permission denied"),
+    ],
+)
+async def test_what_cannot_be_executed(tmp_path: Path, text: str, problem: str) -> None:
+    with pytest.raises(BadProgramError) as caught:
+        await outcome(script(tmp_path / "tool", text))
+    assert f"{tmp_path}/tool' cannot be executed: {problem}." in caught.value.message
+    assert "nsm bridge check" in caught.value.hint
+
+
+async def test_a_working_directory_that_is_gone(tmp_path: Path) -> None:
+    with pytest.raises(
+        BadProgramError, match=r"working directory .*/gone' cannot be entered: No s"
+    ):
+        await outcome("/bin/true", cwd=str(tmp_path / "gone"))
+
+
+async def test_it_works_in_the_home_directory(tmp_path: Path) -> None:
+    ended = await outcome("/bin/pwd", variables={"HOME": str(tmp_path)})
+    assert ended.stdout == f"{tmp_path}\n"
+
+
+async def test_ten_thousand_lines_are_all_told() -> None:
+    told = Told()
+    ended = await outcome_of_shell("seq 10000; seq 100 >&2", on_line=told)
+    assert told.lines["stdout"] == [str(number) for number in range(1, 10_001)]
+    assert told.lines["stderr"] == [str(number) for number in range(1, 101)]
+    assert ended.stdout.startswith("1\n2\n")
+    assert ended.stdout.endswith("\n9999\n10000\n")
+    assert f"[... {ended.stdout_omitted} bytes left out ...]" in ended.stdout
+    assert ended.stdout_omitted > 48_894 - OUTPUT_BYTES - 1
+
+
+async def test_lines_are_told_as_they_come(tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+    seen = trio.Event()
+
+    def on_line(_stream: str, line: str) -> None:
+        assert line == "first"
+        seen.set()
+
+    stop = Stop()
+    async with trio.open_nursery() as nursery:
+
+        async def end_it() -> None:
+            await seen.wait()
+            stop.ask("cancelled")
+
+        nursery.start_soon(end_it)
+        ended = await outcome_of_shell(f"echo first; cat {gate}", on_line=on_line, stop=stop)
+    assert (ended.why_stopped, ended.stdout) == ("cancelled", "first\n")
+
+
+async def test_a_flood_is_bounded_and_counted() -> None:
+    told = Told()
+    count = 5_000_000
+    ended = await outcome_of_shell(f"yes | head -n {count}", on_line=told)
+    marks = [line for line in told.lines["stdout"] if line != "y"]
+    left_out = sum(int(mark.split()[1]) for mark in marks)
+    assert 1 <= len(marks) < 10, marks
+    assert set(marks) == {f"[... {mark.split()[1]} lines left out ...]" for mark in marks}
+    assert len(told.lines["stdout"]) - len(marks) + left_out == count
+    assert ended.stdout_omitted == 2 * count - OUTPUT_BYTES
+
+
+async def test_output_that_is_no_text() -> None:
+    told = Told()
+    ended = await outcome_of_shell(r"printf '\377\000\n\303'; printf '\251'", on_line=told)
+    assert told.lines["stdout"] == ["\ufffd\0", "é"]
+    assert ended.stdout == "\ufffd\0\né"
+
+
+async def test_a_line_without_end() -> None:
+    told = Told()
+    ended = await outcome_of_shell("head -c 100000 /dev/zero | tr '\\0' x", on_line=told)
+    assert "".join(told.lines["stdout"]) == "x" * 100_000
+    assert [len(line) for line in told.lines["stdout"][:-1]] == [PIECE_CHARS] * 12
+    assert ended.stdout_omitted == 100_000 - OUTPUT_BYTES
+
+
+async def test_one_that_closes_its_output_goes_on(tmp_path: Path) -> None:
+    code = f"exec >&- 2>&-; head -c 1000 /dev/zero | tr '\\0' x > {tmp_path}/later; exit 7"
+    ended = await outcome_of_shell(code)
+    assert (ended.exit_code, ended.stdout) == (7, "")
+    assert (tmp_path / "later").stat().st_size == 1000
+
+
+async def test_it_gives_its_descriptors_back() -> None:
+    before = os.listdir("/proc/self/fd")
+    for code in ("true", "exit 1"):
+        await outcome_of_shell(code)
+    with pytest.raises(BadProgramError):
+        await outcome("/bin/true", cwd="/nonesuch")
+    assert os.listdir("/proc/self/fd") == before
