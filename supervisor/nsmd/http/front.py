@@ -10,8 +10,10 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import trio
+from mcp.server.lowlevel import Server
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from sse_starlette import EventSourceResponse
 
@@ -53,18 +55,30 @@ async def open_front(
         max_result_chars: `[mcp] max_result_chars`.
         max_body_bytes: of a request.
     """
+    endpoint = Endpoint(attach, runner, max_result_chars, programs, way="http")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(endpoint.announce)
+        async with answering(endpoint.server, max_body_bytes=max_body_bytes) as front:
+            yield front
+        nursery.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def answering(server: Server[Any], *, max_body_bytes: int) -> AsyncGenerator[Application]:
+    """A server of the `mcp` package, by HTTP as nsm has it.
+
+    Args:
+        server: whatever it offers.
+        max_body_bytes: of a request.
+    """
     for name in _CHATTY:
         logging.getLogger(name).setLevel(logging.WARNING)
     EventSourceResponse.DEFAULT_PING_INTERVAL = PING_S  # there is no other way to it
-    endpoint = Endpoint(attach, runner, max_result_chars, programs, way="http")
     manager = StreamableHTTPSessionManager(
-        endpoint.server,
+        server,
         session_idle_timeout=SESSION_IDLE_S,
         max_request_body_size=max_body_bytes,
         max_sessions=MAX_SESSIONS,
     )
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(endpoint.announce)
-        async with manager.run():
-            yield manager.handle_request
-        nursery.cancel_scope.cancel()
+    async with manager.run():
+        yield manager.handle_request

