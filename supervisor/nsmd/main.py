@@ -64,8 +64,13 @@ def _main(arguments: list[str] | None) -> int:
     config_path = options.config or os.path.join(paths.config_dir(), "config.toml")
     if options.check_config or options.show_config:
         return _report_config(config_path, show=options.show_config, as_json=options.json)
+    if options.check_bridge:
+        from nsmd.bridge import checking  # noqa: PLC0415 (not needed to serve)
+
+        settings, _ = _load(config_path)
+        return checking.report(paths.tools_dir(), settings, as_json=options.json)
     if options.try_only:
-        return _try(config_path)
+        return _try(config_path, strict=options.strict)
     if options.doctor:
         from nsmd import doctor  # noqa: PLC0415 (not needed to serve)
 
@@ -73,7 +78,7 @@ def _main(arguments: list[str] | None) -> int:
         return doctor.report(
             settings or Settings(), _search_path(), mistakes=problems, as_json=options.json
         )
-    return _Starter(options.ready_fd).run(config_path)
+    return _Starter(options.ready_fd).run(config_path, strict=options.strict)
 
 
 def _search_path() -> str:
@@ -97,6 +102,12 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--check-config", action="store_true", help="check the configuration only")
     parser.add_argument("--show-config", action="store_true", help="show what is in effect")
+    parser.add_argument("--check-bridge", action="store_true", help="check the bridge's programs")
+    parser.add_argument(
+        "--strict",
+        action="store_true",
+        help="do not start if the bridge is on and a definition of a program is wrong",
+    )
     parser.add_argument("--doctor", action="store_true", help="check what nsm needs on this host")
     parser.add_argument(
         TRY_OPTION,
@@ -137,11 +148,23 @@ def _report_config(config_path: str, *, show: bool, as_json: bool) -> int:
     return 0
 
 
-def _try(config_path: str) -> int:
+def _definition_mistakes(settings: Settings | None, *, strict: bool) -> str:
+    """What keeps a strict supervisor from starting beside its settings; empty if nothing does."""
+    if not strict or settings is None:
+        return ""
+    from nsmd.bridge import checking  # noqa: PLC0415
+
+    return checking.mistakes(paths.tools_dir(), settings)
+
+
+def _try(config_path: str, *, strict: bool) -> int:
     """What can keep this program from serving, found out by a supervisor that is to become it."""
     settings, problems = _load(config_path)
     if settings is None:
         sys.stderr.write("".join(f"{problem}\n" for problem in problems))
+        return EXIT_USAGE
+    if mistakes := _definition_mistakes(settings, strict=strict):
+        sys.stderr.write(f"{mistakes}\n")
         return EXIT_USAGE
     from nsmd import daemon, templates  # noqa: PLC0415
 
@@ -156,22 +179,23 @@ class _Starter:
     def __init__(self, ready_fd: int | None) -> None:
         self._ready_fd = ready_fd
 
-    def run(self, config_path: str) -> int:
+    def run(self, config_path: str, *, strict: bool) -> int:
         _fill_standard_streams()
         _log_to_stderr()
         settings, problems = _load(config_path)
-        mistakes = "; ".join(problems)
-        if settings is None and not _is_waited_for():
+        mistakes = "; ".join(problems) or _definition_mistakes(settings, strict=strict)
+        if mistakes and not _is_waited_for():
             return self._fail(mistakes, EXIT_USAGE)
         # Whatever is created from here on is ours alone.
         os.umask(0o077)
         try:
             with ExitStack() as stack:
                 place = _open_place(stack)
-                if settings is not None:
+                if settings is not None and not mistakes:
                     failedstart.remember_config(config_path, paths.state_dir())
                 elif place.kept or place.handed is not None:
-                    settings = _last_settings(mistakes)
+                    # Sessions wait: their end is not what a mistake is to cost.
+                    settings = settings or _last_settings(mistakes)
                 else:
                     failedstart.refuse_waiting(place.listener, mistakes)
                     return self._fail(mistakes, EXIT_USAGE)

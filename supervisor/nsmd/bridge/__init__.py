@@ -8,6 +8,7 @@ commands     whose file it is that a description names; the file that is checked
 arguments    a call's arguments, character by character
 definitions  one file as a program, or as the reason why it is none
 shelf        all files of the directory, watched
+checking     what is wrong with definitions, for people
 variables    the environment of a program: a fixed minimum, and what its description names
 running      a program under a monitor, line by line, to its end or its limit
 lines        output as lines, and how many of them are told

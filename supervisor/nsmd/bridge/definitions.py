@@ -169,7 +169,8 @@ class _Fields:
         elif path.startswith("~"):
             self._refuse(key, f"`{key}` is {written!r:.200}: only `~/` is your home directory")
         if ".." in path:
-            self._refuse(key, f"`{key}` is {path!r:.200}: it must not contain `..`")
+            shown = written if ".." in written else path
+            self._refuse(key, f"`{key}` is {shown!r:.200}: it must not contain `..`")
         if not os.path.isabs(path):
             self._refuse(key, f"`{key}` is {path!r:.200}: an absolute path is expected, or `~/...`")
         if len(os.fsencode(path)) > os.pathconf("/", "PC_PATH_MAX"):
