@@ -195,7 +195,7 @@ def test_no_floor_of_the_daemon_imports_a_higher_one() -> None:
             assert floor_of[parts[1]] <= floor_of[own], f"{own} imports {parts[1]}, which is higher"
 
 
-HEAVY_AT_START = ("mcp", "pydantic", "prometheus_client", "starlette")
+HEAVY_AT_START = ("mcp", "pydantic", "prometheus_client", "starlette", "yaml")
 
 PROGRAMS = [
     ("nsmd.daemon", HEAVY_AT_START, "the control socket answers before MCP is loaded"),

@@ -4,6 +4,7 @@ values       a program as it is described, who asks for one, and what came of it
 wording      what models and people read about them
 frontmatter  YAML between `---` lines, read as a stranger's, with the lines of its mistakes
 walk         the way to a file, one component after another
+reach        what a client can write to, by whatever path it is named
 commands     whose file it is that a description names; the file that is checked is started
 arguments    a call's arguments, character by character
 definitions  one file as a program, or as the reason why it is none

@@ -7,15 +7,19 @@ it. Docs/decisions/0021 says how the file that was checked is the one that runs.
 from __future__ import annotations
 
 import os
+import re
 import stat
 from collections.abc import Collection, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Self
 
+from nsm import paths
 from nsm.wire.errors import BadProgramError
+from nsmd.bridge.reach import Reach
 from nsmd.bridge.values import Program
 from nsmd.bridge.walk import Identity, identity_of, walk, why_another
-from nsmd.hostpaths import is_within, printable, trusted_owners, why_replaceable
+from nsmd.hostpaths import printable, trusted_owners, why_replaceable
 
 MAX_INTERPRETERS = 4
 """In a row that are scripts themselves, as many as Linux follows (exec_binprm of fs/exec.c)."""
@@ -87,7 +91,7 @@ def open_command(
     Resources: a descriptor, until the command is closed.
     """
     try:
-        reach = _Reach(writable)
+        reach = Reach(writable)
         if writable:
             _check_definition(program, reach)
             _check_search_path(program, search_path, reach)
@@ -100,40 +104,7 @@ def open_command(
         ) from None
 
 
-class _Reach:
-    """What whoever asks can write to.
-
-    Args:
-        writable: absolute paths.
-    """
-
-    def __init__(self, writable: Sequence[str]) -> None:
-        self._paths = tuple({form for path in writable for form in _forms(path)})
-        self._files: set[tuple[int, int]] = set()
-        for path in self._paths:
-            with suppress(OSError):
-                status = os.stat(path)
-                self._files.add((status.st_dev, status.st_ino))
-
-    def check(self, part: str, status: os.stat_result) -> None:
-        """
-        Raises:
-            CommandError: it reaches there.
-        """
-        if (status.st_dev, status.st_ino) in self._files or any(
-            is_within(part, path) for path in self._paths
-        ):
-            raise CommandError(
-                f"{printable(part)} lies where the client that asks can write, and could put its "
-                "own program there"
-            )
-
-
-def _forms(path: str) -> tuple[str, str]:
-    return os.path.normpath(path), os.path.realpath(path)
-
-
-def _open(path: str, reach: _Reach) -> Command:
+def _open(path: str, reach: Reach) -> Command:
     """
     Raises:
         CommandError: it is not started.
@@ -143,7 +114,7 @@ def _open(path: str, reach: _Reach) -> Command:
 
 
 def _open_checked(
-    path: str, owners: Collection[int], reach: _Reach, interpreters: int
+    path: str, owners: Collection[int], reach: Reach, interpreters: int
 ) -> tuple[int, bool]:
     """A descriptor of a program whose whole way is to be trusted, and whether it is a script.
 
@@ -153,14 +124,14 @@ def _open_checked(
     folder = ""
     folder_mode = 0
 
-    def step(part: str, status: os.stat_result) -> None:
+    def step(part: str, status: os.stat_result, fd: int) -> None:
         nonlocal folder, folder_mode
         directory = stat.S_ISDIR(status.st_mode)
         if reason := why_replaceable(part, status, owners, may_be_shared=directory):
             raise CommandError(printable(reason))
         if reason := _why_listed(part, status):
             raise CommandError(printable(reason))
-        reach.check(part, status)
+        _check_reach(reach, part, status, fd)
         if directory:
             folder, folder_mode = part, status.st_mode
 
@@ -235,7 +206,7 @@ def _start(fd: int) -> bytes | None:
 
 
 def _open_interpreter(
-    path: str, start: bytes, owners: Collection[int], reach: _Reach, interpreters: int
+    path: str, start: bytes, owners: Collection[int], reach: Reach, interpreters: int
 ) -> None:
     """Check the interpreter of a script as the script is checked.
 
@@ -248,10 +219,15 @@ def _open_interpreter(
             "its interpreter"
         )
     line, newline, _ = start[2:].partition(b"\n")
-    words = line.split()
-    if not words or not (newline or len(start) < MAX_FIRST_LINE_BYTES or len(words) > 1):
+    words = re.split(rb"[ \t]+", line.strip(b" \t"))
+    if not words[0] or not (newline or len(start) < MAX_FIRST_LINE_BYTES or len(words) > 1):
         raise CommandError(f"{printable(path)} has no interpreter in its first line")
     interpreter = os.fsdecode(words[0])
+    if interpreter.endswith("\r"):
+        raise CommandError(
+            f"{printable(path)} ends its first line with a carriage return, as on Windows: a "
+            "newline alone is expected"
+        )
     if not os.path.isabs(interpreter):
         raise CommandError(
             f"{printable(path)} has {printable(interpreter)} as its interpreter: an absolute path "
@@ -266,23 +242,35 @@ def _open_interpreter(
     os.close(fd)
 
 
-def _check_definition(program: Program, reach: _Reach) -> None:
+def _check_reach(reach: Reach, part: str, status: os.stat_result, fd: int) -> None:
+    """
+    Raises:
+        CommandError: whoever asks could put something else there.
+    """
+    if reason := reach.why_within(part, status, fd):
+        raise CommandError(printable(reason))
+
+
+def _check_definition(program: Program, reach: Reach) -> None:
     """
     Raises:
         CommandError: whoever asks could have written what is to be started.
     """
     try:
-        os.close(walk(program.source, reach.check))
+        os.close(walk(program.source, partial(_check_reach, reach)))
     except OSError as error:
         raise CommandError(f"{printable(program.source)}: {error.strerror}") from None
 
 
-def _check_search_path(program: Program, search_path: str, reach: _Reach) -> None:
+def _check_search_path(program: Program, search_path: str, reach: Reach) -> None:
     """
     Raises:
         CommandError: programs that it calls could come from whoever asks.
     """
     for directory in search_path.split(":") if search_path else ():
-        place = os.path.join(program.cwd or "/", directory)  # an empty one is where it works
+        # An empty one is where it works. One that is missing could be made.
+        place = os.path.join(program.cwd or paths.home(), directory)
+        while not os.path.exists(place):
+            place = os.path.dirname(place)
         with suppress(OSError):
-            os.close(walk(place, reach.check))
+            os.close(walk(place, partial(_check_reach, reach)))

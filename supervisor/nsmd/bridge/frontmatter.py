@@ -46,7 +46,7 @@ class Value:
 
     Attributes:
         value: one value, or a list of them.
-        line: in the file, from 1.
+        line: of the key in the file, from 1.
     """
 
     value: Scalar | tuple[Scalar, ...]
@@ -146,8 +146,12 @@ class _Reader:
             raise FrontMatterError(
                 f"no valid YAML: {what}", self._line(error.problem_mark)
             ) from None
-        except yaml.YAMLError as error:
-            raise FrontMatterError(f"no valid YAML: {error}") from None
+        except yaml.reader.ReaderError as error:
+            line = self._text.count("\n", 0, error.position) + 1
+            character = self._text[error.position]
+            raise FrontMatterError(
+                f"no valid YAML: the character U+{ord(character):04X}", line
+            ) from None
 
     def _document(self, events: Iterator[yaml.Event]) -> dict[str, Value]:
         next(events)  # of the stream
@@ -167,7 +171,7 @@ class _Reader:
             key = self._key(event)
             if key in values:
                 self._refuse(event, f"`{key}` is there twice, first in line {values[key].line}")
-            values[key] = self._value(next(events), events)
+            values[key] = self._value(next(events), events, self._line(event.start_mark))
         for event in events:
             if isinstance(event, yaml.DocumentStartEvent):
                 self._refuse(event, "directives and further documents are not taken")
@@ -179,9 +183,8 @@ class _Reader:
             self._refuse(event, "a key must be one word")
         return str(event.value)
 
-    def _value(self, event: yaml.Event, events: Iterator[yaml.Event]) -> Value:
+    def _value(self, event: yaml.Event, events: Iterator[yaml.Event], line: int) -> Value:
         self._check(event)
-        line = self._line(event.start_mark)
         if isinstance(event, yaml.ScalarEvent):
             return Value(value=self._scalar(event), line=line)
         if not isinstance(event, yaml.SequenceStartEvent):

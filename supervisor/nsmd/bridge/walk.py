@@ -16,8 +16,9 @@ from typing import NamedTuple
 MAX_LINKS = 40
 """Symbolic links followed in one path, as many as Linux does."""
 
-Step = Callable[[str, os.stat_result], None]
-"""Takes a part of the way, by its absolute path without links, and its status. May raise."""
+Step = Callable[[str, os.stat_result, int], None]
+"""Takes a part of the way: its absolute path without links before it, its status, and a descriptor
+of it (O_PATH) that is closed later. May raise."""
 
 
 class Identity(NamedTuple):
@@ -38,7 +39,7 @@ def identity_of(status: os.stat_result) -> Identity:
     return Identity(status.st_dev, status.st_ino, status.st_ctime_ns)
 
 
-def walk(path: str, step: Step = lambda _part, _status: None) -> int:
+def walk(path: str, step: Step = lambda _part, _status, _fd: None) -> int:
     """Go to where an absolute path leads.
 
     Args:
@@ -55,7 +56,7 @@ def walk(path: str, step: Step = lambda _part, _status: None) -> int:
     os.stat(path)
     here, fd = "/", os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        step(here, os.fstat(fd))
+        step(here, os.fstat(fd), fd)
         rest = path.split("/")[::-1]
         links = 0
         while rest:
@@ -67,7 +68,7 @@ def walk(path: str, step: Step = lambda _part, _status: None) -> int:
             status = os.fstat(child)
             if stat.S_ISLNK(status.st_mode):
                 try:
-                    step(os.path.join(here, name), status)
+                    step(os.path.join(here, name), status, child)
                     links += 1
                     if links > MAX_LINKS:
                         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
@@ -85,7 +86,7 @@ def walk(path: str, step: Step = lambda _part, _status: None) -> int:
             fd, before = child, fd
             os.close(before)
             if here != "/":
-                step(here, status)
+                step(here, status, fd)
     except BaseException:
         os.close(fd)
         raise

@@ -1,0 +1,265 @@
+"""YAML that was written to hurt, and mistakes that people make: each with its line."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import suppress
+
+import pytest
+import yaml  # type: ignore[import-untyped]  # it has none
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nsmd.bridge.frontmatter import MAX_FRONT_MATTER_CHARACTERS, FrontMatterError, read
+
+
+def refusal(text: str | bytes) -> tuple[int | None, str]:
+    with pytest.raises(FrontMatterError) as caught:
+        read(text if isinstance(text, bytes) else text.encode())
+    return caught.value.line, caught.value.reason
+
+
+def front(*lines: str) -> str:
+    return "\n".join(["---", *lines, "---", "body", ""])
+
+
+def values(*lines: str) -> dict[str, object]:
+    return {key: value.value for key, value in read(front(*lines).encode()).values.items()}
+
+
+def test_what_people_write() -> None:
+    parts = read(
+        b"---\n# how we deploy\nname: deploy\ntimeout_seconds: 600\nratio: 2.5\n"
+        b"env: [A, B]\nlist:\n- x\n- y\nallow_options: true\n"
+        b"description: >\n  Deploys\n  it.\nempty:\n---\n\n# Deploy\n\n---\nText\n\n"
+    )
+    assert {key: value.value for key, value in parts.values.items()} == {
+        "name": "deploy",
+        "timeout_seconds": 600,
+        "ratio": 2.5,
+        "env": ("A", "B"),
+        "list": ("x", "y"),
+        "allow_options": True,
+        "description": "Deploys it.\n",
+        "empty": None,
+    }
+    lines = [value.line for value in parts.values.values()]
+    assert lines == [3, 4, 5, 6, 7, 10, 11, 14]
+    assert parts.body == "# Deploy\n\n---\nText"
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+@pytest.mark.parametrize("mark", ["", "\ufeff"])
+def test_ends_of_lines_and_byte_order_marks_are_nobodys_business(end: str, mark: str) -> None:
+    parts = read((mark + front("name: x", "n: 1")).replace("\n", end).encode())
+    assert {key: (v.value, v.line) for key, v in parts.values.items()} == {
+        "name": ("x", 2),
+        "n": (1, 3),
+    }
+    assert parts.body == "body"
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "why"),
+    [
+        ("", 1, "it does not begin with front matter"),
+        ("# Deploy\n", 1, "it does not begin with front matter"),
+        ("\n---\nname: x\n---\n", 1, "it does not begin with front matter"),
+        (" ---\nname: x\n---\n", 1, "it does not begin with front matter"),
+        ("----\nname: x\n----\n", 1, "it does not begin with front matter"),
+        ("---\nname: x\n", 1, "its front matter has no end"),
+        ("---\nname: x\n --- \n", 1, "its front matter has no end"),
+        ("---\n---\n", 1, "its front matter is empty"),
+        ("---\n# only this\n---\n", 1, "its front matter is empty"),
+    ],
+)
+def test_where_front_matter_is_expected(text: str, line: int, why: str) -> None:
+    at, reason = refusal(text)
+    assert at == line
+    assert reason.startswith(why)
+
+
+@pytest.mark.parametrize(
+    ("lines", "line", "why"),
+    [
+        (["a: !!python/object/apply:os.system [id]"], 2, "tags"),
+        (["a: !!python/name:os.system x"], 2, "tags"),
+        (["x: y", "a: !ruby/object:X {}"], 3, "tags"),
+        (["a: !!str 7"], 2, "tags"),
+        (["!!map {a: b}"], 2, "tags"),
+        (["!x a: b"], 2, "tags"),
+        (["a:", "- b", "- !x c"], 4, "tags"),
+        (["a: &x b"], 2, "anchors"),
+        (["&x a: b"], 2, "anchors"),
+        (["a: &x [b]"], 2, "anchors"),
+        (["a: [b, &x c]"], 2, "anchors"),
+        (["a: *x"], 2, "aliases"),
+        (["*x : b"], 2, "aliases"),
+        (["a: [*x]"], 2, "aliases"),
+        (["<<: {a: b}"], 2, "keys within keys"),
+        (["a: {b: c}"], 2, "keys within keys"),
+        (["a:", "  b: c"], 3, "keys within keys"),
+        (["a: [[b]]"], 2, "lists within lists"),
+        (["a:", "- - b"], 3, "lists within lists"),
+        (["a: [{b: c}]"], 2, "lists within lists"),
+        (["a: [b: c]"], 2, "lists within lists"),
+        (["? [a]", ": b"], 2, "a key must be one word"),
+        (["{a: b}: c"], 2, "a key must be one word"),
+        (["just text"], 2, "its front matter must be keys"),
+        (["- a", "- b"], 2, "its front matter must be keys"),
+        (["a: b", "c: d", "a: e"], 4, "`a` is there twice, first in line 2"),
+        (["a: b", '"a": e'], 3, "`a` is there twice, first in line 2"),
+        (["a: b: c"], 2, "no valid YAML"),
+        (["a: b", "\tc: d"], 3, "no valid YAML"),
+        (["a: 'b"], 3, "no valid YAML"),
+        (["a: [b"], 3, "no valid YAML"),
+        (["a: b", "c"], 4, "no valid YAML"),
+        (["a: @b"], 2, "no valid YAML"),
+        (["a: b", "...", "c: d"], 4, "no valid YAML"),
+        (["%YAML 1.1", "--- "], 3, "no valid YAML"),
+        (["%TAG ! tag:x,2000:", "--- {a: b}"], 2, "directives"),
+        (["a: b", "--- c"], 3, "directives"),
+        (["a: 0x1F"], 2, "`0x1F` is no plain number"),
+        (["a: 0o17"], None, ""),
+        (["a: 017"], 2, "`017` is no plain number"),
+        (["a: 1_000"], 2, "`1_000` is no plain number"),
+        (["a: 1:30"], 2, "`1:30` is no plain number"),
+        (["a: .inf"], 2, "`.inf` is no plain number"),
+        (["a: -.INF"], 2, "`-.INF` is no plain number"),
+        (["a: .nan"], 2, "`.nan` is no plain number"),
+        (["a: 1.0e+999"], 2, "`1.0e+999` is no plain number"),
+        (["a: " + "9" * 5000], 2, "`9999999999999999999999999999999999999999` is no plain number"),
+        (["a: 1." + "0" * 5000], 2, "is no plain number"),
+        (["a: [1, 0b11]"], 2, "`0b11` is no plain number"),
+    ],
+)
+def test_what_is_not_taken(lines: list[str], line: int | None, why: str) -> None:
+    if line is None:  # YAML 1.1 takes it for text
+        assert values(*lines) == {"a": "0o17"}
+        return
+    at, reason = refusal(front(*lines))
+    assert why in reason
+    assert at == line
+
+
+BOMB = [
+    "a: &a [x,x,x,x,x,x,x,x,x]",
+    *(
+        f"{b}: &{b} [{','.join([f'*{a}'] * 9)}]"
+        for a, b in zip("abcdefgh", "bcdefghi", strict=True)
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        BOMB,
+        ["[" * 16_000],
+        ["a: " + "[" * 16_000],
+        ["a: " + "{" * 16_000],
+        ["- " * 8_000],
+        ["? " * 8_000],
+        [" " * n + "a:" for n in range(150)],
+        ["a: " + "!" * 16_000],
+        ["a: " + "&" * 16_000],
+        ["a: '" + "''" * 8_000],
+        ['a: "' + "\\" * 15_999],
+        ["a: " + "|" * 16_000],
+        ["a: |" + "9" * 16_000],
+        ["%" * 16_000],
+        ["#" * 16_000],
+        [":" * 16_000],
+        ["a" * 16_000],
+        [", " * 8_000],
+    ],
+    ids=lambda lines: lines[0][:12],
+)
+def test_bombs_are_refused_with_little_work(lines: list[str]) -> None:
+    """Counted in the parser's steps, since a clock would say something about the machine."""
+    steps = 0
+
+    def count(*_: object) -> None:
+        nonlocal steps
+        steps += 1
+
+    before = sys.getprofile()
+    sys.setprofile(count)
+    try:
+        with pytest.raises(FrontMatterError):
+            read(front(*lines).encode())
+    finally:
+        sys.setprofile(before)
+    assert steps < 2_000_000
+
+
+def test_a_large_front_matter_is_not_parsed() -> None:
+    fits = ["a: b", "#" * (MAX_FRONT_MATTER_CHARACTERS - len("\na: b\n\n"))]
+    assert values(*fits) == {"a": "b"}
+    line, reason = refusal(front(*fits, "x: y"))
+    assert (line, "at most 16384 are read" in reason) == (1, True)
+
+
+@pytest.mark.parametrize(
+    ("data", "line", "why"),
+    [
+        (b"\xff\xfe-\0-\0-\0\n\0", 1, "it is not UTF-8 (byte 0xff)"),
+        (b"---\nname: \xe9\n---\n", 2, "it is not UTF-8 (byte 0xe9)"),
+        (b"---\nname: \xed\xa0\x80\n---\n", 2, "it is not UTF-8 (byte 0xed)"),
+        (b"---\nname: \xc0\xaf\n---\n", 2, "it is not UTF-8 (byte 0xc0)"),
+        (b"---\nname: a\0b\n---\n", 2, "control character U+0000"),
+        (b"---\nname: a\n---\nx\x1b[31m\n", 4, "control character U+001B"),
+        ("---\nname: a\u2028b: c\n---\n".encode(), 2, "control character U+2028"),
+        ("---\nname: a\x85b: c\n---\n".encode(), 2, "control character U+0085"),
+        ("---\nname: \ufffe\n---\n".encode(), 2, "no valid YAML: the character U+FFFE"),
+    ],
+)
+def test_what_is_no_text(data: bytes, line: int, why: str) -> None:
+    at, reason = refusal(data)
+    assert reason.startswith(why)
+    assert at == line
+
+
+def test_truth_is_as_yaml_has_it() -> None:
+    truths = values("a: true", "b: Yes", "c: on", "d: false", "e: NO", "f: 'true'", "g: y")
+    assert truths == {
+        "a": True,
+        "b": True,
+        "c": True,
+        "d": False,
+        "e": False,
+        "f": "true",
+        "g": "y",
+    }
+
+
+def test_dates_are_text() -> None:
+    assert values("a: 2026-01-01", "b: '7'", "c: ~") == {"a": "2026-01-01", "b": "7", "c": None}
+
+
+@given(st.text(st.characters(codec="utf-8"), max_size=60))
+def test_anything_is_values_or_a_reason(text: str) -> None:
+    with suppress(FrontMatterError):
+        read(front(text).encode())
+
+
+PLAIN = st.dictionaries(
+    st.from_regex(r"[a-z][a-z_]{0,8}", fullmatch=True),
+    st.one_of(
+        st.booleans(),
+        st.integers(-(10**9), 10**9),
+        st.text(st.characters(categories=("L", "N", "P", "S")), max_size=20),
+        st.lists(st.text("abc:#-[]{}&*! '\"", max_size=8), max_size=4),
+    ),
+    min_size=1,
+)
+
+
+@given(PLAIN, st.booleans())
+def test_what_other_programs_write_is_read(
+    data: dict[str, bool | int | str | list[str]], flow: bool
+) -> None:
+    text = yaml.safe_dump(data, default_flow_style=flow, sort_keys=False, allow_unicode=True)
+    expected = {k: tuple(v) if isinstance(v, list) else v for k, v in data.items()}
+    read_back = read(f"---\n{text}---\n".encode()).values
+    assert {key: value.value for key, value in read_back.items()} == expected

@@ -1,0 +1,186 @@
+"""The way to a file, while somebody exchanges what lies on it."""
+
+from __future__ import annotations
+
+import errno
+import os
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from nsmd.bridge.walk import identity_of, walk, why_another
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def parts_of(path: str) -> list[str]:
+    parts: list[str] = []
+    os.close(walk(path, lambda part, _, __: parts.append(part)))
+    return parts
+
+
+def inode_at(path: str, step: Callable[[str], None] = lambda _: None) -> int:
+    fd = walk(path, lambda part, _, __: step(part))
+    try:
+        return os.fstat(fd).st_ino
+    finally:
+        os.close(fd)
+
+
+def below(path: Path) -> list[str]:
+    return [str(part) for part in (*reversed(path.parents), path)]
+
+
+def test_each_part_of_the_way_is_told(tmp_path: Path) -> None:
+    (tmp_path / "a/b").mkdir(parents=True)
+    (tmp_path / "a/b/file").touch()
+    (tmp_path / "far").symlink_to(tmp_path / "a")
+    (tmp_path / "near").symlink_to("./far/../a/b//")
+    assert parts_of(f"{tmp_path}//a/./b/file") == below(tmp_path / "a/b/file")
+    assert parts_of(f"{tmp_path}/far/b/file") == [
+        *below(tmp_path / "far"),
+        *below(tmp_path / "a/b/file")[1:],
+    ]
+    assert parts_of(f"{tmp_path}/near/file") == [
+        *below(tmp_path / "near"),
+        str(tmp_path / "far"),
+        *below(tmp_path / "a")[1:],
+        str(tmp_path),
+        *below(tmp_path / "a/b/file")[len(tmp_path.parts) :],
+    ]
+
+
+@pytest.mark.parametrize("path", ["a", "a/", "a/b", "l", "l/b", "up", "top"])
+def test_it_leads_where_the_kernel_goes(path: str, tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a/b").touch()
+    (tmp_path / "l").symlink_to("a")
+    (tmp_path / "up").symlink_to("a/../../..")
+    (tmp_path / "top").symlink_to("/../..//")
+    expected = (tmp_path / path).stat()
+    fd = walk(str(tmp_path / path))
+    assert identity_of(os.fstat(fd)) == identity_of(expected)
+    os.close(fd)
+
+
+@pytest.mark.parametrize(
+    ("path", "number"),
+    [
+        ("missing", errno.ENOENT),
+        ("missing/x", errno.ENOENT),
+        ("file/x", errno.ENOTDIR),
+        ("broken", errno.ENOENT),
+        ("loop", errno.ELOOP),
+        ("x" * 256, errno.ENAMETOOLONG),
+    ],
+)
+def test_where_nothing_is(path: str, number: int, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "broken").symlink_to("missing")
+    (tmp_path / "loop").symlink_to("loop")
+    with pytest.raises(OSError, match=os.strerror(number)):
+        walk(str(tmp_path / path))
+
+
+def test_a_path_is_no_path(tmp_path: Path) -> None:
+    for path in (f"{tmp_path}/a\0b", f"{tmp_path}/\ud800"):
+        with pytest.raises(ValueError, match=r"null byte|surrogates"):
+            walk(path)
+
+
+def test_links_that_become_endless_on_the_way_end(tmp_path: Path) -> None:
+    (tmp_path / "dir").mkdir()
+    (tmp_path / "link").symlink_to("dir")
+
+    def step(_: str) -> None:
+        (tmp_path / "new").symlink_to("link")
+        (tmp_path / "new").rename(tmp_path / "link")
+
+    with pytest.raises(OSError, match=os.strerror(errno.ELOOP)):
+        walk(str(tmp_path / "link"), lambda part, _, __: step(part))
+
+
+def test_what_is_exchanged_behind_us_is_of_no_matter(tmp_path: Path) -> None:
+    """The directory that was looked at is the one that the way goes on in."""
+    (tmp_path / "good").mkdir()
+    (tmp_path / "evil").mkdir()
+    (tmp_path / "good/run").write_text("good")
+    (tmp_path / "evil/run").write_text("evil")
+    good = (tmp_path / "good/run").stat().st_ino
+
+    def exchange(part: str) -> None:
+        if part == str(tmp_path / "good"):
+            (tmp_path / "good").rename(tmp_path / "old")
+            (tmp_path / "evil").rename(tmp_path / "good")
+
+    assert inode_at(str(tmp_path / "good/run"), exchange) == good
+    assert (tmp_path / "good/run").read_text() == "evil"
+
+
+def test_no_descriptor_is_left_when_it_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "link").symlink_to("a")
+
+    def refuse(refused: str, part: str, *_: object) -> None:
+        if part == refused:
+            raise PermissionError
+
+    before = os.listdir("/proc/self/fd")
+    for part in ("/", *below(tmp_path / "link"), str(tmp_path / "a")):
+        with pytest.raises(PermissionError):
+            walk(str(tmp_path / "link"), partial(refuse, part))
+    assert os.listdir("/proc/self/fd") == before
+
+
+def touched(path: Path) -> None:
+    path.write_text("evil")
+
+
+def moded(path: Path) -> None:
+    path.chmod(0o700)
+
+
+def replaced(path: Path) -> None:
+    (path.parent / "other").write_text("evil")
+    (path.parent / "other").rename(path)
+
+
+def linked(path: Path) -> None:
+    path.rename(path.parent / "moved")
+    path.symlink_to("moved")
+    (path.parent / "moved").chmod(0o600)
+
+
+def removed(path: Path) -> None:
+    path.unlink()
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (touched, "was changed after it had been checked"),
+        (moded, "was changed after it had been checked"),
+        (replaced, "leads to another file than the one that was checked"),
+        (linked, "was changed after it had been checked"),
+        (removed, "is not what was checked any more: No such file or directory"),
+    ],
+)
+def test_a_changed_file_is_told(change: Callable[[Path], None], why: str, tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    path.write_text("good")
+    expected = identity_of(path.stat())
+    assert why_another(str(path), expected) is None
+    next_tick(tmp_path / "clock", expected.changed_ns)
+    change(path)
+    assert why_another(str(path), list(expected)) == f"{path} {why}"
+
+
+def next_tick(clock: Path, after_ns: int) -> None:
+    """Wait until files that are changed have a later time, for kernels whose clock for that ticks
+    every few milliseconds."""
+    clock.touch()
+    while clock.stat().st_ctime_ns <= after_ns:
+        clock.touch()
