@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -141,3 +143,20 @@ def test_lists_and_help() -> None:
 )
 def test_times(duration_s: float, text: str) -> None:
     assert wording.seconds(duration_s) == text
+
+
+def test_the_page_has_the_words() -> None:
+    page = Path(__file__).parents[2].joinpath("docs", "bridge.md").read_text()
+    block = re.search(r"(?s)in the first line what went wrong:\n\n```text\n(.*?)```", page)
+    assert block is not None
+    assert block[1].splitlines() == [
+        wording.result_text(Ended(exit_code=0)),
+        wording.result_text(Ended(exit_code=1, stderr="no such place: prodution\n")),
+        wording.result_text(Ended(exit_code=None, signal=11, stderr="reading the list of hosts\n")),
+        wording.result_text(Ended(exit_code=None, signal=15, why_stopped="timeout")),
+        wording.result_text(
+            Ended(exit_code=None, signal=15, why_stopped="cancelled", duration_s=2.0)
+        ),
+        wording.program_not_found("foo", ["deploy", "restart-db"]),
+        wording.invalid_character(";"),
+    ]

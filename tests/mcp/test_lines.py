@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
@@ -129,3 +130,10 @@ async def test_half_a_surrogate_is_no_text(autojump_clock: MockClock) -> None:
     async with running(feed) as told:
         feed.take("stdout", "a\ud800b")
     assert texts(told) == ["a\ufffdb"]
+
+
+def test_the_page_has_the_numbers() -> None:
+    page = Path(__file__).parents[2].joinpath("docs", "bridge.md").read_text()
+    said = f"at most {BURST} in {BURST_S} s while the program runs, and where more come, the newest"
+    assert said in " ".join(page.split())
+    assert f"the newest {MAX_WAITING} that wait" in " ".join(page.split())
