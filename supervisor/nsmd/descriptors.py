@@ -88,9 +88,13 @@ def draw(quotas: Sequence[Quota]) -> tuple[Sequence[Quota], Quota | None]:
     return quotas, None
 
 
-def share_out(limit: int) -> Shares:
-    """Divide a limit on descriptors."""
-    room = limit - RESERVED
+def share_out(limit: int, http: int = 0) -> Shares:
+    """Divide a limit on descriptors.
+
+    Args:
+        http: connections over HTTP, which have a limit of their own.
+    """
+    room = limit - RESERVED - http
     connections = min(MAX_CONNECTIONS, max(LEAST, room // 8))
     proxied = min(MAX_PROXIED, max(LEAST, room // 32))
     boxes = min(MAX_BOXES, max(LEAST, room // 64))

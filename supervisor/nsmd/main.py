@@ -234,7 +234,7 @@ class _Starter:
                 return None, problems
             return with_said(wanted, sources.metadata), []
 
-        shares = share_out(raise_limit())
+        shares = share_out(raise_limit(), settings.http.descriptors)
         search_path = _search_path()
         launcher = BwrapLauncher.for_host(
             search_path, settings.defaults.jail_uid, limits=session_limits(settings)

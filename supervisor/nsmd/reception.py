@@ -43,13 +43,14 @@ class Reception:
         )
         settings, registry = services.configuration.settings, services.registry
         self.http = HttpService(
-            settings.http,
+            settings,
             paths.http_token_path(),
-            registry,
-            None,
-            partial(registry.check_project, point=None, mode=None),
-            self._endpoint.serve,
-            max_result_chars=settings.mcp.max_result_chars,
+            runner=registry,
+            programs=services.bridge,
+            check=partial(registry.check_project, point=None, mode=None),
+            loaded=self._endpoint.serve,
+            events=services.events,
+            traffic=services.telemetry.traffic["http"],
         )
 
     @property

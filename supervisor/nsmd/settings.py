@@ -257,6 +257,11 @@ class HttpSettings:
     max_connections: Annotated[int, Ge(1), Le(1000)] = 64
 
     @property
+    def descriptors(self) -> int:
+        """How many it takes at most."""
+        return self.max_connections if self.enabled else 0
+
+    @property
     def network_rule(self) -> NetworkRule:
         """What sessions of its clients may reach at most."""
         if isinstance(self.network, NetworkSettings):

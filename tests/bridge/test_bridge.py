@@ -51,7 +51,9 @@ async def test_a_program_is_started_and_written_down(bench: Bench) -> None:
     bench.script("deploy", 'echo "to $1"; echo careful >&2; exit 3')
     lines: list[tuple[str, str]] = []
     async with bench.open() as bridge:
-        call = bridge.submit(ANYONE, "deploy", ["eu"], lambda *line: lines.append(line))
+        call = bridge.submit(
+            ANYONE, "deploy", ["eu"], lambda stream, line: lines.append((stream, line))
+        )
         ended = await call.wait()
     assert (ended.exit_code, ended.stdout, ended.stderr) == (3, "to eu\n", "careful\n")
     assert sorted(lines) == [("stderr", "careful"), ("stdout", "to eu")]
@@ -98,7 +100,7 @@ async def test_what_cannot_be_written_down_is_not_started(bench: Bench) -> None:
             await bridge.submit(ANYONE, "deploy", []).wait()
         assert not marker.exists()
         assert bridge.audit_problem
-        with pytest.raises(UnknownProgramError, match="could not be written down"):
+        with pytest.raises(AuditFailedError, match="not found"):
             await bridge.submit(ANYONE, "unknown", []).wait()
         bench.ledger.rmdir()
         await bridge.submit(ANYONE, "deploy", []).wait()

@@ -17,7 +17,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from nsm import landlock, paths
-from nsm.box import links, lookup, nixhost, planning, seatbelt, secrets
+from nsm.box import links, lookup, nixhost, planning, programs, seatbelt, secrets
 from nsm.box.plan import BoxError, Plan
 from nsm.checks import Check, Status, render_text
 from nsm.jailfailure import explain, read_host_facts
@@ -76,6 +76,7 @@ def examine(
             *check_variables(request, variables),
             *check_git(facts),
             check_certificates(request, variables, CERTIFICATES),
+            *check_programs(request, program),
         ]
     bwrap, jail = check_bwrap(variables.get("PATH", ""), directory)
     return [
@@ -91,6 +92,7 @@ def examine(
         check_names(request, "/etc/resolv.conf"),
         check_certificates(request, variables, CERTIFICATES),
         check_socket(variables, needed=request.network.mode == "allow"),
+        *check_programs(request, program),
         check_abstract_sockets(request, landlock.version()),
         *check_trial(request, facts, bwrap, os.geteuid()),
     ]
@@ -352,6 +354,17 @@ def check_socket(variables: Mapping[str, str], *, needed: bool) -> Check:
             fix="Start a supervisor (`nsm-supervisor`), or unset NSM_AUTOSTART.",
         )
     return Check(name=name, status="ok", detail=f"{path}: a supervisor is started with the box")
+
+
+def check_programs(request: Request, program: str) -> list[Check]:
+    """Whether the bridge has the programs that the box is to start."""
+    if not request.programs:
+        return []
+    try:
+        running = _why_unreachable(paths.socket_path()) is None
+    except OSError:
+        running = False
+    return [programs.row(request.programs, running=running, client=program)]
 
 
 def check_abstract_sockets(request: Request, version: int) -> Check:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NoReturn
 
 from nsm.box import links, lookup, planning
@@ -86,6 +86,10 @@ def _start(plan: Plan, program: str, request: Request, facts: Facts, way: Way) -
     from nsm.box import launch, protect  # noqa: PLC0415
 
     launch.check_namespaces(program)
+    if plan.programs:
+        from nsm.box import programs  # noqa: PLC0415
+
+        plan = replace(plan, notes=(*programs.look(plan, client=way.program), *plan.notes))
     if not way.yes:
         from nsm.box.confirm import confirm  # noqa: PLC0415
 
@@ -97,12 +101,6 @@ def _start(plan: Plan, program: str, request: Request, facts: Facts, way: Way) -
     if _is_macos():
         from nsm.box import macos  # noqa: PLC0415
 
-        if plan.programs:
-            raise BoxError(
-                "the box may start programs of the host, which needs nsm's supervisor, and that is "
-                "for Linux alone",
-                hint="Start it without: `nsm box --bridge ''`, or take `bridge` out of [box].",
-            )
         tell(way, "the box has no sessions of nsm, whose supervisor is for Linux alone")
         macos.become(plan)
     sockets = _sockets(plan, way) if plan.sockets else ""

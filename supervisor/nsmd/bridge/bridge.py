@@ -12,6 +12,8 @@ from collections import OrderedDict
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import cast
 
 import trio
 
@@ -367,14 +369,24 @@ class Bridge:
             self._check_time(call)
             program = await self._find(asked.caller, wanted.name, opened.shelf)
             arguments.check(program, texts)
+            variables = variables_of(program, self._places.variables)
             command = await trio.to_thread.run_sync(
-                open_command, program, asked.caller.writable, abandon_on_cancel=False
+                partial(
+                    open_command,
+                    program,
+                    asked.caller.writable,
+                    search_path=variables.get("PATH", ""),
+                )
             )
         except NsmError as error:
-            await _refuse(opened.ledger, asked, error)
+            await opened.ledger.refuse(asked, error.message)
             raise
         try:
-            return await self._run(call, program, command, texts, opened.ledger)
+            if call.stop.why is not None:
+                gone = BadRequestError("The call was taken back before the program was started.")
+                await opened.ledger.refuse(asked, gone.message)
+                raise gone
+            return await self._run(call, program, command, texts, variables, opened.ledger)
         finally:
             command.close()
 
@@ -416,6 +428,7 @@ class Bridge:
         program: Program,
         command: Command,
         texts: Sequence[str],
+        variables: Mapping[str, str],
         ledger: Ledger,
     ) -> Ended:
         asked = call.asked
@@ -428,7 +441,7 @@ class Bridge:
                 command,
                 program,
                 texts,
-                variables=variables_of(program, self._places.variables),
+                variables=variables,
                 output_bytes=self._output_bytes(),
                 on_line=call.take_line,
                 stop=call.stop,
@@ -468,18 +481,11 @@ def _word(call: ProgramCall) -> str:
     return call.asked.program if call.started else ""
 
 
-async def _refuse(ledger: Ledger, asked: Asked, error: NsmError) -> None:
-    try:
-        await ledger.refuse(asked, error.message)
-    except AuditFailedError as failed:
-        error.message = f"{error.message} (And it could not be written down: {failed.message})"
-
-
 def _told(given: object) -> tuple[str, ...]:
     """Arguments of unknown shape, as far as they are text, bounded; for the ledger."""
     if not isinstance(given, list):
         return ()
-    return tuple(str(each)[:1000] for each in given[:50])
+    return tuple(str(each)[:1000] for each in cast("list[object]", given)[:50])
 
 
 def _off() -> BadRequestError:

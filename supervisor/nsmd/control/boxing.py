@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from nsm.wire.errors import BadRequestError
+from nsm.wire.errors import BadRequestError, ForbiddenError
+from nsmd.bridge.values import Caller
 from nsmd.control import arguments, networking
 from nsmd.control.call import Call
 from nsmd.names import PROGRAM_NAME
 
 MAX_PROGRAMS = 64
 MAX_WRITABLE = 256
+
+_OFF = "`[bridge] enabled = true` in config.toml turns it on; then `nsm config reload`."
 
 
 async def box_open(call: Call) -> dict[str, Any]:
@@ -27,7 +30,7 @@ async def box_open(call: Call) -> dict[str, Any]:
         digest=_digest(call),
         network=network,
         shows_project=arguments.flag(call.args, "shows_project"),
-        programs=_programs(call),
+        programs=await _programs(call),
         writable=arguments.paths(call.args, "writable", MAX_WRITABLE),
     )
     return box.facts() | {"sockets": box.sockets_directory}
@@ -45,14 +48,30 @@ def _short(call: Call, name: str) -> str:
     return value
 
 
-def _programs(call: Call) -> tuple[str, ...]:
+async def _programs(call: Call) -> tuple[str, ...]:
     """Those of the bridge that the box may start: all of them are there, so that nobody finds out
     within the box that a name was mistyped."""
+    bridge = call.services.bridge
     names = sorted(set(arguments.texts(call.args, "programs")))
     if len(names) > MAX_PROGRAMS or not all(map(PROGRAM_NAME.fullmatch, names)):
         raise BadRequestError(
             f"`programs` must be at most {MAX_PROGRAMS} names of the bridge's programs."
         )
+    if not names:
+        return ()
+    if not call.bridges:
+        raise ForbiddenError(
+            "This connection may start no programs of the bridge, and give none to a box.",
+            hint="Leave `programs` out, or connect with the right `bridge`.",
+        )
+    if not bridge.enabled:
+        raise BadRequestError("The bridge is off.", hint=_OFF)
+    caller = Caller(client=call.client, scope=call.scope, way="control", peer=call.peer)
+    known = {program.name for program in bridge.programs(caller)}
+    if not known.issuperset(names):
+        await bridge.look()  # one may just have been described
+    for name in names:
+        bridge.program(caller, name)
     return tuple(names)
 
 

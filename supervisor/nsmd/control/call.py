@@ -93,6 +93,7 @@ class Call:
         peer: process and user id of who connected, as the kernel has them.
         confined: the connection may know and reach nothing beyond its scope.
         manages: it has the right `manage`: what sessions have run is for it to know.
+        bridges: it has the right `bridge`.
         files: that the connection has open.
         room: for output that waits for the client.
         emit: sends an event that belongs to the request; waits for a slow client.
@@ -108,6 +109,7 @@ class Call:
     peer: tuple[int, int]
     confined: bool
     manages: bool
+    bridges: bool
     files: OpenFiles
     room: Room
     emit: Callable[[str, dict[str, Any]], Awaitable[None]]

@@ -323,6 +323,7 @@ class _Connection:
             peer=self._peer,
             confined=row.right not in self._rights or not self._rights & {"read", "manage"},
             manages="manage" in self._rights,
+            bridges="bridge" in self._rights,
             files=self._files,
             room=self._room_for_output,
             emit=partial(self._emit, request.id),

@@ -39,7 +39,7 @@ def descriptors(limit: int, settings: Settings) -> Check:
     """
     name = "descriptors"
     wanted = settings.session.max_sessions + settings.pool.max_spares
-    possible = share_out(limit).sessions
+    possible = share_out(limit, settings.http.descriptors).sessions
     if possible >= wanted:
         return Check(name=name, status="ok", detail=f"{limit}, for {wanted} sessions and spares")
     return Check(

@@ -17,6 +17,7 @@ from http import HTTPStatus
 import h11
 import trio
 
+from nsmd.http.bodies import Bodies, Held
 from nsmd.http.exchange import Application, Exchange, date
 from nsmd.http.guard import Answer, Guard, Headers, Passed
 
@@ -70,13 +71,17 @@ class Served:
     Attributes:
         application: answers who is let in.
         refused: told of those who are not.
+        admitted: told of a connection over which somebody comes who is.
         max_body_bytes: of a request.
+        bodies: of all of them together.
     """
 
     guard: Guard
     application: Application
     refused: Note
+    admitted: Callable[[], None]
     max_body_bytes: int
+    bodies: Bodies
 
 
 class Connection:
@@ -87,7 +92,8 @@ class Connection:
         client: who it is, for logs.
 
     Attributes:
-        admitted: somebody with the token has sent a request over it.
+        admitted: somebody with the token has sent the last request over it.
+        welcome: somebody with a token has ever sent one.
         waiting_since_s: from when on it has nothing to answer, on trio's clock; infinite while it
             has.
     """
@@ -98,6 +104,7 @@ class Connection:
         self._client = client
         self._h11 = h11.Connection(h11.SERVER, max_incomplete_event_size=MAX_HEAD_BYTES)
         self.admitted = False
+        self.welcome = False
         self.waiting_since_s = trio.current_time()
         self._scope = trio.CancelScope()
 
@@ -139,21 +146,33 @@ class Connection:
                 return False
             self.waiting_since_s = math.inf
             headers: Headers = list(request.headers)
+            # Not yet: where the token has changed, the guard ends who was admitted by the old one.
+            self.admitted = False
             verdict = self._served.guard.check(request.method, request.target, headers)
-            if isinstance(verdict, Passed):
-                self.admitted = True
-                body = await self._body(headers)
-                return await self._exchange(request, body, verdict.headers)
-            if verdict.why:
+            if isinstance(verdict, Answer) and verdict.why:
                 raise _RefusedError(verdict)  # noqa: TRY301
-            await self._body(headers)
-            await self._answer(verdict)
-            return self._next_cycle()
+            held = Held(self._served.bodies)
+            try:
+                if isinstance(verdict, Passed):
+                    self._admit()
+                    body = await self._body(headers, held)
+                    return await self._exchange(request, body, verdict.headers)
+                await self._body(headers, held, most=0)
+                await self._answer(verdict)
+                return self._next_cycle()
+            finally:
+                held.free()
         except _RefusedError as refused:
             self._served.refused(refused.answer.why)
             await self._answer(refused.answer, last=True)
             await self._linger()
             return False
+
+    def _admit(self) -> None:
+        self.admitted = True
+        if not self.welcome:
+            self.welcome = True
+            self._served.admitted()
 
     # What comes in.
 
@@ -179,12 +198,16 @@ class Connection:
             raise _slow()
         return None
 
-    async def _body(self, headers: Headers) -> bytes:
+    async def _body(self, headers: Headers, held: Held, most: int | None = None) -> bytes:
         """
+        Args:
+            held: counts it.
+            most: bytes; None for what is configured.
+
         Raises:
             _RefusedError: it is too large, too slow, or not as it says.
         """
-        most = self._served.max_body_bytes
+        most = self._served.max_body_bytes if most is None else most
         said = next((value for name, value in headers if name == b"content-length"), b"0")
         if int(said) > most:  # digits, says h11
             raise _too_large(most)
@@ -198,6 +221,8 @@ class Connection:
                     body += event.data
                     if len(body) > most:
                         raise _too_large(most)
+                    if not held.grow(len(body)):
+                        raise _no_room()
                 elif isinstance(event, h11.EndOfMessage):
                     return bytes(body)
                 elif event is h11.NEED_DATA:
@@ -295,6 +320,17 @@ def _too_large(most: int) -> _RefusedError:
             status=HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
             text=f"A body has at most {most} bytes.",
             why="body",
+        )
+    )
+
+
+def _no_room() -> _RefusedError:
+    return _RefusedError(
+        Answer(
+            status=HTTPStatus.SERVICE_UNAVAILABLE,
+            text="Too much is being asked at once.",
+            headers=((b"retry-after", b"1"),),
+            why="memory",
         )
     )
 

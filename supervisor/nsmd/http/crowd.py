@@ -47,6 +47,13 @@ class Crowd:
         self._connections.add(connection)
         return True
 
+    def end_admitted(self) -> None:
+        """Those who came with a token that is none any more have to go."""
+        for connection in self._connections - self._leaving:
+            if connection.admitted:
+                self._leaving.add(connection)
+                connection.end()
+
     def leave(self, connection: Connection) -> None:
         """It is closed."""
         self._connections.discard(connection)

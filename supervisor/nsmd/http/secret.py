@@ -5,6 +5,7 @@ from __future__ import annotations
 import hmac
 import logging
 import os
+from collections.abc import Callable
 
 from nsm import httptoken
 
@@ -19,18 +20,18 @@ class Secret:
 
     Args:
         path: of the file.
+        changed: called when there is another token, or none any more.
 
     Attributes:
         problem: why nobody is let in at the moment; empty where there is a token.
-        generation: counts the tokens that there were.
     """
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, changed: Callable[[], None] = lambda: None) -> None:
         self._path = path
+        self._changed = changed
         self._seen: tuple[int, ...] | None = None
         self._token = b""
         self.problem = "it has not been read"
-        self.generation = 0
 
     def __repr__(self) -> str:
         return f"<Secret {self.problem or 'there'}>"
@@ -79,8 +80,7 @@ class Secret:
     def _note(self, token: str, problem: str) -> None:
         if problem and problem != self.problem:
             log.warning("no client of MCP over HTTP is let in: %s", problem)
-        if self._token and token.encode() != self._token:
+        before, self._token, self.problem = self._token, token.encode(), problem
+        if before and before != self._token:
             log.info("clients of MCP over HTTP need another token from now on")
-        if token.encode() != self._token:
-            self.generation += 1
-        self._token, self.problem = token.encode(), problem
+            self._changed()

@@ -1,54 +1,41 @@
-"""Listens for MCP clients over HTTP, and puts the parts together."""
+"""MCP over HTTP, where it is configured: a listener, and what answers behind it."""
 
 from __future__ import annotations
 
-import errno
 import importlib
 import logging
-import os
-import socket
-from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, ExitStack
-from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import trio
 
 from nsm.wire.errors import BadProjectError, NsmError
 from nsmd.boundary import Boundary
-from nsmd.hostpaths import trusted_owners
-from nsmd.http.secret import Secret
-from nsmd.listening import PlaceError, check_way, listening_socket
-from nsmd.loopback import Port, UnixPath, own_hosts, own_url, parse_listen
+from nsmd.events import Events
+from nsmd.listening import PlaceError
 from nsmd.mcp.attach import Attach
 from nsmd.mcp.seam import Programs, Runner
-from nsmd.settings import HttpSettings
+from nsmd.settings import Settings
+from nsmd.telemetry import Traffic
 from nsmd.values import ProjectMount
 
 if TYPE_CHECKING:
-    from nsmd.http.connection import Served
     from nsmd.http.exchange import Application, Receive, Send
+    from nsmd.http.listener import Listener
 
 log = logging.getLogger(__name__)
 
-BACKLOG = 128
-"""Connections that the kernel holds while the supervisor is busy."""
-
 PAUSE_S = 1.0
-"""After a connection could not be taken, for want of descriptors, and after a fault of ours."""
-
-PATH = "/mcp"
-
-_SHORT_OF = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
-_MEGABYTE = 1024 * 1024
-
-
-Check = Callable[[str], ProjectMount]
-"""The mount of a directory for sessions; raises BadProjectError where there can be none."""
+"""After a fault of ours."""
 
 SCOPE = "http"
 """Of all sessions of clients over HTTP: who has the token may use any of them."""
+
+_MEGABYTE = 1024 * 1024
+
+Check = Callable[[str], ProjectMount]
+"""The mount of a directory for sessions; raises BadProjectError where there can be none."""
 
 
 class OpenFront(Protocol):
@@ -71,55 +58,64 @@ class HttpService:
     """See the module.
 
     Args:
-        settings: `[http]`.
+        settings: of which `[http]` and `[mcp]`.
         token_path: of the file with the secret.
         runner: takes the calls.
         programs: those of the bridge.
         check: finds the mount of `[http] project`.
         loaded: waits until the endpoint has been imported; raises NsmError if it cannot be.
-        max_result_chars: `[mcp] max_result_chars`.
+        events: are told of clients that come and go.
+        traffic: counts what they send and are sent.
     """
 
     def __init__(
         self,
-        settings: HttpSettings,
+        settings: Settings,
         token_path: str,
+        *,
         runner: Runner,
         programs: Programs | None,
         check: Check,
         loaded: Callable[[], Awaitable[object]],
-        *,
-        max_result_chars: int,
+        events: Events,
+        traffic: Traffic,
     ) -> None:
-        self._settings = settings
-        self._secret = Secret(token_path)
+        self._settings = settings.http
+        self._max_result_chars = settings.mcp.max_result_chars
+        self._token_path = token_path
         self._runner = runner
         self._programs = programs
         self._check = check
         self._loaded = loaded
-        self._max_result_chars = max_result_chars
+        self._events = events
+        self._traffic = traffic
         self._problem = ""
-        self._url = ""
+        self._listener: Listener | None = None
         self._front: Application | None = None
         self._front_wanted = trio.Event()
         self._front_ready = trio.Event()
-        self._refused: Counter[str] = Counter()
-        self._crowd: Any = None
 
     def __repr__(self) -> str:
-        return f"<HttpService {self._url or self._problem or 'not begun'}>"
+        return f"<HttpService {self._listener or self._problem or 'off'}>"
 
     def facts(self) -> dict[str, Any]:
-        """For people and the doctor."""
-        self._secret.look()
+        """For people. The token's file is looked at, too."""
+        url, problem, listener = "", self._problem, self._listener
+        counted: dict[str, Any] = {"connections": 0, "displaced": 0, "refused": {}}
+        if listener is not None:
+            listener.secret.look()
+            url, problem, counted = (
+                listener.url,
+                problem or listener.secret.problem,
+                listener.facts(),
+            )
         return {
             "enabled": self._settings.enabled,
             "listen": self._settings.listen,
-            "url": self._url,
-            "problem": self._problem or self._secret.problem,
-            "connections": len(self._crowd) if self._crowd is not None else 0,
+            "url": url,
+            "problem": problem,
             "max_connections": self._settings.max_connections,
-            "refused": dict(self._refused),
+            **counted,
         }
 
     async def serve(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -127,102 +123,47 @@ class HttpService:
         if not self._settings.enabled:
             task_status.started()
             return
+        from nsmd.http.listener import Listener  # noqa: PLC0415  # most supervisors need none
+
+        listener = Listener(
+            self._settings,
+            self._token_path,
+            self._answer,
+            events=self._events,
+            traffic=self._traffic,
+        )
         with ExitStack() as stack:
             try:
-                listener, hosts = self._listen(stack)
+                opened = listener.open(stack)
             except (PlaceError, OSError) as error:
                 self._problem = f"{self._settings.listen} cannot be listened at: {error}"
                 log.error("no MCP over HTTP: %s", self._problem)  # noqa: TRY400
                 task_status.started()
                 return
-            self._secret.prepare()
-            served = self._served(hosts)
-            log.info("MCP over HTTP: %s", self._url)
+            self._listener = listener
+            log.info("MCP over HTTP: %s", listener.url)
+            boundary = self._boundary()
             task_status.started()
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._keep_front)
-                await self._accept_all(listener, served, nursery)
+                nursery.start_soon(self._keep_front, boundary)
+                await listener.serve(*opened)
 
-    def _listen(self, stack: ExitStack) -> tuple[socket.socket, frozenset[str] | None]:
-        """
-        Raises:
-            PlaceError, OSError: it cannot be.
-        """
-        match parse_listen(self._settings.listen):
-            case UnixPath(path=path):
-                check_way(os.path.dirname(path), trusted_owners())
-                listener = stack.enter_context(listening_socket(path))
-                self._url = f"http://localhost{PATH}"
-                return listener, None
-            case Port(host=host) as port:
-                listener = stack.enter_context(_bound(port))
-                port = Port(host, listener.getsockname()[1])
-                self._url = own_url(port) + PATH
-                return listener, own_hosts(port)
-
-    def _served(self, hosts: frozenset[str] | None) -> Served:
-        # Most supervisors never serve HTTP.
-        from nsmd.http.connection import Served  # noqa: PLC0415
-        from nsmd.http.crowd import Crowd  # noqa: PLC0415
-        from nsmd.http.guard import Guard  # noqa: PLC0415
-
-        self._crowd = Crowd(self._settings.max_connections)
-        guard = Guard(
-            hosts=None if hosts is None else hosts | {*self._settings.hosts},
-            own_origins=frozenset(f"http://{host}" for host in hosts or ()),
-            origins=frozenset(self._settings.origins),
-            secret=self._secret,
-        )
-        return Served(
-            guard=guard,
-            application=self._answer,
-            refused=self._note_refusal,
-            max_body_bytes=self._settings.max_body_mb * _MEGABYTE,
-        )
-
-    def _note_refusal(self, why: str) -> None:
-        self._refused[why] += 1
-        if (count := self._refused[why]) & (count - 1) == 0:  # the 1st, 2nd, 4th, 8th, ...
-            log.warning("MCP over HTTP: %d requests refused for their %s", count, why)
-
-    # Connections.
-
-    async def _accept_all(
-        self, listener: socket.socket, served: Served, nursery: trio.Nursery
-    ) -> None:
-        from nsmd.http.connection import Connection  # noqa: PLC0415
-
-        waiting = trio.socket.from_stdlib_socket(listener)
-        while True:
+    def _boundary(self) -> Boundary:
+        """What all clients are kept to."""
+        settings, project = self._settings, None
+        if settings.project is not None:
             try:
-                accepted, _ = await waiting.accept()
-            except OSError as error:
-                if error.errno in _SHORT_OF:
-                    log.warning("a client over HTTP has to wait: %s", error.strerror)
-                    await trio.sleep(PAUSE_S)
-                continue
-            stream = trio.SocketStream(accepted)
-            connection = Connection(stream, served, self._settings.listen)
-            nursery.start_soon(self._serve_one, connection)
-
-    async def _serve_one(self, connection: Any) -> None:
-        from nsmd.http.guard import Answer  # noqa: PLC0415
-
-        if not self._crowd.admit(connection):
-            self._note_refusal("number")
-            full = Answer(
-                status=HTTPStatus.SERVICE_UNAVAILABLE,
-                text="There are too many connections.",
-                headers=((b"retry-after", b"1"),),
-            )
-            await connection.refuse(full)
-            return
-        try:
-            await connection.serve()
-        finally:
-            self._crowd.leave(connection)
-
-    # The endpoint.
+                project = self._check(settings.project)
+            except BadProjectError as error:
+                self._problem = f"project: {error.message}"
+                log.error("MCP over HTTP shows no project: %s", error.message)  # noqa: TRY400
+        return Boundary(
+            scope=SCOPE,
+            directory=None if project is None else project.path,
+            project=project,
+            network=settings.network_rule,
+            programs=settings.programs,
+        )
 
     async def _answer(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
         self._front_wanted.set()
@@ -232,9 +173,10 @@ class HttpService:
         else:
             await self._front(scope, receive, send)
 
-    async def _keep_front(self) -> None:
-        """Have something that answers; a fault of it ends its sessions, and nothing else."""
-        attach = Attach().kept_to(self._boundary(), confined=True)
+    async def _keep_front(self, boundary: Boundary) -> None:
+        """Have something that answers, once somebody asks. A fault of it ends its sessions, and
+        nothing else."""
+        attach = Attach().kept_to(boundary, confined=True)
         await self._front_wanted.wait()
         try:
             await self._loaded()
@@ -255,53 +197,16 @@ class HttpService:
                     self._front = front
                     self._front_ready.set()
                     await trio.sleep_forever()
-            except Exception:  # the one catch-all of this listener
+            except Exception:  # the one catch-all behind this listener
                 log.exception("MCP over HTTP failed; its sessions are over")
             self._front_ready = trio.Event()
             await trio.sleep(PAUSE_S)
 
-    def _boundary(self) -> Boundary:
-        """What all clients are kept to."""
-        settings, project = self._settings, None
-        if settings.project is not None:
-            try:
-                project = self._check(settings.project)
-            except BadProjectError as error:
-                self._problem = f"project: {error.message}"
-                log.error("MCP over HTTP shows no project: %s", error.message)  # noqa: TRY400
-        return Boundary(
-            scope=SCOPE,
-            directory=None if project is None else project.path,
-            project=project,
-            network=settings.network_rule,
-            programs=settings.programs,
-        )
-
 
 async def _unavailable(send: Send) -> None:
-    await send(
-        {"type": "http.response.start", "status": 503, "headers": [(b"content-length", b"0")]}
-    )
+    headers = [(b"content-length", b"0")]
+    await send({"type": "http.response.start", "status": 503, "headers": headers})
     await send({"type": "http.response.body"})
-
-
-def _bound(port: Port) -> socket.socket:
-    """
-    Raises:
-        OSError: it is taken, or must not be had.
-    """
-    family = socket.AF_INET6 if ":" in port.host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        # Connections of an earlier supervisor that linger on must not keep this one from it.
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((port.host, port.number))
-        listener.listen(BACKLOG)
-        listener.setblocking(False)
-    except OSError:
-        listener.close()
-        raise
-    return listener
 
 
 def _import_front() -> OpenFront:

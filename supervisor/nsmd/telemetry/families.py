@@ -376,7 +376,7 @@ LABELS = {
     "cause": "`lost` (its jail died, its agent failed, or it could not start), else `ended`: "
     "somebody or some limit ended it",
     "result": "`hit` or `miss`",
-    "protocol": "`control` (the command line and programs) or `mcp`",
+    "protocol": "`control` (the command line and programs), `mcp`, or `http` (MCP over it)",
     "direction": "`in` or `out`",
     "verdict": "as in [network.md](network.md)",
     "version": "of nsm",

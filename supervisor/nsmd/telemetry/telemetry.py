@@ -73,7 +73,7 @@ class Telemetry:
         counts: what has happened.
         recent: the latest of it.
         lag: of the event loop.
-        traffic: by protocol, `control` and `mcp`.
+        traffic: by protocol, `control`, `mcp` and `http`.
     """
 
     def __init__(self, registry: Registry, surroundings: Surroundings | None = None) -> None:
@@ -82,7 +82,7 @@ class Telemetry:
         self.counts = Counts(registry.events, self._for_everyone)
         self.recent = Ring()
         self.lag = LoopLag()
-        self.traffic = {"control": Traffic(), "mcp": Traffic()}
+        self.traffic = {"control": Traffic(), "mcp": Traffic(), "http": Traffic()}
         self._writing = trio.CapacityLimiter(1)
         registry.events.subscribe(self._take)
 

@@ -1,0 +1,54 @@
+"""How much of requests is held in memory, of all clients together."""
+
+from __future__ import annotations
+
+SMALL_BYTES = 64 * 1024
+"""Of a body, that are not counted: there are no more such than connections."""
+
+
+class Bodies:
+    """See the module.
+
+    Args:
+        most: bytes at once.
+
+    Attributes:
+        taken: those that there are.
+    """
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.taken = 0
+
+    def __repr__(self) -> str:
+        return f"<Bodies {self.taken} of {self.most} bytes>"
+
+
+class Held:
+    """What one request takes of it, until `free`.
+
+    Args:
+        of: where it is counted.
+    """
+
+    def __init__(self, of: Bodies) -> None:
+        self._of = of
+        self._bytes = 0
+
+    def __repr__(self) -> str:
+        return f"<Held {self._bytes} bytes>"
+
+    def grow(self, size: int) -> bool:
+        """Hold as many bytes in all; False if there is no room for them."""
+        more = max(0, size - SMALL_BYTES) - self._bytes
+        if more > 0:
+            if self._of.taken + more > self._of.most:
+                return False
+            self._of.taken += more
+            self._bytes += more
+        return True
+
+    def free(self) -> None:
+        """The request has been answered."""
+        self._of.taken -= self._bytes
+        self._bytes = 0

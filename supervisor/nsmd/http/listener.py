@@ -1,0 +1,192 @@
+"""One listening socket and its connections."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import socket
+from collections import Counter
+from contextlib import ExitStack
+from http import HTTPStatus
+from typing import Any
+
+import trio
+
+from nsmd.control.counted import CountedStream
+from nsmd.events import Events
+from nsmd.hostpaths import trusted_owners
+from nsmd.http.bodies import Bodies
+from nsmd.http.connection import Connection, Served
+from nsmd.http.crowd import Crowd
+from nsmd.http.exchange import Application
+from nsmd.http.guard import PATH, Answer, Guard
+from nsmd.http.secret import Secret
+from nsmd.listening import check_way, listening_socket
+from nsmd.loopback import Port, UnixPath, own_hosts, own_url, parse_listen
+from nsmd.settings import HttpSettings
+from nsmd.telemetry import Traffic
+
+log = logging.getLogger(__name__)
+
+BACKLOG = 128
+"""Connections that the kernel holds while the supervisor is busy."""
+
+PAUSE_S = 1.0
+"""After a connection could not be taken, for want of descriptors."""
+
+MAX_BODIES = 4
+"""So many of the largest bodies are held at once, of all clients together."""
+
+PROTOCOL = "http"
+"""By which such clients are counted."""
+
+_SHORT_OF = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+_MEGABYTE = 1024 * 1024
+
+_FULL = Answer(
+    status=HTTPStatus.SERVICE_UNAVAILABLE,
+    text="There are too many connections.",
+    headers=((b"retry-after", b"1"),),
+)
+
+
+class Listener:
+    """See the module.
+
+    Args:
+        settings: `[http]`.
+        token_path: of the file with the secret.
+        application: answers who is let in.
+        events: are told of clients that come and go.
+        traffic: counts what they send and are sent.
+
+    Attributes:
+        url: where it is, once it is open.
+        secret: whoever has it is let in.
+    """
+
+    def __init__(
+        self,
+        settings: HttpSettings,
+        token_path: str,
+        application: Application,
+        *,
+        events: Events,
+        traffic: Traffic,
+    ) -> None:
+        self._settings = settings
+        self._application = application
+        self._events = events
+        self._traffic = traffic
+        self._crowd = Crowd(settings.max_connections)
+        self._bodies = Bodies(MAX_BODIES * settings.max_body_mb * _MEGABYTE)
+        self._refused: Counter[str] = Counter()
+        self.secret = Secret(token_path, self._crowd.end_admitted)
+        self.url = ""
+
+    def __repr__(self) -> str:
+        return f"<Listener {self.url} {self._crowd}>"
+
+    def facts(self) -> dict[str, Any]:
+        """For people."""
+        return {
+            "connections": len(self._crowd),
+            "displaced": self._crowd.displaced,
+            "refused": dict(self._refused),
+        }
+
+    def open(self, stack: ExitStack) -> tuple[socket.socket, Guard]:
+        """A socket that listens; it is closed with the stack.
+
+        Raises:
+            PlaceError, OSError: there can be none.
+        """
+        hosts = None
+        match parse_listen(self._settings.listen):
+            case UnixPath(path=path):
+                check_way(os.path.dirname(path), trusted_owners())
+                listener = stack.enter_context(listening_socket(path))
+                root = "http://localhost"
+            case Port(host=host) as port:
+                listener = stack.enter_context(_bound(port))
+                port = Port(host, listener.getsockname()[1])
+                hosts, root = own_hosts(port), own_url(port)
+        self.url = root + PATH.decode()
+        self.secret.prepare()
+        guard = Guard(
+            hosts=None if hosts is None else hosts | {*self._settings.hosts},
+            own_origins=frozenset(f"http://{host}" for host in hosts or ()),
+            origins=frozenset(self._settings.origins),
+            secret=self.secret,
+        )
+        return listener, guard
+
+    async def serve(self, listener: socket.socket, guard: Guard) -> None:
+        """Until cancelled.
+
+        Args:
+            listener, guard: as `open` gave them.
+        """
+        waiting = trio.socket.from_stdlib_socket(listener)
+        async with trio.open_nursery() as nursery:
+            while True:
+                try:
+                    accepted, _ = await waiting.accept()
+                except OSError as error:
+                    if error.errno in _SHORT_OF:
+                        log.warning("a client over HTTP has to wait: %s", error.strerror)
+                        await trio.sleep(PAUSE_S)
+                    continue
+                stream = CountedStream(trio.SocketStream(accepted), self._traffic)
+                nursery.start_soon(self._serve_one, stream, guard)
+
+    async def _serve_one(self, stream: trio.abc.HalfCloseableStream, guard: Guard) -> None:
+        connection = Connection(stream, self._served(guard), self._settings.listen)
+        if not self._crowd.admit(connection):
+            self._note_refusal("number")
+            await connection.refuse(_FULL)
+            return
+        try:
+            await connection.serve()
+        finally:
+            self._crowd.leave(connection)
+            if connection.welcome:
+                self._events.publish("client_left", protocol=PROTOCOL)
+
+    def _served(self, guard: Guard) -> Served:
+        return Served(
+            guard=guard,
+            application=self._application,
+            refused=self._note_refusal,
+            admitted=self._note_client,
+            max_body_bytes=self._settings.max_body_mb * _MEGABYTE,
+            bodies=self._bodies,
+        )
+
+    def _note_client(self) -> None:
+        self._events.publish("client_came", protocol=PROTOCOL)
+
+    def _note_refusal(self, why: str) -> None:
+        self._refused[why] += 1
+        if (count := self._refused[why]) & (count - 1) == 0:  # the 1st, 2nd, 4th, 8th, ...
+            log.warning("MCP over HTTP: %d requests refused for their %s", count, why)
+
+
+def _bound(port: Port) -> socket.socket:
+    """
+    Raises:
+        OSError: it is taken, or must not be had.
+    """
+    family = socket.AF_INET6 if ":" in port.host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        # Connections of an earlier supervisor that linger on must not keep this one from it.
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((port.host, port.number))
+        listener.listen(BACKLOG)
+        listener.setblocking(False)
+    except OSError:
+        listener.close()
+        raise
+    return listener

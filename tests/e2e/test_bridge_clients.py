@@ -1,0 +1,166 @@
+"""Programs of the bridge: real clients, the real shim, a real supervisor, real programs."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import trio
+from mcp import Client, StdioServerParameters
+from mcp_types import CallToolResult, TextContent
+
+from e2e_support import program, supervisor
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+    from e2e_support import Supervisor
+
+ERAS = ["legacy", "2026-07-28"]
+
+CONFIG = "[bridge]\nenabled = true\n"
+
+PROGRAMS = {
+    "deploy": ("", 'echo "to $1"; echo careful >&2; echo done'),
+    "fail": ("", "echo half; echo no host >&2; exit 7"),
+    "slow": ("timeout_seconds: 0.3\n", "echo begun; sleep 1000"),
+    # Says who it and its child are, so that the test can wait for the ends of both.
+    "wait": ("", 'sleep 1000 & echo "$$ $!"; wait'),
+}
+
+
+def describe(directory: Path, name: str, more: str = "", body: str = "true") -> None:
+    """A program and its description below a supervisor's directory."""
+    commands, tools = directory / "bin", directory / "config" / "nsm" / "tools"
+    commands.mkdir(exist_ok=True)
+    tools.mkdir(parents=True, exist_ok=True)
+    command = commands / name
+    command.write_text(f"#!/bin/sh\n{body}\n")
+    command.chmod(0o755)
+    described = tools / f".{name}"
+    described.write_text(
+        f"---\nname: {name}\ndescription: Does {name}.\ncommand: {command}\n{more}---\n"
+        f"# How to {name}\n"
+    )
+    described.rename(tools / f"{name}.md")
+
+
+@pytest.fixture(scope="module")
+def bridged() -> Generator[Supervisor]:
+    """A supervisor with programs; tests leave them as they found them."""
+    with tempfile.TemporaryDirectory(prefix="nsm-") as path:
+        directory = Path(path)
+        for name, (more, body) in PROGRAMS.items():
+            describe(directory, name, more, body)
+        (directory / "config" / "nsm" / "config.toml").write_text(CONFIG)
+        with supervisor(directory) as it:
+            yield it
+
+
+def server(it: Supervisor, **variables: str) -> StdioServerParameters:
+    return StdioServerParameters(
+        command=program("nsm-mcp"), env=it.variables | variables, cwd="/usr"
+    )
+
+
+def text_of(result: CallToolResult) -> str:
+    return "".join(part.text for part in result.content if isinstance(part, TextContent))
+
+
+def written(it: Supervisor) -> list[dict[str, Any]]:
+    """The audit's records."""
+    text = (it.directory / "state" / "nsm" / "audit.log").read_text()
+    return [json.loads(line) for line in text.splitlines()]
+
+
+@pytest.mark.parametrize("era", ERAS)
+async def test_from_the_list_to_the_result(bridged: Supervisor, era: Any) -> None:
+    async with Client(server(bridged), mode=era) as client:
+        tools = [tool.name for tool in (await client.list_tools()).tools]
+        assert tools == ["run", "list_programs", "help", "execute"]
+        listed = text_of(await client.call_tool("list_programs"))
+        assert listed.splitlines() == [f"- {name}: Does {name}." for name in sorted(PROGRAMS)]
+        assert text_of(await client.call_tool("help", {"program": "deploy"})) == "# How to deploy"
+
+        async def execute(name: str, *args: str) -> tuple[bool | None, str]:
+            result = await client.call_tool("execute", {"program": name, "args": list(args)})
+            return result.is_error, text_of(result)
+
+        assert await execute("deploy", "prod") == (False, "to prod\ndone\n[stderr]\ncareful\n")
+        assert await execute("fail") == (
+            True,
+            "Command failed (exit 7): no host\n[stdout]\nhalf",
+        )
+        assert await execute("slow") == (True, "Timed out after 0.3 s\n[stdout]\nbegun")
+        failed, said = await execute("foo")
+        assert failed
+        assert said == "Program 'foo' not found. Available: deploy, fail, slow, wait"
+        failed, said = await execute("deploy", "prod; rm -rf /")
+        assert failed
+        assert said.startswith("Invalid character in argument: semicolon (;) not allowed")
+        last = written(bridged)[-1]
+        assert (last["event"], last["decision"], last["way"]) == ("refused", "refused", "mcp")
+        assert last["arguments"] == ["prod; rm -rf /"]
+
+
+@pytest.mark.parametrize("era", ERAS)
+async def test_lines_are_told_while_it_runs_and_it_ends_when_it_is_taken_back(
+    bridged: Supervisor, era: Any
+) -> None:
+    lines, told = trio.open_memory_channel[str](100)
+
+    async def hear(progress: float, total: float | None, message: str | None) -> None:
+        del progress, total
+        lines.send_nowait(message or "")
+
+    async with Client(server(bridged), mode=era) as client, trio.open_nursery() as nursery:
+
+        async def wait() -> None:
+            await client.call_tool("execute", {"program": "wait"}, progress_callback=hear)
+
+        nursery.start_soon(wait)
+        fds = [os.pidfd_open(int(pid)) for pid in (await told.receive()).split()]
+        nursery.cancel_scope.cancel()
+    for fd in fds:
+        await trio.lowlevel.wait_readable(fd)
+        os.close(fd)
+
+
+async def test_programs_that_come_are_there_and_the_client_learns_of_the_first(
+    bridged: Supervisor,
+) -> None:
+    tools = bridged.directory / "config" / "nsm" / "tools"
+    aside = tools.with_name("aside")
+    changed, changes = trio.open_memory_channel[str](100)
+
+    async def hear(message: object) -> None:
+        changed.send_nowait(str(getattr(message, "method", message)))
+
+    async with Client(server(bridged), mode="legacy", message_handler=hear) as client:
+        assert len((await client.list_tools()).tools) == 4
+        tools.rename(aside)
+        try:
+            assert await changes.receive() == "notifications/tools/list_changed"
+            assert [tool.name for tool in (await client.list_tools()).tools] == ["run"]
+            result = await client.call_tool("execute", {"program": "deploy"})
+            assert text_of(result).startswith("There is no tool 'execute'.")
+        finally:
+            aside.rename(tools)
+        assert await changes.receive() == "notifications/tools/list_changed"
+        assert len((await client.list_tools()).tools) == 4
+        result = await client.call_tool("execute", {"program": "deploy", "args": ["b"]})
+        assert not result.is_error
+
+
+async def test_an_entry_may_name_fewer(bridged: Supervisor) -> None:
+    async with Client(server(bridged, NSM_BRIDGE="deploy,later"), mode="legacy") as client:
+        assert text_of(await client.call_tool("list_programs")) == "- deploy: Does deploy."
+        result = await client.call_tool("execute", {"program": "fail"})
+        assert text_of(result) == "Program 'fail' not found. Available: deploy"
+        assert result.is_error
+    async with Client(server(bridged, NSM_BRIDGE="off"), mode="legacy") as client:
+        assert [tool.name for tool in (await client.list_tools()).tools] == ["run"]
