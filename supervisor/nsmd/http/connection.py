@@ -146,6 +146,7 @@ class Connection:
                 return False
             self.waiting_since_s = math.inf
             headers: Headers = list(request.headers)
+            _check_form(request, headers)
             # Not yet: where the token has changed, the guard ends who was admitted by the old one.
             self.admitted = False
             verdict = self._served.guard.check(request.method, request.target, headers)
@@ -309,6 +310,19 @@ class Connection:
                 pass
 
 
+def _check_form(request: h11.Request, headers: Headers) -> None:
+    """What h11 lets pass.
+
+    Raises:
+        _RefusedError: it is another protocol, or has two ends (RFC 9112, 6.3: whoever is between
+            may have taken the other one, and what follows for another request).
+    """
+    if request.http_version not in (b"1.0", b"1.1"):
+        raise _no_http(HTTPStatus.HTTP_VERSION_NOT_SUPPORTED)
+    if {b"content-length", b"transfer-encoding"} <= {name for name, _ in headers}:
+        raise _no_http(HTTPStatus.BAD_REQUEST)
+
+
 def _slow() -> _RefusedError:
     text = "The request took too long."
     return _RefusedError(Answer(status=HTTPStatus.REQUEST_TIMEOUT, text=text, why="slow"))
@@ -337,10 +351,10 @@ def _no_room() -> _RefusedError:
 
 def _no_request(error: h11.RemoteProtocolError) -> _RefusedError:
     # What h11 found wrong may quote what was sent, which may be a secret.
+    return _no_http(HTTPStatus(error.error_status_hint))
+
+
+def _no_http(status: HTTPStatus) -> _RefusedError:
     return _RefusedError(
-        Answer(
-            status=HTTPStatus(error.error_status_hint),
-            text="This is no request of HTTP/1.1.",
-            why="protocol",
-        )
+        Answer(status=status, text="This is no request of HTTP/1.1.", why="protocol")
     )

@@ -74,6 +74,7 @@ class Exchange:
             log.exception("a request over HTTP failed")
             if not self._begun and not self._gone.is_set():
                 await self._fail()
+            self.whole = False  # nothing more over this connection
 
     async def _fail(self) -> None:
         body = b"nsm failed to answer; the supervisor's log has the details.\n"
