@@ -230,8 +230,12 @@ def test_what_a_slow_reader_missed_is_said_where_it_is_missing(
     code, out, err = nsm("run", "deploy")
     gap, end = "[... 100 characters left out ...]\n", "[... 20 characters left out ...]\n"
     assert (code, out) == (0, f"one\n{gap}four\n{end}")
-    note = "nsm: stdout: 120 characters left out: what reads it was too slow\n"
-    assert err == f"x\n[... 3 lines left out ...]\ny\n{note}"
+    notes = "".join(
+        f"nsm: {name}: some of it is left out: it came faster than it was read; "
+        "--json has its beginning and its end\n"
+        for name in ("stdout", "stderr")
+    )
+    assert err == f"x\n[... 3 lines left out ...]\ny\n{notes}"
 
 
 def test_an_end_that_was_not_told_comes_with_the_result(
@@ -255,6 +259,31 @@ def test_a_long_output_is_not_shown_again(supervisor: FakeSupervisor, nsm: Nsm) 
 
     supervisor.handlers["bridge_run"] = run
     assert nsm("run", "deploy") == (0, "".join(f"{number}\n" for number in range(100)), "")
+
+
+def test_the_end_of_a_flood_comes_with_the_result(supervisor: FakeSupervisor, nsm: Nsm) -> None:
+    def run(exchange: Exchange) -> dict[str, Any]:
+        exchange.output("stdout", "1\n")
+        exchange.output("stdout", "2\n")
+        exchange.output("stdout", "[... 6 lines left out ...]\n")
+        text = "1\n\n[... 14 bytes left out ...]\n9\n"
+        return samples.program_result(stdout=text, stdout_omitted=14)
+
+    supervisor.handlers["bridge_run"] = run
+    code, out, err = nsm("run", "deploy")
+    assert (code, out) == (0, "1\n2\n\n[... 12 bytes left out ...]\n9\n")
+    assert err == "nsm: stdout: 12 bytes left out; --json has its beginning and its end\n"
+
+
+def test_a_gap_within_a_line_has_a_line_of_its_own(supervisor: FakeSupervisor, nsm: Nsm) -> None:
+    def run(exchange: Exchange) -> dict[str, Any]:
+        exchange.output("stdout", "x" * 8192)
+        exchange.output("stdout", "[... 1 line left out ...]\n")
+        exchange.output("stdout", "y\n")
+        return samples.program_result()
+
+    supervisor.handlers["bridge_run"] = run
+    assert nsm("run", "deploy")[1] == "x" * 8192 + "\n[... 1 line left out ...]\ny\n"
 
 
 def test_a_line_that_came_in_pieces_is_one(supervisor: FakeSupervisor, nsm: Nsm) -> None:

@@ -169,7 +169,7 @@ class _Running:
             text, note = told.rest(*finals[name])
             self._write(name, text)
             if note:
-                terminal.note(f"{name}: {note}")
+                terminal.note(f"{name}: {note}; --json has its beginning and its end")
         for note in programs.notes(result):
             terminal.note(note)
 

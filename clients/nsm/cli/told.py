@@ -15,13 +15,17 @@ _LINES_LEFT_OUT = re.compile(r"\[\.\.\. \d+ lines? left out \.\.\.]\n")
 """What stands for lines that came too fast to be told."""
 
 
+LEFT_OUT = "some of it is left out: it came faster than it was read"
+
+
 class Told:
     """What has been shown of one stream."""
 
     def __init__(self) -> None:
         self._live = Live()
-        self._skipped = 0
+        self._gap = ""  # that was told last, with nothing after it yet
         self._gaps = False
+        self._within_a_line = False
         self._behind = False
 
     def take(self, text: str, skipped: int) -> str:
@@ -33,20 +37,27 @@ class Told:
         """
         if self._behind:
             return ""
-        if skipped and (text or self._gaps):
-            self._gaps = True
-            self._skipped += skipped
-            return f"[... {skipped} characters left out ...]\n{text}"
-        if skipped:  # and nothing comes any more
-            self.miss()
+        if skipped:
+            self._gap += f"[... {skipped} characters left out ...]\n"
         if _LINES_LEFT_OUT.fullmatch(text):
-            self._gaps = True
-        return self._live.take(text, skipped=False)
+            self._gap += text
+            text = ""
+        if not text:
+            return ""
+        shown = self._gap_shown() + text
+        if not self._gaps:
+            self._live.take(text, skipped=False)
+        self._within_a_line = not text.endswith("\n")
+        return shown
+
+    def _gap_shown(self) -> str:
+        gap, self._gap = self._gap, ""
+        self._gaps = self._gaps or bool(gap)
+        return f"\n{gap}" if gap and self._within_a_line else gap
 
     def miss(self) -> None:
-        """From here on the result has to tell."""
+        """From here on the result has to tell: the connection is another one."""
         self._behind = True
-        self._live.miss()
 
     def rest(self, final: str, omitted_bytes: int) -> tuple[str, str]:
         """What is left to show, and what to note of what never will be, empty where there is none.
@@ -55,14 +66,12 @@ class Told:
             final: the result's text: all of the output, or head and tail of it.
             omitted_bytes: how many bytes lie between these.
         """
-        if self._skipped:
-            return "", f"{self._skipped} characters left out: what reads it was too slow"
         if self._gaps:
-            missed = "some of it left out; --json has its beginning and its end"
-            return "", missed if self._behind else ""
-        if omitted_bytes and not self._behind:
+            return self._gap_shown(), LEFT_OUT
+        missing = self._behind or self._gap
+        if omitted_bytes and not missing:
             return "", ""  # all of it was told
         rest = self._live.rest(final.replace("\r\n", "\n"), omitted_bytes)  # as lines are told
-        if self._behind and rest.left_out_bytes:
+        if missing and rest.left_out_bytes:
             return rest.text, f"{render.size(rest.left_out_bytes)} left out"
         return rest.text, ""
