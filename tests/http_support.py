@@ -7,7 +7,7 @@ import json
 import warnings
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import httpx2
 from mcp import Client
@@ -31,11 +31,14 @@ def token_of(supervisor: Supervisor, *options: str) -> str:
 
 
 @asynccontextmanager
-async def sdk_client(url: str, token: str, mode: str = "auto") -> AsyncGenerator[Client]:
+async def sdk_client(
+    url: str, token: str, mode: str = "auto", **more: Any
+) -> AsyncGenerator[Client]:
     """The SDK's own client.
 
     Args:
         mode: which revision of the protocol, as the SDK has it.
+        more: further arguments of the SDK's.
     """
     headers = {"Authorization": f"Bearer {token}"}
     with warnings.catch_warnings():
@@ -43,7 +46,7 @@ async def sdk_client(url: str, token: str, mode: str = "auto") -> AsyncGenerator
         warnings.simplefilter("ignore", ResourceWarning)
         async with (
             httpx2.AsyncClient(headers=headers, timeout=30) as http,
-            Client(streamable_http_client(url, http_client=http), mode=mode) as client,
+            Client(streamable_http_client(url, http_client=http), mode=mode, **more) as client,
         ):
             yield client
         del client, http

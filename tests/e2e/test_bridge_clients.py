@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import tempfile
+from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,16 +15,18 @@ import trio
 from mcp import Client, StdioServerParameters
 from mcp_types import CallToolResult, TextContent
 
+import http_support
 from e2e_support import program, supervisor
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import AsyncGenerator, Callable, Generator
+    from contextlib import AbstractAsyncContextManager
 
     from e2e_support import Supervisor
 
 ERAS = ["legacy", "2026-07-28"]
 
-CONFIG = "[bridge]\nenabled = true\n"
+CONFIG = f"[bridge]\nenabled = true\n{http_support.CONFIG}programs = ['deploy', 'wait']\n"
 
 PROGRAMS = {
     "deploy": ("", 'echo "to $1"; echo careful >&2; echo done'),
@@ -59,6 +63,12 @@ def bridged() -> Generator[Supervisor]:
         (directory / "config" / "nsm" / "config.toml").write_text(CONFIG)
         with supervisor(directory) as it:
             yield it
+
+
+@pytest.fixture(scope="module")
+def over_http(bridged: Supervisor) -> tuple[str, str]:
+    """Where HTTP is served, and the token."""
+    return http_support.url_of(bridged), http_support.token_of(bridged)
 
 
 def server(it: Supervisor, **variables: str) -> StdioServerParameters:
@@ -130,30 +140,43 @@ async def test_lines_are_told_while_it_runs_and_it_ends_when_it_is_taken_back(
         os.close(fd)
 
 
-async def test_programs_that_come_are_there_and_the_client_learns_of_the_first(
-    bridged: Supervisor,
+async def test_programs_that_come_are_there_and_clients_learn_of_the_first(
+    bridged: Supervisor, over_http: tuple[str, str]
 ) -> None:
     tools = bridged.directory / "config" / "nsm" / "tools"
     aside = tools.with_name("aside")
-    changed, changes = trio.open_memory_channel[str](100)
 
-    async def hear(message: object) -> None:
-        changed.send_nowait(str(getattr(message, "method", message)))
+    @asynccontextmanager
+    async def listed(
+        connect: Callable[..., AbstractAsyncContextManager[Client]],
+    ) -> AsyncGenerator[tuple[Client, trio.MemoryReceiveChannel[str]]]:
+        changed, changes = trio.open_memory_channel[str](100)
 
-    async with Client(server(bridged), mode="legacy", message_handler=hear) as client:
-        assert len((await client.list_tools()).tools) == 4
+        async def hear(message: object) -> None:
+            changed.send_nowait(str(getattr(message, "method", message)))
+
+        async with connect(mode="legacy", message_handler=hear) as client:
+            assert len((await client.list_tools()).tools) == 4
+            yield client, changes
+
+    by_shim = partial(Client, server(bridged))
+    by_http = partial(http_support.sdk_client, *over_http)
+    async with listed(by_shim) as one, listed(by_http) as two, listed(by_http) as three:
+        clients = one, two, three
         tools.rename(aside)
         try:
-            assert await changes.receive() == "notifications/tools/list_changed"
-            assert [tool.name for tool in (await client.list_tools()).tools] == ["run"]
-            result = await client.call_tool("execute", {"program": "deploy"})
-            assert text_of(result).startswith("There is no tool 'execute'.")
+            for client, changes in clients:
+                assert await changes.receive() == "notifications/tools/list_changed"
+                assert [tool.name for tool in (await client.list_tools()).tools] == ["run"]
+                result = await client.call_tool("execute", {"program": "deploy"})
+                assert text_of(result).startswith("There is no tool 'execute'.")
         finally:
             aside.rename(tools)
-        assert await changes.receive() == "notifications/tools/list_changed"
-        assert len((await client.list_tools()).tools) == 4
-        result = await client.call_tool("execute", {"program": "deploy", "args": ["b"]})
-        assert not result.is_error
+        for client, changes in clients:
+            assert await changes.receive() == "notifications/tools/list_changed"
+            assert len((await client.list_tools()).tools) == 4
+            result = await client.call_tool("execute", {"program": "deploy", "args": ["b"]})
+            assert not result.is_error
 
 
 async def test_an_entry_may_name_fewer(bridged: Supervisor) -> None:
@@ -164,3 +187,51 @@ async def test_an_entry_may_name_fewer(bridged: Supervisor) -> None:
         assert result.is_error
     async with Client(server(bridged, NSM_BRIDGE="off"), mode="legacy") as client:
         assert [tool.name for tool in (await client.list_tools()).tools] == ["run"]
+
+
+@pytest.mark.parametrize("era", ERAS)
+async def test_http_has_exactly_the_programs_that_are_configured(
+    over_http: tuple[str, str], bridged: Supervisor, era: str
+) -> None:
+    lines: list[str | None] = []
+
+    async def hear(progress: float, total: float | None, message: str | None) -> None:
+        del progress, total
+        lines.append(message)
+
+    async with http_support.sdk_client(*over_http, mode=era) as client:
+        tools = [tool.name for tool in (await client.list_tools()).tools]
+        assert tools == ["run", "list_programs", "help", "execute"]
+        listed = text_of(await client.call_tool("list_programs"))
+        assert listed == "- deploy: Does deploy.\n- wait: Does wait."
+        arguments = {"program": "deploy", "args": ["prod"]}
+        result = await client.call_tool("execute", arguments, progress_callback=hear)
+        assert text_of(result) == "to prod\ndone\n[stderr]\ncareful\n"
+        assert sorted(map(str, lines)) == ["[stderr] careful", "done", "to prod"]
+        result = await client.call_tool("execute", {"program": "fail"})
+        assert text_of(result) == "Program 'fail' not found. Available: deploy, wait"
+        assert written(bridged)[-1]["way"] == "http"
+
+
+@pytest.mark.parametrize("era", ERAS)
+async def test_over_http_it_ends_when_it_is_taken_back(
+    over_http: tuple[str, str], era: str
+) -> None:
+    lines, told = trio.open_memory_channel[str](100)
+
+    async def hear(progress: float, total: float | None, message: str | None) -> None:
+        del progress, total
+        lines.send_nowait(message or "")
+
+    async with http_support.sdk_client(*over_http, mode=era) as client:
+        async with trio.open_nursery() as nursery:
+
+            async def wait() -> None:
+                await client.call_tool("execute", {"program": "wait"}, progress_callback=hear)
+
+            nursery.start_soon(wait)
+            fds = [os.pidfd_open(int(pid)) for pid in (await told.receive()).split()]
+            nursery.cancel_scope.cancel()
+        for fd in fds:
+            await trio.lowlevel.wait_readable(fd)
+            os.close(fd)
