@@ -13,10 +13,10 @@ CODE := agent benchmarks clients supervisor tests tools
 unexport PYTHONPATH PYTHONHOME PYTHONSTARTUP PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run nix-demo test test-vm soak fuzz check lint types mypy pyright bench format pin clean
+.PHONY: help setup run nix-demo test test-vm soak fuzz conformance check lint types mypy pyright bench format pin clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' Makefile
 
 setup: ## make .venv, and install bubblewrap if it is missing and may be installed
 	@PYTHON='$(PYTHON)' sh tools/setup.sh
@@ -39,6 +39,9 @@ soak: setup ## run the tests that take minutes (SOAK_MINUTES=30 SOAK_EXECUTIONS=
 fuzz: setup ## fuzz what reads others' bytes, guided by coverage (ARGS='--seconds 600 from-agent')
 	@$(BIN)/python -m pip install --quiet --require-hashes --no-deps -r tests/fuzz/constraints.txt
 	@$(BIN)/python tests/fuzz/guided.py $(ARGS)
+
+conformance: setup ## run MCP's own conformance suite and clients (npm), and write docs/conformance.md
+	@$(BIN)/python tests/mcpconformance/run.py $(ARGS)
 
 test-vm: setup ## run the tests that need a machine of their own: Debian, systemd, cgroups (minutes)
 	@$(BIN)/python -m pytest -n 0 -o faulthandler_timeout=0 -m vm tests/vm $(ARGS)

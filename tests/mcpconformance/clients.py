@@ -21,9 +21,8 @@ import mcp_types as types
 import trio
 from mcp import Client, StdioServerParameters
 from mcp.client.stdio import stdio_client
-from mcp.client.streamable_http import streamable_http_client
-from mcp.shared._httpx_utils import create_mcp_http_client
 
+from http_support import sdk_client
 from mcpconformance.suite import HERE, Packages, environment
 
 LEGACY, MODERN = "2025-11-25", "2026-07-28"
@@ -218,10 +217,8 @@ async def by_python(way: Way, *, revision: str) -> Seen:
     mode = "legacy" if revision == LEGACY else revision
     with trio.fail_after(TIMEOUT_S):
         if way.url:
-            async with create_mcp_http_client(headers=way.headers) as http:
-                transport = streamable_http_client(way.url, http_client=http)
-                async with Client(transport, mode=mode) as client:
-                    return await _session(client)
+            async with sdk_client(way.url, way.token, mode) as client:
+                return await _session(client)
         parameters = StdioServerParameters(
             command=way.command[0], args=list(way.command[1:]), env=dict(way.variables)
         )
