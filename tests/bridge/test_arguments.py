@@ -15,11 +15,11 @@ from nsmd.bridge.arguments import (
     MAX_ARGUMENT_BYTES,
     MAX_ARGUMENTS,
     MAX_TOGETHER_BYTES,
-    NAMES,
     check,
     check_characters,
 )
 from nsmd.bridge.values import Program
+from nsmd.bridge.wording import FORBIDDEN
 
 REFUSED = ";|&$`(){}[]<>\n\r\0"
 """As the specification has them."""
@@ -37,14 +37,14 @@ def refusal(arguments: object, program: Program = FREE) -> BadRequestError:
 
 
 def test_the_characters_are_those_of_the_specification() -> None:
-    assert set(NAMES) == set(REFUSED)
+    assert set(FORBIDDEN) == set(REFUSED)
     assert str(refusal(["a;b"])) == "Invalid character in argument: semicolon (;) not allowed"
 
 
 @pytest.mark.parametrize("character", REFUSED, ids=lambda c: f"U+{ord(c):04X}")
 def test_each_character_is_refused_wherever_it_stands(character: str) -> None:
     alone = str(refusal([character]))
-    assert alone == f"Invalid character in argument: {NAMES[character]} not allowed"
+    assert alone == f"Invalid character in argument: {FORBIDDEN[character]} not allowed"
     for before, after in itertools.product(("", "a", "é\U0001f600", " ", "x" * 5000), repeat=2):
         argument = before + character + after
         for arguments in ([argument], ["ok", argument], [argument, "ok"], ["", "-", argument, ""]):

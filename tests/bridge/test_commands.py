@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from bridgeprograms import SCRIPT, executable, program
+from definition_files import SCRIPT, executable, program
 from nsm.wire.errors import BadProgramError
 from nsmd.bridge import commands
 from nsmd.bridge.commands import open_command
@@ -365,7 +365,7 @@ def test_the_same_directory_mounted_elsewhere(tmp_path: Path) -> None:
     code = f"""
 import sys
 sys.path[:0] = {[str(Path(commands.__file__).parents[2]), str(Path(__file__).parents[1])]!r}
-from bridgeprograms import program
+from definition_files import program
 from nsmd.bridge.commands import open_command
 open_command(program({str(tmp_path / "mounted here/run")!r})).close()
 try:

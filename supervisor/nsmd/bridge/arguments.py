@@ -13,6 +13,7 @@ from typing import cast
 
 from nsm.wire.errors import BadRequestError
 from nsmd.bridge.values import Program
+from nsmd.bridge.wording import FORBIDDEN, invalid_character
 
 MAX_ARGUMENTS = 1000
 """Of one call, whatever the program; `max_args` in its definition allows fewer."""
@@ -23,27 +24,7 @@ MAX_ARGUMENT_BYTES = 128 * 1024 - 1
 MAX_TOGETHER_BYTES = 1024 * 1024
 """Of all: with the environment, far from what `execve` takes with the usual limits (2 MiB)."""
 
-NAMES = {
-    ";": "semicolon (;)",
-    "|": "pipe (|)",
-    "&": "ampersand (&)",
-    "$": "dollar sign ($)",
-    "`": "backtick (`)",
-    "(": "opening parenthesis (()",
-    ")": "closing parenthesis ())",
-    "{": "opening brace ({)",
-    "}": "closing brace (})",
-    "[": "opening bracket ([)",
-    "]": "closing bracket (])",
-    "<": "less-than sign (<)",
-    ">": "greater-than sign (>)",
-    "\n": "newline (\\n)",
-    "\r": "carriage return (\\r)",
-    "\0": "NUL (\\0)",
-}
-"""The characters that are refused, as messages name them."""
-
-_REFUSED = re.compile("[" + re.escape("".join(NAMES)) + "]")
+_REFUSED = re.compile("[" + re.escape("".join(FORBIDDEN)) + "]")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -79,7 +60,7 @@ def check_characters(arguments: object) -> tuple[str, ...]:
         if found := _REFUSED.search(argument):
             character = found[0]
             raise BadRequestError(
-                f"Invalid character in argument: {NAMES[character]} not allowed",
+                invalid_character(character),
                 data={"argument": position, "character": character},
             )
         if found := _SURROGATE.search(argument):

@@ -86,16 +86,17 @@ def _read_once(path: str) -> bytes | None:
     finally:
         os.close(place)
     with open(fd, "rb", buffering=0) as file:
-        before = _state(fd)
+        before = state_of(fd)
         data = bytearray()
         while len(data) <= MAX_FILE_BYTES and (part := file.read(MAX_FILE_BYTES + 1 - len(data))):
             data += part
         if len(data) > MAX_FILE_BYTES:
             raise FrontMatterError(f"it is larger than {MAX_FILE_BYTES // 1024} KiB")
-        return bytes(data) if _state(fd) == before else None
+        return bytes(data) if state_of(fd) == before else None
 
 
-def _state(fd: int) -> tuple[int, int, int]:
+def state_of(fd: int) -> tuple[int, int, int]:
+    """What is different after a file was written to."""
     status = os.fstat(fd)
     return status.st_size, status.st_mtime_ns, status.st_ctime_ns
 

@@ -1,0 +1,131 @@
+"""`nsm-supervisor --check-bridge` and `--strict`."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from typing import TYPE_CHECKING
+
+import pytest
+
+from definition_files import definition
+from nsmd import daemon, main
+from nsmd.bridge import checking
+from nsmd.settings import BridgeSettings, Settings
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+LS = shutil.which("ls") or "/bin/ls"
+ON, OFF = Settings(bridge=BridgeSettings(enabled=True)), Settings()
+
+
+def broken(folder: Path, name: str) -> str:
+    """A broken definition; returns what is told of it."""
+    return f"{definition(folder, name, LS, 'max_args: x')}:5: `max_args` must be a whole number"
+
+
+@pytest.fixture
+def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setenv("NSM_SOCKET", str(tmp_path / "run/control.sock"))
+    return tmp_path / "config/nsm/tools"
+
+
+def enable(tools: Path) -> None:
+    tools.mkdir(parents=True, exist_ok=True)
+    (tools.parent / "config.toml").write_text("[bridge]\nenabled = true\n")
+
+
+def test_what_is_right_and_what_is_wrong(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    good = definition(tmp_path, "deploy", LS)
+    assert checking.report(str(tmp_path), ON, as_json=False) == 0
+    assert capsys.readouterr() == (f"deploy: {LS} ({good})\n", "")
+    told = broken(tmp_path, "bad")
+    assert checking.report(str(tmp_path), ON, as_json=False) == 1
+    assert capsys.readouterr() == (f"deploy: {LS} ({good})\n", f"{told}\n")
+
+
+@pytest.mark.parametrize("settings", [OFF, None])
+def test_what_is_off_is_said_to_be(
+    settings: Settings | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert checking.report(str(tmp_path), settings, as_json=False) == 0
+    none, off = capsys.readouterr().out.splitlines()
+    assert none == f"{tmp_path} has no definitions (*.md)"
+    assert "`enabled = true` in `[bridge]`" in off
+
+
+def test_for_programs(tools: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    enable(tools)
+    good = definition(tools, "deploy", LS, "cwd: /etc", "env: [LANG]", "max_args: 1")
+    broken(tools, "bad")
+    assert main.main(["--check-bridge", "--json"]) == 1
+    assert json.loads(capsys.readouterr().out) == {
+        "directory": str(tools),
+        "enabled": True,
+        "programs": [
+            {
+                "name": "deploy",
+                "description": "Has deploy done",
+                "command": LS,
+                "source": str(good),
+                "timeout_seconds": 300.0,
+                "cwd": "/etc",
+                "env": ["LANG"],
+                "max_args": 1,
+                "allow_options": False,
+            }
+        ],
+        "problems": [
+            {
+                "source": str(tools / "bad.md"),
+                "line": 5,
+                "reason": "`max_args` must be a whole number",
+                "name": "bad",
+            }
+        ],
+    }
+
+
+def test_what_keeps_a_strict_supervisor_from_starting(tmp_path: Path) -> None:
+    definition(tmp_path, "deploy", LS)
+    assert not checking.mistakes(str(tmp_path), ON)
+    told = [broken(tmp_path, name) for name in "abcde"]
+    assert checking.mistakes(str(tmp_path), ON) == "; ".join(
+        [*told[:3], "and 2 more: run `nsm bridge check`"]
+    )
+    assert not checking.mistakes(str(tmp_path), OFF)
+
+
+@pytest.mark.parametrize("option", ["--try", None])
+def test_a_strict_supervisor_does_not_start_with_a_bad_definition(
+    option: str | None, tools: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    enable(tools)
+    told = broken(tools, "bad")
+    assert main.main(["--strict", *([option] if option else [])]) == main.EXIT_USAGE
+    assert told in capfd.readouterr().err
+
+
+def test_others_start(tools: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without `--strict`, without a mistake, and while the bridge is off."""
+    started: list[daemon.Setup] = []
+
+    async def serve(setup: daemon.Setup) -> None:
+        started.append(setup)
+
+    monkeypatch.setattr(daemon, "serve", serve)
+    enable(tools)
+    assert main.main(["--strict"]) == 0
+    broken(tools, "bad")
+    assert main.main([]) == 0
+    (tools.parent / "config.toml").unlink()
+    assert main.main(["--strict"]) == 0
+    assert len(started) == 3
+    enable(tools)
+    assert main.main(["--strict"]) == main.EXIT_USAGE
+    assert len(started) == 3

@@ -1,0 +1,379 @@
+"""One file as a program, or as the reason why it is none, with its line."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from definition_files import definition, executable
+from nsmd.bridge import definitions
+from nsmd.bridge.definitions import MAX_FILE_BYTES, read_definition, unique
+from nsmd.bridge.values import Problem, Program
+from nsmd.hostpaths import trusted_owners
+from nsmd.watching.trail import Trail
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+LS = shutil.which("ls") or "/bin/ls"
+HEAD = ("---", "name: deploy", "description: Deploys it", f"command: {LS}")
+
+
+def read(path: Path, home: Path | str = "/nonexistent") -> Program | Problem:
+    return read_definition(str(path), Trail(trusted_owners()), str(home))
+
+
+def of_lines(folder: Path, *lines: str, home: Path | str = "/nonexistent") -> Program | Problem:
+    path = folder / "deploy.md"
+    path.write_text("\n".join([*lines, "---", "# Deploy", ""]))
+    return read(path, home)
+
+
+def problem(found: Program | Problem) -> tuple[int | None, str]:
+    assert isinstance(found, Problem), found
+    return found.line, found.reason
+
+
+def test_everything_a_definition_can_say(tmp_path: Path) -> None:
+    home = tmp_path / "home user"
+    executable(home / "bin/deploy")
+    (home / "src").mkdir()
+    found = of_lines(
+        tmp_path,
+        "---",
+        "# who wrote this",
+        "name: deploy_prod-2",
+        "description: |",
+        "  Deploys what is on main,",
+        "  which takes long.",
+        "command: ~/bin/deploy",
+        "timeout_seconds: 600.5",
+        "cwd: ~/src",
+        "env: [LANG, DEPLOY_TOKEN, LANG]",
+        "max_args: 2",
+        "allow_options: true",
+        home=home,
+    )
+    assert found == Program(
+        name="deploy_prod-2",
+        description="Deploys what is on main, which takes long.",
+        command=f"{home}/bin/deploy",
+        documentation="# Deploy",
+        source=str(tmp_path / "deploy.md"),
+        timeout_s=600.5,
+        cwd=f"{home}/src",
+        env=("LANG", "DEPLOY_TOKEN"),
+        max_args=2,
+        allow_options=True,
+    )
+
+
+def test_what_holds_where_nothing_is_said(tmp_path: Path) -> None:
+    found = of_lines(tmp_path, *HEAD)
+    assert isinstance(found, Program)
+    assert (found.timeout_s, found.cwd, found.env, found.max_args, found.allow_options) == (
+        300.0,
+        None,
+        (),
+        None,
+        False,
+    )
+
+
+@pytest.mark.parametrize("name", ["a", "'0'", "deploy_prod", "x-", "a" * 64, "7b"])
+def test_names(name: str, tmp_path: Path) -> None:
+    found = of_lines(tmp_path, "---", f"name: {name}", *HEAD[2:])
+    assert isinstance(found, Program)
+    assert found.name == name.strip("'")
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["Deploy", "_x", "-x", "x.y", "x/y", "../x", "a" * 65, "d\u00e9ploy", "\uff44eploy", "a b"],
+)
+def test_what_is_no_name(name: str, tmp_path: Path) -> None:
+    line, reason = problem(of_lines(tmp_path, "---", f"name: {name}", *HEAD[2:]))
+    assert line == 2
+    assert "lower-case letters, digits, `_` and `-` are expected" in reason
+
+
+NO_TEXT = "must be text; put it in quotes"
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ("name: 7", "`name` " + NO_TEXT),
+        ("name: yes", "`name` " + NO_TEXT),
+        ("name:", "`name` " + NO_TEXT),
+        ("name: [deploy]", "`name` " + NO_TEXT),
+        ("name: ''", "`name` is empty"),
+        ('name: "deploy\\n"', ""),
+        ('name: "dep\\nloy"', "`name` has the character U+000A"),
+        ('name: "a\\0"', "`name` has the character U+0000"),
+        ("description: 7", "`description` " + NO_TEXT),
+        ("description: ' '", "`description` is empty"),
+        ('description: "\\e[31mred"', "`description` has the character U+001B"),
+        ('description: "\\ud800"', "`description` has the character U+D800"),
+        ('description: "a\\u2028b"', "`description` has the character U+2028"),
+        ("description: " + "x" * 501, "`description` has 501 characters; at most 500"),
+        ("description: \U0001f468\u200d\U0001f469 \u00a0ok", ""),
+        ("command: 7", "`command` " + NO_TEXT),
+        ("command: ls", "`command` is 'ls': an absolute path is expected, or `~/...`"),
+        ("command: bin/ls", "`command` is 'bin/ls': an absolute path is expected"),
+        ("command: ./ls", "`command` is './ls': an absolute path is expected"),
+        ("command: $HOME/ls", "`command` is '$HOME/ls': an absolute path is expected"),
+        ("command: /usr/../bin/ls", "`command` is '/usr/../bin/ls': it must not contain `..`"),
+        ("command: ~/../ls", "`command` is '~/../ls': it must not contain `..`"),
+        ("command: /bin/..", "it must not contain `..`"),
+        ("command: /bin/a..b", "it must not contain `..`"),
+        ("command: ..", "it must not contain `..`"),
+        ("command: ~root/ls", "only `~/` is your home directory"),
+        ("command: ~+/ls", "only `~/` is your home directory"),
+        ('command: "~\\u200b/ls"', "only `~/` is your home directory"),
+        ("command: \uff5e/ls", "an absolute path is expected"),
+        ("command: '~'", "`command`: {home} is no file"),
+        ('command: "/bin/ls\\0x"', "`command` has the character U+0000"),
+        ('command: "/bin/\\nls"', "`command` has the character U+000A"),
+        ('command: "/bin/\\udc80"', "`command` has the character U+DC80"),
+        ("command: /" + "x" * 5000, "`command` is longer than a path can be"),
+        ("command: /bin/ls -l", "`command`: /bin/ls -l: No such file or directory"),
+        ("command: /bin/ls/", "`command`: /bin/ls/: Not a directory"),
+        ("command: /no/such", "`command`: /no/such: No such file or directory"),
+        ("command: /etc/passwd", "`command`: /etc/passwd is not executable"),
+        ("command: /", "`command`: / is no file"),
+        ("command: /dev/null", "`command`: /dev/null is writable by everyone"),
+        ("timeout_seconds: '7'", "`timeout_seconds` must be a number, as 300"),
+        ("timeout_seconds: 300s", "`timeout_seconds` must be a number, as 300"),
+        ("timeout_seconds: true", "`timeout_seconds` must be a number, as 300"),
+        ("timeout_seconds: [7]", "`timeout_seconds` must be a number, as 300"),
+        ("timeout_seconds:", "`timeout_seconds` must be a number, as 300"),
+        ("timeout_seconds: 0", "more than 0 and at most 86400 are expected"),
+        ("timeout_seconds: -5", "more than 0 and at most 86400 are expected"),
+        ("timeout_seconds: 86401", "more than 0 and at most 86400 are expected"),
+        ("timeout_seconds: .inf", "`.inf` is no plain number"),
+        ("timeout_seconds: " + "9" * 400, "is no plain number"),
+        ("timeout_seconds: 0.5", ""),
+        ("cwd: src", "`cwd` is 'src': an absolute path is expected"),
+        ("cwd: ~/../x", "`cwd` is '~/../x': it must not contain `..`"),
+        ("cwd: /no/such", "`cwd` is /no/such, which is no directory"),
+        ("cwd: /etc/passwd", "`cwd` is /etc/passwd, which is no directory"),
+        ("cwd: /etc", ""),
+        ("env: LANG", "`env` must be a list of names"),
+        ("env:", "`env` must be a list of names"),
+        ("env: [7]", "`env` has 7: a variable's name is expected"),
+        ("env: [A=b]", "`env` has 'A=b': a variable's name is expected"),
+        ("env: ['']", "`env` has '': a variable's name is expected"),
+        ('env: ["A\\0"]', "a variable's name is expected"),
+        ("env: [\u00c4]", "a variable's name is expected"),
+        (f"env: [{'V, ' * 64}V]", "`env` has 65 names; at most 64"),
+        ("env: []", ""),
+        ("max_args: 1.0", "`max_args` must be a whole number"),
+        ("max_args: true", "`max_args` must be a whole number"),
+        ("max_args:", "`max_args` must be a whole number"),
+        ("max_args: -1", "`max_args` is -1: 0 to 1000 are expected"),
+        ("max_args: 1001", "`max_args` is 1001: 0 to 1000 are expected"),
+        ("max_args: 0", ""),
+        ("allow_options: 1", "`allow_options` must be `true` or `false`"),
+        ("allow_options: 'true'", "`allow_options` must be `true` or `false`"),
+        ("allow_options:", "`allow_options` must be `true` or `false`"),
+        ("allow_options: [true]", "`allow_options` must be `true` or `false`"),
+        ("timeout: 5", "`timeout` is not known; there are `name`, `description`,"),
+        ("Name: x", "`Name` is not known"),
+        ("__proto__: x", "`__proto__` is not known"),
+    ],
+)
+def test_each_key(line: str, why: str, tmp_path: Path) -> None:
+    """Alone or in place of the usual line of that key; the line at fault is told."""
+    key = line.partition(":")[0]
+    others = [each for each in HEAD if not each.startswith(f"{key}:")]
+    found = of_lines(tmp_path, *others, line, home=tmp_path)
+    if not why:
+        assert isinstance(found, Program)
+        return
+    at, reason = problem(found)
+    assert why.format(home=tmp_path) in reason
+    assert at == len(others) + 1
+
+
+@pytest.mark.parametrize("key", ["name", "description", "command"])
+def test_what_must_be_there(key: str, tmp_path: Path) -> None:
+    lines = [each for each in HEAD if not each.startswith(f"{key}:")]
+    assert problem(of_lines(tmp_path, *lines)) == (1, f"`{key}` is missing")
+
+
+def test_a_home_that_leads_up(tmp_path: Path) -> None:
+    found = of_lines(tmp_path, *HEAD[:3], "command: ~/x", home="/a/../b")
+    assert problem(found) == (4, "`command` is '/a/../b/x': it must not contain `..`")
+
+
+def test_the_name_is_told_where_it_is_known(tmp_path: Path) -> None:
+    found = of_lines(tmp_path, *HEAD, "max_args: x")
+    assert isinstance(found, Problem)
+    assert found == Problem(
+        source=str(tmp_path / "deploy.md"),
+        line=5,
+        reason="`max_args` must be a whole number",
+        name="deploy",
+    )
+
+
+# Files that are none.
+
+
+def fifo(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def bound(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as it:
+        it.bind(str(path))
+
+
+def link_to(target: str) -> Callable[[Path], None]:
+    def make(path: Path) -> None:
+        path.symlink_to(target)
+
+    return make
+
+
+def huge(path: Path) -> None:
+    with path.open("wb") as file:
+        file.truncate(1 << 40)
+
+
+def open_to_all(path: Path) -> None:
+    path.write_text("\n".join([*HEAD, "---"]))
+    path.chmod(0o666)
+
+
+NO_FILES: list[tuple[Callable[[Path], None], str]] = [
+    (fifo, "it is no file"),
+    (bound, "it is no file"),
+    (Path.mkdir, "it is no file"),
+    (link_to("/dev/zero"), "/dev/zero is writable by everyone"),
+    (link_to("/"), "it is no file"),
+    (link_to("nowhere"), "it is a link to nothing"),
+    (link_to("deploy.md"), "Too many levels of symbolic links"),
+    (huge, "it is larger than 256 KiB"),
+    (open_to_all, "{path} is writable by everyone"),
+]
+
+
+@pytest.mark.parametrize(("make", "why"), NO_FILES)
+def test_what_is_no_definition_file(make: Callable[[Path], None], why: str, tmp_path: Path) -> None:
+    path = tmp_path / "deploy.md"
+    make(path)
+    before = os.listdir("/proc/self/fd")
+    assert problem(read(path)) == (None, why.format(path=path))
+    assert os.listdir("/proc/self/fd") == before
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="not here: root reads everything")
+def test_an_unreadable_file(tmp_path: Path) -> None:
+    path = definition(tmp_path, "deploy", LS)
+    path.chmod(0)
+    assert problem(read(path)) == (None, "Permission denied")
+
+
+def test_a_file_behind_links(tmp_path: Path) -> None:
+    """As home-manager has it."""
+    definition(tmp_path / "store", "deploy", LS)
+    (tmp_path / "tools").mkdir()
+    (tmp_path / "generation").symlink_to("store")
+    (tmp_path / "tools/x.md").symlink_to(tmp_path / "generation/deploy.md")
+    found = read(tmp_path / "tools/x.md")
+    assert isinstance(found, Program)
+    assert found.source == str(tmp_path / "tools/x.md")
+
+
+def test_a_file_as_large_as_it_may_be(tmp_path: Path) -> None:
+    path = definition(tmp_path, "deploy", LS)
+    size = path.stat().st_size
+    with path.open("a") as file:
+        file.write("x" * (MAX_FILE_BYTES - size))
+    found = read(path)
+    assert isinstance(found, Program)
+    with path.open("a") as file:
+        file.write("x")
+    assert problem(read(path)) == (None, "it is larger than 256 KiB")
+
+
+def changing(monkeypatch: pytest.MonkeyPatch, path: Path, texts: list[str]) -> None:
+    """Have the file get each of these as soon as one was read."""
+    state = definitions.state_of
+    calls = 0
+
+    def look(fd: int) -> tuple[int, int, int]:
+        nonlocal calls
+        calls += 1
+        if calls % 2 == 0 and texts:
+            path.write_text(texts.pop(0))
+        return state(fd)
+
+    monkeypatch.setattr(definitions, "state_of", look)
+
+
+def test_a_file_that_changes_while_it_is_read_is_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = definition(tmp_path, "deploy", LS)
+    changing(monkeypatch, path, [path.read_text().replace("command: /", "command: /no/")])
+    assert "`command`: /no" in problem(read(path))[1]
+
+
+def test_a_file_that_never_stops_changing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = definition(tmp_path, "deploy", LS)
+    text = path.read_text()
+    changing(monkeypatch, path, [text + "x" * n for n in range(1, 99)])
+    line, reason = problem(read(path))
+    assert line is None
+    assert reason.startswith("it changes while it is read")
+
+
+def test_a_half_written_front_matter_is_none(tmp_path: Path) -> None:
+    """Wherever a writer has come to, what is there is refused or means the same: the second line
+    of hyphens comes last."""
+    path = definition(tmp_path, "deploy", LS, "max_args: 10", "allow_options: true", body="x")
+    whole, text = read(path), path.read_text()
+    end = text.index("\n---", 1) + len("\n---")
+    for length in range(len(text)):
+        path.write_text(text[:length])
+        found = read(path)
+        if length < end:
+            assert isinstance(found, Problem)
+        else:
+            assert isinstance(found, Program)
+            assert isinstance(whole, Program)
+            assert (found.command, found.max_args) == (whole.command, whole.max_args)
+
+
+def test_of_those_that_share_a_name_none_is_there(tmp_path: Path) -> None:
+    found = [read(definition(tmp_path / folder, name, LS)) for folder, name in PLACES]
+    programs, problems = unique(found)
+    assert [each.name for each in programs] == ["backup"]
+    assert {(each.source, each.name) for each in problems} == {
+        (f"{tmp_path}/a/deploy.md", "deploy"),
+        (f"{tmp_path}/c/deploy.md", "deploy"),
+    }
+    assert all("neither is used" in each.reason for each in problems)
+
+
+PLACES = [("a", "deploy"), ("b", "backup"), ("c", "deploy")]
+
+
+def test_what_it_depends_on_is_watched(tmp_path: Path) -> None:
+    trail = Trail(trusted_owners())
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/deploy").symlink_to(tmp_path / "gone/deploy")
+    path = definition(tmp_path / "tools", "deploy", tmp_path / "bin/deploy", "cwd: /no/such")
+    read_definition(str(path), trail, "/")
+    places = trail.places
+    assert "deploy.md" in places[str(tmp_path / "tools")]
+    assert "deploy" in places[str(tmp_path / "bin")]
+    assert "gone" in places[str(tmp_path)]

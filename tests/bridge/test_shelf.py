@@ -1,0 +1,241 @@
+"""A directory of definitions while things happen to it: real directories, real notices."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import threading
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+import trio
+
+from definition_files import definition, executable
+from nsmd.bridge import shelf as shelves
+from nsmd.bridge.shelf import MAX_DEFINITIONS, Found, Shelf, open_shelf, read_directory, render
+from nsmd.bridge.values import Problem
+from nsmd.watching import keeper
+from nsmd.watching.keeper import open_keeper
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable
+    from pathlib import Path
+
+LS = shutil.which("ls") or "/bin/ls"
+TIMEOUT_S = 20
+
+
+class Watched:
+    """A shelf, and who waits for its changes."""
+
+    def __init__(self, shelf: Shelf) -> None:
+        self.shelf = shelf
+        self.changes = 0
+        self._changed = trio.Event()
+        shelf.subscribe(self._take)
+
+    def _take(self) -> None:
+        self.changes += 1
+        self._changed.set()
+
+    @property
+    def names(self) -> list[str]:
+        return list(self.shelf.programs)
+
+    @property
+    def reasons(self) -> list[str]:
+        return [problem.reason for problem in self.shelf.problems]
+
+    async def until(self, right: Callable[[], bool]) -> None:
+        with trio.fail_after(TIMEOUT_S):
+            while not right():
+                self._changed = trio.Event()
+                await self._changed.wait()
+
+
+@asynccontextmanager
+async def watching(directory: Path) -> AsyncGenerator[Watched]:
+    async with open_keeper() as it, open_shelf(str(directory), it) as shelf:
+        yield Watched(shelf)
+
+
+def test_a_directory_with_whatever_lies_in_one(tmp_path: Path) -> None:
+    for name in ("b", "a"):
+        definition(tmp_path, name, LS)
+    for name in (".hidden.md", ".#lock.md", "notes.txt", "c.md~", "d.MD", "md"):
+        (tmp_path / name).write_text("no definition")
+    (tmp_path / ".#a.md").symlink_to("somebody@host.1234")
+    (tmp_path / "bad.md").write_text("---\nname: bad\n---\n")
+    found = read_directory(str(tmp_path))
+    assert list(found.programs) == ["a", "b"]
+    (problem,) = found.problems
+    assert render(problem) == f"{tmp_path}/bad.md:1: `description` is missing"
+
+
+def test_no_directory_and_none_that_can_be_read(tmp_path: Path) -> None:
+    assert not read_directory(str(tmp_path / "gone")).problems
+    (tmp_path / "file").touch()
+    for path, why in ((tmp_path / "file", "Not a directory"), (tmp_path / "open", "is writable")):
+        (tmp_path / "open").mkdir(exist_ok=True)
+        (tmp_path / "open").chmod(0o777)
+        (problem,) = read_directory(str(path)).problems
+        assert why in render(problem)
+        assert problem.source == str(path)
+
+
+def test_of_too_many_definitions_the_first_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shelves, "MAX_DEFINITIONS", 3)
+    for number in range(1000):
+        (tmp_path / f"p{number:04}.md").symlink_to("nowhere")
+    for number in range(3):
+        (tmp_path / f"p{number:04}.md").unlink()
+        definition(tmp_path, f"p{number:04}", LS)
+    found = read_directory(str(tmp_path))
+    assert list(found.programs) == ["p0000", "p0001", "p0002"]
+    (problem,) = found.problems
+    assert problem.reason == "it has 1000 definitions; those after the first 3 are not read"
+    assert MAX_DEFINITIONS == 256
+
+
+def test_odd_names_of_files_are_told_as_they_can_be(tmp_path: Path) -> None:
+    (tmp_path / "a\n\x1b[31m.md").write_text("")
+    (problem,) = read_directory(str(tmp_path)).problems
+    assert render(problem).startswith(f"{tmp_path}/a\ufffd\ufffd[31m.md:1: ")
+
+
+async def test_definitions_come_change_and_go(tmp_path: Path) -> None:
+    tools = tmp_path / "config/nsm/tools"
+    async with watching(tools) as it:
+        assert it.names == []
+        definition(tools, "deploy", LS)
+        await it.until(lambda: it.names == ["deploy"])
+        definition(tools, "backup", LS)
+        await it.until(lambda: it.names == ["backup", "deploy"])
+        definition(tools, "deploy", LS, "max_args: 3")
+        await it.until(lambda: it.shelf.programs["deploy"].max_args == 3)
+        definition(tools, "deploy", LS, "max_args: three")
+        await it.until(lambda: it.names == ["backup"])
+        assert it.reasons == ["`max_args` must be a whole number"]
+        (tools / "deploy.md").unlink()
+        await it.until(lambda: not it.reasons)
+        (tmp_path / "config").rename(tmp_path / "away")
+        await it.until(lambda: it.names == [])
+
+
+async def test_what_definitions_name_is_watched_too(tmp_path: Path) -> None:
+    """A command that is made, closed to others, opened to them, removed, or led elsewhere."""
+    tools, command = tmp_path / "tools", tmp_path / "bin/deploy"
+    definition(tools, "deploy", command, f"cwd: {tmp_path}/work")
+    async with watching(tools) as it:
+        assert it.reasons == [f"`command`: {command}: No such file or directory"]
+        executable(command)
+        await it.until(lambda: "which is no directory" in it.reasons[0])
+        (tmp_path / "work").mkdir()
+        await it.until(lambda: it.names == ["deploy"])
+        command.chmod(0o777)
+        await it.until(lambda: it.reasons == [f"`command`: {command} is writable by everyone"])
+        command.chmod(0o755)
+        await it.until(lambda: it.names == ["deploy"])
+        command.chmod(0o644)
+        await it.until(lambda: it.names == [])
+        command.unlink()
+        command.symlink_to("real")
+        executable(tmp_path / "bin/real")
+        await it.until(lambda: it.names == ["deploy"])
+        (tmp_path / "bin/real").unlink()
+        await it.until(lambda: it.names == [])
+
+
+async def test_a_directory_that_is_a_link_far_away(tmp_path: Path) -> None:
+    """As home-manager exchanges it."""
+    for generation in ("one", "two"):
+        definition(tmp_path / "store" / generation, generation, LS)
+    (tmp_path / "tools").symlink_to("store/one")
+    async with watching(tmp_path / "tools") as it:
+        assert it.names == ["one"]
+        (tmp_path / "next").symlink_to("store/two")
+        (tmp_path / "next").rename(tmp_path / "tools")
+        await it.until(lambda: it.names == ["two"])
+
+
+async def test_nobody_is_told_of_what_stays_the_same(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING)
+    definition(tmp_path, "deploy", LS)
+    (tmp_path / "bad.md").write_text("bad")
+    async with watching(tmp_path) as it:
+        (tmp_path / "deploy.md").touch()
+        await it.shelf.look()
+        await it.shelf.look()
+        assert it.changes == 0
+        (tmp_path / "worse.md").write_text("worse")
+        await it.shelf.look()
+        assert it.changes == 1
+    told = [record.getMessage().partition(": ")[0] for record in caplog.records]
+    assert told == [f"{tmp_path}/bad.md:1", f"{tmp_path}/worse.md:1"]
+
+
+async def test_each_subscriber_ends_its_own(tmp_path: Path) -> None:
+    async with watching(tmp_path) as it:
+        told: list[str] = []
+
+        def tell() -> None:
+            told.append("x")
+
+        first, second = it.shelf.subscribe(tell), it.shelf.subscribe(tell)
+        definition(tmp_path, "a", LS)
+        await it.shelf.look()
+        assert len(told) == 2
+        first()
+        first()
+        definition(tmp_path, "b", LS)
+        await it.shelf.look()
+        assert len(told) == 3
+        second()
+        definition(tmp_path, "c", LS)
+        await it.shelf.look()
+        assert len(told) == 3
+
+
+async def test_a_look_that_hangs_holds_up_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keeper, "LOOK_TIMEOUT_S", 0.01)
+    goes_on = threading.Event()
+
+    def hang(_: str) -> Found:
+        goes_on.wait(TIMEOUT_S)
+        return Found()
+
+    monkeypatch.setattr(shelves, "read_directory", hang)
+    try:
+        async with watching(tmp_path) as it:
+            assert it.names == []
+            await it.shelf.look()
+    finally:
+        goes_on.set()
+
+
+async def test_a_fault_of_ours_is_a_problem(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(_: str) -> Found:
+        raise RecursionError
+
+    monkeypatch.setattr(shelves, "read_directory", fail)
+    async with watching(tmp_path) as it:
+        assert it.reasons == ["nsm failed to look at it; the supervisor's log has the details"]
+        assert "RecursionError" in caplog.text
+
+
+def test_where_nothing_can_be_watched(tmp_path: Path) -> None:
+    shelf = Shelf(str(tmp_path), keeper=None)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    shelf.take(Found(problems=(Problem(source="/x.md", reason="bad"),)), "no watches are left")
+    assert [render(problem) for problem in shelf.problems] == [
+        "/x.md: bad",
+        f"{tmp_path}: no watches are left; it is looked at when somebody runs `nsm bridge ls`",
+    ]
