@@ -98,6 +98,7 @@ def test_everything_else_is_passed_on_as_it_is() -> None:
 @pytest.mark.parametrize("half", ["\ud800", "a\udfff", "\udc80x"])
 def test_half_characters_are_no_arguments(half: str) -> None:
     assert "half a character" in str(refusal([half]))
+    assert refusal([half + ";"]).data["character"] == ";"
 
 
 @pytest.mark.parametrize(
