@@ -19,7 +19,7 @@ from nsm.wire.errors import (
     UnknownProgramError,
 )
 from nsmd.bridge import call as call_module
-from nsmd.bridge.bridge import Bridge
+from nsmd.bridge.bridge import MAX_CALLS_OF_ONE, Bridge
 from nsmd.bridge.call import ProgramCall
 from nsmd.settings import BridgeSettings
 
@@ -205,6 +205,24 @@ async def test_one_client_takes_half_of_what_may_run_at_most(bench: Bench) -> No
         assert (await bridge.submit(replace(ANYONE, scope="other"), "quick", []).wait()).succeeded
         await trio.to_thread.run_sync(go.write_text, "\n")
         assert (await call.wait()).succeeded
+
+
+async def test_who_floods_is_refused_counted_and_in_nobodys_way(bench: Bench) -> None:
+    bench.script("quick", "true")
+    async with bench.open(max_running=2) as bridge:
+        calls = [bridge.submit(ANYONE, "none", []) for _ in range(MAX_CALLS_OF_ONE)]
+        with pytest.raises(OverloadedError):
+            bridge.submit(ANYONE, "none", [])
+        # Calls that are being refused are none that run.
+        assert (await bridge.submit(replace(ANYONE, scope="other"), "quick", []).wait()).succeeded
+        for call in calls:
+            with pytest.raises(UnknownProgramError):
+                await call.wait()
+        assert (await bridge.submit(ANYONE, "quick", []).wait()).succeeded
+    counted = [record["calls"] for record in bench.records() if "calls" in record]
+    refused = [record for record in bench.records() if record["event"] == "refused"]
+    assert sum(counted) == 1
+    assert len(refused) == MAX_CALLS_OF_ONE + 1
 
 
 async def test_it_is_turned_off_and_on_while_programs_run(bench: Bench) -> None:

@@ -43,8 +43,9 @@ from nsmd.watching.keeper import Keeper
 
 log = logging.getLogger(__name__)
 
-MAX_CALLS = 256
-"""Under way at once, those that are about to be refused included."""
+MAX_CALLS_OF_ONE = 64
+"""Of one client under way at once, those that are about to be refused included: that waits for the
+disk, too."""
 
 MAX_KEPT = 64
 """Answers that clients may ask for again."""
@@ -218,19 +219,21 @@ class Bridge:
             raise _off()
         key = caller.scope, call_id or secrets.token_hex(8)
         known = self._calls.get(key) or self._kept.get(key)
-        if known is not None and not again:
-            raise BadRequestError("A call of that id is there already.", hint="Use a fresh one.")
-        if known is not None:
+        if known is not None and again:
             known.claim(on_line)
             return known
-        if len(self._calls) >= MAX_CALLS:
-            raise OverloadedError(
-                f"{MAX_CALLS} calls of programs are under way, which is the limit.",
-                hint="Nothing was started. Wait for some of them, then try again.",
-            )
         asked = Asked(
             id=key[1], caller=caller, program=str(name)[:_MAX_NAME_CHARS], arguments=_told(given)
         )
+        if known is not None:
+            self._open.ledger.count_refused(asked)
+            raise BadRequestError("A call of that id is there already.", hint="Use a fresh one.")
+        if sum(scope == caller.scope for scope, _ in self._calls) >= MAX_CALLS_OF_ONE:
+            self._open.ledger.count_refused(asked)
+            raise OverloadedError(
+                f"{MAX_CALLS_OF_ONE} calls of this client are under way, which is the limit.",
+                hint="Nothing was started. Wait for some of them, then try again.",
+            )
         call = ProgramCall(asked, on_line, self._nursery)
         if not self._calls:
             self._idle = trio.Event()
@@ -366,9 +369,9 @@ class Bridge:
                 raise wanted.refusal
             texts = arguments.check_characters(wanted.given)
             asked = call.asked = replace(asked, arguments=texts)
-            self._check_time(call)
             program = await self._find(asked.caller, wanted.name, opened.shelf)
             arguments.check(program, texts)
+            self._check_time(call)
             variables = variables_of(program, self._places.variables)
             command = await trio.to_thread.run_sync(
                 partial(
@@ -379,6 +382,7 @@ class Bridge:
                 )
             )
         except NsmError as error:
+            call.admitted = False
             await opened.ledger.refuse(asked, error.message)
             raise
         try:
@@ -412,7 +416,7 @@ class Bridge:
                 "The supervisor is about to end or being drained, and starts no program.",
                 hint="Nothing was started. Try again in a moment.",
             )
-        running = [each for each in self._calls.values() if each is not call]
+        running = [each for each in self._calls.values() if each.admitted]
         most = self._settings.max_running
         ours = sum(each.asked.caller.scope == call.asked.caller.scope for each in running)
         if len(running) >= most or ours >= max(1, most // 2):
@@ -421,6 +425,7 @@ class Bridge:
                 f"{most} in all, or half of these for one client, must not.",
                 hint="Nothing was started. Wait for some of them, then try again.",
             )
+        call.admitted = True  # now: the next one that is looked at counts it
 
     async def _run(
         self,

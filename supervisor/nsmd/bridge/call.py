@@ -22,6 +22,7 @@ class ProgramCall:
         nursery: for the task that waits for a client that is gone.
 
     Attributes:
+        admitted: it is one of those that may run now.
         started: the program was started.
         answer: what came of it; None as long as nothing has.
     """
@@ -29,6 +30,7 @@ class ProgramCall:
     def __init__(self, asked: Asked, on_line: OnLine | None, nursery: trio.Nursery) -> None:
         self.asked = asked
         self.stop = Stop()
+        self.admitted = False
         self.started = False
         self.answer: Ended | NsmError | None = None
         self._listeners = [] if on_line is None else [on_line]

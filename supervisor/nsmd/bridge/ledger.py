@@ -179,6 +179,11 @@ class Ledger:
         if problem := entry.problem if entry.done.is_set() else _HANGS:
             raise _failed(problem, because)
 
+    def count_refused(self, asked: Asked) -> None:
+        """A call was refused with so many others under way that a line of its own would be one
+        more to wait for; it is told with the next line of that scope."""
+        self._pace(asked.caller.scope).unwritten += 1
+
     async def end(self, asked: Asked, ended: Ended) -> None:
         """Write down what came of a program that was begun, soon; never raises for what the disk
         does.
