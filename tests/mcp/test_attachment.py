@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import trio
+from mcp_types import INVALID_PARAMS
 from trio.testing import MockClock, memory_stream_pair, wait_all_tasks_blocked
 
 from fake_runner import FakeRunner, a_project, echo
@@ -228,14 +229,14 @@ async def test_mistakes_in_a_call_are_results_for_the_model(
         assert says in text_of(result)
 
 
-async def test_an_unknown_tool_is_a_result_too() -> None:
+async def test_an_unknown_tool_is_an_error_of_the_protocol() -> None:
     async with attachment(FakeRunner()) as peer:
         await peer.attach()
         await peer.initialize()
         for name in ("Bash", "Ba\ud800sh", "x" * 10_000):
             answer = await peer.request("tools/call", {"name": name, "arguments": {"a": "ls"}})
-            assert answer["result"]["isError"] is True
-            text = text_of(answer["result"])
+            assert answer["error"]["code"] == INVALID_PARAMS
+            text = answer["error"]["message"]
             assert text.startswith(f"There is no tool {name[:80]!r}.")
             assert "'run'" in text
 

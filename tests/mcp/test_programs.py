@@ -129,10 +129,11 @@ async def test_a_tool_that_there_is_not_where_there_are_programs() -> None:
     async with attachment(FakeRunner(), programs=FakePrograms("deploy")) as peer:
         await peer.attach()
         await peer.initialize()
-        result = await call(peer, "start", {})
-        assert text_of(result) == (
-            "There is no tool 'start'.\nThere are run, list_programs, help, execute."
-        )
+        answer = await peer.request("tools/call", params("start", {}))
+        assert answer["error"] == {
+            "code": -32602,
+            "message": "There is no tool 'start'. There are run, list_programs, help, execute.",
+        }
 
 
 async def test_a_client_entry_narrows_and_cannot_widen() -> None:

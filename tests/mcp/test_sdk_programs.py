@@ -10,7 +10,6 @@ import trio
 from mcp_types import CallToolResult
 
 from fake_programs import FakeProgramCall, FakePrograms
-from json_peer import text_of as text_of_line
 from nsmd.bridge.values import Ended
 from sdk_bench import ERAS, Bench, Connect, running_bench, text_of
 from shim_process import shim
@@ -113,4 +112,4 @@ async def test_an_entry_that_wants_none(bench: Bench) -> None:
         assert [tool["name"] for tool in tools] == ["run"]
         params = {"name": "execute", "arguments": {"program": "deploy"}}
         answer = await running.request("tools/call", params)
-        assert text_of_line(answer["result"]).startswith("There is no tool 'execute'.")
+        assert answer["error"]["message"].startswith("There is no tool 'execute'.")

@@ -11,7 +11,9 @@ import trio
 from mcp.server.context import CallNext, HandlerResult
 from mcp.server.lowlevel import NotificationOptions, Server
 from mcp.server.models import InitializationOptions
+from mcp.shared.exceptions import MCPError
 from mcp_types import (
+    INVALID_PARAMS,
     SERVER_INFO_META_KEY,
     CallToolRequestParams,
     CallToolResult,
@@ -25,7 +27,7 @@ from mcp_types import (
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from nsm._version import __version__
-from nsm.wire.errors import BadProjectError, BadRequestError, NsmError
+from nsm.wire.errors import BadProjectError, NsmError
 from nsmd.bridge.values import Caller, Way
 from nsmd.mcp import describe, programtools, wire
 from nsmd.mcp.arguments import RunArguments, parse_arguments
@@ -266,6 +268,8 @@ class Endpoint:
             if name == describe.TOOL_NAME:
                 return await self._run(ctx, parse_arguments(arguments))
             return await self._reply_of_programs(ctx, name, arguments)
+        except MCPError:
+            raise  # for the SDK to tell
         except Exception as error:  # noqa: BLE001  # of one call, which is answered
             return render_failure(error, name)
 
@@ -408,10 +412,11 @@ class Endpoint:
             await ctx.session.send_tool_list_changed()
 
 
-def _no_tool(name: str, others: Sequence[str]) -> BadRequestError:
+def _no_tool(name: str, others: Sequence[str]) -> MCPError:
+    """An error of the protocol, as the specification wants it, and no result."""
     only = f"The only one is {describe.TOOL_NAME!r}; it takes `env` and `code`."
     listed = f"There are {', '.join((describe.TOOL_NAME, *others))}."
-    return BadRequestError(f"There is no tool {name[:80]!r}.", hint=listed if others else only)
+    return MCPError(INVALID_PARAMS, f"There is no tool {name[:80]!r}. {listed if others else only}")
 
 
 class _Server(Server[Any]):
