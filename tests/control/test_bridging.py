@@ -95,6 +95,24 @@ async def test_a_file_that_has_just_come_is_seen(place: Place) -> None:
     assert names == ["another", "deploy", "restart-db"]
 
 
+async def test_a_person_reads_what_the_file_says_now(place: Place) -> None:
+    peer = await place.person()
+    place.programs.script("deploy", "true", max_args=7)
+    answer = await peer.call("bridge_help", program="deploy")
+    assert answer["documentation"] == "How to use deploy."
+    assert answer["program"]["max_args"] == 7
+
+
+async def test_a_bridge_that_is_off_says_so() -> None:
+    async with bench() as it:
+        peer = await it.connect()
+        answer = await peer.call("bridge_programs")
+        assert answer == {"enabled": False, "programs": [], "problems": []}
+        for op in ("bridge_help", "bridge_run"):
+            with pytest.raises(BadRequestError, match="The bridge is off"):
+                await peer.call(op, program="deploy")
+
+
 async def test_a_box_is_told_of_its_own_and_nothing_of_the_host(place: Place) -> None:
     peer = await place.box("restart-db", "later")
     answer = await peer.call("bridge_programs")

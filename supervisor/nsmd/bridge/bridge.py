@@ -216,7 +216,7 @@ class Bridge:
             NsmError: nothing is taken at this moment.
         """
         if self._open is None or self._closed:
-            raise _off()
+            raise off()
         key = caller.scope, call_id or secrets.token_hex(8)
         known = self._calls.get(key) or self._kept.get(key)
         if known is not None and again:
@@ -493,7 +493,8 @@ def _told(given: object) -> tuple[str, ...]:
     return tuple(str(each)[:1000] for each in cast("list[object]", given)[:50])
 
 
-def _off() -> BadRequestError:
+def off() -> BadRequestError:
+    """What to say where there is no bridge."""
     return BadRequestError(
         "The bridge is off.",
         hint="`[bridge] enabled = true` in config.toml turns it on; then `nsm config reload`.",

@@ -8,6 +8,7 @@ from typing import Any
 import trio
 
 from nsm.wire.errors import BadRequestError, NsmError
+from nsmd.bridge.bridge import off
 from nsmd.bridge.call import ProgramCall
 from nsmd.bridge.lines import PIECE_CHARS
 from nsmd.bridge.values import Caller, Ended, OnLine, Problem, Program
@@ -34,7 +35,12 @@ async def bridge_programs(call: Call) -> dict[str, Any]:
 
 async def bridge_help(call: Call) -> dict[str, Any]:
     """A program's documentation."""
-    program = call.services.bridge.program(_caller(call), call.args.get("program"))
+    bridge, name = call.services.bridge, call.args.get("program")
+    if not bridge.enabled:
+        raise off()
+    if not call.confined:
+        await bridge.look()
+    program = bridge.program(_caller(call), name)
     return {"program": _row(call, program), "documentation": program.documentation}
 
 
