@@ -312,6 +312,7 @@ async def _serve(setup: Setup, keeper: SessionKeeper) -> None:
                 how = await ending.wait()
                 status.ends(how)
                 await bridge.finish(_patience_s(how, configuration.settings, draining))
+                how = ending.how or how  # it may be to end after all
                 if how != "end":
                     setup.leave.hold_place()
                     registry.leave()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal
 
 import trio
@@ -26,7 +27,7 @@ class Ending:
         self.how: How | None = None
         self.draining = ""
         self.then: How | None = None
-        self._asked = trio.Event()
+        self._asked, self._end_asked = trio.Event(), trio.Event()
 
     def __repr__(self) -> str:
         return f"<Ending {self.how or 'not yet'}>"
@@ -36,6 +37,8 @@ class Ending:
         if self.how is None or how == "end":
             self.how = how
         self._asked.set()
+        if how == "end":
+            self._end_asked.set()
 
     def refusal(self, *, live: bool) -> NsmError | None:
         """Why code is not taken at this moment; None where it is. Nothing of it was run.
@@ -62,3 +65,8 @@ class Ending:
         await self._asked.wait()
         assert self.how is not None
         return self.how
+
+    async def wait_for_end(self, then: Callable[[], object]) -> None:
+        """Until all sessions are to end, too; and have that done then."""
+        await self._end_asked.wait()
+        then()

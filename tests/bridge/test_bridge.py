@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import trio
+import trio.testing
 
 from bridge.bench import ANYONE, Bench
 from nsm.wire.errors import (
@@ -178,9 +179,12 @@ async def test_at_the_end_programs_have_their_time_and_are_stopped_then(bench: B
         nursery.start_soon(bridge.finish, 60.0)
         await trio.to_thread.run_sync(go.write_text, "on\n")
         assert (await calls[0].wait()).succeeded
-        with pytest.raises(BadRequestError):
+        with pytest.raises(ShuttingDownError):  # the next supervisor's to start
             bridge.submit(ANYONE, "waits", [])
-        await bridge.finish(0)
+        bench.ending.ask("reload")
+        await trio.testing.wait_all_tasks_blocked()
+        assert calls[1].answer is None
+        bench.ending.ask("end")  # after all, and at once
         assert (await calls[1].wait()).why_stopped == "shutdown"
 
 

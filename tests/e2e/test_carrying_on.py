@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import io
-import json
 import os
 import subprocess
 import threading
-from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Any
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
 
 import pytest
 import trio
 
 import nsm
-from e2e_support import END_TIMEOUT_S, Supervisor, program, supervisor
+from e2e_clients import Mcp, Task, replaced
+from e2e_support import END_TIMEOUT_S, program, supervisor
 from nsm.wire.errors import FateUnknownError, ShuttingDownError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
     from pathlib import Path
+
+    from e2e_support import Supervisor
 
 pytestmark = pytest.mark.jail
 
@@ -37,102 +38,6 @@ print(n)
 def no_autostart(monkeypatch: pytest.MonkeyPatch) -> None:
     """The next supervisor is the test's: no client is to be faster."""
     monkeypatch.setenv("NSM_AUTOSTART", "0")
-
-
-class Mcp:
-    """An MCP client of `nsm-mcp`, one call at a time.
-
-    Attributes:
-        progress: what was reported: the token, and seconds.
-    """
-
-    def __init__(self, it: Supervisor, stack: ExitStack) -> None:
-        self.process = stack.enter_context(
-            subprocess.Popen(
-                [program("nsm-mcp")],
-                env={**it.variables, "NSM_SCOPE": "mcp", "NSM_AUTOSTART": "0"},
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-            )
-        )
-        self.progress: list[tuple[int, float]] = []
-        self.answers: list[dict[str, Any]] = []
-        info = {"name": "c", "version": "1"}
-        version = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": info}
-        self.send("initialize", version, 0)
-        self.answer()
-        self.send("notifications/initialized")
-
-    def send(self, method: str, params: dict[str, Any] | None = None, known: Any = None) -> None:
-        message: dict[str, Any] = {"jsonrpc": "2.0", "method": method}
-        message |= {} if params is None else {"params": params}
-        message |= {} if known is None else {"id": known}
-        assert self.process.stdin is not None
-        self.process.stdin.write(json.dumps(message).encode() + b"\n")
-        self.process.stdin.flush()
-
-    def call(self, code: str, known: int, session: str = "s") -> None:
-        arguments = {"env": "python", "session": session, "code": code}
-        meta = {"progressToken": known}
-        self.send("tools/call", {"name": "run", "arguments": arguments, "_meta": meta}, known)
-
-    @property
-    def tokens(self) -> set[int]:
-        return {token for token, _ in self.progress}
-
-    def next(self) -> dict[str, Any]:
-        assert self.process.stdout is not None
-        message: dict[str, Any] = json.loads(self.process.stdout.readline())
-        if message.get("method") == "notifications/progress":
-            told = message["params"]
-            self.progress.append((told["progressToken"], told["progress"]))
-        if "id" in message:
-            self.answers.append(message)
-        return message
-
-    def answer(self) -> dict[str, Any]:
-        while "id" not in (message := self.next()):
-            pass
-        return message
-
-    def text(self) -> str:
-        text: str = self.answer()["result"]["content"][0]["text"]
-        return text.strip()
-
-    def end(self) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.close()
-        assert self.process.wait(END_TIMEOUT_S) == 0
-
-
-class Task(threading.Thread):
-    """Something that waits for its answer, beside the test."""
-
-    def __init__(self, work: Callable[[], object]) -> None:
-        super().__init__()
-        self._work = work
-        self.result: object = None
-        self.start()
-
-    def run(self) -> None:
-        try:
-            self.result = self._work()
-        except Exception as error:  # noqa: BLE001  # shown by the test
-            self.result = error
-
-    def outcome(self) -> Any:
-        self.join(60)
-        assert not self.is_alive()
-        return self.result
-
-
-@contextmanager
-def replaced(first: Supervisor) -> Generator[Supervisor]:
-    """The supervisor is killed, and another one is there."""
-    first.process.kill()
-    first.process.wait()
-    with supervisor(first.directory, keep=True) as it:
-        yield it
 
 
 async def on_trio(it: Supervisor, begun: threading.Barrier) -> tuple[str, str]:
@@ -169,7 +74,7 @@ def test_every_kind_of_client_gets_its_answer_once(short_dir: Path) -> None:
             for name in names:
                 client.run("n = 0", env="python", session=name)
         mcp = Mcp(first, stack)
-        mcp.call("n = 0", 1)
+        mcp.run("n = 0", 1)
         mcp.answer()
 
         def blocking() -> str:
@@ -183,8 +88,8 @@ def test_every_kind_of_client_gets_its_answer_once(short_dir: Path) -> None:
                 return client.run(CODE, env="python", session="a", on_output=note).stdout
 
         tasks = [Task(blocking), Task(lambda: trio.run(on_trio, first, begun))]
-        mcp.call(CODE, 2)
-        mcp.call("n = 0\n" + CODE, 3, session="t")  # to be taken back
+        mcp.run(CODE, 2)
+        mcp.run("n = 0\n" + CODE, 3, session="t")  # to be taken back
         while len(mcp.tokens) < 2:
             mcp.next()
         nsm_run = stack.enter_context(
@@ -230,9 +135,9 @@ def test_every_kind_of_client_gets_its_answer_once(short_dir: Path) -> None:
             assert "the supervisor was replaced" in nsm_run.stderr.read()
             for name in names:
                 assert client.run("print(n)", env="python", session=name).stdout == "1\n"
-            mcp.call("print(n)", 4)
+            mcp.run("print(n)", 4)
             assert mcp.text() == "1"
-            mcp.call("print('interrupted', n)", 5, session="t")
+            mcp.run("print('interrupted', n)", 5, session="t")
             assert mcp.text() == "interrupted 0"
             mcp.end()
             assert [answer["id"] for answer in mcp.answers] == [0, 1, 2, 4, 5]
@@ -276,7 +181,7 @@ def test_nobody_replaces_a_supervisor_that_was_told_to_end(short_dir: Path) -> N
     with ExitStack() as stack:
         first = stack.enter_context(supervisor(short_dir))
         mcp = Mcp(first, stack)
-        mcp.call("n = 0\n" + CODE, 1)
+        mcp.run("n = 0\n" + CODE, 1)
         up = threading.Event()
 
         def work() -> object:

@@ -1,4 +1,4 @@
-"""Runs MCP's own conformance suite and clients against nsm: docs/conformance.md."""
+"""Runs MCP's own conformance suite and clients against nsm: README.md beside it."""
 
 from __future__ import annotations
 

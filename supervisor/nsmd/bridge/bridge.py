@@ -215,13 +215,18 @@ class Bridge:
         Raises:
             NsmError: nothing is taken at this moment.
         """
-        if self._open is None or self._closed:
+        if self._open is None:
             raise off()
         key = caller.scope, call_id or secrets.token_hex(8)
         known = self._calls.get(key) or self._kept.get(key)
         if known is not None and again:
             known.claim(on_line)
             return known
+        if self._closed:
+            raise ShuttingDownError(
+                "The supervisor is about to end, and starts no program.",
+                hint="Nothing was started. Try again in a moment.",
+            )
         asked = Asked(
             id=key[1], caller=caller, program=str(name)[:_MAX_NAME_CHARS], arguments=_told(given)
         )
@@ -246,11 +251,16 @@ class Bridge:
         """Start nothing more, and return when nothing runs.
 
         Args:
-            timeout_s: that what runs may take by itself; then it is stopped.
+            timeout_s: that what runs may take by itself; then it is stopped. At once where the
+                supervisor is to end with all it has.
         """
         self._closed = True
         with trio.move_on_after(timeout_s):
-            await self._until_idle()
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._ending.wait_for_end, nursery.cancel_scope.cancel)
+                await self._until_idle()
+                nursery.cancel_scope.cancel()
+        if not self._calls:
             return
         for call in self.unfinished():
             call.stop.ask("shutdown")
