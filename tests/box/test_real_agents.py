@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from box.modelapi import model
+from box.test_bridged import furnish
 from box.world import HOME, PROJECT, World, open_world
 
 if TYPE_CHECKING:
@@ -115,6 +116,20 @@ def test_claude_runs_commands_in_the_box_without_asking(home: World) -> None:
     assert "No such file" in told
     assert "SECRET" not in told
     assert home.host(f"{PROJECT}/made").read_text() == "by claude\n"
+
+
+def test_claude_starts_a_program_of_the_host_without_asking(world: World) -> None:
+    """Who gives it one agrees to that before it starts; another one it has not."""
+    furnish(world)
+    with world.supervisor('[bridge]\nenabled = true\n[box]\nbridge = ["deploy"]\n'):
+        # Claude's -p does not wait for a server that is slow, as nsm is to its first client.
+        answer(world.run("claudebox", "--yes", "mcp", "list", variables=of_npm(world, "claude")))
+        told = ask(world, "mcp__nsm__execute", {"program": "deploy", "args": ["staging"]})
+        assert told.strip().startswith("deploying staging as SECRET of ada: ssh key")
+        told = ask(world, "mcp__nsm__execute", {"program": "wipe", "args": []})
+        assert "Program 'wipe' not found. Available: deploy" in told
+    assert world.host(f"{HOME}/deployed").read_text() == "staging\n"
+    assert not world.host(f"{HOME}/wiped").exists()
 
 
 def test_what_claude_keeps_is_there_the_next_time_and_its_entry_is_written_once(
