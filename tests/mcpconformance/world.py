@@ -42,7 +42,10 @@ Brings the site to a stage.
 COMMAND = """#!/bin/sh
 echo "deploying $*"
 echo careful >&2
+sleep 0.3
 """
+"""The TypeScript SDK's client forgets progress that arrives together with the result."""
+
 MAX_BODY_BYTES = 16 * 1024 * 1024
 
 
