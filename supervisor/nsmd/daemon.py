@@ -41,6 +41,7 @@ from nsmd.jail.adopted import reap_child
 from nsmd.keeping import SessionBook
 from nsmd.limits import session_limits
 from nsmd.listening import LOCK
+from nsmd.mcp.render import LEFT_OUT_CHARS
 from nsmd.nix.program import NixFinder
 from nsmd.pressure import Pressure
 from nsmd.project import Unreadable
@@ -168,7 +169,7 @@ async def _serve(setup: Setup, keeper: SessionKeeper) -> None:
                 watching,
                 ending=ending,
                 events=events,
-                output_bytes=lambda: configuration.settings.mcp.max_result_chars,
+                output_bytes=lambda: configuration.settings.mcp.max_result_chars - LEFT_OUT_CHARS,
             ) as bridge,
         ):
             discovery = Discovery(

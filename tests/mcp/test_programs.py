@@ -380,6 +380,8 @@ async def test_results_are_bounded_and_each_stream_has_its_share() -> None:
         extras = answer["result"]["_meta"]["nsm"]
         assert extras["omitted_chars"] == 80_000
         assert extras["omitted_bytes"] == {"stdout": 7, "stderr": 0}
+        assert "\n[... 40,007 bytes left out ...]\n" in text
+        assert "\n[... 40,000 characters left out ...]\n" in text
         assert len(text_of(await call(peer, "help", {"program": "deploy"}))) < 41_000
 
 

@@ -45,7 +45,7 @@ from nsmd.mcp.numbers import Number
 from nsmd.mcp.outcomes import render_failure, result_of, submit_patiently
 from nsmd.mcp.programs import ProgramTools
 from nsmd.mcp.progress import ProgressFeed
-from nsmd.mcp.render import ToolReply, render_error, render_result
+from nsmd.mcp.render import LEFT_OUT_CHARS, ToolReply, render_error, render_result
 from nsmd.mcp.roots import Roots
 from nsmd.mcp.router import Call, Era, Router
 from nsmd.mcp.seam import NoPrograms, Programs, Runner
@@ -55,9 +55,6 @@ from nsmd.values import Client, ProjectMount, RunRequest, RunResult
 
 MAX_RESULT_META_KEY = "anthropic/maxResultSizeChars"
 """On the tool: lifts the cap that some clients put on results without it."""
-
-_LEFT_OUT_CHARS = 100
-"""For the agent's line between head and tail, so that the renderer need not cut again."""
 
 _NOTES_CHARS = 2000
 """Room for the bracketed lines on top of the output."""
@@ -330,7 +327,7 @@ class Endpoint:
             code=arguments.code,
             session=arguments.session,
             timeout_s=arguments.timeout_s,
-            reply_bytes=self._max_result_chars - _LEFT_OUT_CHARS,
+            reply_bytes=self._max_result_chars - LEFT_OUT_CHARS,
             execution_id=None if number is None else number.execution_id,
             again=number is not None and number.again_s is not None,
         )

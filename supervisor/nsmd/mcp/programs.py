@@ -101,19 +101,28 @@ class ProgramTools:
 
     def _render(self, ended: Ended) -> ToolReply:
         # Each stream has its share, as those of `run` have.
-        parts = [clean(ended.stdout), clean(ended.stderr)]
-        grants = shares([len(part) for part in parts], self._max_chars)
-        cut = [head_and_tail(part, grant) for part, grant in zip(parts, grants, strict=True)]
-        (stdout, _), (stderr, _) = cut
+        stdout, stderr = clean(ended.stdout), clean(ended.stderr)
+        grants = shares([len(stdout), len(stderr)], self._max_chars)
+        stdout, left_of_stdout = _cut(stdout, grants[0], ended.stdout_omitted)
+        stderr, left_of_stderr = _cut(stderr, grants[1], ended.stderr_omitted)
         return ToolReply(
             text=wording.result_text(replace(ended, stdout=stdout, stderr=stderr)),
             is_error=not ended.succeeded,
-            meta={META_KEY: _extras(ended, sum(omitted for _, omitted in cut))},
+            meta={META_KEY: _extras(ended, left_of_stdout + left_of_stderr)},
         )
 
     def _text(self, text: str) -> ToolReply:
         shown, _ = head_and_tail(clean(text), self._max_chars)
         return ToolReply(text=shown, is_error=False, meta={})
+
+
+def _cut(text: str, grant: int, omitted_before: int) -> tuple[str, int]:
+    """Head and tail of a text of which so many bytes are left out already, as its line says."""
+    cut, omitted = head_and_tail(text, grant)
+    if omitted and omitted_before:  # of that line nothing is left
+        whole = f"[... {omitted + omitted_before:,} bytes left out ...]"
+        cut = cut.replace(f"[... {omitted:,} characters left out ...]", whole, 1)
+    return cut, omitted
 
 
 def _extras(ended: Ended, omitted_chars: int) -> dict[str, Any]:

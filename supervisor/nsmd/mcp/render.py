@@ -21,6 +21,9 @@ from nsmd.values import Outcome, RunResult
 MAX_RESULT_CHARS = 40_000
 """Default of `[mcp] max_result_chars`: most characters of output in one result."""
 
+LEFT_OUT_CHARS = 100
+"""For the line between head and tail of what comes cut already, so that it is not cut again."""
+
 NOTICEABLE_WAIT_S = 1.0
 """A wait for other calls of a session is told from here on; below, nobody noticed."""
 
