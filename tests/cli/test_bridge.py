@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import signal
@@ -85,11 +86,11 @@ def test_ls(supervisor: FakeSupervisor, nsm: Nsm) -> None:
     code, out, err = nsm("ls")
     assert code == 0
     assert out == (
-        "NAME    LIMIT  ARGUMENTS         COMMAND       DESCRIPTION\n"
-        "deploy  2m00s  ≤ 1               ~/bin/deploy  Bring the shop to one of its places.\n"
-        "free    2m00s  any, options too  -             Bring the shop to one of its places.\n"
-        "none    2m00s  none              ~/bin/deploy  x\\x1b[2J\n"
-        "some     0.5s  ≤ 3, options too  ~/bin/deploy  Bring the shop to one of its places.\n"
+        "NAME    LIMIT  ARGUMENTS             COMMAND       DESCRIPTION\n"
+        "deploy  2m00s  up to 1               ~/bin/deploy  Bring the shop to one of its places.\n"
+        "free    2m00s  any, options too      -             Bring the shop to one of its places.\n"
+        "none    2m00s  none                  ~/bin/deploy  x\\x1b[2J\n"
+        "some     0.5s  up to 3, options too  ~/bin/deploy  Bring the shop to one of its places.\n"
     )
     assert err == "nsm: /t/\\x07.md:3: no `name`\n"
     code, out, err = nsm("ls", "--json")
@@ -348,6 +349,18 @@ def test_output_over_two_connections_is_shown_once(supervisor: FakeSupervisor, n
         code, out, err = nsm("run", "deploy")
     assert (code, out) == (0, "one\ntwo\nthree\n")
     assert "the connection was lost" in err
+
+
+def test_check_where_there_is_only_a_client(nsm: Nsm, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a box."""
+
+    def nothing(_name: str) -> None:
+        return None
+
+    monkeypatch.setattr(importlib.util, "find_spec", nothing)
+    code, out, err = nsm("check")
+    assert (code, out) == (1, "")
+    assert "not installed here. In a box it never is" in err
 
 
 def test_check_is_the_supervisors_own(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,6 +32,8 @@ from nsm.wire.transcripts import (
 )
 from nsmd import history, pace, places, values
 from nsmd.artifacts import discovery
+from nsmd.bridge import arguments as bridge_arguments
+from nsmd.bridge import bridge, definitions, frontmatter, lines, shelf
 from nsmd.builds import workshop
 from nsmd.control import outgoing, stream
 from nsmd.control.operations import OPERATIONS
@@ -246,6 +248,20 @@ def test_every_key_of_the_configuration_with_its_default() -> None:
         workshop.MAX_REFERENCES,
         monitor.MAX_HEAD_BYTES,
         monitor.MAX_END_BYTES,
+        shelf.MAX_DEFINITIONS,
+        definitions.MAX_FILE_BYTES,
+        frontmatter.MAX_FRONT_MATTER_CHARACTERS,
+        definitions.MAX_DESCRIPTION_CHARACTERS,
+        definitions.MAX_VARIABLES,
+        int(definitions.MAX_TIMEOUT_S),
+        bridge_arguments.MAX_ARGUMENTS,
+        bridge_arguments.MAX_ARGUMENT_BYTES,
+        bridge_arguments.MAX_TOGETHER_BYTES,
+        bridge.MAX_CALLS_OF_ONE,
+        bridge.MAX_KEPT,
+        lines.PIECE_CHARS,
+        lines.MAX_WAITING_LINES,
+        lines.MAX_WAITING_CHARS,
         displays.MAX_IMAGE_CHARS,
         displays.MAX_IMAGE_SIDE,
         displays.MAX_IMAGES,

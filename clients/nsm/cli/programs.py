@@ -44,7 +44,9 @@ def table(report: ProgramsReport, home: str) -> str:
 
 
 def _arguments(row: ProgramRow) -> str:
-    many = "any" if row.max_args is None else "none" if row.max_args == 0 else f"≤ {row.max_args}"
+    many = (
+        "any" if row.max_args is None else "none" if row.max_args == 0 else f"up to {row.max_args}"
+    )
     return f"{many}, options too" if row.allow_options and row.max_args != 0 else many
 
 
