@@ -61,10 +61,22 @@ async def ended_by(gate: Gate, code: str, why: Any = "cancelled", **more: Any) -
     return found[0]
 
 
+TIDY = """
+import os, signal, sys
+def tidy(*_):
+    print("tidied", file=open(sys.argv[2], "w"), flush=True)
+    sys.exit(5)
+signal.signal(signal.SIGTERM, tidy)
+print("begun", flush=True)
+print(os.getpid(), file=open(sys.argv[1], "w"), flush=True)
+signal.pause()
+"""
+TIDIES = f"{sys.executable} -I -S -c '{TIDY}'"
+
+
 @pytest.mark.parametrize("why", ["cancelled", "shutdown"])
 async def test_it_is_asked_to_end_first(gate: Gate, why: str) -> None:
-    code = f"trap 'echo tidied; exit 5' TERM; sleep 100 & echo begun; echo $$ >{gate.path}; wait"
-    ended = await ended_by(gate, code, why)
+    ended = await ended_by(gate, f"exec {TIDIES} {gate.path} /dev/stdout", why)
     assert (ended.exit_code, ended.why_stopped) == (5, why)
     assert ended.stdout == "begun\ntidied\n"
     assert ended.left == 0
@@ -118,12 +130,44 @@ async def test_whoever_left_its_group_and_session(gate: Gate) -> None:
     assert (ended.why_stopped, ended.left) == ("cancelled", 0)
 
 
+CHAIN = """
+import os, signal
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+while True:
+    if os.fork():
+        os._exit(0)
+    os.setsid()
+"""
+"""Another process each time that one looks, and an orphan of another session."""
+
+HYDRA = """
+import os, signal, sys
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+heads = 0
+while True:
+    if os.fork():
+        heads += 1
+        if heads == 20:
+            print(os.getpid(), file=open(sys.argv[1], "w"))
+        if heads >= 20:
+            os.wait()
+    else:
+        os.setsid()
+        signal.pause()
+"""
+"""Starts another for each that ends."""
+
+
+async def test_what_starts_others_as_fast_as_they_are_killed(gate: Gate) -> None:
+    python = f"{sys.executable} -I -S -c"
+    code = f"{python} '{CHAIN}' & {python} '{HYDRA}' {gate.path} & wait"
+    ended = await ended_by(gate, code, step_s=SOON_S)
+    assert (ended.why_stopped, ended.left) == ("cancelled", 0)
+
+
 async def test_what_it_started_has_time_to_tidy_up(gate: Gate, tmp_path: Path) -> None:
     """Also when the program itself has ended at once, and the other has left its group."""
-    tidy = f'trap "echo tidied >{tmp_path}/tidied; exit" TERM'
-    await ended_by(
-        gate, f"setsid sh -c '{tidy}; sleep 100 & echo $$ >{gate.path}; wait' & sleep 100"
-    )
+    await ended_by(gate, f"setsid {TIDIES} {gate.path} {tmp_path}/tidied & sleep 100")
     assert (tmp_path / "tidied").read_text() == "tidied\n"
 
 
@@ -155,13 +199,14 @@ async def test_what_it_leaves_behind_goes_on(gate: Gate, tmp_path: Path) -> None
     with trio.fail_after(LONG_S):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(run)
-            with Watched(await gate.pids()) as watched:
+            (pid,) = await gate.pids()
+            with Watched([pid]) as watched:
                 while not found:
                     await trio.lowlevel.checkpoint()
                 assert (found[0].exit_code, found[0].stdout) == (0, "up\n")
                 assert 1 <= found[0].left <= 2  # the shell, and its `cat` if that is there by now
                 assert watched.alive == 1
-                with Watched(readers()) as reader:
+                with Watched([reader_of(pid)]) as reader:
                     # More than a pipe holds: with nobody to read, it would not end, or by SIGPIPE.
                     go.write_text("")
                     await watched.all_ended()
@@ -169,17 +214,21 @@ async def test_what_it_leaves_behind_goes_on(gate: Gate, tmp_path: Path) -> None
     assert written.read_text() == "0\n"
 
 
-def readers() -> list[int]:
-    """Those that read what is written on, of programs that have ended."""
+def reader_of(pid: int) -> int:
+    """Who reads what a process writes, now that nobody waits for it any more."""
+    pipe = os.readlink(f"/proc/{pid}/fd/1")
     found: list[int] = []
     for process in processes():
         try:
+            descriptors = list(os.scandir(f"/proc/{process.pid}/fd"))
+            held = {entry.name for entry in descriptors if os.readlink(entry.path) == pipe}
             command = Path(f"/proc/{process.pid}/cmdline").read_bytes()
         except OSError:
             continue
-        if b"nsmd.bridge.monitor" in command and process.parent != os.getpid():
+        if held and b"nsmd.bridge.monitor" in command:
             found.append(process.pid)
-    return found
+    (reader,) = found
+    return reader
 
 
 async def test_what_holds_no_output_is_not_waited_for() -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -142,7 +144,7 @@ async def test_a_script_that_was_exchanged_is_not_started(tmp_path: Path) -> Non
     with opened(path) as command:
         script(tmp_path / "other", f"#!/bin/sh\necho >{tmp_path}/started\n")
         (tmp_path / "other").rename(path)
-        with pytest.raises(BadProgramError, match="not the file any more that was checked"):
+        with pytest.raises(BadProgramError, match="another file than the one that was checked"):
             await run(
                 command,
                 program(path),
@@ -163,7 +165,7 @@ async def test_a_script_that_is_exchanged_while_it_starts_is_ended(tmp_path: Pat
         # To the program, this path leads to the file that was checked; to its monitor, which works
         # in another directory and looks again after the start, to none.
         command.path = "/proc/self/cwd/tool"
-        with pytest.raises(BadProgramError, match="not the file any more that was checked"):
+        with pytest.raises(BadProgramError, match="not what was checked any more: No such file"):
             await run(
                 command,
                 program(path, cwd=str(tmp_path)),
@@ -270,6 +272,22 @@ async def test_a_flood_is_bounded_and_counted() -> None:
     assert set(marks) == {f"[... {mark.split()[1]} lines left out ...]" for mark in marks}
     assert len(told.lines["stdout"]) - len(marks) + left_out == count
     assert ended.stdout_omitted == 2 * count - OUTPUT_BYTES
+
+
+@pytest.mark.slow
+async def test_a_gigabyte_on_both_outputs() -> None:
+    """It costs the event loop next to nothing, and memory neither here nor in the monitor."""
+    told = Told()
+    busy_s = time.process_time()
+    ended = await outcome_of_shell(
+        "yes | head -c 1000000000 & yes err | head -c 1000000000 >&2; wait",
+        on_line=told,
+    )
+    assert time.process_time() - busy_s < 0.05 * ended.duration_s + 1
+    assert ended.stdout_omitted == 1_000_000_000 - OUTPUT_BYTES
+    assert len(told.lines["stdout"]) + len(told.lines["stderr"]) < 1_000_000
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert usage.ru_maxrss < 200 * 1024  # KiB; of the largest, tests before included
 
 
 async def test_output_that_is_no_text() -> None:

@@ -259,6 +259,7 @@ def test_every_key_of_the_configuration_with_its_default() -> None:
         bridge_arguments.MAX_TOGETHER_BYTES,
         bridge.MAX_CALLS_OF_ONE,
         bridge.MAX_KEPT,
+        lines.BATCH_LINES,
         lines.PIECE_CHARS,
         lines.MAX_WAITING_LINES,
         lines.MAX_WAITING_CHARS,

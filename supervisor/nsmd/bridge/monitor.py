@@ -23,6 +23,7 @@ from contextlib import suppress
 from typing import Any, NoReturn
 
 from nsmd.bridge.lines import INTERVAL_S, Lines, Waiting
+from nsmd.bridge.walk import why_another
 from nsmd.headtail import HeadTail
 from nsmd.monitors.below import (
     Ladder,
@@ -35,6 +36,10 @@ from nsmd.monitors.below import (
 
 STEP_S = 5.0
 """How long a program has to end by itself once it was told to, and all it started with it."""
+
+SWEEP_S = 20.0
+"""For what has been killed to be gone: hundreds of processes that heed nothing and start others, on
+a machine that is theirs by then, take as long (700, measured). All else is gone in milliseconds."""
 
 LINGER_S = 0.25
 """How long the end of the output is waited for once the program has ended: what it has left behind
@@ -51,7 +56,6 @@ MAX_DRAINED_BYTES = 1024 * 1024
 
 _STAGES = {
     b"c": "its working directory {directory!r} cannot be entered: {reason}",
-    b"i": "its command {path!r} is not the file any more that was checked",
     b"x": "its command {path!r} cannot be executed: {reason}{more}",
 }
 """What a child says that could not become the program, by the first byte of what it says."""
@@ -82,13 +86,10 @@ class Order:
         self.output_bytes: int = plain["output_bytes"]
         self.step_s: float = plain["step_s"]
 
-    def is_same_file(self) -> bool:
-        """Whether the path still leads to what was checked."""
-        try:
-            found = os.stat(self.path)
-        except OSError:
-            return False
-        return (found.st_dev, found.st_ino, found.st_ctime_ns) == self.identity
+    def why_another(self) -> str | None:
+        """Why what would be executed is not what was checked. A binary is executed by its
+        descriptor, so it always is; see docs/decisions/0021."""
+        return why_another(self.path, self.identity) if self.script else None
 
 
 class Stream:
@@ -174,8 +175,8 @@ class Monitor:
             self._streams[read] = Stream(name, read, order.output_bytes)
         problem = os.read(said, CHUNK_BYTES)  # its end comes with a successful execve
         os.close(said)
-        if not problem and order.script and not order.is_same_file():
-            problem = b"i"
+        if not problem and (reason := order.why_another()):
+            problem = b"?" + reason.encode(errors="replace")
         if problem:
             sweep()
             raise _NotStartedError(_reason(order, problem))
@@ -189,7 +190,7 @@ class Monitor:
             now_s = time.monotonic()
             number = self._ladder.step(now_s)
             if number is signal.SIGKILL:
-                sweep(self._reaped)
+                sweep(self._reaped, SWEEP_S)
                 return
             if number is not None:
                 self._signal(number)
@@ -228,13 +229,14 @@ class Monitor:
 
     def _signal(self, number: signal.Signals) -> None:
         """Send a signal to all of it; what is stopped goes on, to have it."""
-        for each in (number, signal.SIGCONT):
-            if self._status is None:
+        numbers = [number, signal.SIGCONT]
+        own: set[int] = set()
+        if self._status is None:  # not reaped yet, so the group is still its own
+            own.add(self._pid)
+            for each in numbers:
                 with suppress(ProcessLookupError, PermissionError):
-                    os.killpg(self._pid, each)  # not reaped yet, so still its own
-                signal_tree(each, but={self._pid})
-            else:
-                signal_tree(each)
+                    os.killpg(self._pid, each)
+        signal_tree(numbers, but=own, until_s=self._ladder.due_s)
 
     def _reap(self) -> bool:
         """Reap what has ended; whether there is anything left below."""
@@ -335,9 +337,8 @@ def _become(
             os.dup2(old, new)
         stage = b"c"
         os.chdir(order.directory)
-        stage = b"i"
-        if order.script and not order.is_same_file():
-            os.write(says, stage)
+        if reason := order.why_another():
+            os.write(says, b"?" + reason.encode(errors="replace"))
             os._exit(1)
         stage = b"x"
         path = os.fsencode(order.path) if order.script else order.descriptor
@@ -352,7 +353,7 @@ def _become(
 def _reason(order: Order, problem: bytes) -> str:
     stage, detail = problem[:1], problem[1:].decode(errors="replace")
     if stage not in _STAGES:
-        return f"it cannot be started: {detail}"
+        return detail
     number = int(detail or 0)
     more = ""
     if order.script and stage == b"x" and number == 2:

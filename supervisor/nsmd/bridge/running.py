@@ -13,10 +13,10 @@ from typing import Any, Literal, Protocol
 import trio
 
 from nsm.wire.errors import BadProgramError
-from nsmd.bridge.monitor import STEP_S
+from nsmd.bridge.monitor import STEP_S, SWEEP_S
 from nsmd.bridge.stop import Stop
 from nsmd.bridge.values import Ended, OnLine, Program
-from nsmd.monitors.below import SWEEP_S, processes, send
+from nsmd.monitors.below import processes, send
 from nsmd.monitors.held import MARGIN_S, Held
 from nsmd.values import StreamName
 

@@ -100,45 +100,73 @@ def reap_orphans(own: int) -> None:
         os.waitid(os.P_PID, found.si_pid, options)
 
 
-def sweep(reaped: Callable[[int, int], None] | None = None) -> None:
+def sweep(reaped: Callable[[int, int], None] | None = None, limit_s: float = SWEEP_S) -> None:
     """Kill all that is below: what had parents below this process is its child then.
 
     Args:
         reaped: is told the process id and the wait status of each that was reaped.
+        limit_s: seconds after which what has still not ended is left.
     """
-    deadline_s = time.monotonic() + SWEEP_S
+    deadline_s = time.monotonic() + limit_s
     # Blocked, so that a child that ends between looking and waiting is not missed.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
-    while time.monotonic() < deadline_s:
-        for pid in children(os.getpid()):
-            try:
-                os.kill(pid, signal.SIGKILL)  # not reaped by anyone else, so still the same
-            except (ProcessLookupError, PermissionError):
-                continue
-        try:
-            while (ended := os.waitpid(-1, os.WNOHANG)) != (0, 0):
-                if reaped is not None:
-                    reaped(*ended)
-        except ChildProcessError:
-            return
-        signal.sigtimedwait({signal.SIGCHLD}, max(0.0, deadline_s - time.monotonic()))
+    while _reap(reaped) and time.monotonic() < deadline_s:
+        for process in _stopped(deadline_s):
+            with suppress(ProcessLookupError, PermissionError):
+                # Not reaped by anyone else, for its parent does nothing any more: still the same.
+                os.kill(process.pid, signal.SIGKILL)
+        if _reap(reaped):
+            signal.sigtimedwait({signal.SIGCHLD}, max(0.0, deadline_s - time.monotonic()))
 
 
-def signal_tree(number: signal.Signals, *, but: Collection[int] = ()) -> None:
-    """Send a signal to all that is below this process, as far as that may be sent to.
+def _reap(reaped: Callable[[int, int], None] | None) -> bool:
+    """Reap what has ended; whether there is anything else."""
+    try:
+        while (ended := os.waitpid(-1, os.WNOHANG)) != (0, 0):
+            if reaped is not None:
+                reaped(*ended)
+    except ChildProcessError:
+        return False
+    return True
+
+
+def _stopped(deadline_s: float) -> list[Process]:
+    """All that is below, stopped: what forks faster than it can be killed has room for one more
+    with each that is killed, but what is stopped neither forks nor makes room."""
+    own = os.getpid()
+    told: set[Process] = set()
+    while True:
+        found = descendants(own)
+        fresh = [each for each in found if each._replace(state="") not in told]
+        if not fresh or time.monotonic() >= deadline_s:
+            return found
+        for process in fresh:
+            told.add(process._replace(state=""))
+            with suppress(ProcessLookupError, PermissionError):
+                send(process, signal.SIGSTOP)
+
+
+def signal_tree(
+    numbers: Sequence[signal.Signals], *, but: Collection[int] = (), until_s: float = float("inf")
+) -> None:
+    """Send signals to all that is below this process, as far as that may be sent to.
 
     Args:
         but: process groups that have had it.
+        until_s: on the monotonic clock; no more are told then. Thousands of busy processes leave
+            this one little time, and the next signal has to come, too.
     """
     for process in descendants(os.getpid()):
+        if time.monotonic() >= until_s:
+            return
         with suppress(ProcessLookupError, PermissionError):
             if but and os.getpgid(process.pid) in but:
                 continue
-            send(process, number)
+            send(process, *numbers)
 
 
-def send(process: Process, number: signal.Signals) -> None:
-    """Send a signal to a process that was seen, and to no successor with its number.
+def send(process: Process, *numbers: signal.Signals) -> None:
+    """Send signals to a process that was seen, and to no successor with its number.
 
     Raises:
         ProcessLookupError: it has ended.
@@ -149,7 +177,8 @@ def send(process: Process, number: signal.Signals) -> None:
         found = look_at(process.pid)
         if found is None or found.began != process.began:
             raise ProcessLookupError
-        signal.pidfd_send_signal(pidfd, number)
+        for number in numbers:
+            signal.pidfd_send_signal(pidfd, number)
     finally:
         os.close(pidfd)
 

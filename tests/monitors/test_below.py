@@ -1,0 +1,58 @@
+"""What is below a process, and the ladder of signals; the rest is in tests of what they watch."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from nsmd.monitors.below import Ladder, children, descendants, look_at, send
+from processes import ending
+
+ODD = "import os, sys; sys.stdout.write('up'); sys.stdout.flush(); sys.stdin.read()"
+
+
+def test_a_ladder() -> None:
+    ladder = Ladder([signal.SIGTERM, signal.SIGKILL], step_s=5)
+    assert (ladder.begun, ladder.step(100.0)) == (False, None)
+    ladder.begin(100.0)
+    ladder.begin(103.0)  # asked for again: nothing is put off
+    assert ladder.begun
+    assert ladder.step(100.0) is signal.SIGTERM
+    assert (ladder.step(104.9), ladder.due_s) == (None, 105.0)
+    assert ladder.step(105.5) is signal.SIGKILL
+    assert (ladder.step(1000.0), ladder.due_s) == (None, float("inf"))
+
+
+def test_who_is_below() -> None:
+    code = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {ODD!r}])"
+    command = [sys.executable, "-c", code]
+    pipe = subprocess.PIPE
+    with ending(subprocess.Popen(command, stdin=pipe, stdout=pipe)) as process:
+        assert process.stdout is not None
+        assert process.stdin is not None
+        process.stdout.read(2)
+        (below,) = children(process.pid)
+        found = {each.pid: each for each in descendants(os.getpid())}
+        assert found[process.pid].parent == os.getpid()
+        assert found[below].parent == process.pid
+        assert found[below].session == os.getsid(0)
+        process.stdin.close()
+    assert look_at(process.pid) is None
+
+
+def test_a_successor_is_not_sent_anything() -> None:
+    command = [sys.executable, "-c", ODD]
+    with ending(subprocess.Popen(command, stdin=subprocess.PIPE)) as process:
+        assert process.stdin is not None
+        found = look_at(process.pid)
+        assert found is not None
+        with pytest.raises(ProcessLookupError):
+            send(found._replace(began=found.began - 1), signal.SIGKILL)
+        process.stdin.close()
+    assert process.returncode == 0
+    with pytest.raises(ProcessLookupError):
+        send(found, signal.SIGKILL)
