@@ -13,8 +13,9 @@ import trio
 from bridge.bench import Bench as Programs
 from control_bench import Bench, Peer, bench
 from nsm.wire.errors import BadRequestError, ForbiddenError, UnknownProgramError
+from nsm.wire.frames import MAX_FRAME_BYTES
 from nsm.wire.messages import Cancel
-from nsmd.control import stream
+from nsmd.control import bridging, stream
 from nsmd.control.call import ALL_RIGHTS, Right
 
 if TYPE_CHECKING:
@@ -164,6 +165,17 @@ async def test_a_long_line_can_be_put_together(place: Place) -> None:
     answer = await peer.call("bridge_run", program="long", stream=True)
     assert [len(each.data["text"]) for each in peer.events] == [8192, 8192, 3617, 8192, 1]
     assert "".join(each.data["text"] for each in peer.events) == answer["stdout"]
+
+
+async def test_an_answer_fits_into_a_frame(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert 2 * bridging.MAX_STREAM_BYTES < MAX_FRAME_BYTES - 64 * 1024
+    monkeypatch.setattr(bridging, "MAX_STREAM_BYTES", 10_000)
+    await place.script("long", "printf '%30000d'; printf '%20000d' >&2; exit 1")
+    peer = await place.person()
+    answer = await peer.call("bridge_run", program="long")
+    assert (answer["stdout_omitted"], answer["stderr_omitted"]) == (20_000, 10_000)
+    assert answer["stdout"].endswith("0")
+    assert "\n[... 20000 bytes left out ...]\n" in answer["stdout"]
 
 
 async def test_who_does_not_ask_for_lines_gets_none(place: Place) -> None:

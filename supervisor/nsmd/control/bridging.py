@@ -16,9 +16,14 @@ from nsmd.control import arguments
 from nsmd.control.call import Call
 from nsmd.control.outgoing import MAX_WAITING_BYTES
 from nsmd.control.stream import OutputStream
+from nsmd.headtail import shortened
 from nsmd.values import Output, StreamName
 
 MAX_ID_CHARS = 64
+
+MAX_STREAM_BYTES = 6 * 1024 * 1024
+"""Of each stream in an answer, so that it fits into a frame (16 MiB): `[mcp] max_result_chars`,
+which bounds what there is, may be more than that."""
 
 
 async def bridge_programs(call: Call) -> dict[str, Any]:
@@ -86,16 +91,18 @@ def _wanted(call: Call) -> tuple[str | None, bool, OutputStream | None, BadReque
 
 
 def _result(run: ProgramCall, ended: Ended) -> dict[str, Any]:
+    stdout, stdout_cut = shortened(ended.stdout, MAX_STREAM_BYTES)
+    stderr, stderr_cut = shortened(ended.stderr, MAX_STREAM_BYTES)
     return {
         "call_id": run.id,
         "program": run.asked.program,
         "exit_code": ended.exit_code,
         "signal": ended.signal,
         "why_stopped": ended.why_stopped,
-        "stdout": ended.stdout,
-        "stderr": ended.stderr,
-        "stdout_omitted": ended.stdout_omitted,
-        "stderr_omitted": ended.stderr_omitted,
+        "stdout": stdout,
+        "stderr": stderr,
+        "stdout_omitted": ended.stdout_omitted + stdout_cut,
+        "stderr_omitted": ended.stderr_omitted + stderr_cut,
         "duration_s": ended.duration_s,
         "timeout_s": ended.timeout_s,
         "left": ended.left,
