@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 from nsm import httptoken, paths
 from nsm.cli import running, terminal
 from nsm.cli.options import EXIT_FAILED, EXIT_OK, Parser
 from nsm.cli.render import visible
+from nsm.client import Client
+from nsm.wire.errors import NsmError
 
 
 def parser() -> Parser:
@@ -48,7 +51,9 @@ def _token(*, rotate: bool, as_json: bool) -> int:
         terminal.note(str(error))
         return EXIT_FAILED
     if rotate:
-        _facts()  # has a supervisor look at the file, which ends what the old one has let in
+        # A supervisor looks at the file then, which ends what the old one has let in.
+        with suppress(NsmError), Client(autostart=False) as client:
+            client.call("http")
     if as_json:
         terminal.out_json({"token": token, "file": path})
     else:
