@@ -11,30 +11,24 @@ import secrets
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass
 from typing import cast
 
 import trio
 
 from nsm.wire.errors import (
-    AuditFailedError,
     BadRequestError,
-    FateUnknownError,
     InternalError,
     NsmError,
     OverloadedError,
     ShuttingDownError,
     UnknownProgramError,
 )
-from nsmd.bridge import arguments
 from nsmd.bridge.call import ProgramCall
-from nsmd.bridge.commands import Command, open_command
+from nsmd.bridge.carrying import Means, Wanted, carry_out, outcome_of
 from nsmd.bridge.ledger import Ledger, open_ledger
-from nsmd.bridge.running import run
 from nsmd.bridge.shelf import Shelf, open_shelf
 from nsmd.bridge.values import Asked, Caller, Ended, OnLine, Problem, Program
-from nsmd.bridge.variables import variables_of
 from nsmd.bridge.wording import program_not_found
 from nsmd.ending import Ending
 from nsmd.events import Events
@@ -78,16 +72,6 @@ class Places:
 class _Open:
     shelf: Shelf
     ledger: Ledger
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Wanted:
-    """What a client has sent, unchecked."""
-
-    name: object
-    given: object
-    again: bool
-    refusal: NsmError | None
 
 
 class Bridge:
@@ -243,8 +227,8 @@ class Bridge:
         if not self._calls:
             self._idle = trio.Event()
         self._calls[key] = call
-        wanted = _Wanted(name=name, given=given, again=again, refusal=refusal)
-        self._nursery.start_soon(self._carry_out, key, call, wanted, self._open)
+        wanted = Wanted(name=name, given=given, again=again, refusal=refusal)
+        self._nursery.start_soon(self._carry_out, key, call, wanted, self._open.ledger)
         return call
 
     async def finish(self, timeout_s: float) -> None:
@@ -335,12 +319,23 @@ class Bridge:
         self,
         key: tuple[str, str],
         call: ProgramCall,
-        wanted: _Wanted,
-        opened: _Open,
+        wanted: Wanted,
+        ledger: Ledger,
     ) -> None:
         answer: Ended | NsmError = ShuttingDownError("The supervisor ended.")
         try:
-            answer = await self._answer(call, wanted, opened)
+            answer = await carry_out(
+                call,
+                wanted,
+                ledger,
+                Means(
+                    find=self._find,
+                    admit=self._admit,
+                    variables=self._places.variables,
+                    output_bytes=self._output_bytes,
+                    events=self._events,
+                ),
+            )
         except NsmError as error:
             answer = error
         except Exception:  # the boundary of a call, whose fault is nobody else's
@@ -360,51 +355,7 @@ class Bridge:
             if not self._calls:
                 self._idle.set()
 
-    async def _answer(self, call: ProgramCall, wanted: _Wanted, opened: _Open) -> Ended:
-        asked = call.asked
-        if (
-            wanted.again
-            and (fate := await opened.ledger.fate(asked.id, asked.caller.scope)) != "never"
-        ):
-            raise FateUnknownError(
-                "The supervisor ended while this call was under way: the program was started, and "
-                f"{'has ended' if fate == 'ended' else 'how far it came is unknown'}.",
-                hint="`nsm bridge audit` has what is known. Look at what it has done before you "
-                "start it again.",
-                data={"execution_id": asked.id},
-            )
-        try:
-            # Before anything else: nothing that looks at them may be misled by them.
-            if wanted.refusal is not None:
-                raise wanted.refusal
-            texts = arguments.check_characters(wanted.given)
-            asked = call.asked = replace(asked, arguments=texts)
-            program = await self._find(asked.caller, wanted.name, opened.shelf)
-            arguments.check(program, texts)
-            self._check_time(call)
-            variables = variables_of(program, self._places.variables)
-            command = await trio.to_thread.run_sync(
-                partial(
-                    open_command,
-                    program,
-                    asked.caller.writable,
-                    search_path=variables.get("PATH", ""),
-                )
-            )
-        except NsmError as error:
-            call.admitted = False
-            await opened.ledger.refuse(asked, error.message)
-            raise
-        try:
-            if call.stop.why is not None:
-                gone = BadRequestError("The call was taken back before the program was started.")
-                await opened.ledger.refuse(asked, gone.message)
-                raise gone
-            return await self._run(call, program, command, texts, variables, opened.ledger)
-        finally:
-            command.close()
-
-    async def _find(self, caller: Caller, name: object, shelf: Shelf) -> Program:
+    async def _find(self, caller: Caller, name: object) -> Program:
         """One that came a moment ago is found, too.
 
         Raises:
@@ -413,10 +364,10 @@ class Bridge:
         try:
             return self.program(caller, name)
         except UnknownProgramError:
-            await shelf.look()
+            await self.look()
             return self.program(caller, name)
 
-    def _check_time(self, call: ProgramCall) -> None:
+    def _admit(self, call: ProgramCall) -> None:
         """
         Raises:
             NsmError: nothing is started now.
@@ -437,58 +388,10 @@ class Bridge:
             )
         call.admitted = True  # now: the next one that is looked at counts it
 
-    async def _run(
-        self,
-        call: ProgramCall,
-        program: Program,
-        command: Command,
-        texts: Sequence[str],
-        variables: Mapping[str, str],
-        ledger: Ledger,
-    ) -> Ended:
-        asked = call.asked
-        await ledger.begin(asked)
-        ended = Ended(exit_code=None, why_stopped="shutdown")
-        try:
-            call.started = True
-            self._events.publish("program_started", subject=call, program=program.name)
-            ended = await run(
-                command,
-                program,
-                texts,
-                variables=variables,
-                output_bytes=self._output_bytes(),
-                on_line=call.take_line,
-                stop=call.stop,
-            )
-        except NsmError as error:
-            with trio.CancelScope(shield=True):
-                await ledger.withdraw(asked, error.message)
-            raise
-        except BaseException:
-            with trio.CancelScope(shield=True):
-                await ledger.end(asked, ended)
-            raise
-        with trio.CancelScope(shield=True):
-            await ledger.end(asked, ended)
-        return replace(ended, timeout_s=program.timeout_s)
-
     def _keep(self, key: tuple[str, str], call: ProgramCall) -> None:
         self._kept[key] = call
         while len(self._kept) > MAX_KEPT:
             self._kept.popitem(last=False)
-
-
-def outcome_of(answer: Ended | NsmError) -> str:
-    """One word for what came of a call: `ok`, `error`, `timeout`, `cancelled`, `shutdown`,
-    `refused`, `unaudited`."""
-    if isinstance(answer, AuditFailedError):
-        return "unaudited"
-    if isinstance(answer, NsmError):
-        return "refused"
-    if answer.why_stopped is not None:
-        return answer.why_stopped
-    return "ok" if answer.succeeded else "error"
 
 
 def _word(call: ProgramCall) -> str:

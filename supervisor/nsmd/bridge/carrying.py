@@ -1,0 +1,154 @@
+"""One call, from the first check to the last line of the ledger.
+
+It runs in a task of its own, whatever becomes of whoever asked: nothing starts that is not written
+down, and nothing ends without.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+import trio
+
+from nsm.wire.errors import AuditFailedError, BadRequestError, FateUnknownError, NsmError
+from nsmd.bridge import arguments
+from nsmd.bridge.call import ProgramCall
+from nsmd.bridge.commands import Command, open_command
+from nsmd.bridge.ledger import Ledger
+from nsmd.bridge.running import run
+from nsmd.bridge.values import Caller, Ended, Program
+from nsmd.bridge.variables import variables_of
+from nsmd.events import Events
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What a client has sent, unchecked.
+
+    Attributes:
+        name, given: of the program, and its arguments.
+        again: the client asks for a call that it has asked for before.
+        refusal: why nothing is started whatever is asked for; None to look.
+    """
+
+    name: object
+    given: object
+    again: bool
+    refusal: NsmError | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Means:
+    """What a call needs of the bridge.
+
+    Attributes:
+        find: the program of that name for somebody; raises NsmError.
+        admit: has the call be one of those that run; raises NsmError where there is no room.
+        variables: of the supervisor.
+        output_bytes: of each stream of a program, what is kept.
+        events: are told when it starts.
+    """
+
+    find: Callable[[Caller, object], Awaitable[Program]]
+    admit: Callable[[ProgramCall], None]
+    variables: Mapping[str, str]
+    output_bytes: Callable[[], int]
+    events: Events
+
+
+async def carry_out(call: ProgramCall, wanted: Wanted, ledger: Ledger, means: Means) -> Ended:
+    """Start what was asked for, and wait for its end.
+
+    Raises:
+        NsmError: it was refused, which is written down, or could not be started.
+    """
+    asked = call.asked
+    if wanted.again and (fate := await ledger.fate(asked.id, asked.caller.scope)) != "never":
+        raise FateUnknownError(
+            "The supervisor ended while this call was under way: the program was started, and "
+            f"{'has ended' if fate == 'ended' else 'how far it came is unknown'}.",
+            hint="`nsm bridge audit` has what is known. Look at what it has done before you "
+            "start it again.",
+            data={"execution_id": asked.id},
+        )
+    try:
+        # Before anything else: nothing that looks at them may be misled by them.
+        if wanted.refusal is not None:
+            raise wanted.refusal
+        texts = arguments.check_characters(wanted.given)
+        asked = call.asked = replace(asked, arguments=texts)
+        program = await means.find(asked.caller, wanted.name)
+        arguments.check(program, texts)
+        means.admit(call)
+        variables = variables_of(program, means.variables)
+        command = await trio.to_thread.run_sync(
+            partial(
+                open_command,
+                program,
+                asked.caller.writable,
+                search_path=variables.get("PATH", ""),
+            )
+        )
+    except NsmError as error:
+        call.admitted = False
+        await ledger.refuse(asked, error.message)
+        raise
+    try:
+        if call.stop.why is not None:
+            gone = BadRequestError("The call was taken back before the program was started.")
+            await ledger.refuse(asked, gone.message)
+            raise gone
+        return await _run(call, program, command, texts, variables, ledger, means)
+    finally:
+        command.close()
+
+
+async def _run(
+    call: ProgramCall,
+    program: Program,
+    command: Command,
+    texts: Sequence[str],
+    variables: Mapping[str, str],
+    ledger: Ledger,
+    means: Means,
+) -> Ended:
+    asked = call.asked
+    await ledger.begin(asked)
+    ended = Ended(exit_code=None, why_stopped="shutdown")  # where this task is cancelled
+    try:
+        call.started = True
+        means.events.publish("program_started", subject=call, program=program.name)
+        ended = await run(
+            command,
+            program,
+            texts,
+            variables=variables,
+            output_bytes=means.output_bytes(),
+            on_line=call.take_line,
+            stop=call.stop,
+        )
+    except NsmError as error:
+        with trio.CancelScope(shield=True):
+            await ledger.withdraw(asked, error.message)
+        raise
+    except BaseException:
+        with trio.CancelScope(shield=True):
+            await ledger.end(asked, ended)
+        raise
+    with trio.CancelScope(shield=True):
+        await ledger.end(asked, ended)
+    return replace(ended, timeout_s=program.timeout_s)
+
+
+def outcome_of(answer: Ended | NsmError) -> str:
+    """One word for what came of a call: `ok`, `error`, `timeout`, `cancelled`, `shutdown`,
+    `refused`, `unaudited`."""
+    if isinstance(answer, AuditFailedError):
+        return "unaudited"
+    if isinstance(answer, NsmError):
+        return "refused"
+    if answer.why_stopped is not None:
+        return answer.why_stopped
+    return "ok" if answer.succeeded else "error"
