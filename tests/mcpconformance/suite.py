@@ -14,6 +14,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ CACHE = HERE.parents[1] / ".cache" / "mcp-conformance"
 REVISIONS = ("2025-11-25", "2026-07-28")
 """Of MCP, that the suite has requirements for: one of each era."""
 
+MACHINE = platform.machine()
 LISTS = ("package.json", "package-lock.json")
 _INSTALL_TIMEOUT_S = 600
 _RUN_TIMEOUT_S = 300
@@ -93,39 +95,44 @@ class Required:
     unscored: str = ""
 
 
-def packages() -> Packages:
+def packages(directory: Path = CACHE, machine: str = MACHINE) -> Packages:
     """What is installed.
+
+    Args:
+        directory: where.
+        machine: the processor, as `uname -m` has it.
 
     Raises:
         NotHereError: nothing, or something older than what the lists name.
     """
-    node = CACHE / "node_modules" / _NODES.get(platform.machine(), "-") / "bin" / "node"
+    node = directory / "node_modules" / _NODES.get(machine, "-") / "bin" / "node"
     try:
-        same = all((CACHE / name).read_bytes() == (HERE / name).read_bytes() for name in LISTS)
+        same = all((directory / name).read_bytes() == (HERE / name).read_bytes() for name in LISTS)
     except FileNotFoundError:
         same = False
     if not same or not os.access(node, os.X_OK):
         raise NotHereError("npm's packages of the MCP conformance suite (make conformance)")
-    return Packages(directory=CACHE, node=node)
+    return Packages(directory=directory, node=node)
 
 
-def install() -> Packages:
+def install(directory: Path = CACHE, machine: str = MACHINE) -> Packages:
     """Have npm install what is not there, as its lock file says.
+
+    Args:
+        directory, machine: as for `packages`.
 
     Raises:
         NotHereError: there is no npm, it failed, or there is no Node for this machine.
     """
-    try:
-        return packages()
-    except NotHereError:
-        pass
-    if platform.machine() not in _NODES:
-        raise NotHereError(f"a Node for {platform.machine()}: there is one for {', '.join(_NODES)}")
+    with suppress(NotHereError):
+        return packages(directory, machine)
+    if machine not in _NODES:
+        raise NotHereError(f"a Node for {machine}: there is one for {', '.join(_NODES)}")
     if shutil.which("npm") is None:
         raise NotHereError("npm (Debian, Ubuntu: apt-get install npm)")
-    CACHE.mkdir(parents=True, exist_ok=True)
+    directory.mkdir(parents=True, exist_ok=True)
     # The lists come last: what was broken off in the middle is no installation.
-    work = CACHE / "new"
+    work = directory / "new"
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir()
     for name in LISTS:
@@ -142,11 +149,11 @@ def install() -> Packages:
     )
     if done.returncode != 0:
         raise NotHereError(f"what npm was to install; it says: {done.stdout[-1000:].strip()}")
-    shutil.rmtree(CACHE / "node_modules", ignore_errors=True)
+    shutil.rmtree(directory / "node_modules", ignore_errors=True)
     for name in ("node_modules", *LISTS):
-        (work / name).replace(CACHE / name)
+        (work / name).replace(directory / name)
     work.rmdir()
-    return packages()
+    return packages(directory, machine)
 
 
 def requirements(installed: Packages, revision: str) -> list[Required]:
