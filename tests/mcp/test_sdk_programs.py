@@ -22,9 +22,10 @@ async def bench(tmp_path: Path) -> AsyncGenerator[Bench, None]:
         yield made
 
 
-@pytest.fixture(params=["memory", "shim"])
-def connect(bench: Bench, request: pytest.FixtureRequest) -> Connect:
-    return bench.by_memory if request.param == "memory" else bench.by_shim
+@pytest.fixture
+def connect(bench: Bench) -> Connect:
+    """Over memory: tests/e2e/test_bridge_clients.py goes through the shim."""
+    return bench.by_memory
 
 
 def succeed(started: FakeProgramCall) -> None:
