@@ -24,6 +24,7 @@ from nsm.wire.errors import (
     ForbiddenError,
     NsmError,
     OverloadedError,
+    UnknownProgramError,
 )
 from nsmd.boxes.box import MAX_FAILURES
 
@@ -141,6 +142,8 @@ def test_it_may_do_nothing_else(shared: Supervisor, project: Path) -> None:
             inside.boxes.list,
             lambda: inside.boxes.open("/", profile="p", digest=DIGEST, network="full"),
             lambda: inside.run("1", env="python", network="full"),
+            inside.bridge.programs,
+            lambda: inside.bridge.run("say"),
         ):
             with pytest.raises(ForbiddenError):
                 refused()
@@ -370,36 +373,57 @@ def test_a_box_whose_network_is_no_list_has_no_proxy(shared: Supervisor, project
         assert [each.name for each in it.sockets.iterdir()] == ["control.sock"]
 
 
+def describe(tools: Path, name: str) -> None:
+    """Have the bridge know /bin/echo by a name."""
+    tools.mkdir(exist_ok=True)
+    keys = f"name: {name}\ndescription: Says it.\ncommand: {os.path.realpath('/bin/echo')}\n"
+    (tools / f"{name}.md").write_text(f"---\n{keys}---\n")
+
+
+def has_one_program(inside: nsm.Client) -> None:
+    assert [row.name for row in inside.bridge.programs().programs] == ["say"]
+    assert inside.bridge.run("say", ["hello"]).stdout == "hello\n"
+    with pytest.raises(UnknownProgramError, match="Available: say"):
+        inside.bridge.run("other", ["hello"])
+
+
 def test_boxes_outlive_the_supervisor(project: Path) -> None:
-    """Killed, and reloaded: sockets, sessions, what may be reached, and the end stay the same."""
+    """Killed, and reloaded: sockets, sessions, what may be reached and started, and the end stay
+    the same."""
     with (
         tempfile.TemporaryDirectory(prefix="nsm-") as path,
         Server() as server,
         socket.create_server(("127.0.0.1", 0)) as proxy,
-        supervisor(Path(path)) as first,
+        supervisor(Path(path), config="[bridge]\nenabled = true\n") as first,
     ):
+        for name in ("say", "other"):
+            describe(Path(path) / "config/nsm/tools", name)
         allowed = [f"host.nsm.internal:{server.port}"]
-        made = Box(first, directory=str(project), network="allow", allow=allowed)
+        made = Box(first, directory=str(project), network="allow", allow=allowed, programs=["say"])
         over = Box(first, directory=str(project), digest="f" * 64)
         url = f"http://host.nsm.internal:{server.port}/x"
         try:
             assert hand_over(made.sockets, proxy.fileno()) == "ok"
             with made.client() as inside:
                 inside.run("x = 41", env="python", session="s")
+                has_one_program(inside)
             first.process.kill()
             first.process.wait()
             over.end()
             with supervisor(Path(path), keep=True) as second:
                 with made.client() as inside:
                     assert inside.run("print(x + 1)", env="python", session="s").stdout == "42\n"
+                    has_one_program(inside)
                 assert asked(proxy, url).endswith("200 OK hello /x")
                 assert "403" in asked(proxy, "http://tracker.example/")
                 with second.client() as person:
-                    assert [row.pid for row in person.boxes.list()] == [made.process.pid]
+                    (row,) = person.boxes.list()
+                    assert (row.pid, row.programs) == (made.process.pid, ("say",))
                 assert not over.sockets.exists()
                 assert second.run("nsm", "reload").returncode == 0
                 with made.client() as inside, second.client() as person:
                     assert inside.run("print(x)", env="python", session="s").stdout == "41\n"
+                    has_one_program(inside)
                     assert asked(proxy, url).endswith("200 OK hello /x")
                     made.end()
                     wait_for_its_end(person, made)
