@@ -49,6 +49,7 @@ class Reception:
             programs=services.bridge,
             check=partial(registry.check_project, point=None, mode=None),
             loaded=self._endpoint.serve,
+            ending=lambda: services.ending.how is not None,
             events=services.events,
             traffic=services.telemetry.traffic["http"],
         )

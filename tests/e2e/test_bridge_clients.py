@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import subprocess
 import tempfile
 from contextlib import asynccontextmanager
 from functools import partial
@@ -16,6 +18,7 @@ from mcp import Client, MCPError, StdioServerParameters
 from mcp_types import CallToolResult, TextContent
 
 import http_support
+from box.modelapi import model
 from e2e_support import program, supervisor
 
 if TYPE_CHECKING:
@@ -83,7 +86,8 @@ def text_of(result: CallToolResult) -> str:
 
 def written(it: Supervisor) -> list[dict[str, Any]]:
     """The audit's records."""
-    text = (it.directory / "state" / "nsm" / "audit.log").read_text()
+    file = it.directory / "state" / "nsm" / "audit.log"
+    text = file.read_text() if file.exists() else ""
     return [json.loads(line) for line in text.splitlines()]
 
 
@@ -235,3 +239,45 @@ async def test_over_http_it_ends_when_it_is_taken_back(
         for fd in fds:
             await trio.lowlevel.wait_readable(fd)
             os.close(fd)
+
+
+@pytest.mark.slow
+def test_claude_code_itself_starts_one(bridged: Supervisor, tmp_path: Path) -> None:
+    """Its own loop and its own client of MCP; only the model is a stand-in."""
+    claude = shutil.which("claude", path=os.environ.get("NSM_TEST_AGENTS"))
+    if claude is None:
+        pytest.skip("not here: no claude (see tests/box/test_real_agents.py)")
+    entry = {"command": program("nsm-mcp"), "env": bridged.variables}
+    (tmp_path / "mcp.json").write_text(json.dumps({"mcpServers": {"nsm": entry}}))
+    arguments: dict[str, object] = {"program": "deploy", "args": ["prod"]}
+
+    def ask(*options: str) -> str:
+        with model("mcp__nsm__execute", arguments) as url:
+            done = subprocess.run(
+                [claude, "-p", "deploy", "--mcp-config", tmp_path / "mcp.json", *options],
+                env={
+                    "PATH": os.environ.get("PATH", os.defpath),
+                    "HOME": str(tmp_path),
+                    "ANTHROPIC_BASE_URL": url,
+                    "ANTHROPIC_API_KEY": "sk-none",
+                    "DISABLE_TELEMETRY": "1",
+                    "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+                },
+                cwd=tmp_path,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=60,
+                check=False,
+            )
+        assert done.returncode == 0, (done.stdout, done.stderr)
+        return done.stdout
+
+    # It waits for no server that is slow to come, as one is that has to load the package first.
+    assert bridged.run("nsm-mcp", stdin='{"jsonrpc":"2.0","id":1,"method":"ping"}\n').stdout
+    started = len(written(bridged))
+    refused = ask()
+    assert "permission" in refused
+    assert len(written(bridged)) == started, "it asks a person before it starts a program"
+    assert ask("--allowedTools", "mcp__nsm__execute").startswith("to prod\ndone\n[stderr]\ncareful")
+    assert written(bridged)[-1]["client"] == "claude-code"

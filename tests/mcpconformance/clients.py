@@ -11,7 +11,7 @@ import json
 import os
 import shutil
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
@@ -30,8 +30,8 @@ TIMEOUT_S = 60.0
 
 Seen = dict[str, Any]
 """What a session saw: `tools`, `calls` (key -> `text`, `error`); of clients that keep a connection
-`revision`, `progress` (messages of the call that asks for it), `atOnce` (texts) and `cancelled`
-("taken back"), too."""
+`revision`, `progress` (messages of the call that asks for it), `atOnce` (texts), `cancelled`
+("taken back") and `after` (text), too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,35 +64,46 @@ Call = Mapping[str, Any]
 AT_ONCE: tuple[Call, ...] = tuple(
     {"name": "run", "args": {"env": "python", "code": f"print({number})"}} for number in range(3)
 )
-CANCELLED: Call = {
-    "name": "run",
-    "args": {
-        "env": "python",
-        "code": "print('begun', flush=True)\nimport time\ntime.sleep(600)",
-    },
-    "until": "begun",
-}
 
 
-def calls() -> list[Call]:
-    """What is called one after the other."""
-    # Of its own: over HTTP, all clients see the same sessions.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What a session does.
+
+    Attributes:
+        calls: one after the other.
+        cancelled: then this, which is taken back as soon as its progress has `until`.
+        after: then this, in the session of nsm's that was taken up by it.
+    """
+
+    calls: Sequence[Call]
+    cancelled: Call
+    after: Call
+
+
+def plan() -> Plan:
+    """Another one for each session: over HTTP, all clients see the same sessions of nsm's."""
     kept = {"env": "python", "session": f"kept-{uuid.uuid4().hex[:8]}"}
     program = {"program": PROGRAM}
-    return [
-        {"key": "set", "name": "run", "args": {**kept, "code": "x = 6"}},
-        {"key": "run", "name": "run", "args": {**kept, "code": "print(x * 7)"}},
-        {"key": "list", "name": "list_programs", "args": {}},
-        {"key": "help", "name": "help", "args": program},
-        {
-            "key": "execute",
-            "name": "execute",
-            "args": {**program, "args": ["staging"]},
-            "progress": True,
-        },
-        {"key": "refused", "name": "execute", "args": {**program, "args": ["a;b"]}},
-        {"key": "unknown", "name": "execute", "args": {"program": "foo", "args": []}},
-    ]
+    sleep = "print('begun', flush=True)\nimport time\ntime.sleep(600)"
+    return Plan(
+        calls=[
+            {"key": "set", "name": "run", "args": {**kept, "code": "x = 6"}},
+            {"key": "run", "name": "run", "args": {**kept, "code": "print(x * 7)"}},
+            {"key": "list", "name": "list_programs", "args": {}},
+            {"key": "help", "name": "help", "args": program},
+            {
+                "key": "execute",
+                "name": "execute",
+                "args": {**program, "args": ["staging"]},
+                "progress": True,
+            },
+            {"key": "refused", "name": "execute", "args": {**program, "args": ["a;b"]}},
+            {"key": "unknown", "name": "execute", "args": {"program": "foo", "args": []}},
+        ],
+        cancelled={"name": "run", "args": {**kept, "code": sleep}, "until": "begun"},
+        after={"name": "run", "args": {**kept, "code": "print(x)"}},
+    )
 
 
 def python_version() -> str:
@@ -140,12 +151,15 @@ def faults(seen: Seen, *, revision: str, lasting: bool = True) -> list[str]:
             ("progress", ("deploying staging" in said, "careful" in said), (True, True)),
             ("calls at once", seen["atOnce"], [f"{number}\n" for number in range(3)]),
             ("a call that is taken back", seen["cancelled"], "taken back"),
+            # It would have to wait for its turn if the other one still ran.
+            ("the call after it", seen["after"], "6\n"),
         ]
     return [f"{what}: {got!r}, not {right!r}" for what, got, right in wanted if got != right]
 
 
 def task(way: Way, *, mode: str, sdk: str) -> dict[str, Any]:
     """What `ts_client.mjs` is to do."""
+    planned = plan()
     return {
         "sdk": sdk,
         "mode": mode,
@@ -153,9 +167,10 @@ def task(way: Way, *, mode: str, sdk: str) -> dict[str, Any]:
         "headers": way.headers if way.url else {},
         "command": list(way.command),
         "variables": dict(way.variables),
-        "calls": calls(),
+        "calls": planned.calls,
         "atOnce": list(AT_ONCE),
-        "cancelled": CANCELLED,
+        "cancelled": planned.cancelled,
+        "after": planned.after,
     }
 
 
@@ -195,7 +210,7 @@ async def by_inspector(installed: Packages, way: Way, directory: Path) -> Seen:
     seen: Seen = {"calls": {}}
     listed = await _json_of([*start, "--method", "tools/list"], home=directory)
     seen["tools"] = [tool["name"] for tool in listed["tools"]]
-    for call in calls():
+    for call in plan().calls:
         words = [*start, "--method", "tools/call", "--tool-name", call["name"]]
         for name, value in call["args"].items():
             given = value if isinstance(value, str) else json.dumps(value)
@@ -229,6 +244,7 @@ async def by_python(way: Way, *, revision: str) -> Seen:
 
 
 async def _session(client: Client) -> Seen:
+    planned = plan()
     told: list[str] = []
 
     async def hear(progress: float, total: float | None, message: str | None) -> None:
@@ -240,7 +256,7 @@ async def _session(client: Client) -> Seen:
         "calls": {},
         "progress": told,
     }
-    for call in calls():
+    for call in planned.calls:
         hears = hear if call.get("progress") else None
         result = await client.call_tool(call["name"], call["args"], progress_callback=hears)
         seen["calls"][call["key"]] = {"text": _text(result), "error": result.is_error}
@@ -253,21 +269,22 @@ async def _session(client: Client) -> Seen:
         for number, call in enumerate(AT_ONCE):
             nursery.start_soon(ask, number, call)
     seen["atOnce"] = [answers[number] for number in sorted(answers)]
-    seen["cancelled"] = await _take_back(client)
+    seen["cancelled"] = await _take_back(client, planned.cancelled)
+    seen["after"] = _text(await client.call_tool(planned.after["name"], planned.after["args"]))
     return seen
 
 
-async def _take_back(client: Client) -> str:
+async def _take_back(client: Client, call: Call) -> str:
     begun = ""
     with trio.CancelScope() as scope:
 
         async def hear(progress: float, total: float | None, message: str | None) -> None:
             nonlocal begun
             begun += message or ""
-            if CANCELLED["until"] in begun:
+            if call["until"] in begun:
                 scope.cancel()
 
-        await client.call_tool(CANCELLED["name"], CANCELLED["args"], progress_callback=hear)
+        await client.call_tool(call["name"], call["args"], progress_callback=hear)
     return "taken back" if scope.cancelled_caught else "answered"
 
 

@@ -1,4 +1,4 @@
-"""Runs MCP's own conformance suite and clients against nsm: README.md beside it."""
+"""Runs MCP's own conformance suite and clients against nsm: docs/conformance.md."""
 
 from __future__ import annotations
 

@@ -53,6 +53,7 @@ GOOD: Seen = {
     "progress": ["deploying staging\n", "[stderr] careful\n"],
     "atOnce": ["0\n", "1\n", "2\n"],
     "cancelled": "taken back",
+    "after": "6\n",
 }
 
 
@@ -86,6 +87,7 @@ async def test_a_whole_session(nsm: World, over: str, revision: str) -> None:
         (["progress"], ["deploying staging\n"], "progress"),
         (["atOnce"], ["0\n", "2\n", "1\n"], "calls at once"),
         (["cancelled"], "answered", "a call that is taken back"),
+        (["after"], "", "the call after it"),
     ],
 )
 def test_every_fault_is_noticed(path: list[str], value: object, named: str) -> None:

@@ -66,22 +66,20 @@ for (const { key, name, args, progress } of task.calls) {
 seen.atOnce = await Promise.all(
   task.atOnce.map(async ({ name, args }) => text(await call(name, args))),
 );
-if (task.cancelled) {
-  const stop = new AbortController();
-  const { name, args, until } = task.cancelled;
-  const heard = [];
-  const running = call(name, args, {
-    signal: stop.signal,
-    onprogress: ({ message }) => {
-      heard.push(message);
-      if (heard.join("").includes(until)) stop.abort("taken back");
-    },
-  });
-  seen.cancelled = await running.then(
-    () => "answered",
-    () => "taken back",
-  );
-}
+const stop = new AbortController();
+const { name, args, until } = task.cancelled;
+const heard = [];
+seen.cancelled = await call(name, args, {
+  signal: stop.signal,
+  onprogress: ({ message }) => {
+    heard.push(message);
+    if (heard.join("").includes(until)) stop.abort("taken back");
+  },
+}).then(
+  () => "answered",
+  () => "taken back",
+);
+seen.after = text(await call(task.after.name, task.after.args));
 if (transport.terminateSession && seen.revision !== "2026-07-28") await transport.terminateSession();
 await client.close();
 process.stdout.write(`${JSON.stringify(seen)}\n`);

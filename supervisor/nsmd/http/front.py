@@ -73,7 +73,8 @@ async def answering(server: Server[Any], *, max_body_bytes: int) -> AsyncGenerat
     """
     for name in _CHATTY:
         logging.getLogger(name).setLevel(logging.WARNING)
-    EventSourceResponse.DEFAULT_PING_INTERVAL = PING_S  # there is no other way to it
+    # There is no other way to it; type checkers take what it is for all that it may be.
+    EventSourceResponse.DEFAULT_PING_INTERVAL = PING_S  # pyright: ignore[reportAttributeAccessIssue]
     manager = StreamableHTTPSessionManager(
         server,
         session_idle_timeout=SESSION_IDLE_S,

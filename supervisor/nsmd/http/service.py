@@ -15,7 +15,7 @@ from nsmd.boundary import Boundary
 from nsmd.events import Events
 from nsmd.listening import PlaceError
 from nsmd.mcp.attach import Attach
-from nsmd.mcp.seam import Programs, Runner
+from nsmd.mcp.seam import TAKEN_BACK, Programs, Runner
 from nsmd.settings import Settings
 from nsmd.telemetry import Traffic
 from nsmd.values import ProjectMount
@@ -64,6 +64,7 @@ class HttpService:
         programs: those of the bridge.
         check: finds the mount of `[http] project`.
         loaded: waits until the endpoint has been imported; raises NsmError if it cannot be.
+        ending: whether the supervisor ends.
         events: are told of clients that come and go.
         traffic: counts what they send and are sent.
     """
@@ -77,6 +78,7 @@ class HttpService:
         programs: Programs | None,
         check: Check,
         loaded: Callable[[], Awaitable[object]],
+        ending: Callable[[], bool],
         events: Events,
         traffic: Traffic,
     ) -> None:
@@ -87,6 +89,7 @@ class HttpService:
         self._programs = programs
         self._check = check
         self._loaded = loaded
+        self._ending = ending
         self._events = events
         self._traffic = traffic
         self._problem = ""
@@ -171,6 +174,8 @@ class HttpService:
         if self._front is None:
             await _unavailable(send)
         else:
+            # What is cancelled because we go was not taken back: it goes on under the next.
+            scope[TAKEN_BACK] = lambda: not self._ending()
             await self._front(scope, receive, send)
 
     async def _keep_front(self, boundary: Boundary) -> None:

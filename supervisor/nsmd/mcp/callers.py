@@ -1,7 +1,8 @@
 """Who calls, as the SDK's context of a request has it. HEAVY: imports `mcp`.
 
 Behind a shim, a request's own context is the router's `Call`. Behind other transports it is
-something else: their requests have no numbers, and one whose handler is cancelled was taken back.
+something else: their requests have no numbers, and one whose handler is cancelled was taken back
+unless the transport knows better.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from mcp.shared.jsonrpc_dispatcher import progress_token_from_params
 
 from nsmd.mcp.numbers import Number
 from nsmd.mcp.router import Call
+from nsmd.mcp.seam import TAKEN_BACK
 
 Context = ServerRequestContext[Any, Any]
 
@@ -39,7 +41,14 @@ def began_before_s(ctx: Context) -> float:
 def taken_back(ctx: Context) -> bool:
     """Of a request whose handler is cancelled: the client took it back, and is still there."""
     call = call_of(ctx)
-    return call is None or call.cancelled
+    if call is not None:
+        return call.cancelled
+    scope: dict[str, Any] = getattr(ctx.request, "scope", {})
+    return bool(scope.get(TAKEN_BACK, _always)())
+
+
+def _always() -> bool:
+    return True
 
 
 def wants_progress(ctx: Context) -> bool:

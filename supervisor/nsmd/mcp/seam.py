@@ -22,6 +22,10 @@ from nsmd.values import (
     Sources,
 )
 
+TAKEN_BACK = "nsm.taken_back"
+"""In the scope of a request over HTTP: tells whether its client took it back, when its handler is
+cancelled; else the supervisor goes, and leaves what runs to the next."""
+
 
 class Execution(Protocol):
     """Handle of a submitted run."""
