@@ -287,7 +287,8 @@ async def test_nothing_outlives_a_killed_supervisor(gate: Gate, number: signal.S
     code = f"exec 3>{gate.path}; {LEAVES} echo $$ >&3; exec 3>&-; wait"
     tests = str(Path(__file__).resolve().parents[1])
     command = [sys.executable, "-c", SUPERVISOR, code]
-    variables = {**os.environ, "PYTHONPATH": tests}
+    paths = [tests, *sys.path]
+    variables = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
     process = subprocess.Popen(command, env=variables)  # noqa: ASYNC220 - quick
     with ending(process) as supervisor:
         with Watched(await gate.pids()) as watched:
