@@ -319,3 +319,32 @@ async def test_it_gives_its_descriptors_back() -> None:
     with pytest.raises(BadProgramError):
         await outcome("/bin/true", cwd="/nonesuch")
     assert os.listdir("/proc/self/fd") == before
+
+
+async def test_too_few_descriptors() -> None:
+    """However few there are, it runs or says why not, and none is lost."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    outcomes: list[str] = []
+    with opened("/bin/echo") as command:
+        before = os.listdir("/proc/self/fd")
+        for more in range(16):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (max(map(int, before)) + 1 + more, hard))
+            try:
+                ended = await run(
+                    command,
+                    program("/bin/echo"),
+                    ["well"],
+                    variables={},
+                    output_bytes=OUTPUT_BYTES,
+                    on_line=Told(),
+                    stop=Stop(),
+                )
+            except BadProgramError as error:
+                outcomes.append(error.message)
+            else:
+                outcomes.append(ended.stdout)
+            finally:
+                resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+            assert os.listdir("/proc/self/fd") == before
+    assert "there is no process for it: Too many open files" in outcomes[0]
+    assert outcomes[-1] == "well\n"

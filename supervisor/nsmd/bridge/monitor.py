@@ -149,7 +149,7 @@ class Monitor:
         die_with_parent = adopt_orphans()
         try:
             self._start(die_with_parent)
-        except _NotStartedError as error:
+        except (_NotStartedError, OSError) as error:
             self._send_all({"end": {"not_started": str(error)}})
             return
         began_s = time.monotonic()
@@ -372,7 +372,10 @@ def _read_on(descriptors: list[int]) -> None:
     What a program has left behind often has the program's output, and would be ended by SIGPIPE
     with its next line.
     """
-    if os.fork():
+    try:
+        if os.fork():
+            return
+    except OSError:  # too many processes: it is as if nobody read on
         return
     try:
         os.setsid()

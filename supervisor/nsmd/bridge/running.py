@@ -79,12 +79,11 @@ async def run(
     Cancellation: stops it, and returns when it and all it started are gone: after milliseconds, or
         `step_s` and some where it heeds no signal.
     """
-    order = os.memfd_create("order", os.MFD_CLOEXEC)
     try:
-        _write_order(order, command, program, arguments, variables, output_bytes, step_s)
-        held = _start(order, command, program, output_bytes, step_s)
-    finally:
-        os.close(order)
+        held = _start(command, program, arguments, variables, output_bytes, step_s)
+    except OSError as error:
+        why = f"there is no process for it: {error.strerror}"
+        raise _not_started(program, why) from error
     try:
         return await _Run(held, program, on_line).to_its_end(stop)
     finally:
@@ -94,16 +93,19 @@ async def run(
         held.close()
 
 
-def _write_order(
-    descriptor: int,
+def _start(
     command: Startable,
     program: Program,
     arguments: Sequence[str],
     variables: Mapping[str, str],
     output_bytes: int,
     step_s: float,
-) -> None:
-    """Write down what the monitor reads as `monitor.Order`."""
+) -> Held:
+    """Start a monitor, with an order as `monitor.Order` reads it.
+
+    Raises:
+        OSError: there is no room for another process.
+    """
     order = {
         "path": _plain(os.fsencode(command.path)),
         "descriptor": command.fd,
@@ -121,31 +123,23 @@ def _write_order(
         "output_bytes": output_bytes,
         "step_s": step_s,
     }
-    with open(descriptor, "wb", closefd=False) as file:
+    with open(os.memfd_create("order", os.MFD_CLOEXEC), "wb") as file:
         file.write(json.dumps(order).encode())
-    os.lseek(descriptor, 0, os.SEEK_SET)
-
-
-def _plain(data: bytes) -> str:
-    """Bytes in JSON, whatever they are."""
-    return data.decode("latin-1")
-
-
-def _start(
-    order: int, command: Startable, program: Program, output_bytes: int, step_s: float
-) -> Held:
-    try:
+        file.seek(0)
         return Held.start(
             "nsmd.bridge.monitor",
-            [str(order)],
-            inherited=[order, command.fd],
+            [str(file.fileno())],
+            inherited=[file.fileno(), command.fd],
             variables={},
             stop_s=step_s + SWEEP_S + MARGIN_S,
             max_report_bytes=_REPORT_BYTES + 2 * _BYTES_PER_KEPT_BYTE * output_bytes,
             what=f"program {program.name}",
         )
-    except OSError as error:
-        raise _not_started(program, f"there is no process for it: {error.strerror}") from error
+
+
+def _plain(data: bytes) -> str:
+    """Bytes in JSON, whatever they are."""
+    return data.decode("latin-1")
 
 
 def _not_started(program: Program, why: str) -> BadProgramError:

@@ -105,8 +105,18 @@ class Held:
             raise
         finally:
             os.close(reports)
-        os.set_blocking(report, False)
-        return cls(process, report, stop_s=stop_s, max_report_bytes=max_report_bytes, what=what)
+        try:
+            os.set_blocking(report, False)
+            return cls(process, report, stop_s=stop_s, max_report_bytes=max_report_bytes, what=what)
+        except BaseException:  # no descriptor left
+            os.close(report)
+            assert process.stdin is not None
+            process.stdin.close()
+            process.kill()
+            process.wait()
+            if process.stdout is not None:
+                process.stdout.close()
+            raise
 
     def __repr__(self) -> str:
         return f"<monitor of {self._what}, pid={self.process.pid}>"
