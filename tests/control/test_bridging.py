@@ -214,7 +214,7 @@ async def test_every_refused_call_is_written_down(
 
 
 async def test_a_client_that_cancels_is_answered(place: Place) -> None:
-    await place.script("waits", "trap 'echo bye; exit 7' TERM; echo begun; sleep 60 & wait")
+    await place.script("waits", "trap 'echo bye; exit 7' TERM; echo begun; while :; do :; done")
     peer = await place.person()
     id_ = await peer.start("bridge_run", program="waits", stream=True)
     assert await peer.next_event() == {"stream": "stdout", "text": "begun\n"}
