@@ -6,9 +6,9 @@ import os
 import shutil
 import socket
 import stat
+import struct
 import subprocess
 import sys
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -240,13 +240,19 @@ def test_one_that_runs_as_another_user(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_access_lists(tmp_path: Path) -> None:
-    if shutil.which("setfacl") is None:
-        pytest.skip("not here: setfacl is missing")
-    script = executable(tmp_path / "run")
-    done = subprocess.run(["setfacl", "-m", "u:12345:rw", script], capture_output=True, check=False)
-    if done.returncode:
-        pytest.skip("not here: no access lists on this file system")
-    assert "writable by group" in reason(script) or "access list" in reason(script)
+    """`setfacl -m u:12345:rw`, without that program: acl(5), <linux/posix_acl_xattr.h>."""
+    script = executable(tmp_path / "bin/run")
+    entries = [(1, 7, -1), (2, 6, 12345), (4, 5, -1), (0x10, 7, -1), (0x20, 5, -1)]
+    packed = struct.pack("<I", 2) + b"".join(struct.pack("<HHi", *entry) for entry in entries)
+    for part in (script, script.parent):
+        try:
+            os.setxattr(part, "system.posix_acl_access", packed)
+        except OSError as error:
+            pytest.skip(f"not here: no access lists: {error}")
+        os.chown(part, -1, 0 if os.geteuid() == 0 else -1)
+        assert f"{part} has an access list that lets others write" in reason(script)
+        os.removexattr(part, "system.posix_acl_access")
+        part.chmod(0o755)
 
 
 def replaced(path: Path) -> None:
@@ -358,47 +364,47 @@ def test_a_second_name_where_the_client_can_write(
     open_command(program(script)).close()
 
 
-def test_the_same_directory_mounted_elsewhere(tmp_path: Path) -> None:
-    """In a mount namespace of one's own, which a helper makes."""
-    executable(tmp_path / "project/sub dir/run")
-    (tmp_path / "mounted here").mkdir()
+def in_namespace(mount: str, command: Path, writable: Path) -> str:
+    """Why a command is not started in a mount namespace where something is mounted first."""
     code = f"""
 import sys
 sys.path[:0] = {[str(Path(commands.__file__).parents[2]), str(Path(__file__).parents[1])]!r}
-from definition_files import program
+from definition_files import executable, program
 from nsmd.bridge.commands import open_command
-open_command(program({str(tmp_path / "mounted here/run")!r})).close()
+from pathlib import Path
+if not Path({str(command)!r}).exists():
+    executable(Path({str(command)!r}))
 try:
-    open_command(program({str(tmp_path / "mounted here/run")!r}), [{str(tmp_path / "project")!r}])
+    open_command(program({str(command)!r}), {[str(writable)]!r})
 except Exception as error:
     print(error.data["reason"])
 """
     own = [] if os.geteuid() == 0 else ["--user", "--map-root-user"]
-    mount = f"mount --bind '{tmp_path}/project/sub dir' '{tmp_path}/mounted here'"
+    script = [f'{mount}; exec "$@"', "-", sys.executable, "-P", "-c", code]
     done = subprocess.run(
-        ["unshare", *own, "--mount", "sh", "-ec", f'{mount}; exec "$@"', "-", *_python(code)],
+        ["unshare", *own, "--mount", "sh", "-ec", *script],
         capture_output=True,
         text=True,
         check=False,
     )
     if "unshare" in done.stderr or "mount:" in done.stderr:
         pytest.skip(f"not here: {done.stderr.strip()}")
-    assert "is mounted from where the client that asks can write" in done.stdout, done.stderr
+    assert not done.returncode, done.stderr
+    return done.stdout
 
 
-def _python(code: str) -> list[str]:
-    return [sys.executable, "-P", "-c", code]
+def test_the_same_directory_mounted_elsewhere(tmp_path: Path) -> None:
+    executable(tmp_path / "project/sub dir/run")
+    (tmp_path / "mounted here").mkdir()
+    mount = f"mount --bind '{tmp_path}/project/sub dir' '{tmp_path}/mounted here'"
+    command = tmp_path / "mounted here/run"
+    why = in_namespace(mount, command, tmp_path / "project")
+    assert "is mounted from where the client that asks can write" in why
+    assert not in_namespace(mount, command, tmp_path / "project/other")
 
 
-def test_a_file_system_where_nothing_is_executed() -> None:
-    for place in ("/dev/shm", "/run", "/proc"):
-        with suppress(OSError):
-            if os.statvfs(place).f_flag & os.ST_NOEXEC and os.access(place, os.W_OK):
-                break
-    else:
-        pytest.skip("not here: no place without execution can be written to")
-    folder = Path(place) / f"nsm-test-{os.getpid()}"
-    try:
-        assert "on a file system where nothing is" in reason(executable(folder / "run"))
-    finally:
-        shutil.rmtree(folder)
+def test_a_file_system_where_nothing_is_executed(tmp_path: Path) -> None:
+    why = in_namespace(
+        f"mount -t tmpfs -o noexec,mode=755 x {tmp_path}", tmp_path / "run", Path("/nowhere")
+    )
+    assert "on a file system where nothing is" in why
