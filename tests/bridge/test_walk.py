@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from nsmd.bridge.walk import identity_of, walk, why_another
+from nsmd.bridge.walk import state_of, walk, way_to, why_another
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -62,7 +62,7 @@ def test_it_leads_where_the_kernel_goes(path: str, tmp_path: Path) -> None:
     (tmp_path / "top").symlink_to("/../..//")
     expected = (tmp_path / path).stat()
     fd = walk(str(tmp_path / path))
-    assert identity_of(os.fstat(fd)) == identity_of(expected)
+    assert state_of(os.fstat(fd)) == state_of(expected)
     os.close(fd)
 
 
@@ -158,24 +158,55 @@ def removed(path: Path) -> None:
     path.unlink()
 
 
+def moved_away_and_back(path: Path) -> None:
+    path.rename(path.parent / "away")
+    (path.parent / "away").rename(path)
+
+
+def link_exchanged_and_back(path: Path) -> None:
+    for target in ("evil", "real"):
+        (path.parent / "new").symlink_to(target)
+        (path.parent / "new").rename(path.parent / "link")
+
+
+CHANGED = "{path}, or a link on the way to it, was changed after it had been checked"
+ANOTHER = "{path} leads to another file than the one that was checked"
+
+
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        (touched, "was changed after it had been checked"),
-        (moded, "was changed after it had been checked"),
-        (replaced, "leads to another file than the one that was checked"),
-        (linked, "was changed after it had been checked"),
-        (removed, "is not what was checked any more: No such file or directory"),
+        (touched, CHANGED),
+        (moded, CHANGED),
+        (replaced, ANOTHER),
+        (linked, CHANGED),
+        (moved_away_and_back, CHANGED),
+        (link_exchanged_and_back, CHANGED),
+        (removed, "{path} is not what was checked any more: No such file or directory"),
     ],
 )
-def test_a_changed_file_is_told(change: Callable[[Path], None], why: str, tmp_path: Path) -> None:
-    path = tmp_path / "run"
+def test_what_is_changed_is_told(change: Callable[[Path], None], why: str, tmp_path: Path) -> None:
+    """Also what is as before by the time somebody looks."""
+    (tmp_path / "real").mkdir()
+    (tmp_path / "evil").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    path = tmp_path / "link/run"
     path.write_text("good")
-    expected = identity_of(path.stat())
+    expected = way_to(str(path))
+    assert len(expected) == 2 * 3
+    assert expected[-3:] == state_of(path.stat())
     assert why_another(str(path), expected) is None
-    next_tick(tmp_path / "clock", expected.changed_ns)
-    change(path)
-    assert why_another(str(path), list(expected)) == f"{path} {why}"
+    next_tick(tmp_path / "clock", expected[-1])
+    change(path if change is not link_exchanged_and_back else path.parent)
+    assert why_another(str(path), expected) == why.format(path=path)
+
+
+def test_what_happens_beside_it_is_no_change(tmp_path: Path) -> None:
+    (tmp_path / "run").touch()
+    expected = way_to(str(tmp_path / "run"))
+    (tmp_path / "other").mkdir()
+    (tmp_path / "run").read_bytes()
+    assert why_another(str(tmp_path / "run"), expected) is None
 
 
 def next_tick(clock: Path, after_ns: int) -> None:

@@ -18,7 +18,7 @@ from nsm import paths
 from nsm.wire.errors import BadProgramError
 from nsmd.bridge.reach import Reach
 from nsmd.bridge.values import Program
-from nsmd.bridge.walk import Identity, identity_of, walk, why_another
+from nsmd.bridge.walk import Way, state_of, walk, why_another
 from nsmd.hostpaths import printable, trusted_owners, why_replaceable
 
 MAX_INTERPRETERS = 4
@@ -38,12 +38,12 @@ class Command:
         fd: of the file, closed in other programs (O_CLOEXEC).
         path: as it was written: what the program has as its own name.
         script: it has an interpreter, to which it is passed by its path.
-        identity: of the file as it was checked.
+        identity: the way of the path as it was checked.
     """
 
     __slots__ = ("fd", "identity", "path", "script")
 
-    def __init__(self, fd: int, path: str, identity: Identity, *, script: bool) -> None:
+    def __init__(self, fd: int, path: str, identity: Way, *, script: bool) -> None:
         self.fd = fd
         self.path = path
         self.script = script
@@ -109,29 +109,33 @@ def _open(path: str, reach: Reach) -> Command:
     Raises:
         CommandError: it is not started.
     """
-    fd, script = _open_checked(path, trusted_owners(), reach, MAX_INTERPRETERS)
-    return Command(fd, path, identity_of(os.fstat(fd)), script=script)
+    fd, way, script = _open_checked(path, trusted_owners(), reach, MAX_INTERPRETERS)
+    return Command(fd, path, way, script=script)
 
 
 def _open_checked(
     path: str, owners: Collection[int], reach: Reach, interpreters: int
-) -> tuple[int, bool]:
-    """A descriptor of a program whose whole way is to be trusted, and whether it is a script.
+) -> tuple[int, Way, bool]:
+    """A descriptor of a program whose whole way is to be trusted, that way, and whether it is a
+    script.
 
     Raises:
         CommandError: it is not started.
     """
     folder = ""
     folder_mode = 0
+    way: Way = ()
 
     def step(part: str, status: os.stat_result, fd: int) -> None:
-        nonlocal folder, folder_mode
+        nonlocal folder, folder_mode, way
         directory = stat.S_ISDIR(status.st_mode)
         if reason := why_replaceable(part, status, owners, may_be_shared=directory):
             raise CommandError(printable(reason))
         if reason := _why_listed(part, status):
             raise CommandError(printable(reason))
         _check_reach(reach, part, status, fd)
+        if stat.S_ISLNK(status.st_mode):
+            way += state_of(status)
         if directory:
             folder, folder_mode = part, status.st_mode
 
@@ -143,14 +147,15 @@ def _open_checked(
         raise CommandError(f"{printable(path)} cannot be a path") from None
     try:
         _check_file(path, fd, folder, folder_mode)
+        way += state_of(os.fstat(fd))
         start = _start(fd)
         if start is None or start.startswith(_ELF):
-            return fd, False
+            return fd, way, False
         _open_interpreter(path, start, owners, reach, interpreters)
     except BaseException:
         os.close(fd)
         raise
-    return fd, True
+    return fd, way, True
 
 
 def _check_file(path: str, fd: int, folder: str, folder_mode: int) -> None:
@@ -236,7 +241,7 @@ def _open_interpreter(
     if not interpreters:
         raise CommandError(f"{printable(path)}: its interpreter is a script, and so is that one's")
     try:
-        fd, _ = _open_checked(interpreter, owners, reach, interpreters - 1)
+        fd, *_ = _open_checked(interpreter, owners, reach, interpreters - 1)
     except CommandError as error:
         raise CommandError(f"its interpreter: {error}") from None
     os.close(fd)

@@ -38,7 +38,7 @@ class Startable(Protocol):
         fd: of the file.
         path: as it is written; what a script is executed by.
         script: begins with `#!`.
-        identity: st_dev, st_ino and st_ctime_ns of the file.
+        identity: the way of the path, see `nsmd.bridge.walk`.
     """
 
     @property

@@ -10,8 +10,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable
 
 MAX_LINKS = 40
 """Symbolic links followed in one path, as many as Linux does."""
@@ -21,22 +20,16 @@ Step = Callable[[str, os.stat_result, int], None]
 of it (O_PATH) that is closed later. May raise."""
 
 
-class Identity(NamedTuple):
-    """Tells a file, and each state of it, from all others.
-
-    Attributes:
-        device, inode: of the file.
-        changed_ns: when its content, mode, owner or name was changed last (`st_ctime`).
-    """
-
-    device: int
-    inode: int
-    changed_ns: int
+Way = tuple[int, ...]
+"""What a path led over: of each link, and last of the file, device, inode, and when its content,
+mode, owner or name was changed last (`st_ctime_ns`). One that was exchanged and back again is
+another way: links are made anew, and a name that moves changes that time. Of directories it says
+nothing, since their times change with whatever happens in them."""
 
 
-def identity_of(status: os.stat_result) -> Identity:
-    """The identity of what has this status."""
-    return Identity(status.st_dev, status.st_ino, status.st_ctime_ns)
+def state_of(status: os.stat_result) -> Way:
+    """The part of a way that is of one link or file."""
+    return status.st_dev, status.st_ino, status.st_ctime_ns
 
 
 def walk(path: str, step: Step = lambda _part, _status, _fd: None) -> int:
@@ -93,23 +86,39 @@ def walk(path: str, step: Step = lambda _part, _status, _fd: None) -> int:
     return fd
 
 
-def why_another(path: str, expected: Sequence[int]) -> str | None:
-    """Why a path does not lead to the file that it led to; None where it does.
+def way_to(path: str) -> Way:
+    """The way of an absolute path.
+
+    Raises:
+        OSError: as `walk`.
+    """
+    way: Way = ()
+
+    def step(_part: str, status: os.stat_result, _fd: int) -> None:
+        nonlocal way
+        if stat.S_ISLNK(status.st_mode):
+            way += state_of(status)
+
+    fd = walk(path, step)
+    try:
+        return way + state_of(os.fstat(fd))
+    finally:
+        os.close(fd)
+
+
+def why_another(path: str, expected: Way) -> str | None:
+    """Why a path does not lead as it did; None where it does.
 
     Args:
         path: absolute.
-        expected: an `Identity`.
+        expected: its way.
     """
     try:
-        fd = walk(path)
+        found = way_to(path)
     except OSError as error:
         return f"{path} is not what was checked any more: {error.strerror}"
-    try:
-        found = identity_of(os.fstat(fd))
-    finally:
-        os.close(fd)
-    if found == tuple(expected):
+    if found == expected:
         return None
-    if found[:2] == tuple(expected)[:2]:
-        return f"{path} was changed after it had been checked"
-    return f"{path} leads to another file than the one that was checked"
+    if found[-3:-1] != expected[-3:-1]:
+        return f"{path} leads to another file than the one that was checked"
+    return f"{path}, or a link on the way to it, was changed after it had been checked"
