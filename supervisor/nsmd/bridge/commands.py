@@ -18,7 +18,7 @@ from nsm import paths
 from nsm.wire.errors import BadProgramError
 from nsmd.bridge.reach import Reach
 from nsmd.bridge.values import Program
-from nsmd.bridge.walk import Way, state_of, walk, why_another
+from nsmd.bridge.walk import Way, state_of, state_on_way, walk, why_another
 from nsmd.hostpaths import printable, trusted_owners, why_replaceable
 
 MAX_INTERPRETERS = 4
@@ -134,8 +134,7 @@ def _open_checked(
         if reason := _why_listed(part, status):
             raise CommandError(printable(reason))
         _check_reach(reach, part, status, fd)
-        if stat.S_ISLNK(status.st_mode):
-            way += state_of(status)
+        way += state_on_way(part, status)
         if directory:
             folder, folder_mode = part, status.st_mode
 

@@ -32,6 +32,14 @@ def state_of(status: os.stat_result) -> Way:
     return status.st_dev, status.st_ino, status.st_ctime_ns
 
 
+def state_on_way(part: str, status: os.stat_result) -> Way:
+    """What a part that was gone over adds to a way: its state if it is a link. Those of /proc are
+    others for each process."""
+    if not stat.S_ISLNK(status.st_mode) or part.startswith("/proc/"):
+        return ()
+    return state_of(status)
+
+
 def walk(path: str, step: Step = lambda _part, _status, _fd: None) -> int:
     """Go to where an absolute path leads.
 
@@ -94,10 +102,9 @@ def way_to(path: str) -> Way:
     """
     way: Way = ()
 
-    def step(_part: str, status: os.stat_result, _fd: int) -> None:
+    def step(part: str, status: os.stat_result, _fd: int) -> None:
         nonlocal way
-        if stat.S_ISLNK(status.st_mode):
-            way += state_of(status)
+        way += state_on_way(part, status)
 
     fd = walk(path, step)
     try:
