@@ -20,16 +20,22 @@ TURN = 64
 
 
 class Pace:
-    """A token bucket. What a message costs while there are tokens is one subtraction."""
+    """A token bucket. What a message costs while there are tokens is one subtraction.
 
-    __slots__ = ("_filled_s", "_tokens")
+    Args:
+        per_s: messages a second, in the long run.
+        burst: messages at once.
+    """
 
-    def __init__(self) -> None:
-        self._tokens = float(BURST)
+    __slots__ = ("_burst", "_filled_s", "_per_s", "_tokens")
+
+    def __init__(self, per_s: float = MESSAGES_PER_S, burst: int = BURST) -> None:
+        self._per_s = per_s
+        self._burst = self._tokens = float(burst)
         self._filled_s = trio.current_time()
 
     def __repr__(self) -> str:
-        return f"<Pace {self._tokens:.0f} of {BURST}>"
+        return f"<Pace {self._tokens:.0f} of {self._burst:.0f}>"
 
     async def taken(self, messages: int) -> None:
         """Wait until as many messages may have been taken."""
@@ -37,7 +43,7 @@ class Pace:
         if self._tokens > 0:
             return
         now = trio.current_time()
-        self._tokens = min(self._tokens + (now - self._filled_s) * MESSAGES_PER_S, float(BURST))
+        self._tokens = min(self._tokens + (now - self._filled_s) * self._per_s, self._burst)
         self._filled_s = now
         if self._tokens < 0:
-            await trio.sleep(-self._tokens / MESSAGES_PER_S)
+            await trio.sleep(-self._tokens / self._per_s)

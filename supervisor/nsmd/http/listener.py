@@ -24,6 +24,7 @@ from nsmd.http.guard import PATH, Answer, Guard
 from nsmd.http.secret import Secret
 from nsmd.listening import check_way, listening_socket
 from nsmd.loopback import Port, UnixPath, own_hosts, own_url, parse_listen
+from nsmd.pace import Pace
 from nsmd.settings import HttpSettings
 from nsmd.telemetry import Traffic
 
@@ -31,6 +32,17 @@ log = logging.getLogger(__name__)
 
 BACKLOG = 128
 """Connections that the kernel holds while the supervisor is busy."""
+
+COMERS_PER_S = 200.0
+"""Connections that are taken, in the long run; more wait in the kernel. Clients keep theirs; who is
+refused has to come again, and any user of the machine may: what that costs stays below a tenth of a
+processor."""
+
+COMERS_BURST = 500
+"""Of them at once."""
+
+MAX_TURNED_AWAY = 16
+"""Of those for whom there is no room, that are told so at once. More are closed without a word."""
 
 PAUSE_S = 1.0
 """After a connection could not be taken, for want of descriptors."""
@@ -82,6 +94,7 @@ class Listener:
         self._crowd = Crowd(settings.max_connections)
         self._bodies = Bodies(MAX_BODIES * settings.max_body_mb * _MEGABYTE)
         self._refused: Counter[str] = Counter()
+        self._turned_away = 0
         self.secret = Secret(token_path, self._crowd.end_admitted)
         self.url = ""
 
@@ -129,6 +142,7 @@ class Listener:
             listener, guard: as `open` gave them.
         """
         waiting = trio.socket.from_stdlib_socket(listener)
+        pace = Pace(COMERS_PER_S, COMERS_BURST)
         async with trio.open_nursery() as nursery:
             while True:
                 try:
@@ -140,12 +154,12 @@ class Listener:
                     continue
                 stream = CountedStream(trio.SocketStream(accepted), self._traffic)
                 nursery.start_soon(self._serve_one, stream, guard)
+                await pace.taken(1)
 
     async def _serve_one(self, stream: trio.abc.HalfCloseableStream, guard: Guard) -> None:
         connection = Connection(stream, self._served(guard), self._settings.listen)
         if not self._crowd.admit(connection):
-            self._note_refusal("number")
-            await connection.refuse(_FULL)
+            await self._turn_away(stream, connection)
             return
         try:
             await connection.serve()
@@ -153,6 +167,19 @@ class Listener:
             self._crowd.leave(connection)
             if connection.welcome:
                 self._events.publish("client_left", protocol=PROTOCOL)
+
+    async def _turn_away(
+        self, stream: trio.abc.HalfCloseableStream, connection: Connection
+    ) -> None:
+        self._note_refusal("number")
+        if self._turned_away >= MAX_TURNED_AWAY:
+            await trio.aclose_forcefully(stream)
+            return
+        self._turned_away += 1
+        try:
+            await connection.refuse(_FULL)
+        finally:
+            self._turned_away -= 1
 
     def _served(self, guard: Guard) -> Served:
         return Served(
