@@ -7,7 +7,7 @@ import os
 import socket
 import stat
 from collections.abc import AsyncGenerator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from http_support import sdk_client
 from nsm import httptoken
 from nsm.wire.errors import BadProjectError, InternalError
 from nsmd.events import Events, Happening
+from nsmd.http.listener import MAX_TURNED_AWAY
 from nsmd.http.service import SCOPE, HttpService
 from nsmd.settings import HttpSettings, NetworkSettings, Settings
 from nsmd.telemetry import Traffic
@@ -368,6 +369,21 @@ async def test_strangers_keep_nobody_out(opened: Open) -> None:
         for stranger in strangers:
             await stranger.aclose()
         tasks.cancel_scope.cancel()
+
+
+async def test_where_all_are_answered_newcomers_are_told_so_and_not_too_many_of_them(
+    opened: Open,
+) -> None:
+    async with opened(max_connections=1) as place, AsyncExitStack() as stack:
+        stack.push_async_callback((await stream_of(place, await handshake(place))).aclose)
+        host, port = place.url.split("/")[2].rsplit(":", 1)
+        told = list[bytes]()
+        for _ in range(MAX_TURNED_AWAY + 1):
+            stream = await trio.open_tcp_stream(host, int(port))
+            stack.push_async_callback(stream.aclose)
+            told.append(bytes(await stream.receive_some(12)))
+        assert told == [b"HTTP/1.1 503"] * MAX_TURNED_AWAY + [b""]
+        assert place.service.facts()["refused"]["number"] == MAX_TURNED_AWAY + 1
 
 
 # Where.
