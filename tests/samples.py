@@ -136,6 +136,14 @@ def status(**changes: Any) -> dict[str, Any]:
             "problem": "No space left on device",
         },
         "survival": {"kind": "keeper", "problem": "the keeper has no room"},
+        "bridge": {
+            "enabled": True,
+            "programs": 2,
+            "wrong": 1,
+            "running": 1,
+            "audit": "/home/user/audit.log",
+            "problem": "No space left on device",
+        },
     }
     return answer | changes
 

@@ -209,6 +209,8 @@ async def _serve(setup: Setup, keeper: SessionKeeper) -> None:
                     max_connections=setup.shares.connections,
                     templates=_templates_of(launcher),
                     audit_lost=lambda: journal.dropped,
+                    programs_running=lambda: len(bridge.unfinished()),
+                    unaudited=lambda: bridge.audit_problem,
                     unkept=lambda: setup.store.problem,
                     ending=ending,
                     started_s=started_s,

@@ -314,6 +314,18 @@ async def test_a_file_that_is_removed_under_a_start_refuses_the_call(
         await ledger.end(asked("b"), Ended(exit_code=0))
 
 
+async def test_a_file_that_was_taken_away_in_between_is_made_anew(path: Path) -> None:
+    async with open_ledger(str(path), max_mb=1) as ledger:
+        await ledger.begin(asked("a"))
+        await ledger.end(asked("a"), Ended(exit_code=0))
+        path.unlink()
+        await ledger.begin(asked("b"))
+        path.rename(path.with_name("taken"))
+        await ledger.end(asked("b"), Ended(exit_code=0))
+        assert ledger.problem == ""
+    assert story(path) == [("end", "b", None)]
+
+
 class Disk:
     """Threads that write, as tasks: they begin when the disk answers."""
 

@@ -237,8 +237,11 @@ def test_status() -> None:
         "            the keeper has no room",
         "audit       /home/user/.local/state/nsm/audit.jsonl",
         "            has lost 3 lines, and is losing more: No space left on device",
+        "bridge      programs: 2; calls under way: 1",
+        "            files that describe none: 1; see `nsm bridge check`",
+        "            nothing is started: /home/user/audit.log: No space left on device",
     ]
-    older = samples.status(jail={"kind": "x"}, limits=None, audit=None, survival=None)
+    older = samples.status(jail={"kind": "x"}, limits=None, audit=None, survival=None, bridge=None)
     assert render.status(Status.from_wire(older)).endswith("jails       x")
 
 

@@ -33,6 +33,7 @@ class World:
             socket="/run/user/1000/nsm/control.sock",
             lock="/run/user/1000/nsm/supervisor.lock",
             state="/home/me/.local/state/nsm",
+            tools="/home/me/.config/nsm/tools",
         )
         self.file("/proc/self/ns/user")
         self.file("/proc/self/status", "Name:\tx\nSeccomp:\t0\n")

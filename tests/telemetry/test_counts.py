@@ -10,7 +10,9 @@ import trio
 import trio.testing
 
 from control_bench import Bench, bench
-from nsm.wire.errors import NsmError, StartFailedError
+from nsm.wire.errors import AuditFailedError, BadRequestError, NsmError, StartFailedError
+from nsmd.bridge.call import ProgramCall
+from nsmd.bridge.values import Asked, Caller, Ended
 from nsmd.telemetry import Surroundings, Telemetry
 from nsmd.telemetry import counts as counting
 from nsmd.telemetry import families as f
@@ -131,8 +133,8 @@ async def test_clients_come_and_go(autojump_clock: trio.abc.Clock) -> None:
         await peer.call("ping")
         silent = it.raw()
         await trio.testing.wait_all_tasks_blocked()
-        assert values(it, f.CLIENTS) == {("control",): 1, ("mcp",): 0}
-        assert values(it, f.CONNECTED) == {("control",): 3, ("mcp",): 0}
+        assert values(it, f.CLIENTS) == {("control",): 1, ("mcp",): 0, ("http",): 0}
+        assert values(it, f.CONNECTED) == {("control",): 3, ("mcp",): 0, ("http",): 0}
         moved = values(it, f.BYTES)
         assert moved["control", "in"] > 0
         silent.send(b'{"nsm": 1}\n')
@@ -141,6 +143,34 @@ async def test_clients_come_and_go(autojump_clock: trio.abc.Clock) -> None:
         assert values(it, f.CONNECTED)[("mcp",)] == 1
         assert values(it, f.CLIENTS)[("mcp",)] == 0
         assert values(it, f.BYTES)["mcp", "in"] == 11
+
+
+async def test_calls_of_the_bridge(autojump_clock: trio.abc.Clock) -> None:
+    caller = Caller(client="agent", scope="box", way="mcp")
+    answers: dict[str, Ended | NsmError] = {
+        "ok": Ended(exit_code=0, duration_s=3.0),
+        "timeout": Ended(exit_code=None, why_stopped="timeout", duration_s=300.0),
+        "refused": BadRequestError("no"),
+        "unaudited": AuditFailedError("no"),
+    }
+    async with bench() as it, trio.open_nursery() as nursery:
+        assert values(it, f.PROGRAM_CALLS) == {}
+        for outcome, answer in answers.items():
+            asked = Asked(id=outcome, caller=caller, program="deploy", arguments=())
+            call = ProgramCall(asked, None, nursery)
+            call.settle(answer)
+            events = it.registry.events
+            events.publish("program_ended", subject=call, program="", outcome=outcome)
+        assert values(it, f.PROGRAM_CALLS) == dict.fromkeys([(each,) for each in answers], 1)
+        took = values(it, f.PROGRAM_TIME)
+        assert {key: (each.count, each.sum_s) for key, each in took.items()} == {
+            ("ok",): (1, 3.0),
+            ("timeout",): (1, 300.0),
+        }
+        assert values(it, f.PROGRAMS_UNAUDITED) == values(it, f.PROGRAMS_RUNNING) == {(): 0}
+        told = it.telemetry.recent.after(0)[-1]
+        assert (told.kind, told.facts["call_id"]) == ("program_ended", "unaudited")
+        assert (told.facts["client"], told.facts["outcome"]) == ("agent", "unaudited")
 
 
 async def test_bytes_are_those_on_the_wire(autojump_clock: trio.abc.Clock) -> None:

@@ -44,7 +44,7 @@ ALL: list[tuple[Take, dict[str, Any], set[str]]] = [
         | {"processes", "running_s", "queued", "taken_up"},
     ),
     (EnvironmentRow.from_wire, samples.environment_row(), {"problem", "cold_start", "only_for"}),
-    (Status.from_wire, samples.status(), {"limits", "draining", "audit", "survival"}),
+    (Status.from_wire, samples.status(), {"limits", "draining", "audit", "survival", "bridge"}),
     (KillReport.from_wire, KILL_REPORT, set()),
 ]
 

@@ -307,6 +307,12 @@ def status(answer: Status) -> str:
         if audit.dropped:
             now = f", and is losing more: {audit.problem}" if audit.problem else ""
             lines.append(("", f"has lost {audit.dropped} lines{now}"))
+    if (bridge := answer.bridge) is not None and bridge.enabled:
+        lines.append(("bridge", f"programs: {bridge.programs}; calls under way: {bridge.running}"))
+        if bridge.wrong:
+            lines.append(("", f"files that describe none: {bridge.wrong}; see `nsm bridge check`"))
+        if bridge.problem:
+            lines.append(("", f"nothing is started: {bridge.audit}: {bridge.problem}"))
     return "\n".join(f"{name:<12}{visible(text)}" for name, text in lines)
 
 

@@ -32,6 +32,7 @@ def main(arguments: list[str]) -> int:
             "limits": status.limits,
             "audit": status.audit,
             "survival": status.survival,
+            "bridge": status.bridge,
         }
         shown = {name: None if part is None else part._asdict() for name, part in parts.items()}
         terminal.out_json(status._asdict() | shown)

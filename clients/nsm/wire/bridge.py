@@ -183,3 +183,38 @@ class ProgramResult(NamedTuple):
             timeout_s=run.number("timeout_s"),
             left=run.integer("left"),
         )
+
+
+class BridgeStatus(NamedTuple):
+    """The bridge to programs of the host.
+
+    Attributes:
+        enabled: there is one.
+        programs: how many there are.
+        wrong: how many files describe none, see `nsm bridge check`.
+        running: calls that are under way.
+        audit: path of the file that they are written down in.
+        problem: why that can't be written now, and nothing starts; empty where it can.
+    """
+
+    enabled: bool
+    programs: int
+    wrong: int
+    running: int
+    audit: str
+    problem: str
+
+    @classmethod
+    def from_wire(cls, wire: Mapping[str, Any] | None) -> Self | None:
+        """Check that part of a supervisor's status; None where an older one does not tell."""
+        if wire is None:
+            return None
+        bridge = Fields(wire, "the status of the bridge")
+        return cls(
+            enabled=bridge.flag("enabled"),
+            programs=bridge.integer("programs"),
+            wrong=bridge.integer("wrong"),
+            running=bridge.integer("running"),
+            audit=bridge.text("audit"),
+            problem=bridge.text("problem"),
+        )

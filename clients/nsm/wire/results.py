@@ -5,10 +5,13 @@ send more), a missing or mistyped one raises `RemoteProtocolError` that names it
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar, cast
 
 from nsm.wire.errors import NsmError, from_wire
 from nsm.wire.frames import RemoteProtocolError
+
+if TYPE_CHECKING:
+    from nsm.wire.bridge import BridgeStatus
 
 Value = TypeVar("Value")
 
@@ -315,9 +318,9 @@ class SurvivalStatus(NamedTuple):
 
 
 class Status(NamedTuple):
-    """The supervisor itself. `sessions` and `clients` are counts; `limits`, `audit` and `survival`
-    are None where an older supervisor does not tell; `draining` is why it takes nothing new, None
-    while it does."""
+    """The supervisor itself. `sessions` and `clients` are counts; `limits`, `audit`, `survival` and
+    `bridge` are None where an older supervisor does not tell; `draining` is why it takes nothing
+    new, None while it does."""
 
     version: str
     pid: int
@@ -330,10 +333,13 @@ class Status(NamedTuple):
     draining: str | None = None
     audit: AuditStatus | None = None
     survival: SurvivalStatus | None = None
+    bridge: "BridgeStatus | None" = None
 
     @classmethod
     def from_wire(cls, wire: Mapping[str, Any]) -> Self:
         """Check the answer to `status`."""
+        from nsm.wire.bridge import BridgeStatus  # noqa: PLC0415  # it builds on this module
+
         status = Fields(wire, "the supervisor's status")
         jail = Fields(status.map("jail"), "the status of the jails")
         return cls(
@@ -352,6 +358,7 @@ class Status(NamedTuple):
             draining=status.optional("draining", status.text),
             audit=_audit(status.optional("audit", status.map)),
             survival=_survival(status.optional("survival", status.map)),
+            bridge=BridgeStatus.from_wire(status.optional("bridge", status.map)),
         )
 
 

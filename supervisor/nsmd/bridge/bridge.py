@@ -133,6 +133,18 @@ class Bridge:
         """Why calls are refused at this moment; empty where they can be written down."""
         return "" if self._open is None else self._open.ledger.problem
 
+    def facts(self) -> Mapping[str, object]:
+        """For `nsm status`."""
+        shelf = None if self._open is None else self._open.shelf
+        return {
+            "enabled": shelf is not None,
+            "programs": 0 if shelf is None else len(shelf.programs),
+            "wrong": 0 if shelf is None else len(shelf.problems),
+            "running": len(self._calls),
+            "audit": self._places.ledger,
+            "problem": self.audit_problem,
+        }
+
     def programs(self, caller: Caller) -> Sequence[Program]:
         """Those that somebody may start, by name; none where the bridge is off."""
         if self._open is None:

@@ -1,9 +1,9 @@
 """Who asked for which program, on disk before anything starts.
 
-One task writes: what has come by then in one go, in a thread, with one fdatasync(2) for all starts
-among it. A start that cannot be written, or that nobody can say of that it is on disk, is an error,
-and nothing is started. Ends are kept until they can be written. Where nothing is asked for nothing
-wakes, and there is no file.
+One task writes what has come by then in one go, in a thread, with one fdatasync(2) for all of it. A
+start that cannot be written, or that nobody can say of that it is on disk, is an error, and nothing
+is started. Ends are kept until they can be written. Where nothing is asked for nothing wakes, and
+there is no file.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class _Written:
 
     Attributes:
         count: those that were added.
-        synced: these are on disk, as far as they need to.
+        synced: these are on disk.
         problem: why not all are; empty where they are.
     """
 
@@ -332,18 +332,16 @@ class Ledger:
             entry.done.set()
 
     def _write(self, batch: Sequence[_Entry]) -> _Written:
-        """Add lines, and have them on disk where one of them is a start. Blocks."""
+        """Add lines, and have them on disk. Blocks."""
         count = 0
-        starts = any(entry.begun is not None for entry in batch)
         with self._lock:
             try:
-                if starts:
+                if any(entry.begun is not None for entry in batch):
                     self._writer.begin()
                 for entry in batch:
                     self._file.append(entry.line)
                     count += 1
-                if starts:
-                    self._file.sync()
+                self._file.sync()
             except OSError as error:
                 self._file.close()
                 return _Written(count=count, synced=False, problem=error.strerror or str(error))

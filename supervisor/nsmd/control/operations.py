@@ -61,6 +61,7 @@ async def _status(call: Call) -> dict[str, Any]:
         "draining": services.ending.draining or None,
         "audit": dict(services.audit()),
         "survival": {"kind": services.store.kind, "problem": services.store.problem},
+        "bridge": dict(services.bridge.facts()),
     }
 
 

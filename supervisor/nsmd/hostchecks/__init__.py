@@ -6,12 +6,14 @@ service      control groups, systemd, lingering
 places       socket, lock, directories, free space
 room         descriptors, processes, memory, the clock
 clients      entries of MCP clients, and whether they lead here
+bridge       definitions of programs, and where calls of them are written down
 jsonc        JSON with comments, as editors write it
 """
 
 from collections.abc import Iterator
 
 from nsm.checks import Check
+from nsmd.hostchecks.bridge import check_bridge
 from nsmd.hostchecks.clients import check_clients
 from nsmd.hostchecks.host import Host, this_host
 from nsmd.hostchecks.kernel import check_kernel
@@ -33,4 +35,5 @@ def check_host(host: Host, settings: Settings, *, jails_work: bool) -> Iterator[
     yield from check_service(host)
     yield from check_places(host)
     yield from check_room(host, settings)
+    yield from check_bridge(host, settings)
     yield from check_clients(host)

@@ -32,6 +32,7 @@ class Host:
         version: of this program.
         socket, lock: paths of the supervisor's.
         state: directory of logs.
+        tools: directory of the bridge's definitions.
     """
 
     home: str
@@ -45,6 +46,7 @@ class Host:
     socket: str = ""
     lock: str = ""
     state: str = ""
+    tools: str = ""
     root: str = "/"
 
     def real(self, path: str) -> str:
@@ -135,6 +137,7 @@ def this_host(search_path: str) -> Host:
         socket=paths.socket_path(),
         lock=os.path.join(paths.runtime_dir(), "supervisor.lock"),
         state=paths.state_dir(),
+        tools=paths.tools_dir(),
     )
 
 

@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 from nsm.wire.errors import NsmError
+from nsmd.bridge.call import ProgramCall
+from nsmd.bridge.values import Ended
 from nsmd.events import Events, Happening
 from nsmd.execution import Execution
 from nsmd.session import Session
@@ -65,6 +67,7 @@ class Counts:
         refills: by environment.
         clients: that are there, by protocol; `connected` have come.
         happened: other events, by kind.
+        programs: calls of the bridge that are over, by outcome; `program_time` of those started.
         pressed_out: sessions that had to go for want of memory.
         restarts: that sessions have outlived.
     """
@@ -84,6 +87,8 @@ class Counts:
         self.clients: defaultdict[str, int] = defaultdict(int)
         self.connected: defaultdict[str, int] = defaultdict(int)
         self.happened: defaultdict[str, int] = defaultdict(int)
+        self.programs: defaultdict[str, int] = defaultdict(int)
+        self.program_time: defaultdict[str, Histogram] = defaultdict(Histogram)
         self.pressed_out = 0
         self.restarts = 0
         self._events = events
@@ -104,6 +109,7 @@ class Counts:
             "memory_pressure": self._memory_pressure,
             "configuration_reloaded": self._other,
             "restarted": self._restarted,
+            "program_ended": self._program_ended,
         }
 
     def __repr__(self) -> str:
@@ -216,3 +222,10 @@ class Counts:
 
     def _other(self, happening: Happening) -> None:
         self.happened[happening.kind] += 1
+
+    def _program_ended(self, happening: Happening) -> None:
+        call, outcome = happening.subject, happening.facts["outcome"]
+        assert isinstance(call, ProgramCall), "that is what ends"
+        self.programs[outcome] += 1
+        if isinstance(call.answer, Ended):
+            self.program_time[outcome].add(call.answer.duration_s)

@@ -37,6 +37,7 @@ class Family:
 
 _RUN, _SESSION, _POOL = "Executions", "Sessions", "Pool and templates"
 _CLIENT, _NETWORK, _SELF = "Clients", "Network of sessions", "The supervisor itself"
+_BRIDGE = "Programs of the host"
 
 EXECUTIONS = Family(
     name="nsm_executions",
@@ -210,6 +211,34 @@ PROXY_CONNECTIONS = Family(
     group=_NETWORK,
     help="Connections through the proxies of sessions that are open.",
 )
+PROGRAM_CALLS = Family(
+    name="nsm_bridge_calls",
+    kind="counter",
+    labels=("outcome",),
+    group=_BRIDGE,
+    help="Calls of the bridge that are over, by what became of them: `refused` and `unaudited` "
+    "(they could not be written down) were not started, all others were.",
+)
+PROGRAM_TIME = Family(
+    name="nsm_bridge_call_seconds",
+    kind="histogram",
+    labels=("outcome",),
+    group=_BRIDGE,
+    help="How long programs of the bridge that were started have run.",
+)
+PROGRAMS_RUNNING = Family(
+    name="nsm_bridge_calls_running",
+    kind="gauge",
+    group=_BRIDGE,
+    help="Calls of the bridge that are under way, those included that are about to be refused.",
+)
+PROGRAMS_UNAUDITED = Family(
+    name="nsm_bridge_audit_failing",
+    kind="gauge",
+    group=_BRIDGE,
+    help="1 while calls of the bridge are refused because they cannot be written down "
+    "(`nsm status` says why), else 0.",
+)
 INFO = Family(
     name="nsm_build_info",
     kind="gauge",
@@ -342,6 +371,10 @@ FAMILIES: tuple[Family, ...] = (
     PROXY_REQUESTS,
     PROXY_BYTES,
     PROXY_CONNECTIONS,
+    PROGRAM_CALLS,
+    PROGRAM_TIME,
+    PROGRAMS_RUNNING,
+    PROGRAMS_UNAUDITED,
     INFO,
     UPTIME,
     RESTARTS,

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, cast
 import trio
 
 from nsmd.audit.recorder import NOT_TOLD
+from nsmd.bridge.call import ProgramCall
 from nsmd.events import EventKind, Happening
 from nsmd.execution import Execution
 from nsmd.session import Session
@@ -40,6 +41,7 @@ _SPARE = ("env",)
 _SESSION = ("env", "name", "client")
 _EXECUTION = ("execution_id", "env", "name", "client")
 _FINISHED = (*_EXECUTION, "outcome", "duration_s")
+_PROGRAM = ("call_id", "client")
 _OPERATION = ("client", "op", "error")
 _NO_FACTS: Mapping[str, Any] = {}
 
@@ -98,6 +100,8 @@ class Ring:
                 names, about = _SPARE, (env,)
             else:
                 names, about = _SESSION, (env, tenancy.name, tenancy.client)
+        elif isinstance(subject, ProgramCall):
+            names, about = _PROGRAM, (subject.id, subject.asked.caller.client)
         elif isinstance(subject, Client):  # of an operation, whose arguments may be anything
             names, about = _OPERATION, (subject.name, facts["op"], facts.get("error"))
             facts = _NO_FACTS

@@ -48,6 +48,8 @@ class Surroundings:
         max_connections: how many there may be.
         templates: how many there are.
         audit_lost: lines of the audit that could not be written.
+        programs_running: calls of the bridge that are under way.
+        unaudited: why calls of the bridge cannot be written down; empty where they can.
         unkept: why sessions would not outlive this supervisor; empty where they would.
         ending: whether new sessions may come.
         started_s: on trio's clock.
@@ -57,6 +59,8 @@ class Surroundings:
     max_connections: int = 0
     templates: Callable[[], int] = lambda: 0
     audit_lost: Callable[[], int] = lambda: 0
+    programs_running: Callable[[], int] = lambda: 0
+    unaudited: Callable[[], str] = lambda: ""
     unkept: Callable[[], str] = lambda: ""
     ending: Ending = field(default_factory=Ending)
     started_s: float = field(default_factory=trio.current_time)
@@ -114,6 +118,7 @@ class Telemetry:
             *self._of_the_pool(),
             *self._of_clients(),
             *self._of_the_network(),
+            *self._of_programs(),
             *self._of_itself(),
         ]
 
@@ -185,6 +190,12 @@ class Telemetry:
             {("in",): counters.received_bytes, ("out",): counters.sent_bytes},
         )
         yield f.PROXY_CONNECTIONS, {(): gateway.room.borrowed_tokens}
+
+    def _of_programs(self) -> Iterator[Reading]:
+        yield f.PROGRAM_CALLS, _single(self.counts.programs)
+        yield f.PROGRAM_TIME, _copied(_single(self.counts.program_time))
+        yield f.PROGRAMS_RUNNING, {(): self._around.programs_running()}
+        yield f.PROGRAMS_UNAUDITED, {(): int(bool(self._around.unaudited()))}
 
     def _of_itself(self) -> Iterator[Reading]:
         happened = self.counts.happened
