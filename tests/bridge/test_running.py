@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import resource
@@ -321,14 +322,20 @@ async def test_it_gives_its_descriptors_back() -> None:
     assert os.listdir("/proc/self/fd") == before
 
 
+def free_numbers(taken: list[str], count: int) -> list[int]:
+    """The first numbers that are no descriptors."""
+    found = (number for number in itertools.count() if str(number) not in taken)
+    return list(itertools.islice(found, count))
+
+
 async def test_too_few_descriptors() -> None:
     """However few there are, it runs or says why not, and none is lost."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     outcomes: list[str] = []
     with opened("/bin/echo") as command:
         before = os.listdir("/proc/self/fd")
-        for more in range(16):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (max(map(int, before)) + 1 + more, hard))
+        for free in free_numbers(before, 16):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (free, hard))
             try:
                 ended = await run(
                     command,

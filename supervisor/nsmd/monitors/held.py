@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from typing import Any
 
 import trio
@@ -34,6 +35,7 @@ class Held:
 
     Args:
         process: the monitor; its standard input is the hold.
+        hold: the hold's other end.
         report: the reading end of its reports, not blocking.
         stop_s: seconds that it takes at most from when its end is asked for.
         max_report_bytes: of one report; a longer one comes from something broken.
@@ -46,18 +48,18 @@ class Held:
     def __init__(
         self,
         process: subprocess.Popen[bytes],
+        hold: int,
         report: int,
         *,
         stop_s: float,
         max_report_bytes: int,
         what: str,
     ) -> None:
-        assert process.stdin is not None
         self.process = process
         self.stop_s = stop_s
         self._what = what
         self._pidfd = os.pidfd_open(process.pid)
-        self._hold = process.stdin
+        self._hold = hold
         self._report = report
         self._max_report_bytes = max_report_bytes
         self._rest = bytearray()
@@ -87,12 +89,15 @@ class Held:
         Raises:
             OSError: there is no room for another process.
         """
-        report, reports = os.pipe()
-        try:
+        with ExitStack() as mine, ExitStack() as its:
+            report, reports = _pipe(mine, its)
+            # Popen's own pipe is lost where it finds no descriptor for more (Python 3.11.2).
+            held, hold = _pipe(its, mine)
+            os.set_blocking(report, False)
             start = [sys.executable, "-I", "-S", "-c", _START.format(module), _PACKAGES]
             process = subprocess.Popen(
                 [*start, str(reports), *arguments],
-                stdin=subprocess.PIPE,
+                stdin=held,
                 stdout=stdout,
                 cwd=directory,
                 env=dict(variables),
@@ -100,23 +105,23 @@ class Held:
                 start_new_session=True,
                 umask=0o022,  # as programs expect; what they start inherits it
             )
-        except BaseException:
-            os.close(report)
-            raise
-        finally:
-            os.close(reports)
-        try:
-            os.set_blocking(report, False)
-            return cls(process, report, stop_s=stop_s, max_report_bytes=max_report_bytes, what=what)
-        except BaseException:  # no descriptor left
-            os.close(report)
-            assert process.stdin is not None
-            process.stdin.close()
-            process.kill()
-            process.wait()
-            if process.stdout is not None:
-                process.stdout.close()
-            raise
+            try:
+                started = cls(
+                    process,
+                    hold,
+                    report,
+                    stop_s=stop_s,
+                    max_report_bytes=max_report_bytes,
+                    what=what,
+                )
+            except BaseException:  # there was no descriptor left
+                process.kill()
+                process.wait()
+                if process.stdout is not None:
+                    process.stdout.close()
+                raise
+            mine.pop_all()
+            return started
 
     def __repr__(self) -> str:
         return f"<monitor of {self._what}, pid={self.process.pid}>"
@@ -144,7 +149,9 @@ class Held:
 
     def stop(self) -> None:
         """Ask for its end; harmless when it has ended."""
-        self._hold.close()
+        if self._hold >= 0:
+            os.close(self._hold)
+            self._hold = -1
 
     async def gone(self) -> None:
         """Wait until it has ended; kill it where it does not."""
@@ -160,3 +167,11 @@ class Held:
         """Give the descriptors back."""
         os.close(self._report)
         os.close(self._pidfd)
+
+
+def _pipe(reader: ExitStack, writer: ExitStack) -> tuple[int, int]:
+    """A pipe, each end of which is closed with its owner's stack."""
+    read, written = os.pipe()
+    reader.callback(os.close, read)
+    writer.callback(os.close, written)
+    return read, written
