@@ -8,7 +8,13 @@ import pytest
 import trio
 
 from control_bench import Bench, Peer, bench
-from nsm.wire.errors import ForbiddenError, NsmError, UnknownExecutionError, UnknownSessionError
+from nsm.wire.errors import (
+    BadRequestError,
+    ForbiddenError,
+    NsmError,
+    UnknownExecutionError,
+    UnknownSessionError,
+)
 from nsmd.boundary import Boundary
 from nsmd.control.call import Right
 from nsmd.control.operations import OPERATIONS
@@ -169,3 +175,31 @@ async def test_to_see_all_is_not_to_interrupt_all(autojump_clock: trio.abc.Clock
             await other.call("interrupt", target="a")
         assert (await peer.call("interrupt", target="a"))["interrupted"]
         assert (await person.answer(running))["interrupted"]
+
+
+async def test_who_may_start_no_programs_gives_none_to_a_box(
+    autojump_clock: trio.abc.Clock,
+) -> None:
+    box = {
+        "directory": "/nonexistent",
+        "profile": "test",
+        "digest": "0" * 64,
+        "network": {"mode": "off", "allow": []},
+        "shows_project": False,
+        "programs": ["deploy"],
+    }
+    async with bench() as it:
+        peer = Peer(it.raw())
+        assert (await peer.hello("manage", "run")).rights == ("manage", "run")
+        with pytest.raises(ForbiddenError, match="may start no programs"):
+            await peer.call("box_open", **box)
+        peer = Peer(it.raw())
+        await peer.hello("manage", "bridge")
+        with pytest.raises(BadRequestError, match="The bridge is off"):
+            await peer.call("box_open", **box)
+        for wrong in (["../deploy"], ["Deploy"], [""], [f"p{n}" for n in range(65)], "deploy"):
+            with pytest.raises(BadRequestError, match="programs"):
+                await peer.call("box_open", **{**box, "programs": wrong})
+        for paths in (["/text"], [b"relative"], [b"/a\0b"], [b"/x" * 2049], [b"/x"] * 257):
+            with pytest.raises(BadRequestError, match="writable"):
+                await peer.call("box_open", **{**box, "programs": [], "writable": paths})
