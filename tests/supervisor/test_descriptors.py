@@ -6,7 +6,7 @@ import pytest
 
 from nsmd.descriptors import LEAST, PER_BOX, PER_SESSION, RESERVED, Quota, draw, share_out
 from nsmd.limits import session_room
-from nsmd.settings import PoolSettings, SessionSettings, Settings
+from nsmd.settings import HttpSettings, PoolSettings, SessionSettings, Settings
 
 
 @pytest.mark.parametrize("limit", [1024, 4096, 65536, 524288, 2**30])
@@ -37,6 +37,15 @@ def test_a_tiny_limit_is_tried_all_the_same(limit: int) -> None:
     shares = share_out(limit)
     assert (shares.sessions, shares.connections, shares.proxied) == (LEAST, LEAST, LEAST)
     assert shares.boxes == LEAST
+
+
+@pytest.mark.parametrize("limit", [1024, 4096, 65536, 524288])
+def test_connections_over_http_are_beside_all_others(limit: int) -> None:
+    configured = HttpSettings(enabled=True, max_connections=200).descriptors
+    assert (HttpSettings().descriptors, configured) == (0, 200)
+    shares = share_out(limit, configured)
+    ours = RESERVED + shares.connections + 2 * shares.proxied + shares.boxes * PER_BOX
+    assert ours + shares.sessions * PER_SESSION + configured <= limit
 
 
 def test_fewer_descriptors_than_sessions_need_are_the_limit() -> None:

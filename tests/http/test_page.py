@@ -1,0 +1,28 @@
+"""The limits on `docs/http.md` are those of the code."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from nsmd.http import connection, front, listener
+from nsmd.settings import HttpSettings
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "http.md"
+
+
+def test_the_limits_are_those_of_the_code() -> None:
+    section = PAGE.read_text(encoding="utf-8").split("\n## Limits\n")[1].split("\n## ")[0]
+    lines = [line for line in section.splitlines() if line.startswith("| ")]
+    rows = [line.strip("| ").split(" | ") for line in lines[2:]]
+    numbers = {what: [int(n) for n in re.findall(r"\b\d+\b", limit)] for what, limit in rows}
+    assert numbers == {
+        "connections": [HttpSettings().max_connections, 503],
+        "new connections": [listener.COMERS_BURST, listener.COMERS_PER_S],
+        "head of a request": [connection.MAX_HEAD_BYTES // 1024, connection.HEAD_TIMEOUT_S],
+        "body": [HttpSettings().max_body_mb, connection.BODY_TIMEOUT_S, 503],
+        "an answer that is not read": [connection.WRITE_TIMEOUT_S],
+        "a connection without a request": [connection.KEEP_ALIVE_S],
+        "sessions of MCP": [front.MAX_SESSIONS, front.SESSION_IDLE_S // 60, 404],
+    }
+    assert listener.MAX_BODIES == 4
