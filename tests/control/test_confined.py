@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import pytest
 import trio
@@ -180,7 +181,7 @@ async def test_to_see_all_is_not_to_interrupt_all(autojump_clock: trio.abc.Clock
 async def test_who_may_start_no_programs_gives_none_to_a_box(
     autojump_clock: trio.abc.Clock,
 ) -> None:
-    box = {
+    box: dict[str, Any] = {
         "directory": "/nonexistent",
         "profile": "test",
         "digest": "0" * 64,
