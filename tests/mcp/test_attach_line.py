@@ -117,9 +117,9 @@ def test_broken_metadata_of_the_entry_is_no_reason_to_refuse_the_client(metadata
 @pytest.mark.parametrize(
     ("variables", "programs"),
     [
-        ({}, None),
-        ({"NSM_BRIDGE": ""}, frozenset()),
-        ({"NSM_BRIDGE": "off"}, frozenset()),
+        (dict[str, str](), None),
+        ({"NSM_BRIDGE": ""}, frozenset[str]()),
+        ({"NSM_BRIDGE": "off"}, frozenset[str]()),
         ({"NSM_BRIDGE": " deploy_prod, restart-db,"}, frozenset({"deploy_prod", "restart-db"})),
     ],
 )
