@@ -47,6 +47,9 @@ MAX_KEPT = 64
 STOP_S = 15.0
 """For all programs to be gone once they were stopped: the steps of each, and some."""
 
+ANSWERS_S = 0.1
+"""For the last answers to reach their clients before connections are closed."""
+
 _MAX_NAME_CHARS = 200
 """Of a name that is asked for, as it is written down."""
 
@@ -251,17 +254,19 @@ class Bridge:
                 supervisor is to end with all it has.
         """
         self._closed = True
+        if not self._calls:
+            return
         with trio.move_on_after(timeout_s):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._ending.wait_for_end, nursery.cancel_scope.cancel)
                 await self._until_idle()
                 nursery.cancel_scope.cancel()
-        if not self._calls:
-            return
-        for call in self.unfinished():
-            call.stop.ask("shutdown")
-        with trio.move_on_after(STOP_S):
-            await self._until_idle()
+        if self._calls:
+            for call in self.unfinished():
+                call.stop.ask("shutdown")
+            with trio.move_on_after(STOP_S):
+                await self._until_idle()
+        await trio.sleep(ANSWERS_S)
 
     def unfinished(self) -> Sequence[ProgramCall]:
         """Calls that are under way."""
