@@ -35,7 +35,10 @@ def reason(command: Path | str, writable: Sequence[Path | str] = (), **others: s
         )
     assert os.listdir("/proc/self/fd") == before
     error = caught.value
+    within_reach = "client" in error.data["reason"]
     assert str(error).startswith(f"Program 'deploy' is not started: {error.data['reason']}. The ")
+    assert ("`nsm bridge check`" in error.hint) != within_reach
+    assert ("move the program" in error.hint) == within_reach
     return str(error.data["reason"])
 
 

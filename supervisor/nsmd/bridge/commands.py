@@ -70,7 +70,22 @@ class Command:
 
 
 class CommandError(Exception):
-    """A command is not started; the message is a clause that says why."""
+    """A command is not started; the message is a clause that says why.
+
+    Attributes:
+        hint: what to do.
+    """
+
+    hint = "The user of this machine can see with `nsm bridge check` what is wrong."
+
+
+class WithinReachError(CommandError):
+    """Whoever asks could have written it."""
+
+    hint = (
+        "The user of this machine can move the program, its definition and links to them to where "
+        "the client cannot write."
+    )
 
 
 def open_command(
@@ -99,7 +114,7 @@ def open_command(
     except CommandError as error:
         raise BadProgramError(
             f"Program '{program.name}' is not started: {error}.",
-            hint="The user of this machine can see with `nsm bridge check` what is wrong.",
+            hint=error.hint,
             data={"program": program.name, "reason": str(error)},
         ) from None
 
@@ -242,7 +257,7 @@ def _open_interpreter(
     try:
         fd, *_ = _open_checked(interpreter, owners, reach, interpreters - 1)
     except CommandError as error:
-        raise CommandError(f"its interpreter: {error}") from None
+        raise type(error)(f"its interpreter: {error}") from None
     os.close(fd)
 
 
@@ -252,7 +267,7 @@ def _check_reach(reach: Reach, part: str, status: os.stat_result, fd: int) -> No
         CommandError: whoever asks could put something else there.
     """
     if reason := reach.why_within(part, status, fd):
-        raise CommandError(printable(reason))
+        raise WithinReachError(printable(reason))
 
 
 def _check_definition(program: Program, reach: Reach) -> None:
