@@ -139,7 +139,11 @@ while True:
 }
 
 
-@pytest.mark.parametrize("others", [False, True], ids=["alone", "beside others"])
+@pytest.mark.parametrize(
+    "others",
+    [False, pytest.param(True, marks=pytest.mark.slow)],
+    ids=["alone", "beside others"],
+)
 @pytest.mark.parametrize("name", BOMBS)
 def test_fork_bombs(limited: AgentProcess, name: str, others: bool) -> None:
     interpreter, code = BOMBS[name]
@@ -203,7 +207,14 @@ FORGERIES = {
 
 
 @pytest.mark.parametrize("name", FORGERIES)
-@pytest.mark.parametrize("interpreter", ["python", "node", "bash"])
+@pytest.mark.parametrize(
+    "interpreter",
+    [
+        "python",
+        pytest.param("node", marks=pytest.mark.slow),
+        pytest.param("bash", marks=pytest.mark.slow),
+    ],
+)
 def test_forged_messages_harm_only_the_forger(
     jailed: AgentProcess, interpreter: Interpreter, name: str
 ) -> None:

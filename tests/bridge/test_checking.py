@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import resource
 import shutil
 from typing import TYPE_CHECKING
 
@@ -14,6 +16,7 @@ from nsmd.bridge import checking
 from nsmd.settings import BridgeSettings, Settings
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 LS = shutil.which("ls") or "/bin/ls"
@@ -26,11 +29,15 @@ def broken(folder: Path, name: str) -> str:
 
 
 @pytest.fixture
-def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setenv("NSM_SOCKET", str(tmp_path / "run/control.sock"))
-    return tmp_path / "config/nsm/tools"
+    # What a supervisor changes of its own process is not to be that of the tests that follow.
+    umask, limits = os.umask(0o022), resource.getrlimit(resource.RLIMIT_NOFILE)
+    yield tmp_path / "config/nsm/tools"
+    os.umask(umask)
+    resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
 def enable(tools: Path) -> None:

@@ -159,6 +159,7 @@ def wait_until_refused(client: nsm.Client) -> None:
             client.bridge.run("quick")
 
 
+@pytest.mark.slow
 def test_a_killed_supervisor_takes_its_programs_along_and_none_is_started_twice(
     short_dir: Path,
 ) -> None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from e2e_support import Supervisor
     from nsm.wire.results import RunResult
 
-pytestmark = pytest.mark.node
+pytestmark = [pytest.mark.node, pytest.mark.slow]
 
 LIMIT_S = 1.0
 

@@ -206,6 +206,7 @@ async def test_progress_and_cancellation(emptied: Supervisor) -> None:
         assert "usable" in text_of(after)
 
 
+@pytest.mark.slow
 async def test_ten_shims_at_once_start_one_supervisor(short_dir: Path) -> None:
     variables = variables_for(short_dir)
     short_dir.chmod(0o700)
@@ -226,6 +227,7 @@ async def test_ten_shims_at_once_start_one_supervisor(short_dir: Path) -> None:
         end_supervisor(variables["NSM_SOCKET"])
 
 
+@pytest.mark.slow
 async def test_a_supervisor_that_is_killed_is_replaced(short_dir: Path) -> None:
     """The call in flight gets its answer from the next one, and the session goes on."""
     variables = variables_for(short_dir)

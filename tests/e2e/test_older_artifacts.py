@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from e2e_support import Supervisor
 
-pytestmark = [pytest.mark.jail, needs_bwrap]
+pytestmark = [pytest.mark.jail, needs_bwrap, pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,7 @@ from nsm.wire.errors import NsmError, SessionEndedError
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-pytestmark = pytest.mark.jail
+pytestmark = [pytest.mark.jail, pytest.mark.slow]
 
 PLACE = {"python": "x = 41", "bash": "x=41; cd /tmp", "node": "var x = 41"}
 LOOK = {"python": "x + 1", "bash": "echo $((x + 1)) $PWD", "node": "x + 1"}

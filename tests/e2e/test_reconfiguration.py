@@ -20,6 +20,8 @@ from e2e_support import Supervisor, supervisor, variables_for
 if TYPE_CHECKING:
     from collections.abc import Generator
 
+pytestmark = pytest.mark.slow
+
 CONFIG = "[pool]\nmax_spares = 0\n[session]\nmax_sessions = 1\n"
 
 

@@ -17,7 +17,7 @@ from nsmd.jail.processtree import children_of
 if TYPE_CHECKING:
     from nsm.wire.results import RunResult
 
-pytestmark = pytest.mark.jail
+pytestmark = [pytest.mark.jail, pytest.mark.slow]
 
 
 def descriptors(pid: int) -> int:

@@ -19,7 +19,7 @@ from usermanager import SERVICE, UserManager, user_manager
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
-pytestmark = [pytest.mark.jail, needs_bwrap]
+pytestmark = [pytest.mark.jail, needs_bwrap, pytest.mark.slow]
 
 SOCKET = "nsm-supervisor.socket"
 

@@ -31,6 +31,7 @@ def test_held(probe: Probe, untouched: Stage, known: Known, prober: Prober) -> N
 
 
 @pytest.mark.parametrize("probe", by_weakness("forked"), ids=named)
+@pytest.mark.slow
 def test_detects_success(probe: Probe, spoilt: Stage, known: Known, prober: Prober) -> None:
     room = forked(stage=spoilt, known=known, weakness=probe.weakness_of("forked"))
     prober.expect("BROKEN: ", room, probe, sharing("forked", probe))

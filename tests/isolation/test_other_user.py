@@ -29,6 +29,7 @@ from nsmd.values import Environment
 from realjail import BWRAP, needs_bwrap
 
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.jail,
     needs_bwrap,
     pytest.mark.usefixtures("secret_in_our_environment"),

@@ -34,6 +34,7 @@ def test_held(probe: Probe, untouched: Stage, known: Known, prober: Prober) -> N
 
 
 @pytest.mark.parametrize("probe", by_weakness("cold"), ids=named)
+@pytest.mark.slow
 def test_detects_success(probe: Probe, spoilt: Stage, known: Known, prober: Prober) -> None:
     room = cold(stage=spoilt, known=known, weakness=probe.weakness_of("cold"))
     prober.expect("BROKEN: ", room, probe, sharing("cold", probe))

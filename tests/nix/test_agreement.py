@@ -24,6 +24,7 @@ def pkgs(place: standin.Place) -> str:
     return f'(import {place.nixpkgs} {{ system = "x86_64-linux"; }})'
 
 
+@pytest.mark.slow
 def test_etc_has_the_same_files(place: standin.Place) -> None:
     etc = f"import {place.source}/nix/backends/etc.nix {{ pkgs = {pkgs(place)}; }}"
     files = evaluate(place, f"({etc}).files")

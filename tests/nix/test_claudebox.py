@@ -46,6 +46,7 @@ def test_path_is_of_the_store_and_hands_out_no_keys(
     assert not [name for name in found if forbidden.holds_keys(name)]
 
 
+@pytest.mark.slow
 def test_it_starts_what_the_store_has(place: standin.Place, built: Callable[[str], Path]) -> None:
     """One program in place of the shell, which was checked by shellcheck when it was built."""
     script = (built("claudebox") / "bin/claudebox").read_text()

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from e2e_support import Supervisor
 
-pytestmark = pytest.mark.jail
+pytestmark = [pytest.mark.jail, pytest.mark.slow]
 
 FLAKE = """
 {

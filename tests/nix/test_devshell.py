@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from e2e_support import Supervisor
 
-pytestmark = pytest.mark.jail
+pytestmark = [pytest.mark.jail, pytest.mark.slow]
 
 SYSTEM = f"{platform.machine()}-linux"
 

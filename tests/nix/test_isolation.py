@@ -31,7 +31,7 @@ from realjail import SIZES, needs_bwrap
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-pytestmark = [pytest.mark.jail, needs_bwrap]
+pytestmark = [pytest.mark.jail, needs_bwrap, pytest.mark.slow]
 
 RUN_TIMEOUT_S = 60
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import standin
     from e2e_support import Supervisor
 
-pytestmark = pytest.mark.jail
+pytestmark = [pytest.mark.jail, pytest.mark.slow]
 
 ATTRIBUTES = {
     "bash": "presets.bash",

@@ -16,6 +16,8 @@ from agent_process import AgentProcess
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+pytestmark = pytest.mark.slow
+
 FLAKE = "nix/tests/users-flake"
 TIMEOUT_S = 300
 

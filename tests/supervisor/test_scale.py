@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from nsmd.jail import Launcher
     from nsmd.values import JailSpec
 
+pytestmark = pytest.mark.slow
+
 MANY = 200
 SESSION_KIB = 13
 """Of the supervisor's own objects; 27 KiB when a session had five tasks."""

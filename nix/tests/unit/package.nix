@@ -100,6 +100,8 @@ in
       "prometheus-client"
       "prompt-toolkit"
       "pydantic"
+      "pyyaml"
+      "sse-starlette"
       "trio"
     ];
   };
