@@ -14,6 +14,7 @@ from bridge.bench import ANYONE, Bench
 from nsm.wire.errors import (
     AuditFailedError,
     BadRequestError,
+    DrainingError,
     FateUnknownError,
     OverloadedError,
     ShuttingDownError,
@@ -191,10 +192,15 @@ async def test_at_the_end_programs_have_their_time_and_are_stopped_then(bench: B
 async def test_nothing_is_started_while_the_supervisor_drains(bench: Bench) -> None:
     bench.script("deploy", "true")
     async with bench.open() as bridge:
-        bench.ending.draining = "a test"
+        bench.ending.draining = "by a test"
+        with pytest.raises(DrainingError) as caught:  # which is for good: "later" is no advice
+            await bridge.submit(ANYONE, "deploy", []).wait()
+        assert "is being drained (by a test) and starts no program" in caught.value.message
+        assert "`nsm drain --cancel`" in (caught.value.hint or "")
+        bench.ending.then = "end"
         with pytest.raises(ShuttingDownError):
             await bridge.submit(ANYONE, "deploy", []).wait()
-        bench.ending.draining = ""
+        bench.ending.draining, bench.ending.then = "", None
         assert (await bridge.submit(ANYONE, "deploy", []).wait()).succeeded
 
 

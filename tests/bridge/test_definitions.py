@@ -70,6 +70,7 @@ def test_everything_a_definition_can_say(tmp_path: Path) -> None:
         env=("LANG", "DEPLOY_TOKEN"),
         max_args=2,
         allow_options=True,
+        line=3,
     )
 
 
@@ -110,8 +111,8 @@ NO_TEXT = "must be text; put it in quotes"
     [
         ("name: 7", "`name` " + NO_TEXT),
         ("name: yes", "`name` " + NO_TEXT),
-        ("name:", "`name` " + NO_TEXT),
-        ("name: [deploy]", "`name` " + NO_TEXT),
+        ("name:", "`name` is empty"),
+        ("name: [deploy]", "`name` is a list; one text is expected"),
         ("name: ''", "`name` is empty"),
         ('name: "deploy\\n"', ""),
         ('name: "dep\\nloy"', "`name` has the character U+000A"),
@@ -357,9 +358,9 @@ def test_of_those_that_share_a_name_none_is_there(tmp_path: Path) -> None:
     found = [read(definition(tmp_path / folder, name, LS)) for folder, name in PLACES]
     programs, problems = unique(found)
     assert [each.name for each in programs] == ["backup"]
-    assert {(each.source, each.name) for each in problems} == {
-        (f"{tmp_path}/a/deploy.md", "deploy"),
-        (f"{tmp_path}/c/deploy.md", "deploy"),
+    assert {(each.source, each.line, each.name) for each in problems} == {
+        (f"{tmp_path}/a/deploy.md", 2, "deploy"),
+        (f"{tmp_path}/c/deploy.md", 2, "deploy"),
     }
     assert all("neither is used" in each.reason for each in problems)
 

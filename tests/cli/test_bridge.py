@@ -351,6 +351,12 @@ def test_output_over_two_connections_is_shown_once(supervisor: FakeSupervisor, n
     assert "the connection was lost" in err
 
 
+def test_of_run_the_program_alone_must_be_there(nsm: Nsm) -> None:
+    code, out, err = nsm("run")
+    assert (code, out) == (2, "")
+    assert err.startswith("nsm: the following arguments are required: PROGRAM\n")
+
+
 def test_check_where_there_is_only_a_client(nsm: Nsm, monkeypatch: pytest.MonkeyPatch) -> None:
     """As in a box."""
 

@@ -61,6 +61,7 @@ BEGUN = entries.parsed(started("0123456789abcdef")) or {}
             f"was refused deploy{' a' * 100} …: too many",
         ),
         (ended(exit_code=3, duration_s=1.255), "deploy ended: exit code 3, 1.25 s"),
+        (ended(exit_code=0, left=1), "deploy ended: exit code 0, 0.00 s, 1 process goes on"),
         (ended(exit_code=0, left=2), "deploy ended: exit code 0, 0.00 s, 2 processes go on"),
         (ended(exit_code=None, signal=11), "deploy ended: killed by SIGSEGV, 0.00 s"),
         (ended(exit_code=None, signal=99), "deploy ended: killed by signal 99, 0.00 s"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 from typing import TYPE_CHECKING, Any
 
@@ -119,6 +120,20 @@ def test_a_file_that_others_can_read_is_not_shown(
     assert out == ""
     assert "open to others (mode 0644)" in problem
     assert token not in problem
+
+
+def test_in_a_box_no_token_is_made_that_lets_nobody_in(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def nothing(_name: str) -> None:
+        return None
+
+    monkeypatch.setattr(importlib.util, "find_spec", nothing)
+    assert cli.main(["http", "token"]) == 1
+    out, problem = capsys.readouterr()
+    assert out == ""
+    assert "In a box it never is: ask outside of it" in problem
+    assert not (tmp_path / "state" / "nsm" / "http-token").exists()
 
 
 def test_mistakes(capsys: pytest.CaptureFixture[str]) -> None:

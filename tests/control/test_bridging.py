@@ -131,8 +131,9 @@ async def test_a_box_without_programs_has_no_such_right(place: Place) -> None:
     server = place.it.make_server(frozenset({"run"}), os.getuid(), "box")
     peer = await place.it.connect(server)
     for op in ("bridge_programs", "bridge_help", "bridge_run"):
-        with pytest.raises(ForbiddenError):
+        with pytest.raises(ForbiddenError) as caught:
             await peer.call(op, program="deploy")
+        assert "`nsm box --bridge NAME,...`" in (caught.value.hint or "")
 
 
 async def test_lines_come_before_the_answer(place: Place) -> None:

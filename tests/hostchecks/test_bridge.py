@@ -10,7 +10,7 @@ import pytest
 from hostchecks.world import World, named
 from nsmd.hostchecks import bridge
 from nsmd.hostchecks.bridge import check_bridge
-from nsmd.settings import BridgeSettings, Settings
+from nsmd.settings import BridgeSettings, HttpSettings, Settings
 
 if TYPE_CHECKING:
     from nsm.checks import Check
@@ -46,6 +46,29 @@ def test_definitions(world: World) -> None:
     assert row.detail.startswith("deploy; files that describe none:\n")
     assert "other.md:" in row.detail
     assert "nsm bridge check" in row.fix
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_programs_over_http_that_are_not_there(world: World, enabled: bool) -> None:
+    command = world.root / "deploy"
+    world.program("/deploy")
+    front = f"---\nname: deploy\ndescription: Deploys.\ncommand: {command}\n---\n"
+    world.file("/home/me/.config/nsm/tools/deploy.md", front)
+
+    def rows(*names: str) -> list[tuple[str, str]]:
+        settings = Settings(
+            bridge=BridgeSettings(enabled=enabled),
+            http=HttpSettings(enabled=True, programs=names),
+        )
+        found = check_bridge(world.host, settings)
+        return [(row.status, row.detail) for row in found if row.name == "programs over HTTP"]
+
+    assert rows() == []
+    if enabled:
+        assert rows("deploy") == []
+        assert rows("deploy", "delpoy") == [("warn", "`[http] programs`: no file describes delpoy")]
+    else:
+        assert rows("deploy") == [("warn", "`[http] programs`: the bridge is off: deploy")]
 
 
 def test_the_audit(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -425,7 +425,9 @@ async def test_a_port_that_is_taken_is_said_and_nothing_else_suffers(opened: Ope
         async with opened(listen=f"127.0.0.1:{port}") as place:
             facts = place.service.facts()
             assert facts["url"] == ""
-            assert f"127.0.0.1:{port} cannot be listened at" in facts["problem"]
+            where = f"127.0.0.1:{port}"
+            assert f"{where} cannot be listened at: Address already in use." in facts["problem"]
+            assert "`nsm reload` tries again" in facts["problem"]
 
 
 async def test_a_project_that_cannot_be_shown_is_said(opened: Open) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import pytest
 
 import samples
-from nsm.wire.errors import UnknownSessionError
+from nsm.wire.errors import ForbiddenError, UnknownSessionError
 from nsm.wire.frames import RemoteProtocolError
 from nsm.wire.results import (
     EnvironmentRow,
@@ -85,6 +85,11 @@ def test_status_and_environments() -> None:
     assert Status.from_wire(samples.status()).jail.uid == 1000
     assert Status.from_wire(samples.status(jail={"kind": "x"})).jail.note == ""
     assert EnvironmentRow.from_wire(samples.environment_row(aliases=["py"])).aliases == ("py",)
+
+
+def test_the_status_that_a_box_is_told() -> None:
+    with pytest.raises(ForbiddenError, match="version 1\\.2 is there"):
+        Status.from_wire({"version": "1.2"})
 
 
 @pytest.mark.parametrize(("take", "wire", "optional"), ALL)

@@ -56,7 +56,7 @@ def parser() -> Parser:
     run = actions.add("run", "start one, and wait for its end", _RUN_EPILOG)
     run.add_json("the result, once the program has ended,")
     run.add_argument("program", metavar="PROGRAM", help="a program, see `nsm bridge ls`")
-    run.add_argument("arguments", nargs="*", metavar="ARGUMENT", help="its arguments")
+    run.add_argument("arguments", nargs="*", default=[], metavar="ARGUMENT", help="its arguments")
     check = actions.add(
         "check",
         "check the files that describe programs",

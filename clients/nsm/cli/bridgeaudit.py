@@ -80,7 +80,7 @@ def _what(line: Line) -> str:
             if isinstance(duration_s := line.get("duration_s"), int | float):
                 parts.append(f"{duration_s:.2f} s")
             if left := line.get("left"):
-                parts.append(f"{left} processes go on")
+                parts.append("1 process goes on" if left == 1 else f"{left} processes go on")
             return f"{program} ended: {', '.join(parts)}"
         case event:
             return f"{program}: {event}"

@@ -6,7 +6,7 @@ from contextlib import suppress
 from typing import Any
 
 from nsm import httptoken, paths
-from nsm.cli import running, terminal
+from nsm.cli import running, supervisor, terminal
 from nsm.cli.options import EXIT_FAILED, EXIT_OK, Parser
 from nsm.cli.render import visible
 from nsm.client import Client
@@ -44,6 +44,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _token(*, rotate: bool, as_json: bool) -> int:
+    supervisor.need_installed()  # in a box the file would be another one, which lets nobody in
     path = paths.http_token_path()
     try:
         token = httptoken.rotate(path) if rotate else httptoken.ensure(path)

@@ -7,7 +7,7 @@ send more), a missing or mistyped one raises `RemoteProtocolError` that names it
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar, cast
 
-from nsm.wire.errors import NsmError, from_wire
+from nsm.wire.errors import ForbiddenError, NsmError, from_wire
 from nsm.wire.frames import RemoteProtocolError
 
 if TYPE_CHECKING:
@@ -337,7 +337,16 @@ class Status(NamedTuple):
 
     @classmethod
     def from_wire(cls, wire: Mapping[str, Any]) -> Self:
-        """Check the answer to `status`."""
+        """Check the answer to `status`.
+
+        Raises:
+            ForbiddenError: it is the one that connections of boxes get.
+        """
+        if set(wire) == {"version"}:
+            raise ForbiddenError(
+                f"A supervisor of version {wire['version']} is there. It tells a box no more.",
+                hint="Ask outside of the box.",
+            )
         from nsm.wire.bridge import BridgeStatus  # noqa: PLC0415  # it builds on this module
 
         status = Fields(wire, "the supervisor's status")

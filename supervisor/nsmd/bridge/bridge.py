@@ -18,6 +18,7 @@ import trio
 
 from nsm.wire.errors import (
     BadRequestError,
+    DrainingError,
     InternalError,
     NsmError,
     OverloadedError,
@@ -389,10 +390,15 @@ class Bridge:
         Raises:
             NsmError: nothing is started now.
         """
-        if self._ending.draining or self._closed:
+        if self._closed or (self._ending.draining and self._ending.then is not None):
             raise ShuttingDownError(
-                "The supervisor is about to end or being drained, and starts no program.",
+                "The supervisor is about to end, and starts no program.",
                 hint="Nothing was started. Try again in a moment.",
+            )
+        if self._ending.draining:  # and it stays so until somebody has it otherwise
+            raise DrainingError(
+                f"The supervisor is being drained ({self._ending.draining}) and starts no program.",
+                hint="Nothing was started. `nsm drain --cancel` has it take work again.",
             )
         running = [each for each in self._calls.values() if each.admitted]
         most = self._settings.max_running

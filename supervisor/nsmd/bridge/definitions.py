@@ -150,6 +150,7 @@ class _Fields:
             env=self._variables(),
             max_args=self._max_args(),
             allow_options=self._allow_options(),
+            line=self.values["name"].line,
         )
 
     def _description(self) -> str:
@@ -233,6 +234,10 @@ class _Fields:
         if key not in self.values:
             raise FrontMatterError(f"`{key}` is missing", 1)
         value = self.values[key].value
+        if value is None:
+            self._refuse(key, f"`{key}` is empty")
+        if isinstance(value, tuple):
+            self._refuse(key, f"`{key}` is a list; one text is expected")
         if not isinstance(value, str):
             self._refuse(key, f"`{key}` must be text; put it in quotes")
         # YAML's escapes can write what the file itself may not have.
@@ -309,6 +314,7 @@ def unique(found: list[Program | Problem]) -> tuple[list[Program], list[Problem]
                 Problem(
                     source=each.source,
                     reason=f"the name `{name}` is that of {others}, too: neither is used",
+                    line=each.line,
                     name=name,
                 )
             )

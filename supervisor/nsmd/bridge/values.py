@@ -32,6 +32,7 @@ class Program:
         max_args: how many arguments it takes at most; None for what there is room for.
         allow_options: arguments may begin with a hyphen.
         source: absolute path of the file.
+        line: of its name there, from 1.
     """
 
     name: str
@@ -44,6 +45,7 @@ class Program:
     env: tuple[str, ...] = ()
     max_args: int | None = None
     allow_options: bool = False
+    line: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

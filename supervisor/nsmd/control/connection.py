@@ -307,7 +307,10 @@ class _Connection:
         if row.right not in self._rights and not (row.own and "run" in self._rights):
             raise ForbiddenError(
                 f"Operation {op!r} needs the right {row.right!r}.",
-                hint="This connection was not given it.",
+                hint="This connection was given no programs of the host; outside of a box, "
+                "`nsm box --bridge NAME,...` starts one that has some."
+                if row.right == "bridge"
+                else "This connection was not given it.",
             )
         return row
 

@@ -18,10 +18,12 @@ _FIX = "Until it can be written, no program of the bridge is started."
 
 
 def check_bridge(host: Host, settings: Settings) -> Iterator[Check]:
-    """Nothing where it is off."""
+    """Nothing where it is off, but of who was to have programs of it."""
     if settings.bridge.enabled:
         yield _definitions(host)
         yield _audit(host)
+    if settings.http.enabled and settings.http.programs:
+        yield from _over_http(host, settings)
 
 
 def _definitions(host: Host) -> Check:
@@ -37,6 +39,24 @@ def _definitions(host: Host) -> Check:
         detail=f"{names}; files that describe none:\n{wrong}",
         fix="Correct them; `nsm bridge check` looks again. The others can be started meanwhile.",
     )
+
+
+def _over_http(host: Host, settings: Settings) -> Iterator[Check]:
+    """Nothing where all is there: a client over HTTP is not told of what it was to have."""
+    there = read_directory(host.real(host.tools), host.real(host.home)).programs
+    missing = [
+        name for name in settings.http.programs if not settings.bridge.enabled or name not in there
+    ]
+    if missing:
+        why = "no file describes" if settings.bridge.enabled else "the bridge is off:"
+        yield Check(
+            name="programs over HTTP",
+            status="warn",
+            detail=f"`[http] programs`: {why} {', '.join(missing)}",
+            fix="Correct it, or see `nsm bridge check`."
+            if settings.bridge.enabled
+            else "Set `[bridge] enabled = true`; then `nsm config reload`.",
+        )
 
 
 def _audit(host: Host) -> Check:

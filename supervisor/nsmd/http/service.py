@@ -139,7 +139,10 @@ class HttpService:
             try:
                 opened = listener.open(stack)
             except (PlaceError, OSError) as error:
-                self._problem = f"{self._settings.listen} cannot be listened at: {error}"
+                self._problem = (
+                    f"{self._settings.listen} cannot be listened at: {_why(error)}. Once that, or "
+                    "`[http] listen`, is another, `nsm reload` tries again"
+                )
                 log.error("no MCP over HTTP: %s", self._problem)  # noqa: TRY400
                 task_status.started()
                 return
@@ -216,3 +219,8 @@ async def _unavailable(send: Send) -> None:
 
 def _import_front() -> OpenFront:
     return cast("OpenFront", importlib.import_module("nsmd.http.front").open_front)
+
+
+def _why(error: PlaceError | OSError) -> str:
+    text = error.strerror if isinstance(error, OSError) else None  # without its number
+    return (text or str(error)).rstrip(".")
