@@ -146,6 +146,14 @@ def test_so_many_are_taken_and_no_more() -> None:
     assert check(none, []) == ()
 
 
+def test_of_millions_the_first_are_looked_at() -> None:
+    """A message has room for them; looking at all would take seconds of the event loop."""
+    assert "1000 are possible" in str(
+        refusal([";" if n == 99_999 else "x" for n in range(100_000)])
+    )
+    assert refusal([";"] * 100_000).data["character"] == ";"
+
+
 @pytest.mark.parametrize("character", ["x", "é", "\U0001f600"])
 def test_long_ones_are_refused_by_their_bytes(character: str) -> None:
     size = len(character.encode())

@@ -235,6 +235,30 @@ async def test_who_floods_is_refused_counted_and_in_nobodys_way(bench: Bench) ->
     assert len(refused) == MAX_CALLS_OF_ONE + 1
 
 
+async def test_of_calls_that_are_over_no_arguments_are_kept(bench: Bench) -> None:
+    """A client may send megabytes with each, and those that are refused cost it nothing."""
+    async with bench.open() as bridge:
+        call = bridge.submit(ANYONE, "deploy", ["x" * 200_000])
+        with pytest.raises(UnknownProgramError):
+            await call.wait()
+        assert call.asked.arguments == ()
+    assert bench.records()[0]["argument_chars_in_all"] == 200_000
+
+
+async def test_of_what_are_no_arguments_little_is_written_down(bench: Bench) -> None:
+    nothing: list[object] = []
+    given: list[object] = ["x", 7, [nothing for _ in range(100)], {"a": "b"}, *["y"] * 96, ";"]
+    async with bench.open() as bridge:
+        with pytest.raises(BadRequestError, match="Argument 2 must be text"):
+            await bridge.submit(ANYONE, "deploy", given).wait()
+        with pytest.raises(BadRequestError):
+            await bridge.submit(ANYONE, nothing, None).wait()
+    refused, nameless = bench.records()
+    assert refused["arguments"] == ["x", "7", "<list>", "<dict>", *["y"] * 96]
+    assert refused["arguments_in_all"] == 101
+    assert nameless["program"] == "<list>"
+
+
 async def test_it_is_turned_off_and_on_while_programs_run(bench: Bench) -> None:
     began, go = waiting(bench)
     changes: list[bool] = []

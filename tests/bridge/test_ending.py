@@ -257,6 +257,15 @@ async def test_a_killed_monitor_takes_its_program_along(gate: Gate) -> None:
     assert "watched it ended unexpectedly" in found[0].stderr
 
 
+async def test_a_monitor_that_its_program_has_stopped_ends_it_nevertheless(gate: Gate) -> None:
+    code = (
+        f"exec 3>{gate.path}; setsid sleep 100 3>&- & kill -STOP $PPID; echo $$ $! >&3; "
+        "exec 3>&-; wait"
+    )
+    ended = await ended_by(gate, code, step_s=SOON_S)
+    assert (ended.signal, ended.why_stopped) == (signal.SIGTERM, "cancelled")
+
+
 async def test_a_killed_program(gate: Gate) -> None:
     found: list[Ended] = []
 

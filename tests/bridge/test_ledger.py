@@ -537,6 +537,24 @@ async def test_calls_are_looked_up_one_after_the_other_and_not_for_ever(
         disk.answers.set()
 
 
+async def test_who_waits_for_its_own_pace_lets_others_look_up_their_calls(path: Path) -> None:
+    all_of_it = ledger_module.BURST_BYTES // ledger_module.FATE_BYTES + 30
+    answers: list[str] = []
+
+    async with open_ledger(str(path), max_mb=1) as ledger:
+
+        async def look(call_id: str) -> None:
+            answers.append(await ledger.fate(call_id, "box-1"))
+
+        async with trio.open_nursery() as nursery:
+            for number in range(all_of_it):
+                nursery.start_soon(look, str(number))
+            await trio.testing.wait_all_tasks_blocked()
+            assert await ledger.fate("a", "box-2") == "never"
+            assert len(answers) < all_of_it, "it is not the last one"
+            nursery.cancel_scope.cancel()
+
+
 async def test_an_audit_that_cannot_be_read_says_nothing(path: Path) -> None:
     path.mkdir()
     async with open_ledger(str(path), max_mb=1) as ledger:

@@ -18,6 +18,9 @@ from nsmd.bridge.wording import FORBIDDEN, invalid_character
 MAX_ARGUMENTS = 1000
 """Of one call, whatever the program; `max_args` in its definition allows fewer."""
 
+MAX_LOOKED_AT = 16 * MAX_ARGUMENTS
+"""Of one call, whose characters are; where there are more, none of them is any use."""
+
 MAX_ARGUMENT_BYTES = 128 * 1024 - 1
 """Of one: MAX_ARG_STRLEN of Linux (execve(2)), less the NUL at its end."""
 
@@ -38,7 +41,8 @@ def check_characters(arguments: object) -> tuple[str, ...]:
         The arguments, unchanged.
 
     Raises:
-        BadRequestError: they are no list of text, or have a character that is refused.
+        BadRequestError: they are no list of text, have a character that is refused, or are more
+            than any program takes.
     """
     if arguments is None:
         return ()
@@ -49,7 +53,8 @@ def check_characters(arguments: object) -> tuple[str, ...]:
         )
     given = cast("Sequence[object]", arguments)
     checked: list[str] = []
-    for position, argument in enumerate(given, 1):
+    # The event loop waits for this, and a message has room for millions.
+    for position, argument in enumerate(given[:MAX_LOOKED_AT], 1):
         if not isinstance(argument, str):
             kind = type(argument).__name__
             raise BadRequestError(
@@ -59,6 +64,10 @@ def check_characters(arguments: object) -> tuple[str, ...]:
             )
         _check_text(argument, position)
         checked.append(argument)
+    if len(given) > MAX_LOOKED_AT:
+        raise BadRequestError(
+            f"Too many arguments: {len(given)} were given, at most {MAX_ARGUMENTS} are possible."
+        )
     return tuple(checked)
 
 

@@ -11,7 +11,7 @@ import secrets
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast
 
 import trio
@@ -25,6 +25,7 @@ from nsm.wire.errors import (
     ShuttingDownError,
     UnknownProgramError,
 )
+from nsmd.bridge.arguments import MAX_ARGUMENTS
 from nsmd.bridge.call import ProgramCall
 from nsmd.bridge.carrying import Means, Wanted, carry_out, outcome_of
 from nsmd.bridge.ledger import Ledger, open_ledger
@@ -228,7 +229,7 @@ class Bridge:
                 hint="Nothing was started. Try again in a moment.",
             )
         asked = Asked(
-            id=key[1], caller=caller, program=str(name)[:_MAX_NAME_CHARS], arguments=_told(given)
+            id=key[1], caller=caller, program=_plain(name)[:_MAX_NAME_CHARS], arguments=_told(given)
         )
         if known is not None:
             self._open.ledger.count_refused(asked)
@@ -412,6 +413,8 @@ class Bridge:
         call.admitted = True  # now: the next one that is looked at counts it
 
     def _keep(self, key: tuple[str, str], call: ProgramCall) -> None:
+        # They are written down, and may be megabytes each.
+        call.asked = replace(call.asked, arguments=())
         self._kept[key] = call
         while len(self._kept) > MAX_KEPT:
             self._kept.popitem(last=False)
@@ -423,10 +426,18 @@ def _word(call: ProgramCall) -> str:
 
 
 def _told(given: object) -> tuple[str, ...]:
-    """Arguments of unknown shape, as far as they are text, bounded; for the ledger."""
+    """Arguments of unknown shape, as far as they are plain values, bounded; for the ledger.
+
+    Of others only the type is said: megabytes of empty lists are seconds of text."""
     if not isinstance(given, list):
         return ()
-    return tuple(str(each)[:1000] for each in cast("list[object]", given)[:50])
+    return tuple(_plain(each) for each in cast("list[object]", given)[:MAX_ARGUMENTS])
+
+
+def _plain(value: object) -> str:
+    if isinstance(value, str):
+        return value
+    return str(value) if isinstance(value, int | float | None) else f"<{type(value).__name__}>"
 
 
 def off() -> BadRequestError:

@@ -213,9 +213,10 @@ class Ledger:
             return "under-way"
         problem = "it takes too long"
         with trio.move_on_after(FATE_S):
+            # Before it has its turn: whoever has to wait for its own pace is in nobody's way.
+            await self._pace(scope).taken(FATE_BYTES)
             async with self._looking:
                 try:
-                    await self._pace(scope).taken(FATE_BYTES)
                     return await trio.to_thread.run_sync(
                         settling.fate,
                         self._file.path,

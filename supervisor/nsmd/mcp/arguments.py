@@ -57,7 +57,8 @@ _EXAMPLE = 'Example: {"env": "python", "code": "print(\'hi\')"}.'
 
 
 def _unknown(name: str) -> BadRequestError:
-    near = difflib.get_close_matches(name, _NAMES, n=1, cutoff=0.5)
+    # The beginning of it: megabytes take a second, in which nobody is answered.
+    near = difflib.get_close_matches(name[:60], _NAMES, n=1, cutoff=0.5)
     guess = f"Did you mean {near[0]!r}? " if near else ""
     return BadRequestError(
         f"`run` has no argument {_shown(name)}.",

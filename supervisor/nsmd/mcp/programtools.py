@@ -70,7 +70,8 @@ def parse(tool: str, arguments: object) -> Mapping[str, object]:
     known = list(_PROPERTIES[tool])
     for name in given:
         if name not in known:
-            near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+            # The beginning of it: megabytes take a second, in which nobody is answered.
+            near = difflib.get_close_matches(name[:60], known, n=1, cutoff=0.5)
             guess = f"Did you mean {near[0]!r}? " if near else ""
             raise BadRequestError(
                 f"`{tool}` has no argument {name[:60]!r}.", hint=f"{guess}{_EXAMPLES[tool]}"

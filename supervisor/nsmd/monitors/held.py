@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import Any
 
 import trio
@@ -148,10 +148,13 @@ class Held:
         return report
 
     def stop(self) -> None:
-        """Ask for its end; harmless when it has ended."""
+        """Ask for its end; harmless when it has ended. What it watches may have stopped it, as
+        whatever else of the same user: it goes on, to end that."""
         if self._hold >= 0:
             os.close(self._hold)
             self._hold = -1
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._pidfd, signal.SIGCONT)
 
     async def gone(self) -> None:
         """Wait until it has ended; kill it where it does not."""
