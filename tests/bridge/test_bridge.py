@@ -189,6 +189,17 @@ async def test_at_the_end_programs_have_their_time_and_are_stopped_then(bench: B
         assert (await calls[1].wait()).why_stopped == "shutdown"
 
 
+async def test_of_one_whose_file_is_wrong_the_user_learns_why_and_no_box(bench: Bench) -> None:
+    where = bench.describe("restart-db", command="/nowhere/restart-db")
+    async with bench.open() as bridge:
+        with pytest.raises(UnknownProgramError) as caught:
+            await bridge.submit(ANYONE, "restart-db", []).wait()
+        assert (caught.value.hint or "").startswith(f"{where}:4: `command`: /nowhere/restart-db: ")
+        with pytest.raises(UnknownProgramError) as caught:
+            await bridge.submit(BOX, "restart-db", []).wait()
+        assert not caught.value.hint
+
+
 async def test_nothing_is_started_while_the_supervisor_drains(bench: Bench) -> None:
     bench.script("deploy", "true")
     async with bench.open() as bridge:

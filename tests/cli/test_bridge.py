@@ -364,9 +364,10 @@ def test_check_where_there_is_only_a_client(nsm: Nsm, monkeypatch: pytest.Monkey
         return None
 
     monkeypatch.setattr(importlib.util, "find_spec", nothing)
-    code, out, err = nsm("check")
-    assert (code, out) == (1, "")
-    assert "not installed here. In a box it never is" in err
+    for action in ("check", "audit"):  # of which the trail is on the host
+        code, out, err = nsm(action)
+        assert (code, out) == (1, "")
+        assert "not installed here. In a box it never is" in err
 
 
 def test_check_is_the_supervisors_own(monkeypatch: pytest.MonkeyPatch) -> None:

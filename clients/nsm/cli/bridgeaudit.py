@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import signal
 from typing import TYPE_CHECKING, cast
 
 from nsm import paths
-from nsm.cli import audit
+from nsm.cli import audit, supervisor
 from nsm.cli.render import visible
 
 if TYPE_CHECKING:
@@ -56,7 +57,10 @@ def main(options: argparse.Namespace) -> int:
             and (not options.refused or line.get("event") == "refused")
         )
 
-    return audit.show(options, paths.bridge_audit_path(), wanted, words, counting_up=True)
+    path = paths.bridge_audit_path()
+    if not os.path.lexists(path):
+        supervisor.need_installed()  # in a box there never will be one
+    return audit.show(options, path, wanted, words, counting_up=True)
 
 
 def words(line: Line) -> str:

@@ -29,7 +29,7 @@ from nsmd.bridge.arguments import MAX_ARGUMENTS
 from nsmd.bridge.call import ProgramCall
 from nsmd.bridge.carrying import Means, Wanted, carry_out, outcome_of
 from nsmd.bridge.ledger import Ledger, open_ledger
-from nsmd.bridge.shelf import Shelf, open_shelf
+from nsmd.bridge.shelf import Shelf, open_shelf, render
 from nsmd.bridge.values import Asked, Caller, Ended, OnLine, Problem, Program
 from nsmd.bridge.wording import program_not_found
 from nsmd.ending import Ending
@@ -175,7 +175,11 @@ class Bridge:
         for program in programs:
             if program.name == name:
                 return program
-        raise UnknownProgramError(program_not_found(name, (each.name for each in programs)))
+        why = ""
+        if caller.granted is None:  # who may start all may know what is in the way of one
+            why = next((render(each) for each in self.problems if each.name == name), "")
+        not_found = program_not_found(name, (each.name for each in programs))
+        raise UnknownProgramError(not_found, hint=why)
 
     def subscribe(self, changed: Callable[[], None]) -> Callable[[], None]:
         """Have a function called when programs come, change or go; quick.
