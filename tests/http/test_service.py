@@ -428,6 +428,7 @@ async def test_a_port_that_is_taken_is_said_and_nothing_else_suffers(opened: Ope
             where = f"127.0.0.1:{port}"
             assert f"{where} cannot be listened at: Address already in use." in facts["problem"]
             assert "`nsm reload` tries again" in facts["problem"]
+            assert "`nsm http token --rotate`" in facts["problem"]
 
 
 async def test_a_project_that_cannot_be_shown_is_said(opened: Open) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import logging
 from collections.abc import Awaitable, Callable
@@ -143,6 +144,12 @@ class HttpService:
                     f"{self._settings.listen} cannot be listened at: {_why(error)}. Once that, or "
                     "`[http] listen`, is another, `nsm reload` tries again"
                 )
+                if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
+                    # Clients that find somebody there say it to them.
+                    self._problem += (
+                        ". If what listens there is not yours, clients may have shown it the "
+                        "token: `nsm http token --rotate`"
+                    )
                 log.error("no MCP over HTTP: %s", self._problem)  # noqa: TRY400
                 task_status.started()
                 return
