@@ -253,6 +253,8 @@ async def test_of_calls_that_are_over_no_arguments_are_kept(bench: Bench) -> Non
         with pytest.raises(UnknownProgramError):
             await call.wait()
         assert call.asked.arguments == ()
+        assert isinstance(call.answer, UnknownProgramError)
+        assert (call.answer.__traceback__, call.answer.__context__) == (None, None)
     assert bench.records()[0]["argument_chars_in_all"] == 200_000
 
 

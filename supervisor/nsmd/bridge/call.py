@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from copy import copy
+
 import trio
 
 from nsm.wire.errors import NsmError
@@ -57,7 +59,7 @@ class ProgramCall:
         """
         await self._done.wait()
         if isinstance(self.answer, NsmError):
-            raise self.answer
+            raise copy(self.answer)  # what is raised holds on to whoever had raised it
         assert self.answer is not None
         return self.answer
 
@@ -86,7 +88,9 @@ class ProgramCall:
 
     def settle(self, answer: Ended | NsmError) -> None:
         """Tell what came of it, once."""
-        self.answer = answer
+        # This may be kept for long, and what was raised has all that was at hand where it was,
+        # megabytes of arguments, too.
+        self.answer = copy(answer) if isinstance(answer, NsmError) else answer
         self._done.set()
 
     async def _give_up(self) -> None:
