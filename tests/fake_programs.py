@@ -99,7 +99,7 @@ class FakePrograms:
         self,
         caller: Caller,
         name: object,
-        arguments: object,
+        given: object,
         on_line: OnLine,
         *,
         call_id: str | None = None,
@@ -109,7 +109,7 @@ class FakePrograms:
         asked = Submitted(
             caller=caller,
             name=name,
-            arguments=arguments,
+            arguments=given,
             call_id=call_id,
             again=again,
             refusal=refusal,

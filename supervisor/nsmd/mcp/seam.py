@@ -156,7 +156,7 @@ class Programs(Protocol):
         self,
         caller: Caller,
         name: object,
-        arguments: object,
+        given: object,
         on_line: OnLine,
         *,
         call_id: str | None = None,
@@ -166,7 +166,7 @@ class Programs(Protocol):
         """Ask for one; quick.
 
         Args:
-            name, arguments: as they came.
+            name, given: of the program, and its arguments, as they came.
             on_line: takes its output.
             call_id: of a client that may ask for the same call again.
             again: it does.
@@ -204,7 +204,7 @@ class NoPrograms:
         self,
         caller: Caller,
         name: object,
-        arguments: object,
+        given: object,
         on_line: OnLine,
         *,
         call_id: str | None = None,
@@ -212,7 +212,7 @@ class NoPrograms:
         refusal: NsmError | None = None,
     ) -> ProgramCall:
         """See `Programs`."""
-        del caller, arguments, on_line, call_id, again, refusal
+        del caller, given, on_line, call_id, again, refusal
         raise UnknownProgramError(program_not_found(str(name), ()))
 
     def subscribe(self, changed: Callable[[], None]) -> Callable[[], None]:
