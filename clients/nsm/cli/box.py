@@ -59,7 +59,12 @@ def parser() -> Parser:
     parser.add_argument("--check", action="store_true", help="say what it needs, and what is there")
     parser.add_argument("--list", action="store_true", help="show the boxes that there are")
     parser.add_argument("--json", action="store_true", help="with --list: as JSON")
-    parser.add_argument("command", nargs="*", metavar="COMMAND", help="what to run, with arguments")
+    parser.add_argument(
+        "command",
+        nargs="*",
+        metavar="COMMAND",
+        help="what to run, with arguments; with an agent's profile, the agent's arguments alone",
+    )
     return parser
 
 
