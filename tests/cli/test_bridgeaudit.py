@@ -128,6 +128,22 @@ def test_lines_are_chosen(path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert ids(capsys, "--since", "2026-05-05") == []
 
 
+def test_calls_of_one_mcp_client_are_told_apart(
+    path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    client = "27e93f7464660a685530dcec0d0c58e6"
+    path.write_bytes(started(f"{client}-2") + started(f"{client}-13") + started("f" * 32))
+    assert main.main(["bridge", "audit"]) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert [line.split("[")[1].split("]")[0] for line in said] == [
+        "27e93f74-2",
+        "27e93f74-13",
+        "ffffffff",
+    ]
+    assert ids(capsys, "--call", "27e93f74-13") == [f"{client}-13"]
+    assert ids(capsys, "--call", "27e93f74") == [f"{client}-2", f"{client}-13"]
+
+
 def test_where_nothing_was_written(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main.main(["bridge", "audit"]) == 0
     out, err = capsys.readouterr()

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 _EPILOG = """\
 Each call has a line when it starts, which is on disk before the program is, and one when it ends;
-a refused one has one. In brackets is the beginning of the call's id. Nothing is ever deleted.
+a refused one has one. In brackets is the call's id, short, as --call takes it. Nothing is ever
+deleted.
 """
 
 MAX_ARGUMENT_CHARS = 300
@@ -53,7 +54,7 @@ def main(options: argparse.Namespace) -> int:
             and (
                 options.client is None or options.client in (line.get("client"), line.get("scope"))
             )
-            and (options.call is None or str(line.get("id")).startswith(options.call))
+            and (options.call is None or _is_call(str(line.get("id")), options.call))
             and (not options.refused or line.get("event") == "refused")
         )
 
@@ -67,7 +68,17 @@ def words(line: Line) -> str:
     """A line for people; nothing in it drives a terminal."""
     time = str(line["at"])[:19].replace("T", " ")
     who = f"{line.get('client', '-')} in {line.get('scope', '-')}"
-    return visible(f"{time}Z  [{str(line.get('id', '-'))[:8]}]  {who}  {_what(line)}")
+    return visible(f"{time}Z  [{_short(str(line.get('id', '-')))}]  {who}  {_what(line)}")
+
+
+def _short(call_id: str) -> str:
+    """Its beginning, and of the calls of one MCP client, which share that, the number, too."""
+    head, hyphen, number = call_id.rpartition("-")
+    return f"{head[:8]}-{number}" if hyphen and head and number.isdecimal() else call_id[:8]
+
+
+def _is_call(call_id: str, given: str) -> bool:
+    return call_id.startswith(given) or _short(call_id) == given
 
 
 def _what(line: Line) -> str:
