@@ -105,6 +105,17 @@ def test_nobody_waits_for_an_answer_to_these(line: bytes) -> None:
     assert wire.decode(line) == []
 
 
+def test_a_batch_of_too_many_is_refused_as_one() -> None:
+    ping = b'{"jsonrpc":"2.0","id":1,"method":"ping"}'
+    assert len(wire.decode(b"[" + b",".join([ping] * wire.MAX_BATCH) + b"]")) == wire.MAX_BATCH
+    (refusal,) = wire.decode(b"[" + b",".join([ping] * (wire.MAX_BATCH + 1)) + b"]")
+    assert isinstance(refusal, Refusal)
+    assert (refusal.id, refusal.message) == (
+        None,
+        "Invalid request: a batch of 1001 messages; at most 1000 are taken",
+    )
+
+
 def test_a_batch_is_its_messages() -> None:
     line = b'[{"jsonrpc":"2.0","id":1,"method":"m"}, 7, {"jsonrpc":"2.0","method":"n"}]'
     request, refusal, notification = wire.decode(line)

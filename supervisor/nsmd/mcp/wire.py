@@ -30,6 +30,9 @@ from nsmd.values import MAX_CODE_BYTES
 MAX_DEPTH = 64
 """Of a message's nesting. Ours need 6; what comes after parsing recurses, this does not."""
 
+MAX_BATCH = 1000
+"""Messages in one line. It has room for 400,000, which take seconds of the event loop."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
@@ -60,6 +63,8 @@ def decode(line: bytes) -> list[JSONRPCMessage | Refusal]:
     items = cast("list[object]", parsed) if isinstance(parsed, list) else [parsed]
     if not items:
         return [_invalid("an empty batch")]
+    if len(items) > MAX_BATCH:
+        return [_invalid(f"a batch of {len(items)} messages; at most {MAX_BATCH} are taken")]
     return [message for item in items for message in _message(item)]
 
 
