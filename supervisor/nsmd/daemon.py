@@ -36,6 +36,8 @@ from nsmd.ending import Ending, How
 from nsmd.events import Events
 from nsmd.hostmemory import HostMemory
 from nsmd.hostpaths import trusted_owners
+from nsmd.http.port import NAME as PORT
+from nsmd.http.port import HeldPort
 from nsmd.jail import Launcher
 from nsmd.jail.adopted import reap_child
 from nsmd.keeping import SessionBook
@@ -232,8 +234,9 @@ async def _serve(setup: Setup, keeper: SessionKeeper) -> None:
                 most=setup.shares.boxes,
             )
             boxes.take_up(boxes_left(setup.kept))
+            port = HeldPort(setup.store, setup.kept.get(PORT, ()))
             upkeep.start_soon(
-                setup.store.run, partial(_everything_kept, registry, keeper, launcher, boxes)
+                setup.store.run, partial(_everything_kept, registry, keeper, launcher, boxes, port)
             )
             await registry.take_up(takeover, setup.kept)
             pressure = Pressure(setup.settings.memory_pressure, memory, registry, registry.pool)
@@ -280,7 +283,7 @@ async def _serve(setup: Setup, keeper: SessionKeeper) -> None:
                 bridge=bridge,
             )
             await bridge.configure(setup.settings.bridge)
-            reception = Reception(services, setup.shares.connections)
+            reception = Reception(services, setup.shares.connections, port)
             status = ServiceStatus(
                 setup.variables,
                 lambda: (
@@ -326,6 +329,7 @@ async def _serve(setup: Setup, keeper: SessionKeeper) -> None:
         if how != "end":
             await journal.close()
             setup.leave(how)
+        port.forget()
         registry.close()
         sessions.cancel_scope.deadline = trio.current_time() + END_DEADLINE_S
     log.info("ended")
@@ -338,11 +342,16 @@ def _patience_s(how: How, settings: Settings, draining: Draining) -> float:
 
 
 def _everything_kept(
-    registry: Registry, keeper: SessionKeeper, launcher: Launcher, boxes: Boxes
+    registry: Registry,
+    keeper: SessionKeeper,
+    launcher: Launcher,
+    boxes: Boxes,
+    port: HeldPort,
 ) -> Iterator[tuple[str, Sequence[int]]]:
     """See `nsmd.survival.store.Refill`."""
     yield from registry.everything_kept()
     yield from boxes.everything_kept()
+    yield from port.everything_kept()
     if keeper.anchor is not None:
         yield anchor.NAME, keeper.anchor.descriptors()
     if isinstance(launcher, TemplateLauncher):

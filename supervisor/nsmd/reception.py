@@ -13,6 +13,7 @@ from nsmd.boxes import Serve
 from nsmd.control.call import Right, Services
 from nsmd.control.server import Access, ControlServer
 from nsmd.descriptors import Quota
+from nsmd.http.port import HeldPort
 from nsmd.http.service import HttpService
 from nsmd.mcp.attachment import serve_attachment
 from nsmd.mcp.load import EndpointLoader
@@ -29,11 +30,13 @@ class Reception:
         max_connections: at once. Those in boxes are half of them at most, so that code in there
             keeps nobody else out.
 
+        port: for clients over HTTP.
+
     Attributes:
         http: serves clients over HTTP, where that is configured.
     """
 
-    def __init__(self, services: Services, max_connections: int) -> None:
+    def __init__(self, services: Services, max_connections: int, port: HeldPort) -> None:
         self._services = services
         self._endpoint = EndpointLoader()
         self._everyone = Quota(max_connections, "The supervisor has")
@@ -52,6 +55,7 @@ class Reception:
             ending=lambda: services.ending.how is not None,
             events=services.events,
             traffic=services.telemetry.traffic["http"],
+            port=port,
         )
 
     @property

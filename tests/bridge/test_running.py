@@ -71,6 +71,10 @@ print(json.dumps({
 """
 
 
+OF_THE_C_LIBRARY = 1 << 32 - 1 | 1 << 33 - 1
+"""Signals that glibc keeps to itself, and lets nobody set: below GNU make, they are ignored."""
+
+
 async def test_its_surroundings(tmp_path: Path) -> None:
     """No descriptor, no terminal, no input and no odd signals; whatever the supervisor has."""
     os.set_inheritable(kept := os.open("/", os.O_RDONLY), True)
@@ -90,9 +94,12 @@ async def test_its_surroundings(tmp_path: Path) -> None:
         signal.pthread_sigmask(signal.SIG_SETMASK, masked)
         os.close(kept)
     blocked, ignored, rest = ended.stdout.split("\n", 2)
-    assert blocked.split()[1] == ignored.split()[1] == "0" * 16, ended
+    assert int(blocked.split()[1], 16) == 0, ended
+    assert int(ignored.split()[1], 16) & ~OF_THE_C_LIBRARY == 0, ended
     own_ignored = 1 << signal.SIGPIPE - 1 | 1 << signal.SIGXFSZ - 1
-    assert json.loads(rest) == {
+    seen = json.loads(rest)
+    seen["ignored"] &= ~OF_THE_C_LIBRARY
+    assert seen == {
         "descriptors": [0, 1, 2],
         "kinds": ["/dev/null", "pipe", "pipe"],
         "read": "",

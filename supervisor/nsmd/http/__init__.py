@@ -8,6 +8,7 @@ connection   one connection: requests one after another, each within its limits
 crowd        how many connections there are, and who has to go for another one
 front        the `mcp` package's session manager on the endpoint                       (heavy)
 listener     one listening socket and its connections
+port         the port that is listened at, held from one supervisor to the next
 service      a listener and what answers behind it, where that is configured
 
 What is heavy is imported later and elsewhere, see `nsmd.mcp`.

@@ -7,6 +7,7 @@ import logging
 import os
 import socket
 from collections import Counter
+from collections.abc import Callable
 from contextlib import ExitStack
 from http import HTTPStatus
 from typing import Any
@@ -21,6 +22,7 @@ from nsmd.http.connection import Connection, Served
 from nsmd.http.crowd import Crowd
 from nsmd.http.exchange import Application
 from nsmd.http.guard import PATH, Answer, Guard
+from nsmd.http.port import bound
 from nsmd.http.secret import Secret
 from nsmd.listening import check_way, listening_socket
 from nsmd.loopback import Port, UnixPath, own_hosts, own_url, parse_listen
@@ -29,9 +31,6 @@ from nsmd.settings import HttpSettings
 from nsmd.telemetry import Traffic
 
 log = logging.getLogger(__name__)
-
-BACKLOG = 128
-"""Connections that the kernel holds while the supervisor is busy."""
 
 COMERS_PER_S = 200.0
 """Connections that are taken, in the long run; more wait in the kernel. Clients keep theirs; who is
@@ -63,6 +62,9 @@ _FULL = Answer(
 )
 
 
+Bind = Callable[[Port], socket.socket]
+
+
 class Listener:
     """See the module.
 
@@ -72,6 +74,7 @@ class Listener:
         application: answers who is let in.
         events: are told of clients that come and go.
         traffic: counts what they send and are sent.
+        bind: gives a socket that listens at a port.
 
     Attributes:
         url: where it is, once it is open.
@@ -86,8 +89,10 @@ class Listener:
         *,
         events: Events,
         traffic: Traffic,
+        bind: Bind = bound,
     ) -> None:
         self._settings = settings
+        self._bind = bind
         self._application = application
         self._events = events
         self._traffic = traffic
@@ -122,7 +127,7 @@ class Listener:
                 listener = stack.enter_context(listening_socket(path))
                 root = "http://localhost"
             case Port(host=host) as port:
-                listener = stack.enter_context(_bound(port))
+                listener = stack.enter_context(self._bind(port))
                 port = Port(host, listener.getsockname()[1])
                 hosts, root = own_hosts(port), own_url(port)
         self.url = root + PATH.decode()
@@ -198,22 +203,3 @@ class Listener:
         self._refused[why] += 1
         if (count := self._refused[why]) & (count - 1) == 0:  # the 1st, 2nd, 4th, 8th, ...
             log.warning("MCP over HTTP: %d requests refused for their %s", count, why)
-
-
-def _bound(port: Port) -> socket.socket:
-    """
-    Raises:
-        OSError: it is taken, or must not be had.
-    """
-    family = socket.AF_INET6 if ":" in port.host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        # Connections of an earlier supervisor that linger on must not keep this one from it.
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((port.host, port.number))
-        listener.listen(BACKLOG)
-        listener.setblocking(False)
-    except OSError:
-        listener.close()
-        raise
-    return listener

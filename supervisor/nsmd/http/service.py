@@ -14,6 +14,7 @@ import trio
 from nsm.wire.errors import BadProjectError, NsmError
 from nsmd.boundary import Boundary
 from nsmd.events import Events
+from nsmd.http.port import HeldPort, bound
 from nsmd.listening import PlaceError
 from nsmd.mcp.attach import Attach
 from nsmd.mcp.seam import TAKEN_BACK, Programs, Runner
@@ -68,6 +69,7 @@ class HttpService:
         ending: whether the supervisor ends.
         events: are told of clients that come and go.
         traffic: counts what they send and are sent.
+        port: held from one supervisor to the next; None to listen anew.
     """
 
     def __init__(
@@ -82,8 +84,10 @@ class HttpService:
         ending: Callable[[], bool],
         events: Events,
         traffic: Traffic,
+        port: HeldPort | None = None,
     ) -> None:
         self._settings = settings.http
+        self._port = port
         self._max_result_chars = settings.mcp.max_result_chars
         self._token_path = token_path
         self._runner = runner
@@ -125,6 +129,8 @@ class HttpService:
     async def serve(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Serve until cancelled; what cannot be listened at is logged, and left out."""
         if not self._settings.enabled:
+            if self._port is not None:
+                self._port.forget()
             task_status.started()
             return
         from nsmd.http.listener import Listener  # noqa: PLC0415  # most supervisors need none
@@ -135,6 +141,7 @@ class HttpService:
             self._answer,
             events=self._events,
             traffic=self._traffic,
+            bind=bound if self._port is None else self._port.listen,
         )
         with ExitStack() as stack:
             try:

@@ -17,7 +17,7 @@ Kept = Mapping[str, Sequence[int]]
 inherited by programs. Names are 1 to 64 characters of ``A-Z a-z 0-9 . _ -``, and begin with one of
 `KEPT_PREFIXES`. What was given back is still kept, until it is dropped."""
 
-KEPT_PREFIXES = ("session-", "box-", "spec-", "template-", "state-", "scope")
+KEPT_PREFIXES = ("session-", "box-", "spec-", "template-", "state-", "scope", "http-")
 """By them, a service manager's sockets are told from what it keeps."""
 
 TRY_OPTION = "--try"
