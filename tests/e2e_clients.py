@@ -105,9 +105,16 @@ class Task(threading.Thread):
 
 
 @contextmanager
-def replaced(first: Supervisor) -> Generator[Supervisor]:
-    """The supervisor is killed, and another one is there."""
+def replaced(
+    first: Supervisor, meanwhile: Callable[[], None] = lambda: None
+) -> Generator[Supervisor]:
+    """The supervisor is killed, and another one is there.
+
+    Args:
+        meanwhile: called while there is none.
+    """
     first.process.kill()
     first.process.wait()
+    meanwhile()
     with supervisor(first.directory, keep=True) as it:
         yield it

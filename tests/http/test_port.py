@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import errno
 import os
-import signal
 import socket
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
 
+from e2e_clients import replaced
 from e2e_support import supervisor
 from http_support import CONFIG, sdk_client, token_of, url_of
 from nsmd.http.port import NAME, HeldPort, bound
@@ -88,10 +89,12 @@ async def test_nobody_gets_the_port_when_the_supervisor_is_killed(tmp_path: Path
     with supervisor(tmp_path, config=CONFIG) as running:
         url, token = url_of(running), token_of(running)
         number = int(url.rsplit(":", 1)[1].split("/")[0])
-        os.kill(running.pid, signal.SIGKILL)
-        with pytest.raises(OSError, match="in use"):
-            bound(Port("127.0.0.1", number))
-        assert running.run("nsm", "run", "-e", "bash", "echo there").stdout == "there\n"
-        assert url_of(running) == url
-        async with sdk_client(url, token, "legacy") as client:
-            assert [tool.name for tool in (await client.list_tools()).tools] == ["run"]
+        with replaced(running, meanwhile=partial(refused, number)) as later:
+            assert url_of(later) == url
+            async with sdk_client(url, token, "legacy") as client:
+                assert [tool.name for tool in (await client.list_tools()).tools] == ["run"]
+
+
+def refused(number: int) -> None:
+    with pytest.raises(OSError, match="in use"):
+        bound(Port("127.0.0.1", number))
