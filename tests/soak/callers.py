@@ -225,7 +225,7 @@ class CommandCaller:
             text=done.stdout,
             created="is new" in done.stderr,
             replaced=done.stderr if "the earlier one" in done.stderr else None,
-            restarted=done.stderr if "interpreter restarted" in done.stderr else "",
+            restarted=done.stderr if "interpreter was restarted" in done.stderr else "",
             failed=done.returncode != 0,
         )
 

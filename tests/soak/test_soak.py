@@ -256,10 +256,10 @@ def test_nothing_grows() -> None:
     middle, last = samples[third : 2 * third], samples[2 * third :]
     assert min(crew.turns.values()) > 0
     for what in ("descriptors", "threads", "processes"):
-        before, after = (
-            statistics.median(getattr(sample, what) for sample in part) for part in (middle, last)
-        )
-        assert after <= before, (what, samples)
+        # Threads wait some seconds for more work before they end, so their number comes and goes.
+        most = max(getattr(sample, what) for sample in middle)
+        after = statistics.median(getattr(sample, what) for sample in last)
+        assert after <= most, (what, samples)
     before = max(sample.memory_mib for sample in (full, *samples[: 2 * third]))
     after = statistics.median(sample.memory_mib for sample in last)
     assert after <= before * GROWTH + GROWTH_MIB, samples

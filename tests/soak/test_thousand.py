@@ -1,14 +1,15 @@
 """A thousand live sessions, each of which has run code and keeps a variable.
 
 The targets of docs/architecture.md: the supervisor takes at most 150 MB and next to no processor
-time while all are idle, and `nsm ps` stays quick. Processor time stands for time: other programs on
-the machine do not count.
+time while all are idle, and `nsm ps` stays quick. Processor time stands for time, and what `nsm ps`
+costs with no session for the machine.
 """
 
 from __future__ import annotations
 
 import os
 import resource
+import statistics
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -29,7 +30,8 @@ pytestmark = [pytest.mark.jail, pytest.mark.slow]
 
 THOUSAND = 1000
 MEMORY_MIB = 150
-PS_CPU_S = 0.3
+PS_RATIO = 10
+"""What `nsm ps` may cost with a thousand sessions, beside what it costs with none."""
 IDLE_S = 20.0
 IDLE_SHARE = 0.01
 DESCRIPTORS = 2.1
@@ -73,8 +75,21 @@ def cpu_s(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
+def ps(it: Supervisor) -> float:
+    """Run `nsm ps`; processor time of the command and the supervisor, in seconds."""
+
+    def used() -> float:
+        children = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return children.ru_utime + children.ru_stime + cpu_s(it.pid)
+
+    before = used()
+    it.run("nsm", "ps")
+    return used() - before
+
+
 async def test_a_thousand(shared: Supervisor) -> None:
     it = shared
+    costs_of_none = [ps(it) for _ in range(3)]
     before = len(os.listdir(f"/proc/{it.pid}/fd"))
     await open_all(it)
     with it.client() as client:
@@ -88,18 +103,13 @@ async def test_a_thousand(shared: Supervisor) -> None:
         if forks:
             assert len(os.listdir(f"/proc/{it.pid}/fd")) - before <= DESCRIPTORS * THOUSAND
 
-        used = cpu_s(it.pid)
-        client_used = resource.getrusage(resource.RUSAGE_CHILDREN)
+        costs = [ps(it) for _ in range(3)]
+        assert statistics.median(costs) <= PS_RATIO * statistics.median(costs_of_none)
         shown = it.run("nsm", "ps")
-        spent = resource.getrusage(resource.RUSAGE_CHILDREN)
-        client_cpu_s = (spent.ru_utime + spent.ru_stime) - (
-            client_used.ru_utime + client_used.ru_stime
-        )
         assert shown.returncode == 0, shown.stderr
         lines = shown.stdout.splitlines()
         assert len(lines) == 1 + THOUSAND
         assert max(map(len, lines)) <= 100
-        assert cpu_s(it.pid) - used + client_cpu_s <= PS_CPU_S
 
         used = cpu_s(it.pid)
         await trio.sleep(IDLE_S)  # it is idleness that is measured
