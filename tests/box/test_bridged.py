@@ -301,6 +301,7 @@ ls -A nsm/tools; echo x >nsm/tools/mine.md; mv nsm away; mv nsm/tools away; ls
     ("given", "words"),
     [
         ("deplyo", "program 'deplyo' not found. Available: deploy, restart-db, wipe"),
+        ("a,deploy,b,c", "programs 'a', 'b', 'c' not found. Available: deploy, restart-db, wipe"),
         ("deploy,broken", "program 'broken' has a definition that is of no use: "),
     ],
 )

@@ -62,6 +62,17 @@ def test_one_whose_definition_is_of_no_use_is_said_with_the_reason() -> None:
     assert refusal("odd")[0].endswith("/c/tools/odd.md: is a pipe")
 
 
+def test_all_that_are_not_there_are_said_at_once() -> None:
+    message, hint = refusal("b", "deploy", "a", "bad", "odd")
+    assert message == (
+        "program 'bad' has a definition that is of no use: /c/tools/bad.md:3: `command` is none; "
+        "program 'odd' has a definition that is of no use: /c/tools/odd.md: is a pipe; "
+        "programs 'b', 'a' not found. Available: deploy, restart-db"
+    )
+    assert "nsm bridge check" in hint
+    assert "nsm bridge ls" in hint
+
+
 def test_a_bridge_that_is_off_is_said() -> None:
     message, hint = refusal("deploy", report=ProgramsReport(False, (), ()))
     assert "the bridge is off" in message

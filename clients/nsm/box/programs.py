@@ -17,7 +17,7 @@ from nsm.checks import Check
 
 if TYPE_CHECKING:
     from nsm.box.plan import Plan
-    from nsm.wire.bridge import ProgramRow, ProgramsReport
+    from nsm.wire.bridge import ProgramProblem, ProgramRow, ProgramsReport
 
 _OFF = "`[bridge] enabled = true` in config.toml turns it on; then `nsm config reload`."
 
@@ -51,21 +51,30 @@ def check(names: Sequence[str], report: ProgramsReport) -> None:
             hint=_OFF,
         )
     known = [row.name for row in report.programs]
-    for name in names:
-        if name in known:
-            continue
-        problem = next((each for each in report.problems if each.name == name), None)
-        if problem is not None:
-            line = "" if problem.line is None else f":{problem.line}"
-            raise BoxError(
-                f"program {name!r} has a definition that is of no use: {problem.source}{line}: "
-                f"{problem.reason}",
-                hint="Mend it; `nsm bridge check` looks at all of them.",
-            )
-        raise BoxError(
-            f"program {name!r} not found. Available: {', '.join(known) or 'none'}",
-            hint="`nsm bridge ls` shows them; docs/bridge.md says how to describe one.",
-        )
+    missing = [name for name in names if name not in known]
+    if not missing:
+        return
+    # All of them at once: whoever is told of one only starts the box once for each.
+    wrong = {problem.name: problem for problem in reversed(report.problems)}
+    said = [_useless(wrong[name]) for name in missing if name in wrong]
+    absent = [repr(name) for name in missing if name not in wrong]
+    if absent:
+        word = "program" if len(absent) == 1 else "programs"
+        listed = ", ".join(known) or "none"
+        said.append(f"{word} {', '.join(absent)} not found. Available: {listed}")
+    hints = [
+        "Mend it; `nsm bridge check` looks at all of them." if len(absent) < len(missing) else "",
+        "`nsm bridge ls` shows them; docs/bridge.md says how to describe one." if absent else "",
+    ]
+    raise BoxError("; ".join(said), hint=" ".join(filter(None, hints)))
+
+
+def _useless(problem: ProgramProblem) -> str:
+    line = "" if problem.line is None else f":{problem.line}"
+    return (
+        f"program {problem.name!r} has a definition that is of no use: {problem.source}{line}: "
+        f"{problem.reason}"
+    )
 
 
 def notes(plan: Plan, rows: Sequence[ProgramRow]) -> Iterator[str]:
