@@ -21,6 +21,7 @@ from nsm.wire.errors import (
     UnknownProgramError,
 )
 from nsmd.bridge import call as call_module
+from nsmd.bridge import kept as kept_module
 from nsmd.bridge.bridge import MAX_CALLS_OF_ONE, Bridge
 from nsmd.bridge.call import ProgramCall
 from nsmd.settings import BridgeSettings
@@ -139,6 +140,23 @@ async def test_what_an_earlier_supervisor_has_started_is_not_started_again(bench
             await bridge.submit(ANYONE, "deploy", [], call_id="0123", again=True).wait()
         # Of what was never started, the first attempt never came here.
         await bridge.submit(ANYONE, "deploy", [], call_id="4567", again=True).wait()
+    assert marker.read_text() == "once\nonce\n"
+
+
+async def test_a_call_whose_answer_is_not_kept_any_more_is_not_started_again(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kept_module, "MAX_KEPT_BYTES", 5_000)
+    marker = bench.home / "runs"
+    bench.script("deploy", f"echo once >>{marker}; printf %05000d 7")
+    async with bench.open() as bridge:
+        for number in range(2):
+            await bridge.submit(ANYONE, "deploy", [], call_id=str(number)).wait()
+        await bridge.submit(ANYONE, "deploy", [], call_id="1", again=True).wait()
+        with pytest.raises(
+            FateUnknownError, match="is lost: the program was started, and has ended"
+        ):
+            await bridge.submit(ANYONE, "deploy", [], call_id="0", again=True).wait()
     assert marker.read_text() == "once\nonce\n"
 
 

@@ -33,7 +33,7 @@ from nsm.wire.transcripts import (
 from nsmd import history, pace, places, values
 from nsmd.artifacts import discovery
 from nsmd.bridge import arguments as bridge_arguments
-from nsmd.bridge import bridge, definitions, frontmatter, lines, shelf
+from nsmd.bridge import bridge, definitions, frontmatter, kept, lines, shelf
 from nsmd.builds import workshop
 from nsmd.control import outgoing, stream
 from nsmd.control.operations import OPERATIONS
@@ -258,7 +258,8 @@ def test_every_key_of_the_configuration_with_its_default() -> None:
         bridge_arguments.MAX_ARGUMENT_BYTES,
         bridge_arguments.MAX_TOGETHER_BYTES,
         bridge.MAX_CALLS_OF_ONE,
-        bridge.MAX_KEPT,
+        kept.MAX_KEPT,
+        kept.MAX_KEPT_BYTES,
         lines.BATCH_LINES,
         lines.PIECE_CHARS,
         lines.MAX_WAITING_LINES,

@@ -18,5 +18,6 @@ entries      a call as lines of the audit
 settling     calls that a killed supervisor has left without an end
 ledger       who asked for what, on disk before anything starts
 carrying     one call, from the first check to the last line of the ledger
+kept         calls that are over, for who asks again
 bridge       who may start what; the one way to start it
 """

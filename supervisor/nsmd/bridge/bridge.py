@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections import OrderedDict
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import cast
 
 import trio
@@ -28,6 +27,7 @@ from nsm.wire.errors import (
 from nsmd.bridge.arguments import MAX_ARGUMENTS
 from nsmd.bridge.call import ProgramCall
 from nsmd.bridge.carrying import Means, Wanted, carry_out, outcome_of
+from nsmd.bridge.kept import Kept
 from nsmd.bridge.ledger import Ledger, open_ledger
 from nsmd.bridge.shelf import Shelf, open_shelf, render
 from nsmd.bridge.values import Asked, Caller, Ended, OnLine, Problem, Program
@@ -42,9 +42,6 @@ log = logging.getLogger(__name__)
 MAX_CALLS_OF_ONE = 64
 """Of one client under way at once, those that are about to be refused included: that waits for the
 disk, too."""
-
-MAX_KEPT = 64
-"""Answers that clients may ask for again."""
 
 STOP_S = 15.0
 """For all programs to be gone once they were stopped: the steps of each, and some."""
@@ -112,7 +109,7 @@ class Bridge:
         self._leave, self._left = trio.Event(), trio.Event()
         self._changing = trio.Lock()
         self._calls: dict[tuple[str, str], ProgramCall] = {}
-        self._kept: OrderedDict[tuple[str, str], ProgramCall] = OrderedDict()
+        self._kept = Kept()
         self._idle = trio.Event()
         self._closed = False
         self._listeners: list[Callable[[], None]] = []
@@ -370,8 +367,8 @@ class Bridge:
             )
         finally:
             del self._calls[key]
-            self._keep(key, call)
             call.settle(answer)
+            self._kept.add(key, call)
             self._events.publish(
                 "program_ended", subject=call, program=_word(call), outcome=outcome_of(answer)
             )
@@ -415,13 +412,6 @@ class Bridge:
                 hint="Nothing was started. Wait for some of them, then try again.",
             )
         call.admitted = True  # now: the next one that is looked at counts it
-
-    def _keep(self, key: tuple[str, str], call: ProgramCall) -> None:
-        # They are written down, and may be megabytes each.
-        call.asked = replace(call.asked, arguments=())
-        self._kept[key] = call
-        while len(self._kept) > MAX_KEPT:
-            self._kept.popitem(last=False)
 
 
 def _word(call: ProgramCall) -> str:

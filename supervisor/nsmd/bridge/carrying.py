@@ -58,6 +58,13 @@ class Means:
     events: Events
 
 
+_FATES = {
+    "ended": "The answer to this call is lost: the program was started, and has ended.",
+    "under-way": "The supervisor ended while this call was under way: the program was started, and "
+    "how far it came is unknown.",
+}
+
+
 async def carry_out(call: ProgramCall, wanted: Wanted, ledger: Ledger, means: Means) -> Ended:
     """Start what was asked for, and wait for its end.
 
@@ -67,8 +74,7 @@ async def carry_out(call: ProgramCall, wanted: Wanted, ledger: Ledger, means: Me
     asked = call.asked
     if wanted.again and (fate := await ledger.fate(asked.id, asked.caller.scope)) != "never":
         raise FateUnknownError(
-            "The supervisor ended while this call was under way: the program was started, and "
-            f"{'has ended' if fate == 'ended' else 'how far it came is unknown'}.",
+            _FATES[fate],
             hint="`nsm bridge audit` has what is known. Look at what it has done before you "
             "start it again.",
             data={"execution_id": asked.id},
