@@ -423,3 +423,21 @@ def occurrence(**changes: Any) -> dict[str, Any]:
         "session": "27bcf03a",
         "facts": {"env": "python", "outcome": "ok", "duration_s": 0.0012},
     } | changes
+
+
+def kill_report() -> dict[str, Any]:
+    """What `kill` answers where two sessions were ended and one is not there."""
+    return {
+        "killed": [{"id": "s-1", "name": "a"}, {"id": "s-2", "name": None}],
+        "errors": [
+            {
+                "target": "b",
+                "error": {
+                    "code": "unknown-session",
+                    "message": "no b",
+                    "hint": "nsm ps",
+                    "data": {},
+                },
+            }
+        ],
+    }

@@ -29,12 +29,15 @@ if TYPE_CHECKING:
     from nsm.aio import AsyncClient
     from nsm.client import Client
     from nsm.wire.bridge import ProgramHelp, ProgramResult, ProgramRow, ProgramsReport
+    from nsm.wire.environments import EnvironmentRow
     from nsm.wire.errors import NotRunningError, NsmError
     from nsm.wire.inspection import Inspection
+    from nsm.wire.live import KillReport, SessionRow
     from nsm.wire.network import NetworkDecision, NetworkReport
     from nsm.wire.pool import PoolReport
-    from nsm.wire.results import EnvironmentRow, KillReport, RunResult, SessionRow, Status
+    from nsm.wire.results import RunResult
     from nsm.wire.sessions import Check, Completions, FileInfo
+    from nsm.wire.status import Status
     from nsm.wire.transcripts import (
         EndedRow,
         ExecutionEnd,
@@ -83,8 +86,14 @@ def __getattr__(name: str) -> object:
             module = "nsm.aio"
         case "NsmError" | "NotRunningError":
             module = "nsm.wire.errors"
-        case "EnvironmentRow" | "KillReport" | "RunResult" | "SessionRow" | "Status":
+        case "RunResult":
             module = "nsm.wire.results"
+        case "KillReport" | "SessionRow":
+            module = "nsm.wire.live"
+        case "EnvironmentRow":
+            module = "nsm.wire.environments"
+        case "Status":
+            module = "nsm.wire.status"
         case "Inspection":
             module = "nsm.wire.inspection"
         case "NetworkDecision" | "NetworkReport":

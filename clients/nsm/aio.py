@@ -28,10 +28,11 @@ import trio
 from nsm import operations, paths, start
 from nsm.again import MAX_LOSSES, RECONNECTED, Asked, LostError
 from nsm.asyncwire import ANSWER_TIMEOUT_S, AsyncWire
-from nsm.wire import results
 from nsm.wire.errors import DisconnectedError, NotRunningError
+from nsm.wire.fields import flag_of, rows_of
+from nsm.wire.live import KillReport, SessionRow
 from nsm.wire.messages import CONNECTION_ID, Event
-from nsm.wire.results import EnvironmentRow, KillReport, RunResult, SessionRow, Status
+from nsm.wire.results import RunResult
 
 if TYPE_CHECKING:
     import os
@@ -45,11 +46,13 @@ if TYPE_CHECKING:
     from nsm.operations import NetworkAction, OnEntry, OnOutput
     from nsm.transfers import Transfer
     from nsm.wire.drain import DrainReport, OnDrain
+    from nsm.wire.environments import EnvironmentRow
     from nsm.wire.inspection import Inspection
     from nsm.wire.messages import Hello
     from nsm.wire.network import NetworkReport
     from nsm.wire.pool import PoolReport
     from nsm.wire.sessions import Check, Completions, FileInfo
+    from nsm.wire.status import Status
     from nsm.wire.transcripts import EndedRow, LogEnd
 
 CLOSE_TIMEOUT_S = 5.0
@@ -180,14 +183,14 @@ class AsyncClient:
     async def sessions(self) -> list[SessionRow]:
         """All live sessions, of every scope."""
         wire = await self.call("sessions")
-        return [SessionRow.from_wire(row) for row in results.rows(wire, "sessions")]
+        return [SessionRow.from_wire(row) for row in rows_of(wire, "sessions")]
 
     async def ended_sessions(self) -> list[EndedRow]:
         """Sessions that are over and whose transcripts are kept, the newest last."""
         from nsm.wire.transcripts import EndedRow  # noqa: PLC0415  # few programs ask for them
 
         wire = await self.call("sessions", {"all": True})
-        return [EndedRow.from_wire(row) for row in results.rows(wire, "ended")]
+        return [EndedRow.from_wire(row) for row in rows_of(wire, "ended")]
 
     async def run_in(
         self,
@@ -304,12 +307,14 @@ class AsyncClient:
 
     async def interrupt(self, target: str) -> bool:
         """Interrupt what runs in a session; False when nothing did."""
-        return results.flag(await self.call("interrupt", {"target": target}), "interrupted")
+        return flag_of(await self.call("interrupt", {"target": target}), "interrupted")
 
     async def envs(self) -> list[EnvironmentRow]:
         """The environments, those that cannot be used included."""
+        from nsm.wire.environments import EnvironmentRow  # noqa: PLC0415  # few programs ask
+
         wire = await self.call("envs")
-        return [EnvironmentRow.from_wire(row) for row in results.rows(wire, "environments")]
+        return [EnvironmentRow.from_wire(row) for row in rows_of(wire, "environments")]
 
     @property
     def boxes(self) -> AsyncBoxes:
@@ -360,6 +365,8 @@ class AsyncClient:
 
     async def status(self) -> Status:
         """The supervisor's version, uptime, counts."""
+        from nsm.wire.status import Status  # noqa: PLC0415  # few programs ask
+
         return Status.from_wire(await self.call("status"))
 
     async def ping(self) -> None:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from nsm.wire import results
 from nsm.wire.boxes import BoxPlace, BoxRow
+from nsm.wire.fields import rows_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -152,4 +152,4 @@ def _arguments(
 
 
 def _rows(wire: Any) -> list[BoxRow]:
-    return [BoxRow.from_wire(row) for row in results.rows(wire, "boxes")]
+    return [BoxRow.from_wire(row) for row in rows_of(wire, "boxes")]

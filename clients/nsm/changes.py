@@ -16,8 +16,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nsm.wire import results
 from nsm.wire.changes import ChangeEnd, ChangeReport, ChangeRow, Contents, Refused, bytes_of
+from nsm.wire.fields import Fields
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
@@ -50,7 +50,7 @@ class Changes:
         rows: list[ChangeRow] = []
 
         def on_event(event: Event) -> None:
-            fields = results.Fields(event.data, "an event")
+            fields = Fields(event.data, "an event")
             rows.extend(ChangeRow.from_wire(row) for row in fields.maps("changes"))
 
         arguments = {"target": target, "paths": [bytes_of(path) for path in paths]}

@@ -17,11 +17,12 @@ from typing import TYPE_CHECKING
 
 from nsm import operations, paths, start
 from nsm.again import MAX_LOSSES, RECONNECTED, Asked, LostError
-from nsm.wire import results
 from nsm.wire.connection import ClientConnection
 from nsm.wire.errors import DisconnectedError, ShuttingDownError
+from nsm.wire.fields import flag_of, rows_of
+from nsm.wire.live import KillReport, SessionRow
 from nsm.wire.messages import CONNECTION_ID, Cancel, Event, Failure, Hello, Request, Result
-from nsm.wire.results import EnvironmentRow, KillReport, RunResult, SessionRow, Status
+from nsm.wire.results import RunResult
 
 if TYPE_CHECKING:
     import os
@@ -37,11 +38,13 @@ if TYPE_CHECKING:
     from nsm.operations import NetworkAction, OnEntry, OnOutput
     from nsm.transfers import Transfer
     from nsm.wire.drain import DrainReport, OnDrain
+    from nsm.wire.environments import EnvironmentRow
     from nsm.wire.inspection import Inspection
     from nsm.wire.messages import ServerMessage
     from nsm.wire.network import NetworkReport
     from nsm.wire.pool import PoolReport
     from nsm.wire.sessions import Check, Completions, FileInfo
+    from nsm.wire.status import Status
     from nsm.wire.transcripts import EndedRow, LogEnd
 
 ANSWER_TIMEOUT_S = 30.0
@@ -250,14 +253,14 @@ class Client:
     def sessions(self) -> list[SessionRow]:
         """All live sessions, of every scope."""
         wire = self.call("sessions")
-        return [SessionRow.from_wire(row) for row in results.rows(wire, "sessions")]
+        return [SessionRow.from_wire(row) for row in rows_of(wire, "sessions")]
 
     def ended_sessions(self) -> list[EndedRow]:
         """Sessions that are over and whose transcripts are kept, the newest last."""
         from nsm.wire.transcripts import EndedRow  # noqa: PLC0415  # `nsm ps` does without
 
         wire = self.call("sessions", {"all": True})
-        return [EndedRow.from_wire(row) for row in results.rows(wire, "ended")]
+        return [EndedRow.from_wire(row) for row in rows_of(wire, "ended")]
 
     # One session, whoever it belongs to. A target is an id, a name or ``scope/name``.
 
@@ -422,12 +425,14 @@ class Client:
 
     def interrupt(self, target: str) -> bool:
         """Interrupt what runs in a session; False when nothing did."""
-        return results.flag(self.call("interrupt", {"target": target}), "interrupted")
+        return flag_of(self.call("interrupt", {"target": target}), "interrupted")
 
     def envs(self) -> list[EnvironmentRow]:
         """The environments, those that cannot be used included."""
+        from nsm.wire.environments import EnvironmentRow  # noqa: PLC0415  # `nsm ps` does without
+
         wire = self.call("envs")
-        return [EnvironmentRow.from_wire(row) for row in results.rows(wire, "environments")]
+        return [EnvironmentRow.from_wire(row) for row in rows_of(wire, "environments")]
 
     @property
     def boxes(self) -> Boxes:
@@ -478,6 +483,8 @@ class Client:
 
     def status(self) -> Status:
         """The supervisor's version, uptime, counts."""
+        from nsm.wire.status import Status  # noqa: PLC0415  # `nsm ps` does without
+
         return Status.from_wire(self.call("status"))
 
     def ping(self) -> None:

@@ -493,7 +493,7 @@ OutputSink = Callable[[Output], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionInfo:
-    """One row of `nsm ps`; see `nsm.wire.results.SessionRow`."""
+    """One row of `nsm ps`; see `nsm.wire.live.SessionRow`."""
 
     id: str
     name: str | None

@@ -31,7 +31,7 @@ from nsm.cli.attach.prompt import completions, end_of_line
 from nsm.cli.attach.screen import Screen
 from nsm.wire.errors import BadRequestError, DisconnectedError, UnknownSessionError
 from nsm.wire.frames import MAX_FRAME_BYTES
-from nsm.wire.results import SessionRow
+from nsm.wire.live import SessionRow
 from nsm.wire.sessions import Completions
 from nsm.wire.transcripts import (
     Entry,

@@ -10,8 +10,11 @@ from hypothesis import strategies as st
 
 import samples
 from nsm.cli import render
+from nsm.wire.environments import EnvironmentRow
+from nsm.wire.live import KilledSession, SessionRow
 from nsm.wire.pool import PoolReport
-from nsm.wire.results import EnvironmentRow, KilledSession, RunResult, SessionRow, Status
+from nsm.wire.results import RunResult
+from nsm.wire.status import Status
 
 
 @pytest.mark.parametrize(

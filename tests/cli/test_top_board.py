@@ -11,7 +11,7 @@ from nsm.cli import render
 from nsm.cli.top.board import HELP, KEYS, Action, Board
 from nsm.cli.top.figures import ORDERS, Line, Rates, matching, ordered, totals
 from nsm.cli.top.table import COLUMNS, cut, number, summary, table
-from nsm.wire.results import SessionRow
+from nsm.wire.live import SessionRow
 
 
 def row(id_: str, **changes: Any) -> SessionRow:

@@ -18,9 +18,10 @@ from nsm.wire.bridge import ProgramProblem, ProgramResult, ProgramRow, ProgramsR
 from nsm.wire.builds import BuildProgress, BuiltRow
 from nsm.wire.changes import ChangeRow, FileState
 from nsm.wire.inspection import Inspection
+from nsm.wire.live import SessionRow
 from nsm.wire.network import NetworkDecision, NetworkReport
 from nsm.wire.pool import PoolKind, PoolMemory, PoolTotals
-from nsm.wire.results import RunResult, SessionRow
+from nsm.wire.results import RunResult
 from nsm.wire.telemetry import EnvironmentStats, Occurrence, StartStats, Stats, Times
 from nsm.wire.transcripts import (
     EndedRow,

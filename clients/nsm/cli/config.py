@@ -35,7 +35,7 @@ def main(arguments: list[str]) -> int:
 def _reload(*, as_json: bool) -> int:
     from nsm.cli import running, terminal  # noqa: PLC0415  # not to check or show
     from nsm.cli.render import visible  # noqa: PLC0415
-    from nsm.wire.results import rows  # noqa: PLC0415
+    from nsm.wire.fields import rows_of  # noqa: PLC0415
 
     client = running.connect()
     if client is None:
@@ -51,7 +51,7 @@ def _reload(*, as_json: bool) -> int:
             terminal.note(visible(problem))
         terminal.note("nothing was changed. Correct these, then reload again.")
     else:
-        changes = rows(answer, "changes")
+        changes = rows_of(answer, "changes")
         for row in changes:
             when = "" if row["applied"] else "  (after `nsm reload`)"
             terminal.out(visible(f"{row['key']}: {row['old']} -> {row['new']}{when}"))

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from nsm.wire.builds import BuiltRow
-    from nsm.wire.results import EnvironmentRow
+    from nsm.wire.environments import EnvironmentRow
 
 
 def parser() -> Parser:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     import argparse
 
     from nsm.client import Client
-    from nsm.wire.results import KillReport
+    from nsm.wire.live import KillReport
 
 
 def parser() -> Parser:

@@ -11,7 +11,7 @@ from nsm.cli.options import EXIT_OK, Parser
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from nsm.wire.results import SessionRow
+    from nsm.wire.live import SessionRow
     from nsm.wire.transcripts import EndedRow
 
 SORTS = ("age", "client", "cpu", "env", "idle", "memory", "name", "processes", "runs", "state")

@@ -11,8 +11,11 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from nsm.wire.environments import EnvironmentRow
+    from nsm.wire.live import KilledSession, SessionRow
     from nsm.wire.pool import PoolKind, PoolReport
-    from nsm.wire.results import EnvironmentRow, KilledSession, RunResult, SessionRow, Status
+    from nsm.wire.results import RunResult
+    from nsm.wire.status import Status
     from nsm.wire.transcripts import EndedRow
 
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400

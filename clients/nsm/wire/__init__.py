@@ -6,10 +6,15 @@ From the ground up:
     frames.py      length prefix and CBOR, hardened: bytes <-> maps
     messages.py    the kinds of frames as values: maps <-> messages
     connection.py  the state machine of each end: which message may come when
-    results.py     what operations answer, as values for users of the client
+    fields.py      how the maps that operations answer become values, field by field
+    results.py     what came of code
+    live.py        live sessions as rows, and what became of those to be ended
+    environments.py, status.py   what there is to run in; the supervisor itself
     images.py      pictures in displays, checked
     transcripts.py what `logs` tells, and sessions that have ended
     sessions.py    what else a live session answers: completions, files
+
+and modules for operations that few programs ask for.
 
 Nothing here imports anything that does I/O, and nothing imports `dataclasses`: it costs 10 ms and
 each class another one, a quarter of what `nsm ps` may take from start to end. Values are

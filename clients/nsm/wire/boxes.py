@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from nsm.wire.results import Fields
+from nsm.wire.fields import Fields
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

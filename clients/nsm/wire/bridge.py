@@ -1,11 +1,10 @@
-"""Programs of the bridge, as the operations `bridge_...` answer. Checked as in `nsm.wire.results`;
-apart from it because few programs ask."""
+"""Programs of the bridge, as the operations `bridge_...` answer. Few programs ask."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from nsm.wire.results import Fields
+from nsm.wire.fields import Fields
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

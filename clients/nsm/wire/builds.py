@@ -1,11 +1,10 @@
-"""Environments that Nix builds, as the operations `env_...` answer. Checked as in
-`nsm.wire.results`; apart from it because few programs ask."""
+"""Environments that Nix builds, as the operations `env_...` answer. Few programs ask."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple, Self
 
 from nsm.wire.errors import NsmError, from_wire
-from nsm.wire.results import Fields
+from nsm.wire.fields import Fields
 
 
 class BuildProgress(NamedTuple):

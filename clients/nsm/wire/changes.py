@@ -1,12 +1,12 @@
 """What a session has changed in a project, as the operations `changes`, `change`, `apply` and
-`discard` answer. Checked as in `nsm.wire.results`; apart from it because few programs ask."""
+`discard` answer. Few programs ask."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple, Self
 
-from nsm.wire.results import Fields
+from nsm.wire.fields import Fields
 
 
 def path_of(given: bytes) -> str:

@@ -1,10 +1,11 @@
-"""The answer to `inspect`: all that is known of one session. Checked as in `nsm.wire.results`."""
+"""The answer to `inspect`: all that is known of one session. Checked as in `nsm.wire.fields`."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple, Self
 
+from nsm.wire.fields import Fields
+from nsm.wire.live import SessionRow
 from nsm.wire.network import NetworkDecision
-from nsm.wire.results import Fields, SessionRow
 
 
 class ProcessRow(NamedTuple):

@@ -1,10 +1,10 @@
-"""The answer to `net`: what a session may reach. Checked as in `nsm.wire.results`."""
+"""The answer to `net`: what a session may reach. Checked as in `nsm.wire.fields`."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple, Self
 
 from nsm.wire.errors import BadRequestError
-from nsm.wire.results import Fields
+from nsm.wire.fields import Fields
 
 
 class NetworkDecision(NamedTuple):

@@ -1,10 +1,9 @@
-"""The answer to `pool`: sessions that are kept ready. Checked as in `nsm.wire.results`; apart from
-it because few programs ask."""
+"""The answer to `pool`: sessions that are kept ready. Few programs ask."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple, Self
 
-from nsm.wire.results import Fields, rows
+from nsm.wire.fields import Fields, rows_of
 
 
 class PoolKind(NamedTuple):
@@ -102,7 +101,7 @@ class PoolReport(NamedTuple):
         totals = Fields(report.map("totals"), "the pool's totals")
         memory = Fields(report.map("memory"), "the pool's memory")
         return cls(
-            kinds=tuple(PoolKind.from_wire(row) for row in rows(wire, "kinds")),
+            kinds=tuple(PoolKind.from_wire(row) for row in rows_of(wire, "kinds")),
             totals=PoolTotals(*(totals.integer(name) for name in PoolTotals._fields)),
             memory=PoolMemory(
                 spares_bytes=memory.integer("spares_bytes"),

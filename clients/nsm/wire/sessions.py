@@ -1,13 +1,13 @@
 """What a live session answers besides results: completions, whether code is whole, files.
 
-Checked as in `nsm.wire.results`; apart from it because `nsm ps` needs none of it.
+`nsm ps` needs none of it.
 """
 
 from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple, Self, TypeAlias
 
+from nsm.wire.fields import Fields
 from nsm.wire.frames import RemoteProtocolError
-from nsm.wire.results import Fields
 
 PIECE_BYTES = 256 * 1024
 """The most that one `file_read` or `file_write` carries: four of them fit into what a socket

@@ -1,10 +1,9 @@
-"""The answers to `stats` and `metrics`, and the events of `events`. Checked as in
-`nsm.wire.results`; apart from it because few programs ask."""
+"""The answers to `stats` and `metrics`, and the events of `events`. Few programs ask."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple, Self
 
-from nsm.wire.results import Fields, rows
+from nsm.wire.fields import Fields, rows_of
 
 
 class Times(NamedTuple):
@@ -101,9 +100,9 @@ class Stats(NamedTuple):
         return cls(
             uptime_s=stats.number("uptime_s"),
             environments=tuple(
-                EnvironmentStats.from_wire(row) for row in rows(wire, "environments")
+                EnvironmentStats.from_wire(row) for row in rows_of(wire, "environments")
             ),
-            starts=tuple(StartStats.from_wire(row) for row in rows(wire, "starts")),
+            starts=tuple(StartStats.from_wire(row) for row in rows_of(wire, "starts")),
             pool_hits=pool.integer("hits"),
             pool_misses=pool.integer("misses"),
             event_loop=Times.from_wire(stats.map("event_loop")),

@@ -1,7 +1,7 @@
 """What `logs` tells of a session, and the sessions that have ended, as values.
 
 `to_wire` makes an event of an entry, `entry` an entry of an event; it and the `from_wire`s check
-what a supervisor sent as `nsm.wire.results` does. Apart from that module because `nsm ps` needs
+what a supervisor sent as `nsm.wire.fields` does. Apart from that module because `nsm ps` needs
 none of it.
 """
 
@@ -9,8 +9,9 @@ from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple, Self, TypeAlias
 
 from nsm.wire.errors import NsmError, from_wire
+from nsm.wire.fields import Fields
 from nsm.wire.frames import RemoteProtocolError
-from nsm.wire.results import Fields, Truncation, truncations
+from nsm.wire.results import Truncation, truncations
 
 StreamName: TypeAlias = Literal["stdout", "stderr"]
 

@@ -22,9 +22,11 @@ from nsm.cli.attach.screen import Screen
 from nsm.cli.continued import Continued
 from nsm.cli.options import EXIT_FAILED, EXIT_OK
 from nsm.cli.pictures import Folder
-from nsm.wire import results, transcripts
+from nsm.wire import transcripts
 from nsm.wire.errors import NsmError, SessionEndedError
-from nsm.wire.results import RunResult, SessionRow
+from nsm.wire.fields import rows_of
+from nsm.wire.live import SessionRow
+from nsm.wire.results import RunResult
 from nsm.wire.transcripts import ExecutionStart, LogEnd, SessionStart
 
 if TYPE_CHECKING:
@@ -155,7 +157,7 @@ class Attachment:
         session = await self._session
         logs.means(session.id)
         wire = await self._link.call("sessions")
-        rows = [SessionRow.from_wire(row) for row in results.rows(wire, "sessions")]
+        rows = [SessionRow.from_wire(row) for row in rows_of(wire, "sessions")]
         early, self._early = self._early or [], None
         clients = [entry.client for entry in early if isinstance(entry, ExecutionStart)]
         row = next((row for row in rows if row.id == session.id), None)

@@ -16,7 +16,7 @@ from nsm.cli import render
 from nsm.cli.attach.feed import label
 from nsm.cli.attach.keys import bindings
 from nsm.wire.errors import NsmError
-from nsm.wire.results import flag
+from nsm.wire.fields import flag_of
 from nsm.wire.sessions import Check, Completions
 
 if TYPE_CHECKING:
@@ -204,7 +204,7 @@ class Prompt:
         if error is not None:
             self._screen.lines(f"nsm: {render.visible_lines(str(error))}")
         else:
-            interrupted = flag(answer.result(), "interrupted")
+            interrupted = flag_of(answer.result(), "interrupted")
             self.hint(f"interrupted {what}" if interrupted else f"{what} had ended already")
 
     def _end_hint(self) -> None:

@@ -11,7 +11,7 @@ from nsm.cli.top.table import cut, summary, table
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from nsm.wire.results import SessionRow
+    from nsm.wire.live import SessionRow
 
 Style = Literal["plain", "title", "header", "running", "selected", "problem", "keys"]
 

@@ -23,9 +23,9 @@ from nsm.cli.attach import tty
 from nsm.cli.attach.link import Link
 from nsm.cli.options import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK
 from nsm.cli.top.board import Action, Board, heading
-from nsm.wire import results
 from nsm.wire.errors import NotRunningError, NsmError
-from nsm.wire.results import KillReport, SessionRow
+from nsm.wire.fields import Fields, flag_of, rows_of
+from nsm.wire.live import KillReport, SessionRow
 
 if TYPE_CHECKING:
     import signal
@@ -187,7 +187,7 @@ class Screen:
                 link = await self._connected()
                 asked_s = loop.time()
                 wire = await link.call("sessions")
-                rows = [SessionRow.from_wire(row) for row in results.rows(wire, "sessions")]
+                rows = [SessionRow.from_wire(row) for row in rows_of(wire, "sessions")]
             except NotRunningError:
                 self._lost(None)
             except (NsmError, OSError) as error:
@@ -208,7 +208,7 @@ class Screen:
                 link = self._link = await Link.open(connection, name=CLIENT_NAME, scope="cli")
                 link.lost.add_done_callback(lambda _: self._went(link))
                 status = await link.call("status")
-                fields = results.Fields(status, "the supervisor's status")
+                fields = Fields(status, "the supervisor's status")
                 self._board.heading = heading(fields.text("version"), fields.integer("pid"))
             return self._link
 
@@ -253,7 +253,7 @@ class Screen:
             else:
                 answer = await link.call("interrupt", {"target": action.session})
                 message = f"Nothing was running in {label}."
-                if results.flag(answer, "interrupted"):
+                if flag_of(answer, "interrupted"):
                     message = f"What ran in {label} was interrupted."
         except (NsmError, OSError) as error:
             message = str(error)
