@@ -16,11 +16,13 @@ from nsm.wire.errors import (
     BadRequestError,
     DrainingError,
     FateUnknownError,
+    InternalError,
     OverloadedError,
     ShuttingDownError,
     UnknownProgramError,
 )
 from nsmd.bridge import call as call_module
+from nsmd.bridge import carrying
 from nsmd.bridge import kept as kept_module
 from nsmd.bridge.bridge import MAX_CALLS_OF_ONE, Bridge
 from nsmd.bridge.call import ProgramCall
@@ -158,6 +160,52 @@ async def test_a_call_whose_answer_is_not_kept_any_more_is_not_started_again(
         ):
             await bridge.submit(ANYONE, "deploy", [], call_id="0", again=True).wait()
     assert marker.read_text() == "once\nonce\n"
+
+
+async def test_a_fault_of_ours_ends_one_call_and_is_written_down(bench: Bench) -> None:
+    stopped = bench.home / "stopped"
+    began, go = waiting(bench)
+    bench.script("deploy", f"trap 'touch {stopped}; exit' TERM; echo begun; read line <{go}.not")
+    os.mkfifo(f"{go}.not")
+
+    def fails(_stream: object, _line: object) -> None:
+        raise OSError("in an unexpected place")
+
+    async with bench.open() as bridge:
+        other = bridge.submit(replace(ANYONE, scope="other"), "waits", [])
+        await until_it_runs(began)
+        with pytest.raises(InternalError, match="nsm failed to carry out the call") as caught:
+            await bridge.submit(ANYONE, "deploy", [], fails, call_id="a").wait()
+        assert stopped.exists()
+        assert "`nsm bridge audit`" in (caught.value.hint or "")
+        assert bridge.enabled
+        await trio.to_thread.run_sync(go.write_text, "on\n")
+        assert (await other.wait()).stdout == "begun\non\n"
+    start, end = [record for record in bench.records() if record["id"] == "a"]
+    assert start["event"] == "start"
+    assert (end["event"], end["why_stopped"], end["exit_code"]) == ("end", "fault", None)
+    assert "nsm failed: " in end["reason"]
+    assert "in an unexpected place" in end["reason"]
+    assert ("program_ended", {"program": "deploy", "outcome": "fault"}) in bench.happened
+
+
+async def test_a_fault_of_ours_before_the_start_is_a_refusal(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_given: object, **_more: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    bench.script("deploy", "true")
+    async with bench.open() as bridge:
+        with monkeypatch.context() as patched:
+            patched.setattr(carrying, "open_command", fails)
+            with pytest.raises(InternalError):
+                await bridge.submit(ANYONE, "deploy", ["eu"]).wait()
+        assert (await bridge.submit(ANYONE, "deploy", []).wait()).succeeded
+    refused, start, end = bench.records()
+    assert (refused["event"], refused["arguments"]) == ("refused", ["eu"])
+    assert refused["reason"] == 'nsm failed: RuntimeError("can\'t start new thread")'
+    assert (start["event"], end["event"]) == ("start", "end")
 
 
 async def test_a_call_that_is_taken_back_is_stopped(bench: Bench) -> None:

@@ -16,6 +16,7 @@ import trio
 import trio.testing
 
 from nsm.wire.errors import AuditFailedError
+from nsmd.audit.files import AuditFile
 from nsmd.bridge import ledger as ledger_module
 from nsmd.bridge import settling
 from nsmd.bridge.ledger import Ledger, open_ledger
@@ -250,6 +251,31 @@ async def test_a_start_that_was_cut_anywhere_did_not_happen(
         ("end", "c"),
     ]
     assert beside(path) == ["audit.log"]
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "problem"),
+    [
+        (AuditFile, "append", ValueError("a fault")),
+        (trio.to_thread, "run_sync", RuntimeError("can't start new thread")),
+    ],
+)
+async def test_a_fault_of_ours_refuses_calls_and_ends_nothing_else(
+    path: Path, monkeypatch: pytest.MonkeyPatch, owner: object, name: str, problem: Exception
+) -> None:
+    def fails(*_given: object, **_more: object) -> None:
+        raise problem
+
+    async with open_ledger(str(path), max_mb=1) as ledger:
+        await ledger.begin(asked("a"))
+        with monkeypatch.context() as patched:
+            patched.setattr(owner, name, fails)
+            with pytest.raises(AuditFailedError, match=str(problem)):
+                await ledger.begin(asked("b"))
+            assert str(problem) in ledger.problem
+        await ledger.end(asked("a"), Ended(exit_code=0))
+        assert ledger.problem == ""
+    assert story(path) == [("start", "a", None), ("end", "a", None)]
 
 
 async def test_an_end_that_found_no_room_is_written_later(

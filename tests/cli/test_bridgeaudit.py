@@ -53,6 +53,10 @@ BEGUN = entries.parsed(started("0123456789abcdef")) or {}
             f"starts deploy {'x' * 299} …",
         ),
         (
+            entries.failed(asked(), "nsm failed: OSError(5).", at_s=AT_S, supervisor="x"),
+            "deploy ended: nsm failed: OSError(5).",
+        ),
+        (
             entries.refused(asked("c" * 32, ";", "\udc80"), "semicolon", at_s=AT_S),
             "was refused deploy ';' '\\udc80': semicolon",
         ),

@@ -90,6 +90,8 @@ def _what(line: Line) -> str:
             return f"was refused {program}{_arguments(line)}: {line.get('reason')}"
         case "end" if line.get("why_stopped") == "not-started":
             return f"{program} was not started: {line.get('reason')}"
+        case "end" if line.get("why_stopped") == "fault":
+            return f"{program} ended: {line.get('reason')}"
         case "end":
             parts = [_outcome(line)]
             if isinstance(duration_s := line.get("duration_s"), int | float):

@@ -18,7 +18,6 @@ import trio
 from nsm.wire.errors import (
     BadRequestError,
     DrainingError,
-    InternalError,
     NsmError,
     OverloadedError,
     ShuttingDownError,
@@ -26,7 +25,7 @@ from nsm.wire.errors import (
 )
 from nsmd.bridge.arguments import MAX_ARGUMENTS
 from nsmd.bridge.call import ProgramCall
-from nsmd.bridge.carrying import Means, Wanted, carry_out, outcome_of
+from nsmd.bridge.carrying import Means, Wanted, carry_out, fault, outcome_of
 from nsmd.bridge.kept import Kept
 from nsmd.bridge.ledger import Ledger, open_ledger
 from nsmd.bridge.shelf import Shelf, open_shelf, render
@@ -360,11 +359,7 @@ class Bridge:
             answer = error
         except Exception:  # the boundary of a call, whose fault is nobody else's
             log.exception("%r failed", call)
-            answer = InternalError(
-                "nsm failed to carry out the call.",
-                hint="`nsm bridge audit` says whether the program was started; the supervisor's "
-                "log has the details.",
-            )
+            answer = fault()
         finally:
             del self._calls[key]
             call.settle(answer)

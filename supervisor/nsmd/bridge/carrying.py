@@ -6,13 +6,20 @@ down, and nothing ends without.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
 import trio
 
-from nsm.wire.errors import AuditFailedError, BadRequestError, FateUnknownError, NsmError
+from nsm.wire.errors import (
+    AuditFailedError,
+    BadRequestError,
+    FateUnknownError,
+    InternalError,
+    NsmError,
+)
 from nsmd.bridge import arguments
 from nsmd.bridge.call import ProgramCall
 from nsmd.bridge.commands import Command, open_command
@@ -21,6 +28,8 @@ from nsmd.bridge.running import run
 from nsmd.bridge.values import Caller, Ended, Program
 from nsmd.bridge.variables import variables_of
 from nsmd.events import Events
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +67,16 @@ class Means:
     events: Events
 
 
+@dataclass(frozen=True, slots=True)
+class _Checked:
+    """What is to be started, and the file that was looked at for it."""
+
+    program: Program
+    command: Command
+    texts: Sequence[str]
+    variables: Mapping[str, str]
+
+
 _FATES = {
     "ended": "The answer to this call is lost: the program was started, and has ended.",
     "under-way": "The supervisor ended while this call was under way: the program was started, and "
@@ -69,7 +88,8 @@ async def carry_out(call: ProgramCall, wanted: Wanted, ledger: Ledger, means: Me
     """Start what was asked for, and wait for its end.
 
     Raises:
-        NsmError: it was refused, which is written down, or could not be started.
+        NsmError: it was refused, which is written down, or could not be started; `InternalError`
+            where nsm itself failed, which is written down, too.
     """
     asked = call.asked
     if wanted.again and (fate := await ledger.fate(asked.id, asked.caller.scope)) != "never":
@@ -80,57 +100,64 @@ async def carry_out(call: ProgramCall, wanted: Wanted, ledger: Ledger, means: Me
             data={"execution_id": asked.id},
         )
     try:
-        # Before anything else: nothing that looks at them may be misled by them.
-        if wanted.refusal is not None:
-            raise wanted.refusal
-        texts = arguments.check_characters(wanted.given)
-        asked = call.asked = replace(asked, arguments=texts)
-        program = await means.find(asked.caller, wanted.name)
-        arguments.check(program, texts)
-        means.admit(call)
-        variables = variables_of(program, means.variables)
-        command = await trio.to_thread.run_sync(
-            partial(
-                open_command,
-                program,
-                asked.caller.writable,
-                search_path=variables.get("PATH", ""),
-            )
-        )
+        checked = await _check(call, wanted, means)
     except NsmError as error:
         call.admitted = False
-        await ledger.refuse(asked, error.message)
+        await ledger.refuse(call.asked, error.message)
         raise
+    except Exception as error:  # the boundary of a call, whose fault is nobody else's
+        log.exception("%r failed before anything was started", call)
+        call.admitted = False
+        await ledger.refuse(call.asked, f"nsm failed: {error!r}")
+        raise fault() from error
     try:
         if call.stop.why is not None:
             gone = BadRequestError("The call was taken back before the program was started.")
-            await ledger.refuse(asked, gone.message)
+            await ledger.refuse(call.asked, gone.message)
             raise gone
-        return await _run(call, program, command, texts, variables, ledger, means)
+        return await _run(call, checked, ledger, means)
     finally:
-        command.close()
+        checked.command.close()
 
 
-async def _run(
-    call: ProgramCall,
-    program: Program,
-    command: Command,
-    texts: Sequence[str],
-    variables: Mapping[str, str],
-    ledger: Ledger,
-    means: Means,
-) -> Ended:
-    asked = call.asked
+async def _check(call: ProgramCall, wanted: Wanted, means: Means) -> _Checked:
+    """Find out what is to be started, which counts as one that runs then.
+
+    Raises:
+        NsmError: nothing is.
+    """
+    # Before anything else: nothing that looks at them may be misled by them.
+    if wanted.refusal is not None:
+        raise wanted.refusal
+    texts = arguments.check_characters(wanted.given)
+    call.asked = replace(call.asked, arguments=texts)
+    program = await means.find(call.asked.caller, wanted.name)
+    arguments.check(program, texts)
+    means.admit(call)
+    variables = variables_of(program, means.variables)
+    command = await trio.to_thread.run_sync(
+        partial(
+            open_command,
+            program,
+            call.asked.caller.writable,
+            search_path=variables.get("PATH", ""),
+        )
+    )
+    return _Checked(program, command, texts, variables)
+
+
+async def _run(call: ProgramCall, checked: _Checked, ledger: Ledger, means: Means) -> Ended:
+    asked, program = call.asked, checked.program
     await ledger.begin(asked)
     ended = Ended(exit_code=None, why_stopped="shutdown")  # where this task is cancelled
     try:
         call.started = True
         means.events.publish("program_started", subject=call, program=program.name)
         ended = await run(
-            command,
+            checked.command,
             program,
-            texts,
-            variables=variables,
+            checked.texts,
+            variables=checked.variables,
             output_bytes=means.output_bytes(),
             on_line=call.take_line,
             stop=call.stop,
@@ -139,6 +166,12 @@ async def _run(
         with trio.CancelScope(shield=True):
             await ledger.withdraw(asked, error.message)
         raise
+    except Exception as error:
+        log.exception("%r failed; its program has been stopped", call)
+        reason = f"nsm failed: {error!r}. The program was stopped, unless it had ended before."
+        with trio.CancelScope(shield=True):
+            await ledger.fail(asked, reason)
+        raise fault() from error
     except BaseException:
         with trio.CancelScope(shield=True):
             await ledger.end(asked, ended)
@@ -148,11 +181,22 @@ async def _run(
     return replace(ended, timeout_s=program.timeout_s)
 
 
+def fault() -> InternalError:
+    """What to say where nsm itself has failed."""
+    return InternalError(
+        "nsm failed to carry out the call.",
+        hint="`nsm bridge audit` says whether the program was started; the supervisor's log has "
+        "the details.",
+    )
+
+
 def outcome_of(answer: Ended | NsmError) -> str:
     """One word for what came of a call: `ok`, `error`, `timeout`, `cancelled`, `shutdown`,
-    `refused`, `unaudited`."""
+    `refused`, `unaudited`, `fault`."""
     if isinstance(answer, AuditFailedError):
         return "unaudited"
+    if isinstance(answer, InternalError):
+        return "fault"
     if isinstance(answer, NsmError):
         return "refused"
     if answer.why_stopped is not None:

@@ -24,6 +24,7 @@ REASON_CHARS = 1000
 
 SUPERVISOR_ENDED = "supervisor-ended"
 NOT_STARTED = "not-started"
+FAULT = "fault"
 
 _ENCODER = json.JSONEncoder(separators=(",", ":"))  # ASCII: half surrogates are written, too
 
@@ -86,6 +87,19 @@ def not_started(asked: Asked, reason: str, *, at_s: float, supervisor: str) -> b
         **_whose(asked),
         "supervisor": supervisor,
         "why_stopped": NOT_STARTED,
+        "reason": reason[:REASON_CHARS],
+    }
+    return _line("end", asked.id, facts, at_s)
+
+
+def failed(asked: Asked, reason: str, *, at_s: float, supervisor: str) -> bytes:
+    """The end of a call in which nsm itself failed once it was begun."""
+    facts = {
+        **_whose(asked),
+        "supervisor": supervisor,
+        "exit_code": None,
+        "signal": None,
+        "why_stopped": FAULT,
         "reason": reason[:REASON_CHARS],
     }
     return _line("end", asked.id, facts, at_s)

@@ -199,6 +199,11 @@ class Ledger:
         line = entries.not_started(asked, reason, at_s=at_s, supervisor=supervisor)
         await self._end(asked, line)
 
+    async def fail(self, asked: Asked, reason: str) -> None:
+        """The same of a call in which nsm itself failed once it was begun."""
+        at_s, supervisor = self._wall(), self._writer.name
+        await self._end(asked, entries.failed(asked, reason, at_s=at_s, supervisor=supervisor))
+
     async def fate(self, call_id: str, scope: str) -> Fate:
         """What became of a call, this supervisor's or another one's.
 
@@ -280,9 +285,13 @@ class Ledger:
     async def settle(self) -> None:
         """Write the ends that killed supervisors have left."""
         file = _audit_file(self._file.path, self._file.max_bytes >> 20)
-        settled = await trio.to_thread.run_sync(
-            _settle, file, self._wall, abandon_on_cancel=True, limiter=self._threads
-        )
+        try:
+            settled = await trio.to_thread.run_sync(
+                _settle, file, self._wall, abandon_on_cancel=True, limiter=self._threads
+            )
+        except RuntimeError as error:  # the next supervisor tries again
+            log.warning("whether calls of the bridge have no ends cannot be looked up: %s", error)
+            return
         if settled:
             log.warning("calls of the bridge whose supervisor was killed under way: %d", settled)
 
@@ -310,9 +319,12 @@ class Ledger:
             # Not given up half-way, lest lines are written twice, but when the supervisor ends: a
             # disk that hangs must not keep it.
             with trio.CancelScope(shield=True, deadline=self._give_up_s) as self._patience:
-                written = await trio.to_thread.run_sync(
-                    self._write, batch, abandon_on_cancel=True, limiter=self._threads
-                )
+                try:
+                    written = await trio.to_thread.run_sync(
+                        self._write, batch, abandon_on_cancel=True, limiter=self._threads
+                    )
+                except RuntimeError as error:  # the machine has no room for a thread
+                    written = _Written(count=0, synced=False, problem=str(error))
                 self._tell(batch, written)
 
     def _tell(self, batch: Sequence[_Entry], written: _Written) -> None:
@@ -346,6 +358,10 @@ class Ledger:
             except OSError as error:
                 self._file.close()
                 return _Written(count=count, synced=False, problem=error.strerror or str(error))
+            except Exception as error:  # a fault of ours: nothing is started, and all else goes on
+                log.exception("the audit of the bridge cannot be written")
+                self._file.close()
+                return _Written(count=count, synced=False, problem=f"nsm failed: {error!r}")
         return _Written(count=count, synced=True)
 
     async def _paced(self, asked: Asked, size: int, because: str) -> None:
@@ -425,6 +441,9 @@ def _settle(file: AuditFile, wall: Callable[[], float]) -> int:
         return settling.settle(file, wall)
     except OSError as error:
         log.warning("whether calls of the bridge have no ends cannot be looked up: %s", error)
+        return 0
+    except Exception:  # a fault of ours, or a file that nobody has thought of
+        log.exception("whether calls of the bridge have no ends cannot be looked up")
         return 0
     finally:
         file.close()

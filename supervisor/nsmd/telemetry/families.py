@@ -217,7 +217,8 @@ PROGRAM_CALLS = Family(
     labels=("outcome",),
     group=_BRIDGE,
     help="Calls of the bridge that are over, by what became of them: `refused` and `unaudited` "
-    "(they could not be written down) were not started, all others were.",
+    "(they could not be written down) were not started; of a `fault`, which is nsm's own, the "
+    "audit says whether it was; all others were.",
 )
 PROGRAM_TIME = Family(
     name="nsm_bridge_call_seconds",
