@@ -247,12 +247,48 @@ async def test_at_the_end_programs_have_their_time_and_are_stopped_then(bench: B
         await trio.to_thread.run_sync(go.write_text, "on\n")
         assert (await calls[0].wait()).succeeded
         with pytest.raises(ShuttingDownError):  # the next supervisor's to start
-            bridge.submit(ANYONE, "waits", [])
+            await bridge.submit(ANYONE, "waits", []).wait()
         bench.ending.ask("reload")
         await trio.testing.wait_all_tasks_blocked()
         assert calls[1].answer is None
         bench.ending.ask("end")  # after all, and at once
         assert (await calls[1].wait()).why_stopped == "shutdown"
+
+
+async def test_a_call_that_comes_too_late_is_written_down_and_holds_up_nothing(
+    bench: Bench,
+) -> None:
+    began, go = waiting(bench)
+    async with bench.open() as bridge:
+        call = bridge.submit(ANYONE, "waits", [])
+        await until_it_runs(began)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(bridge.finish, 60.0)
+            await trio.testing.wait_all_tasks_blocked()
+            late = (
+                {"call_id": "a"},
+                {"call_id": "a", "again": True},
+                {"call_id": "b", "again": True},
+            )
+            for each in late:
+                with pytest.raises(ShuttingDownError, match="is about to end"):
+                    await bridge.submit(ANYONE, "waits", ["eu"], **each).wait()
+            # Where it cannot be, the client learns nevertheless that it may try again.
+            bench.ledger.rename(bench.home / "aside")
+            bench.ledger.mkdir()
+            with pytest.raises(ShuttingDownError, match="is about to end"):
+                await bridge.submit(ANYONE, "waits", [], call_id="c", again=True).wait()
+            bench.ledger.rmdir()
+            (bench.home / "aside").rename(bench.ledger)
+            await trio.to_thread.run_sync(go.write_text, "on\n")
+            assert (await call.wait()).succeeded
+    assert [(each["event"], each.get("reason")) for each in bench.records()] == [
+        ("start", None),
+        *[("refused", "The supervisor is about to end, and starts no program.")] * 2,
+        ("end", None),
+    ]
+    with pytest.raises(ShuttingDownError):
+        bridge.submit(ANYONE, "waits", [])
 
 
 async def test_of_one_whose_file_is_wrong_the_user_learns_why_and_no_box(bench: Bench) -> None:

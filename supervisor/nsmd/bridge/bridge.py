@@ -109,7 +109,7 @@ class Bridge:
         self._changing = trio.Lock()
         self._calls: dict[tuple[str, str], ProgramCall] = {}
         self._kept = Kept()
-        self._idle = trio.Event()
+        self._one_ended = trio.Event()
         self._closed = False
         self._listeners: list[Callable[[], None]] = []
 
@@ -217,17 +217,12 @@ class Bridge:
             NsmError: nothing is taken at this moment.
         """
         if self._open is None:
-            raise off()
+            raise _ends() if self._closed else off()
         key = caller.scope, call_id or secrets.token_hex(8)
         known = self._calls.get(key) or self._kept.get(key)
         if known is not None and again:
             known.claim(on_line)
             return known
-        if self._closed:
-            raise ShuttingDownError(
-                "The supervisor is about to end, and starts no program.",
-                hint="Nothing was started. Try again in a moment.",
-            )
         asked = Asked(
             id=key[1], caller=caller, program=_plain(name)[:_MAX_NAME_CHARS], arguments=_told(given)
         )
@@ -241,8 +236,8 @@ class Bridge:
                 hint="Nothing was started. Wait for some of them, then try again.",
             )
         call = ProgramCall(asked, on_line, self._nursery)
-        if not self._calls:
-            self._idle = trio.Event()
+        if self._closed:
+            refusal, call.late = _ends(), True
         self._calls[key] = call
         wanted = Wanted(name=name, given=given, again=again, refusal=refusal)
         self._nursery.start_soon(self._carry_out, key, call, wanted, self._open.ledger)
@@ -256,14 +251,14 @@ class Bridge:
                 supervisor is to end with all it has.
         """
         self._closed = True
-        if not self._calls:
+        if not self._waited_for():
             return
         with trio.move_on_after(timeout_s):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._ending.wait_for_end, nursery.cancel_scope.cancel)
                 await self._until_idle()
                 nursery.cancel_scope.cancel()
-        if self._calls:
+        if self._waited_for():
             for call in self.unfinished():
                 call.stop.ask("shutdown")
             with trio.move_on_after(STOP_S):
@@ -329,8 +324,12 @@ class Bridge:
             listener()
 
     async def _until_idle(self) -> None:
-        while self._calls:
-            await self._idle.wait()
+        while self._waited_for():
+            await self._one_ended.wait()
+
+    def _waited_for(self) -> bool:
+        """Whether anything runs or may: what came too late is no reason to stay."""
+        return not all(call.late for call in self._calls.values())
 
     # One call.
 
@@ -367,8 +366,8 @@ class Bridge:
             self._events.publish(
                 "program_ended", subject=call, program=_word(call), outcome=outcome_of(answer)
             )
-            if not self._calls:
-                self._idle.set()
+            self._one_ended.set()
+            self._one_ended = trio.Event()
 
     async def _find(self, caller: Caller, name: object) -> Program:
         """One that came a moment ago is found, too.
@@ -388,10 +387,7 @@ class Bridge:
             NsmError: nothing is started now.
         """
         if self._closed or (self._ending.draining and self._ending.then is not None):
-            raise ShuttingDownError(
-                "The supervisor is about to end, and starts no program.",
-                hint="Nothing was started. Try again in a moment.",
-            )
+            raise _ends()
         if self._ending.draining:  # and it stays so until somebody has it otherwise
             raise DrainingError(
                 f"The supervisor is being drained ({self._ending.draining}) and starts no program.",
@@ -434,6 +430,13 @@ def off() -> BadRequestError:
     return BadRequestError(
         "The bridge is off.",
         hint="`[bridge] enabled = true` in config.toml turns it on; then `nsm config reload`.",
+    )
+
+
+def _ends() -> ShuttingDownError:
+    return ShuttingDownError(
+        "The supervisor is about to end, and starts no program.",
+        hint="Nothing was started. Try again in a moment.",
     )
 
 

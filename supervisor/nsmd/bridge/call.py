@@ -25,6 +25,7 @@ class ProgramCall:
 
     Attributes:
         admitted: it is one of those that may run now.
+        late: it came when the supervisor was about to end already, and starts nothing.
         started: the program was started.
         answer: what came of it; None as long as nothing has.
     """
@@ -33,6 +34,7 @@ class ProgramCall:
         self.asked = asked
         self.stop = Stop()
         self.admitted = False
+        self.late = False
         self.started = False
         self.answer: Ended | NsmError | None = None
         self._listeners = [] if on_line is None else [on_line]

@@ -25,7 +25,7 @@ from nsmd.bridge.call import ProgramCall
 from nsmd.bridge.commands import Command, open_command
 from nsmd.bridge.ledger import Ledger
 from nsmd.bridge.running import run
-from nsmd.bridge.values import Caller, Ended, Program
+from nsmd.bridge.values import Asked, Caller, Ended, Program
 from nsmd.bridge.variables import variables_of
 from nsmd.events import Events
 
@@ -91,19 +91,18 @@ async def carry_out(call: ProgramCall, wanted: Wanted, ledger: Ledger, means: Me
         NsmError: it was refused, which is written down, or could not be started; `InternalError`
             where nsm itself failed, which is written down, too.
     """
-    asked = call.asked
-    if wanted.again and (fate := await ledger.fate(asked.id, asked.caller.scope)) != "never":
-        raise FateUnknownError(
-            _FATES[fate],
-            hint="`nsm bridge audit` has what is known. Look at what it has done before you "
-            "start it again.",
-            data={"execution_id": asked.id},
-        )
+    if wanted.again and not call.late:  # that is for the supervisor to find out that starts it
+        await _never_started(call.asked, ledger)
     try:
         checked = await _check(call, wanted, means)
     except NsmError as error:
         call.admitted = False
-        await ledger.refuse(call.asked, error.message)
+        try:
+            await ledger.refuse(call.asked, error.message)
+        except AuditFailedError:
+            if not call.late:
+                raise
+            # Nothing was started, as clients learn, and the next supervisor writes it down.
         raise
     except Exception as error:  # the boundary of a call, whose fault is nobody else's
         log.exception("%r failed before anything was started", call)
@@ -118,6 +117,22 @@ async def carry_out(call: ProgramCall, wanted: Wanted, ledger: Ledger, means: Me
         return await _run(call, checked, ledger, means)
     finally:
         checked.command.close()
+
+
+async def _never_started(asked: Asked, ledger: Ledger) -> None:
+    """
+    Raises:
+        FateUnknownError: a call was.
+        AuditFailedError: nobody knows.
+    """
+    fate = await ledger.fate(asked.id, asked.caller.scope)
+    if fate != "never":
+        raise FateUnknownError(
+            _FATES[fate],
+            hint="`nsm bridge audit` has what is known. Look at what it has done before you "
+            "start it again.",
+            data={"execution_id": asked.id},
+        )
 
 
 async def _check(call: ProgramCall, wanted: Wanted, means: Means) -> _Checked:
