@@ -80,5 +80,9 @@ hostchecks/          what of a host commonly stands in nsm's way
 copychecks           whether projects can be copied on write here
 doctor               what nsm needs here, and how to get it
 failedstart          who waits for a supervisor that cannot start is told why
-daemon, main         puts the parts together; command line
+foothold             its lock and its socket, and what it was handed there
+setup                what all parts are to know, found out before the event loop begins
+ground               what outlasts sessions
+core                 what clients' requests work on, and who receives clients
+daemon, main         keeps these running until asked to end; command line
 """

@@ -7,37 +7,19 @@ import faulthandler
 import json
 import logging
 import os
-import socket
 import sys
-from collections.abc import Collection
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
 from functools import partial
 
 from nsm import paths
 from nsm._version import __version__
 from nsmd import failedstart, journald, servicemanager
-from nsmd.descriptors import raise_limit, share_out
-from nsmd.hostpaths import trusted_owners
-from nsmd.listening import (
-    BACKLOG,
-    KEEPER,
-    LOCK,
-    Identity,
-    PlaceError,
-    check_passed,
-    check_way,
-    hold_lock,
-    identity_of,
-    listening_socket,
-    removed_at_the_end,
-)
+from nsmd.foothold import Foothold, open_foothold
+from nsmd.listening import PlaceError
 from nsmd.logfile import LogHandler
 from nsmd.settings import Settings
 from nsmd.survival.handing import VARIABLE as HANDED_OVER
-from nsmd.survival.handing import HandedOver, take_over
-from nsmd.survival.store import TRY_OPTION, Kept
-from nsmd.values import Sources
+from nsmd.survival.store import TRY_OPTION
 
 STDERR = 2
 
@@ -190,114 +172,45 @@ class _Starter:
         os.umask(0o077)
         try:
             with ExitStack() as stack:
-                place = _open_place(stack)
+                foothold = open_foothold(stack)
                 if settings is not None and not mistakes:
                     failedstart.remember_config(config_path, paths.state_dir())
-                elif place.kept or place.handed is not None:
+                elif foothold.kept or foothold.handed is not None:
                     # Sessions wait: their end is not what a mistake is to cost.
                     settings = settings or _last_settings(mistakes)
                 else:
-                    failedstart.refuse_waiting(place.listener, mistakes)
+                    failedstart.refuse_waiting(foothold.listener, mistakes)
                     return self._fail(mistakes, EXIT_USAGE)
-                self._serve(settings, config_path, place)
+                self._serve(settings, config_path, foothold)
         except (PlaceError, servicemanager.ServiceManagerError, OSError) as error:
             _refuse_waiting(str(error))
             return self._fail(str(error), EXIT_FAILED)
         return 0
 
-    def _serve(self, settings: Settings, config_path: str, place: _Place) -> None:
+    def _serve(self, settings: Settings, config_path: str, foothold: Foothold) -> None:
         import trio  # noqa: PLC0415 (reports are quick without it)
 
         from nsmd import daemon, heap  # noqa: PLC0415
-        from nsmd.artifacts.metadata import with_said  # noqa: PLC0415
-        from nsmd.artifacts.sources import sources_of  # noqa: PLC0415
-        from nsmd.bridge.bridge import Places  # noqa: PLC0415
-        from nsmd.environments import find_environments  # noqa: PLC0415
-        from nsmd.jail import BwrapLauncher  # noqa: PLC0415
-        from nsmd.jail.processtree import children_of  # noqa: PLC0415
-        from nsmd.limits import session_limits  # noqa: PLC0415
-        from nsmd.locales import passed_on  # noqa: PLC0415
-        from nsmd.nix.program import NixFinder  # noqa: PLC0415
-        from nsmd.survival.taking import Leaving, open_store  # noqa: PLC0415
-        from nsmd.templates import open_launcher  # noqa: PLC0415
+        from nsmd.setup import find_out  # noqa: PLC0415
 
         heap.map_large_blocks()
         if "WATCHDOG_USEC" in os.environ:
             # systemd's watchdog ends a loop that hangs by SIGABRT: the log is to say where it hung.
             faulthandler.enable()
-        sources = sources_of(os.environ) or Sources()
-        settings = with_said(settings, sources.metadata)
-
-        def load_settings() -> tuple[Settings | None, list[str]]:
-            wanted, problems = _load(config_path)
-            if wanted is None:
-                return None, problems
-            return with_said(wanted, sources.metadata), []
-
-        shares = share_out(raise_limit(), settings.http.descriptors)
-        search_path = _search_path()
-        launcher = BwrapLauncher.for_host(
-            search_path, settings.defaults.jail_uid, limits=session_limits(settings)
-        )
-        store, kept = open_store(
-            os.environ, os.path.join(paths.runtime_dir(), KEEPER), place.kept, place.handed
-        )
-        setup = daemon.Setup(
-            settings=settings,
-            listener=place.listener,
-            socket_path=place.listener.getsockname(),
-            home=paths.home(),
-            private=(paths.runtime_dir(), paths.state_dir(), paths.config_dir()),
-            variables=os.environ,
-            open_launcher=partial(
-                open_launcher,
-                launcher,
-                os.path.join(paths.runtime_dir(), "wrapper-home"),
-                templates=settings.defaults.templates,
-                store=store,
-                kept=kept,
-            ),
-            unreadable=launcher.user.why_unreadable,
-            no_way=launcher.user.why_no_way,
-            jail={"kind": "bubblewrap", "uid": launcher.user.uid},
-            shares=shares,
-            load_settings=load_settings,
-            find_environments=lambda settings: find_environments(
-                settings,
-                search_path,
-                unreadable=launcher.user.why_unreadable,
-                variables=passed_on(os.environ),
-            ),
-            sources=sources,
-            sandbox_directory=os.path.join(paths.config_dir(), "sandboxes"),
-            nix=NixFinder(search_path, os.environ, paths.home()),
-            built_directory=os.path.join(paths.state_dir(), "environments"),
-            shell_directory=os.path.join(paths.state_dir(), "devshells"),
-            audit_path=_audit_path(),
-            bridge=Places(
-                definitions=paths.tools_dir(),
-                ledger=paths.bridge_audit_path(),
-                home=paths.home(),
-                variables=os.environ,
-            ),
-            metrics_path=os.path.join(paths.runtime_dir(), "metrics.sock"),
+        setup = find_out(
+            settings,
+            foothold,
+            os.environ,
+            search_path=_search_path(),
+            load_settings=partial(_load, config_path),
             announce=self._announce,
-            store=store,
-            kept=kept,
-            leave=Leaving(
-                listener=place.listener,
-                own=place.own,
-                lock=place.lock,
-                store=store,
-                command=own_command(),
-            ),
-            inherited=children_of(os.getpid()) if place.handed is not None else (),
+            command=own_command(),
         )
         try:
             trio.run(daemon.serve, setup)
         except* KeyboardInterrupt:  # a second one, while all is being ended
             logging.getLogger(__name__).info("interrupted again")
-        store.end()
+        setup.store.end()
 
     def _fail(self, message: str, code: int) -> int:
         self._tell(message)
@@ -344,81 +257,6 @@ def _last_settings(mistakes: str) -> Settings:
         "Defaults hold" if settings is None else "What was configured before holds on",
     )
     return settings or Settings()
-
-
-def _audit_path() -> str:
-    """The audit's file; its directory is made where it can be."""
-    try:
-        paths.ensure_private_dir(paths.state_dir())
-    except OSError as error:
-        logging.getLogger(__name__).warning("no state is kept: %s", error)
-    return paths.audit_path()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Place:
-    """The supervisor's place in the file system, and what was given to it there.
-
-    Attributes:
-        own: tells the socket's file, if it is to be removed at the end.
-        lock: descriptor.
-        kept: by the service manager, for an earlier supervisor.
-        handed: by the program that this process was before; None where it was none.
-    """
-
-    listener: socket.socket
-    own: Identity | None
-    lock: int
-    kept: Kept
-    handed: HandedOver | None
-
-
-def _open_place(stack: ExitStack) -> _Place:
-    """The lock, and a socket: of the program before this one, of the service manager, which keeps
-    it for the next supervisor, or one of our own.
-
-    Raises:
-        PlaceError, ServiceManagerError: there can be none.
-    """
-    runtime = paths.ensure_runtime_dir()
-    handed = take_over(os.environ)
-    lock = stack.enter_context(
-        hold_lock(os.path.join(runtime, LOCK), handed.lock if handed else None)
-    )
-    passed = servicemanager.take_passed(os.environ)
-    expected = paths.socket_path()
-    owners = trusted_owners()
-    check_way(os.path.dirname(expected), owners)
-    own = None
-    if handed is not None:
-        listener, own = socket.socket(fileno=handed.listener), handed.own
-        listener.setblocking(False)
-        stack.enter_context(listener)
-        stack.enter_context(removed_at_the_end(listener.getsockname(), own))
-    elif passed.listener is not None:
-        listener = stack.enter_context(passed.listener)
-        _check_passed(listener, expected, owners)
-    else:
-        listener = stack.enter_context(listening_socket(expected))
-        own = identity_of(expected)
-    return _Place(listener=listener, own=own, lock=lock, kept=passed.kept, handed=handed)
-
-
-def _check_passed(listener: socket.socket, expected: str, owners: Collection[int]) -> None:
-    """
-    Raises:
-        PlaceError: others may reach it.
-    """
-    path = listener.getsockname()
-    check_passed(path, owners)
-    listener.listen(BACKLOG)  # again, which only sets how many may wait
-    if path != expected:
-        logging.getLogger(__name__).warning(
-            "listening on %s as the service manager says; clients look for %s, unless NSM_SOCKET "
-            "says otherwise",
-            path,
-            expected,
-        )
 
 
 def own_command() -> list[str]:

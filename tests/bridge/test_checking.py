@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from nsmd.setup import Setup
+
 LS = shutil.which("ls") or "/bin/ls"
 ON, OFF = Settings(bridge=BridgeSettings(enabled=True)), Settings()
 
@@ -120,9 +122,9 @@ def test_a_strict_supervisor_does_not_start_with_a_bad_definition(
 
 def test_others_start(tools: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without `--strict`, without a mistake, and while the bridge is off."""
-    started: list[daemon.Setup] = []
+    started: list[Setup] = []
 
-    async def serve(setup: daemon.Setup) -> None:
+    async def serve(setup: Setup) -> None:
         started.append(setup)
 
     monkeypatch.setattr(daemon, "serve", serve)

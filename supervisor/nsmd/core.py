@@ -1,0 +1,247 @@
+"""What clients' requests work on, and who receives them: made together, and ended together when
+nobody is connected any more."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+
+import trio
+
+from nsmd.artifacts.sources import Discovery
+from nsmd.boxes import Boxes
+from nsmd.boxes import sort_out as boxes_left
+from nsmd.bridge.bridge import Bridge, open_bridge
+from nsmd.builds.workshop import Workshop, open_workshop
+from nsmd.catalog import Rank, Source
+from nsmd.cgroups import anchor
+from nsmd.control.call import Services
+from nsmd.draining import Draining, Work
+from nsmd.endbook import EndBook
+from nsmd.ground import Ground
+from nsmd.hostmemory import HostMemory
+from nsmd.hostpaths import trusted_owners
+from nsmd.http.port import NAME as PORT
+from nsmd.http.port import HeldPort
+from nsmd.jail import Launcher
+from nsmd.jail.adopted import reap_child
+from nsmd.keeping import SessionBook
+from nsmd.mcp.render import LEFT_OUT_CHARS
+from nsmd.pressure import Pressure
+from nsmd.provision import Provision
+from nsmd.reception import Reception
+from nsmd.reconfiguration import Reconfiguration
+from nsmd.registry import Registry
+from nsmd.settings import Settings
+from nsmd.setup import Setup
+from nsmd.takeover import Takeover, sort_out
+from nsmd.telemetry import Surroundings, Telemetry
+from nsmd.templates import TemplateLauncher
+from nsmd.values import Environment
+from nsmd.watching.keeper import Keeper as Watching
+from nsmd.watching.keeper import open_keeper as open_watching
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Core:
+    """See the module.
+
+    Attributes:
+        services: what requests work on.
+        reception: serves whoever connects.
+        port: where clients over HTTP do.
+    """
+
+    services: Services
+    reception: Reception
+    port: HeldPort
+
+
+@asynccontextmanager
+async def open_core(setup: Setup, ground: Ground) -> AsyncGenerator[Core]:
+    """While the block lasts, clients can be served; then nothing new is looked for, built or kept
+    ready, and no program of the bridge runs any more. Sessions are the ground's, and stay.
+
+    What an earlier supervisor has left is taken up, and the configuration applied, before the
+    block begins.
+    """
+    async with (
+        trio.open_nursery() as upkeep,
+        open_watching() as watching,
+        open_workshop(
+            setup.nix,
+            ground.catalog,
+            setup.built_directory,
+            defaults=setup.settings.defaults,
+            configured=setup.settings.environments,
+            owners=trusted_owners(),
+            timeout_s=setup.settings.nix.build_timeout_seconds,
+        ) as workshop,
+        open_bridge(
+            setup.bridge,
+            watching,
+            ending=ground.ending,
+            events=ground.events,
+            output_bytes=lambda: configuration.settings.mcp.max_result_chars - LEFT_OUT_CHARS,
+        ) as bridge,
+    ):
+        provision = await _provide(setup, ground, watching, workshop)
+        takeover = sort_out(setup.kept)
+        for name in takeover.over:
+            setup.store.drop(name)
+        memory = HostMemory()
+        registry = _registry(setup, ground, provision, takeover, memory, upkeep)
+        telemetry = Telemetry(
+            registry,
+            Surroundings(
+                connections=lambda: reception.connections,
+                max_connections=setup.shares.connections,
+                templates=_templates_of(ground.launcher),
+                audit_lost=lambda: ground.journal.dropped,
+                programs_running=lambda: len(bridge.unfinished()),
+                unaudited=lambda: bridge.audit_problem,
+                unkept=lambda: setup.store.problem,
+                ending=ground.ending,
+                started_s=ground.started_s,
+            ),
+        )
+        boxes = Boxes(
+            partial(registry.check_project, point=None, mode=None),
+            gateway=registry.gateway,
+            store=setup.store,
+            events=ground.events,
+            most=setup.shares.boxes,
+        )
+        boxes.take_up(boxes_left(setup.kept))
+        port = HeldPort(setup.store, setup.kept.get(PORT, ()))
+        for pid in setup.inherited:
+            upkeep.start_soon(reap_child, pid)
+        upkeep.start_soon(setup.store.run, partial(_everything_kept, registry, ground, boxes, port))
+        await registry.take_up(takeover, setup.kept)
+        pressure = Pressure(setup.settings.memory_pressure, memory, registry, registry.pool)
+        registry.pool.on_pressure = pressure.look
+        upkeep.start_soon(pressure.run)
+        await workshop.begin(setup.sources.flakes, registry.artifacts_in_use)
+        configuration = _configuration(setup, ground, registry, bridge)
+        services = Services(
+            registry=registry,
+            workshop=workshop,
+            socket_path=setup.socket_path,
+            pid=os.getpid(),
+            jail=setup.jail,
+            limits=ground.keeper.facts(),
+            audit=ground.journal.facts,
+            cold_starts=_cold_starts_of(ground.launcher),
+            started_s=ground.started_s,
+            shutdown=partial(ground.ending.ask, "end"),
+            ending=ground.ending,
+            store=setup.store,
+            successor=setup.leave.command,
+            draining=Draining(
+                Work(ground.events, (registry.unfinished, bridge.unfinished)),
+                ground.ending,
+                upkeep,
+                grace_s=setup.settings.defaults.interrupt_grace_seconds,
+            ),
+            configuration=configuration,
+            events=ground.events,
+            telemetry=telemetry,
+            clients=lambda: reception.connections,
+            max_file_bytes=setup.settings.session.max_file_mb << 20,
+            boxes=boxes,
+            http=lambda: reception.http.facts(),  # noqa: PLW0108 (there is none yet)
+            bridge=bridge,
+        )
+        await bridge.configure(setup.settings.bridge)
+        reception = Reception(services, setup.shares.connections, port)
+        yield Core(services=services, reception=reception, port=port)
+        upkeep.cancel_scope.cancel()
+
+
+async def _provide(
+    setup: Setup, ground: Ground, watching: Watching, workshop: Workshop
+) -> Provision:
+    """What there is to run in, what lies in the file system included."""
+    discovery = Discovery(
+        watching,
+        ground.catalog,
+        setup.settings.defaults,
+        owners=trusted_owners(),
+        home=setup.home,
+        no_way=setup.no_way,
+    )
+    await discovery.begin(setup.sources, setup.sandbox_directory)
+    return Provision(ground.catalog, discovery=discovery, workshop=workshop, shells=ground.shells)
+
+
+def _registry(
+    setup: Setup,
+    ground: Ground,
+    provision: Provision,
+    takeover: Takeover,
+    memory: HostMemory,
+    upkeep: trio.Nursery,
+) -> Registry:
+    return Registry(
+        setup.settings,
+        provision,
+        ground.launcher,
+        home=setup.home,
+        private=setup.private,
+        unreadable=setup.unreadable,
+        sessions=ground.sessions,
+        upkeep=upkeep,
+        shares=setup.shares,
+        memory=memory,
+        keeper=ground.keeper,
+        events=ground.events,
+        ending=ground.ending,
+        book=SessionBook(setup.store, takeover.specs),
+        ends=EndBook(setup.store),
+    )
+
+
+def _configuration(
+    setup: Setup, ground: Ground, registry: Registry, bridge: Bridge
+) -> Reconfiguration:
+    """Has other settings hold where they are used."""
+
+    async def apply(settings: Settings, environments: Sequence[Environment]) -> None:
+        registry.configure(settings)
+        ground.journal.configure(settings.audit)
+        ground.catalog.put(Source(rank=Rank.HOST), environments)
+        await bridge.configure(settings.bridge)
+
+    return Reconfiguration(
+        setup.settings,
+        load=setup.load_settings,
+        find_environments=setup.find_environments,
+        apply=apply,
+        events=ground.events,
+    )
+
+
+def _everything_kept(
+    registry: Registry, ground: Ground, boxes: Boxes, port: HeldPort
+) -> Iterator[tuple[str, Sequence[int]]]:
+    """See `nsmd.survival.store.Refill`."""
+    yield from registry.everything_kept()
+    yield from boxes.everything_kept()
+    yield from port.everything_kept()
+    if ground.keeper.anchor is not None:
+        yield anchor.NAME, ground.keeper.anchor.descriptors()
+    if isinstance(ground.launcher, TemplateLauncher):
+        yield from ground.launcher.everything_kept()
+
+
+def _templates_of(launcher: Launcher) -> Callable[[], int]:
+    if not isinstance(launcher, TemplateLauncher):
+        return lambda: 0
+    return lambda: len(launcher.templates)
+
+
+def _cold_starts_of(launcher: Launcher) -> Mapping[str, str]:
+    return launcher.reasons if isinstance(launcher, TemplateLauncher) else {}
