@@ -5,17 +5,21 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from nsmd.survival.store import NoStore
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from nsmd.survival.store import StoreKind
 
-class Held:
-    """See the module."""
 
-    kind = "keeper"
-    problem = ""
+class Held(NoStore):
+    """See the module; what it has under a name already stays there beside more, as with systemd."""
+
+    kind: StoreKind = "keeper"
 
     def __init__(self) -> None:
+        super().__init__()
         self.held: dict[str, list[int]] = {}
 
     def keep(self, name: str, descriptors: Sequence[int]) -> None:

@@ -65,6 +65,9 @@ def parse_listen(text: str) -> Port | UnixPath:
         address = ipaddress.ip_address(host.removeprefix("[").removesuffix("]"))
     except ValueError:
         raise ValueError(_EXPECTED) from None
+    if address.is_loopback and address.version == 6 and str(address) != "::1":
+        # "[::1%lo]", "[::ffff:127.0.0.1]": of its socket, the kernel tells another address.
+        raise ValueError(_EXPECTED)
     if not address.is_loopback or (address.version == 6) != host.startswith("["):
         raise ValueError(
             f"{_EXPECTED}: other machines must not reach it. For another network namespace, listen "

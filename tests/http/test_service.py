@@ -18,12 +18,15 @@ import trio.testing
 from mcp_types import TextContent
 
 from fake_runner import ENVIRONMENTS, FakeRunner, a_project, echo
+from heldstore import Held
 from http_support import sdk_client
 from nsm import httptoken
 from nsm.wire.errors import BadProjectError, InternalError
 from nsmd.events import Events, Happening
 from nsmd.http.listener import MAX_TURNED_AWAY
+from nsmd.http.port import NAME, HeldPort, bound
 from nsmd.http.service import SCOPE, HttpService
+from nsmd.loopback import Port
 from nsmd.settings import HttpSettings, NetworkSettings, Settings
 from nsmd.telemetry import Traffic
 from nsmd.values import NetworkRule, ProjectMount
@@ -87,6 +90,7 @@ def opened(tmp_path: Path) -> Open:
         *,
         check: Callable[[str], ProjectMount] = a_project,
         fails: bool = False,
+        port: HeldPort | None = None,
         **settings: Any,
     ) -> AsyncGenerator[Place]:
         async def loaded() -> None:
@@ -108,6 +112,7 @@ def opened(tmp_path: Path) -> Open:
             ending=lambda: place.ending,
             events=events,
             traffic=traffic,
+            port=port,
         )
         place = Place(service, path, runner)
         place.traffic = traffic
@@ -299,6 +304,39 @@ async def stream_of(place: Place, session: str) -> trio.SocketStream:
     assert (await stream.receive_some(65536)).startswith(b"HTTP/1.1 200")
     await trio.testing.wait_all_tasks_blocked()
     return stream
+
+
+# A port that an earlier supervisor has listened at.
+
+
+@pytest.mark.parametrize("now", ["the same", "another", "a socket", "off", "taken"])
+async def test_a_port_is_let_go_once_nobody_is_to_listen_there(
+    opened: Open, now: str, tmp_path: Path
+) -> None:
+    """Else clients would wait there, and nobody ever would answer."""
+    earlier, taken = bound(Port("127.0.0.1", 0)), bound(Port("127.0.0.1", 0))
+    there = Port(*earlier.getsockname())
+    store = Held()
+    store.keep(NAME, [earlier.fileno()])
+    listen = {
+        "the same": f"127.0.0.1:{there.number}",
+        "another": "127.0.0.2:0",
+        "a socket": f"unix:{tmp_path}/s",
+        "taken": f"127.0.0.1:{taken.getsockname()[1]}",
+    }
+    settings = {"listen": listen[now]} if now in listen else {"enabled": False}
+    port = HeldPort(store, [earlier.detach()])
+    with taken:
+        async with opened(port=port, **settings) as place:
+            assert (place.url == "") == (now in ("off", "taken"))
+            assert len(store.held) == (now in ("the same", "another"))
+            if now == "the same":
+                with pytest.raises(OSError, match="in use"):
+                    bound(there)
+            else:
+                bound(there).close()
+    port.close()
+    store.close()
 
 
 # What is not let in, over a real port.

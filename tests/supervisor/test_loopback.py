@@ -16,6 +16,7 @@ from nsmd.loopback import Port, UnixPath, own_hosts, own_url, parse_listen
         ("127.1.2.3:0", Port("127.1.2.3", 0)),
         ("localhost:80", Port("127.0.0.1", 80)),
         ("[::1]:7643", Port("::1", 7643)),
+        ("[0:0:0:0:0:0:0:1]:7643", Port("::1", 7643)),
         ("unix:/run/user/1000/x.sock", UnixPath("/run/user/1000/x.sock")),
     ],
 )
@@ -30,6 +31,8 @@ def test_loopback_and_sockets_are_taken(text: str, meant: Port | UnixPath) -> No
         "[::]:7643",
         "192.168.1.1:7643",
         "[::ffff:192.168.1.1]:7643",
+        "[::ffff:127.0.0.1]:7643",
+        "[::1%lo]:7643",
         "[fe80::1]:7643",
         "example.com:7643",
         "localhost.example.com:7643",

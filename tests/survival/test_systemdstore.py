@@ -191,6 +191,32 @@ async def test_a_session_that_had_to_wait_outlives_the_names_of_its_records(
     assert manager.kept.keys() == {"spec-a", "session-a.2", "session-a.held"}
 
 
+async def test_what_takes_the_place_of_another_while_it_is_full_is_not_kept_beside_that(
+    tmp_path: Path, stack: ExitStack
+) -> None:
+    manager = Strict(tmp_path / "notify")
+    stack.enter_context(manager.socket)
+    store = stack.enter_context(closing(SystemdStore(manager.path)))
+    before, after = (memory_file(b"%d" % number) for number in range(2))
+    for fd in (before, after):
+        stack.callback(os.close, fd)
+    store.keep("http-port", [before])
+    while not store.problem:  # as much as its socket takes
+        store.keep("spec-a", [0])
+    store.drop("http-port")
+    store.keep("http-port", [after])
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(store.run, {"spec-a": [0], "http-port": [after]}.items)
+        with trio.fail_after(10):
+            while store.problem:
+                await trio.lowlevel.wait_readable(manager.socket)
+                manager.take()
+                await trio.testing.wait_all_tasks_blocked()
+        nursery.cancel_scope.cancel()
+    manager.take()
+    assert manager.kept["http-port"] == {(os.fstat(after).st_dev, os.fstat(after).st_ino)}
+
+
 async def test_a_session_outlives_a_socket_that_was_full(tmp_path: Path, stack: ExitStack) -> None:
     """Its sockets are told later, under the name where they are looked for, and not dropped."""
     manager = Strict(tmp_path / "notify")

@@ -35,7 +35,8 @@ class HeldPort:
 
     def __init__(self, store: DescriptorStore, kept: Sequence[int] = ()) -> None:
         self._store = store
-        self._earlier = [socket.socket(fileno=descriptor) for descriptor in kept]
+        self._earlier = list(_sockets(kept))
+        self._kept = len(kept)
         self._held: socket.socket | None = None
 
     def __repr__(self) -> str:
@@ -45,35 +46,57 @@ class HeldPort:
         """A socket that listens there: that of the earlier supervisor, or a new one.
 
         Raises:
-            OSError: it is taken, or must not be had.
+            OSError: it is taken, or must not be had; then nothing is held.
         """
-        for earlier in self._earlier:
-            if self._held is None and _listens_at(earlier, port):
-                self._held = earlier
-        self._let_go(but=self._held)
-        if self._held is None:
-            self._held = bound(port)
-        self._store.keep(NAME, [self._held.fileno()])
-        return self._held.dup()
+        self._held = next((each for each in self._earlier if _listens_at(each, port)), None)
+        if self._held is None or self._kept > 1:
+            # Not all that is kept is wanted, and systemd would keep another one beside it.
+            self._drop()
+        try:
+            if self._held is None:
+                self._held = bound(port)
+            self._store.keep(NAME, [self._held.fileno()])
+            self._kept = 1
+            return self._held.dup()
+        except OSError:
+            self.forget()
+            raise
 
     def forget(self) -> None:
         """Nobody is to listen any more."""
-        self._let_go(but=None)
+        self._drop()
+        self.close()
+
+    def close(self) -> None:
+        """Let go of it, as the end of this process does: what is kept stays."""
         if self._held is not None:
             self._held.close()
             self._held = None
-        self._store.drop(NAME)
 
     def everything_kept(self) -> Iterator[tuple[str, Sequence[int]]]:
         """See `nsmd.survival.store.Refill`."""
         if self._held is not None:
             yield NAME, [self._held.fileno()]
 
-    def _let_go(self, but: socket.socket | None) -> None:
+    def _drop(self) -> None:
+        """Have nothing kept, and close all of the earlier supervisor's that is not held."""
+        if self._kept:
+            self._store.drop(NAME)
+            self._kept = 0
         for earlier in self._earlier:
-            if earlier is not but:
+            if earlier is not self._held:
                 earlier.close()
         self._earlier = []
+
+
+def _sockets(kept: Sequence[int]) -> Iterator[socket.socket]:
+    """Whatever was kept, what is no socket is closed: it is no reason not to start."""
+    for descriptor in kept:
+        try:
+            yield socket.socket(fileno=descriptor)
+        except OSError as error:
+            log.warning("what was kept as %s is no socket: %s", NAME, error.strerror)
+            os.close(descriptor)
 
 
 def bound(port: Port) -> socket.socket:

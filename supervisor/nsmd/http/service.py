@@ -16,9 +16,10 @@ from nsmd.boundary import Boundary
 from nsmd.events import Events
 from nsmd.http.port import HeldPort, bound
 from nsmd.listening import PlaceError
+from nsmd.loopback import Port, parse_listen
 from nsmd.mcp.attach import Attach
 from nsmd.mcp.seam import TAKEN_BACK, Programs, Runner
-from nsmd.settings import Settings
+from nsmd.settings import HttpSettings, Settings
 from nsmd.telemetry import Traffic
 from nsmd.values import ProjectMount
 
@@ -128,9 +129,9 @@ class HttpService:
 
     async def serve(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Serve until cancelled; what cannot be listened at is logged, and left out."""
+        if self._port is not None and not _at_a_port(self._settings):
+            self._port.forget()
         if not self._settings.enabled:
-            if self._port is not None:
-                self._port.forget()
             task_status.started()
             return
         from nsmd.http.listener import Listener  # noqa: PLC0415  # most supervisors need none
@@ -223,6 +224,10 @@ class HttpService:
                 log.exception("MCP over HTTP failed; its sessions are over")
             self._front_ready = trio.Event()
             await trio.sleep(PAUSE_S)
+
+
+def _at_a_port(settings: HttpSettings) -> bool:
+    return settings.enabled and isinstance(parse_listen(settings.listen), Port)
 
 
 async def _unavailable(send: Send) -> None:

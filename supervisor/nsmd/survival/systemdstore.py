@@ -71,6 +71,7 @@ class SystemdStore:
         self._sizes = {name: len(descriptors) for name, descriptors in (kept or {}).items()}
         self._refill: Refill = tuple
         self._behind: dict[str, None] = {}
+        self._dropped: set[str] = set()
         self._trouble = ""
         self._changed = trio.Event()
         self._link: socket.socket | None = None
@@ -130,6 +131,8 @@ class SystemdStore:
     def _tell(self, name: str, descriptors: Sequence[int] = ()) -> None:
         if name in self._behind or not self._send(_message(name, descriptors), descriptors):
             self._behind[name] = None
+            if not descriptors:
+                self._dropped.add(name)
             self._changed.set()
 
     def _send(self, message: str, descriptors: Sequence[int] = ()) -> bool:
@@ -183,15 +186,24 @@ class SystemdStore:
                 later |= {name, _held(name) or name}
             for part, some in _parts(name, descriptors):
                 if part in self._behind:
-                    # Under a name that has some already, systemd takes those that it has not.
-                    if not self._send(_message(part, some), some):
+                    # Under a name that has some already, systemd takes those that it has not. Those
+                    # of a thing that was there before, and is not any more, would stay beside them.
+                    if not (self._removed(part) and self._send(_message(part, some), some)):
                         return len(self._behind) < before
                     del self._behind[part]
         for name in self._behind.keys() - later:  # these are no longer to be kept
             if not self._send(_message(name)):
                 break
+            self._dropped.discard(name)
             del self._behind[name]
         return len(self._behind) < before
+
+    def _removed(self, name: str) -> bool:
+        """Whether what was dropped under a name, if anything, is gone or on its way."""
+        if name in self._dropped and not self._send(_message(name)):
+            return False
+        self._dropped.discard(name)
+        return True
 
     def look(self) -> None:
         """See `DescriptorStore`: nothing of it is there."""
