@@ -265,14 +265,10 @@ async def test_a_call_that_comes_too_late_is_written_down_and_holds_up_nothing(
         async with trio.open_nursery() as nursery:
             nursery.start_soon(bridge.finish, 60.0)
             await trio.testing.wait_all_tasks_blocked()
-            late = (
-                {"call_id": "a"},
-                {"call_id": "a", "again": True},
-                {"call_id": "b", "again": True},
-            )
-            for each in late:
+            for name, again in [("a", False), ("a", True), ("b", True)]:
+                late = bridge.submit(ANYONE, "waits", ["eu"], call_id=name, again=again)
                 with pytest.raises(ShuttingDownError, match="is about to end"):
-                    await bridge.submit(ANYONE, "waits", ["eu"], **each).wait()
+                    await late.wait()
             # Where it cannot be, the client learns nevertheless that it may try again.
             bench.ledger.rename(bench.home / "aside")
             bench.ledger.mkdir()
