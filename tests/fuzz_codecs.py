@@ -20,7 +20,7 @@ from nsmd.agentframes import AgentProtocolError
 from nsmd.artifacts import metadata
 from nsmd.artifacts.metadata import MetadataError
 from nsmd.config import ConfigError, parse
-from nsmd.mcp import wire
+from nsmd.mcp import shape, wire
 from nsmd.mcp.attach import parse_attach, parse_inherited
 from nsmd.nix.messages import Reader
 from nsmd.settings import Defaults
@@ -74,6 +74,10 @@ def from_mcp_client(data: bytes) -> None:
         for line in buffer.feed(piece):
             if isinstance(line, TooLong):
                 wire.encode(wire.too_long(line))
+                continue
+            if why := shape.problem(line):
+                wire.encode(wire.misshapen(line, why))
+                wire.encode(wire.misshapen_error(line, why))
                 continue
             for message in wire.decode(line):
                 if isinstance(message, wire.Refusal):

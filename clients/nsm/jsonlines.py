@@ -128,6 +128,11 @@ def request_id(message: dict[str, object]) -> int | str | None:
     return found if isinstance(found, str) or type(found) is int else None
 
 
+def ends_of(line: bytes) -> TooLong:
+    """Of a whole line what would be kept of one that is too long."""
+    return TooLong(len(line), line[:_KEPT_HEAD_BYTES], line[-_KEPT_TAIL_BYTES:])
+
+
 def outline(line: TooLong) -> dict[str, object]:
     """The top-level members that can still be read at the ends of a line that was too long.
 

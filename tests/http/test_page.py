@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 from nsmd.http import connection, front, listener
+from nsmd.mcp import shape
 from nsmd.settings import HttpSettings
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "http.md"
@@ -21,6 +22,12 @@ def test_the_limits_are_those_of_the_code() -> None:
         "new connections": [listener.COMERS_BURST, listener.COMERS_PER_S],
         "head of a request": [connection.MAX_HEAD_BYTES // 1024, connection.HEAD_TIMEOUT_S],
         "body": [HttpSettings().max_body_mb, connection.BODY_TIMEOUT_S, 503],
+        "what a body is made of": [
+            shape.MAX_VALUES,
+            shape.MAX_DEPTH,
+            shape.MAX_BARE_BYTES // 1024**2,
+            400,
+        ],
         "an answer that is not read": [connection.WRITE_TIMEOUT_S],
         "a connection without a request": [connection.KEEP_ALIVE_S],
         "sessions of MCP": [front.MAX_SESSIONS, front.SESSION_IDLE_S // 60, 404],

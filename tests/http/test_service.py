@@ -15,7 +15,8 @@ import httpx2
 import pytest
 import trio
 import trio.testing
-from mcp_types import TextContent
+from mcp.shared.exceptions import MCPError
+from mcp_types import INVALID_REQUEST, TextContent
 
 from fake_runner import ENVIRONMENTS, FakeRunner, a_project, echo
 from heldstore import Held
@@ -27,6 +28,7 @@ from nsmd.http.listener import MAX_TURNED_AWAY
 from nsmd.http.port import NAME, HeldPort, bound
 from nsmd.http.service import SCOPE, HttpService
 from nsmd.loopback import Port
+from nsmd.mcp.shape import MAX_VALUES
 from nsmd.settings import HttpSettings, NetworkSettings, Settings
 from nsmd.telemetry import Traffic
 from nsmd.values import NetworkRule, ProjectMount
@@ -145,6 +147,35 @@ async def test_list_and_call(opened: Open, mode: str) -> None:
     assert place.happened.count("client_came") == place.happened.count("client_left") >= 1
     assert place.traffic.received > 500
     assert place.traffic.sent > 500
+
+
+@pytest.mark.parametrize("revision", ["2025-06-18", "2026-07-28"])
+async def test_a_body_of_too_much_is_refused_unparsed(opened: Open, revision: str) -> None:
+    params = {"name": "run", "arguments": {**RUN, "timeout_seconds": [[]] * MAX_VALUES}}
+    call = {"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": params}
+    async with opened() as place:
+        answer = await place.post(call, MCP_Protocol_Version=revision)
+        assert answer.status_code == 400
+        assert answer.headers["content-type"] == "application/json"
+        told = answer.json()
+        assert (told["id"], told["error"]["code"]) == (7, INVALID_REQUEST)
+        assert f"holds more than {MAX_VALUES:,} values" in told["error"]["message"]
+
+
+@pytest.mark.parametrize("mode", ERAS)
+async def test_code_may_be_of_as_many_brackets_as_it_likes(opened: Open, mode: str) -> None:
+    code = '["a", {}],' * MAX_VALUES
+    async with opened() as place, place.client(mode) as client:
+        await client.call_tool("run", {**RUN, "code": code})
+        assert (await place.runner.next()).request.code == code
+
+
+@pytest.mark.parametrize("mode", ERAS)
+async def test_the_sdks_client_is_told_that_a_call_is_of_too_much(opened: Open, mode: str) -> None:
+    async with opened() as place, place.client(mode) as client:
+        with pytest.raises(MCPError, match="holds more than"):
+            await client.call_tool("run", {**RUN, "session": [1] * MAX_VALUES})
+        assert text_of(await client.call_tool("run", RUN)) == "1 + 1"
 
 
 @pytest.mark.parametrize("mode", ERAS)

@@ -21,6 +21,7 @@ from nsm.wire.errors import (
 from nsmd.mcp.attachment import MAX_ATTACH_BYTES, serve_attachment
 from nsmd.mcp.endpoint import serve
 from nsmd.mcp.load import LOAD_AFTER_S, EndpointLoader
+from nsmd.mcp.shape import MAX_VALUES
 
 CODE = {"code": "print(1)", "env": "python"}
 
@@ -54,6 +55,20 @@ async def test_handshake_revisions(asked: str, answered: str) -> None:
         assert result["isError"] is False
         assert "structuredContent" not in result
         assert (await peer.request("ping"))["result"] == {}
+
+
+@pytest.mark.parametrize("modern", [True, False])
+async def test_a_call_of_too_much_is_refused_and_the_next_is_served(modern: bool) -> None:
+    runner = FakeRunner(echo)
+    async with attachment(runner) as peer:
+        await peer.attach()
+        await peer.initialize("2025-06-18")
+        result = await peer.call({**CODE, "session": [1] * MAX_VALUES}, modern=modern)
+        assert result["isError"] is True
+        assert f"more than {MAX_VALUES:,} values" in text_of(result)
+        code = '["a", {}],' * MAX_VALUES
+        await peer.call({**CODE, "code": code}, modern=modern)
+        assert (await runner.next()).request.code == code
 
 
 async def test_sessions_are_expected_from_the_attachment_on() -> None:
@@ -147,7 +162,7 @@ async def test_a_batch_is_served_message_by_message() -> None:
 
 BAD_LINES: list[tuple[bytes, int]] = [
     (b"garbage", -32700),
-    (b"[" * 100_000, -32700),
+    (b"[" * 100_000, -32600),
     (b'{"jsonrpc":"2.0","id":1e999,"method":"ping"}', -32600),
     (b'{"jsonrpc":"2.0","id":NaN,"method":"ping"}', -32700),
     (b'{"jsonrpc":"2.0","id":' + b"7" * 5000 + b',"method":"ping"}', -32700),

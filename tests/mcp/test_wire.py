@@ -40,7 +40,6 @@ REFUSED: list[tuple[bytes, object, int, str]] = [
     (b'{"id":' + b"9" * 5000 + b"}", None, PARSE, "4300 digits"),
     (b"\xff\xfe", None, PARSE, "not UTF-8"),
     (b"[" * 200_000, None, PARSE, "nested too deeply"),
-    (deep(100), None, REQUEST, "nested more than 64 deep"),
     (b"[]", None, REQUEST, "an empty batch"),
     (b"7", None, REQUEST, "must be an object"),
     (b'"text"', None, REQUEST, "must be an object"),
@@ -177,6 +176,31 @@ def test_a_line_over_the_limit_is_answered_to_its_sender() -> None:
     unknown = wire.too_long(TooLong(20_000_000, b"xxxx", b"xxxx"))
     assert isinstance(unknown, JSONRPCError)
     assert unknown.id is None
+
+
+def test_a_line_of_too_much_is_answered_to_its_sender() -> None:
+    head = b'{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"run","x":['
+    answer = wire.misshapen(head + b"1," * 10_000 + b"1]}}", "holds too much")
+    assert isinstance(answer, JSONRPCResponse)
+    assert answer.id == 7
+    assert answer.result["isError"] is True
+    text = answer.result["content"][0]["text"]
+    assert "The message holds too much, and was not looked at further." in text
+    assert "Nothing was run. Write data as text" in text
+
+    last = b'{"x":[' + b"1," * 10_000 + b'1],"method":"x","jsonrpc":"2.0","id":"8"}'
+    other = wire.misshapen(last, "is deep")
+    assert isinstance(other, JSONRPCError)
+    assert other.id == "8"
+    assert other.error.code == REQUEST
+
+    unknown = wire.misshapen(b"[" * 10_000, "is deep")
+    assert isinstance(unknown, JSONRPCError)
+    assert unknown.id is None
+
+    error = wire.misshapen_error(head + b"1," * 10_000, "is deep")
+    assert (error.id, error.error.code) == (7, REQUEST)
+    assert error.error.message.startswith("The message is deep, and")
 
 
 def test_images_come_after_the_text_in_order() -> None:

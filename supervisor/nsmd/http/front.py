@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import trio
@@ -17,7 +18,8 @@ from mcp.server.lowlevel import Server
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from sse_starlette import EventSourceResponse
 
-from nsmd.http.exchange import Application
+from nsmd.http.exchange import Application, Message, Receive, Send
+from nsmd.mcp import shape, wire
 from nsmd.mcp.attach import Attach
 from nsmd.mcp.endpoint import Endpoint
 from nsmd.mcp.seam import Programs, Runner
@@ -35,6 +37,8 @@ supervisor for each stream."""
 
 _CHATTY = ("mcp.server.streamable_http_manager", "mcp.server.streamable_http")
 """Tell of each session; the audit and the events do."""
+
+_JSON = ((b"content-type", b"application/json"),)
 
 
 @asynccontextmanager
@@ -82,4 +86,26 @@ async def answering(server: Server[Any], *, max_body_bytes: int) -> AsyncGenerat
         max_sessions=MAX_SESSIONS,
     )
     async with manager.run():
-        yield manager.handle_request
+        yield partial(_well_shaped, manager.handle_request)
+
+
+async def _well_shaped(
+    application: Application, scope: dict[str, Any], receive: Receive, send: Send
+) -> None:
+    """Parse no body that is made of too much: the manager would, and hold everybody up."""
+    first = await receive()  # all of the body, or that nobody waits any more
+    body = first.get("body", b"")
+    if why := shape.problem(body):
+        text = wire.encode(wire.misshapen_error(body, why))
+        await send({"type": "http.response.start", "status": 400, "headers": _JSON})
+        await send({"type": "http.response.body", "body": text})
+        return
+
+    async def received() -> Message:
+        nonlocal first
+        if first:
+            given, first = first, {}
+            return given
+        return await receive()
+
+    await application(scope, received, send)

@@ -13,6 +13,7 @@
     render       a result or an error as the text a model reads
     progress     output of a running call as notifications
     lines        the same of a program of the bridge, line by line
+    shape        how much a message may be made of, seen before it is parsed
     wire         one line of JSON-RPC as a message, and back                      (heavy)
     router       lines between one client and the two server loops of its eras    (heavy)
     callers      who calls, as the SDK's context of a request has it              (heavy)

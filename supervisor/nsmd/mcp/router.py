@@ -39,7 +39,7 @@ from mcp_types import (
 )
 
 from nsm import jsonlines
-from nsmd.mcp import numbers, wire
+from nsmd.mcp import numbers, shape, wire
 from nsmd.mcp.numbers import Number
 from nsmd.mcp.seam import Execution
 from nsmd.pace import TURN, Pace
@@ -234,6 +234,9 @@ class Router:
         number: Number | None = None
         if self._attachment_id is not None:
             number, line = numbers.split(line, self._attachment_id)
+        if why := shape.problem(line):
+            await self.send(wire.misshapen(line, why))
+            return
         for message in wire.decode(line):
             if isinstance(message, wire.Refusal):
                 await self.send(wire.error_message(message))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -23,12 +22,15 @@ from pydantic import ValidationError
 from pydantic_core import PydanticSerializationError
 
 from nsm import jsonlines
-from nsm.wire.errors import CodeTooLargeError, NsmError, OverloadedError, ResultTooLargeError
+from nsm.wire.errors import (
+    BadRequestError,
+    CodeTooLargeError,
+    NsmError,
+    OverloadedError,
+    ResultTooLargeError,
+)
 from nsmd.mcp.render import ToolReply, render_error
 from nsmd.values import MAX_CODE_BYTES
-
-MAX_DEPTH = 64
-"""Of a message's nesting. Ours need 6; what comes after parsing recurses, this does not."""
 
 MAX_BATCH = 1000
 """Messages in one line. It has room for 400,000, which take seconds of the event loop."""
@@ -53,13 +55,14 @@ def decode(line: bytes) -> list[JSONRPCMessage | Refusal]:
     """The messages of a line: one, or those of a batch; each good or refused.
 
     Malformed notifications and responses are dropped: nobody waits for an answer to them.
+
+    Args:
+        line: `nsmd.mcp.shape` has no objection to it.
     """
     try:
         parsed = jsonlines.parse(line)
     except ValueError as error:
         return [Refusal(id=None, code=PARSE_ERROR, message=f"Parse error: {error}")]
-    if _depth_exceeds(parsed, MAX_DEPTH):
-        return [_invalid(f"nested more than {MAX_DEPTH} deep")]
     items = cast("list[object]", parsed) if isinstance(parsed, list) else [parsed]
     if not items:
         return [_invalid("an empty batch")]
@@ -110,6 +113,30 @@ def too_long(line: jsonlines.TooLong) -> JSONRPCMessage:
         "read it from the project directory.",
     )
     return _refused(jsonlines.request_id(fields), fields.get("method"), error)
+
+
+def misshapen(line: bytes, why: str) -> JSONRPCMessage:
+    """The answer to a line that is made of too much, to whoever it can be told to have come from.
+
+    Args:
+        why: what `nsmd.mcp.shape` says of it.
+    """
+    fields = jsonlines.outline(jsonlines.ends_of(line))
+    return _refused(jsonlines.request_id(fields), fields.get("method"), _misshapen(why))
+
+
+def misshapen_error(body: bytes, why: str) -> JSONRPCError:
+    """The same as an error, whatever was asked for: HTTP has a status for it."""
+    known = jsonlines.request_id(jsonlines.outline(jsonlines.ends_of(body)))
+    return error_message(Refusal(id=known, code=INVALID_REQUEST, message=str(_misshapen(why))))
+
+
+def _misshapen(why: str) -> BadRequestError:
+    return BadRequestError(
+        f"The message {why}, and was not looked at further.",
+        hint="Nothing was run. Write data as text, in one string, or to a file in a session in "
+        "several calls.",
+    )
 
 
 def too_many(request: JSONRPCRequest, limit: int) -> JSONRPCMessage:
@@ -186,20 +213,3 @@ def _request(fields: dict[str, Any]) -> JSONRPCRequest | Refusal:
 
 def _invalid(why: str, known: RequestId | None = None) -> Refusal:
     return Refusal(id=known, code=INVALID_REQUEST, message=f"Invalid request: {why}")
-
-
-def _depth_exceeds(value: object, limit: int) -> bool:
-    level = _containers([value])
-    for _ in range(limit):
-        if not level:
-            return False
-        level = _containers(
-            child
-            for parent in level
-            for child in (parent.values() if isinstance(parent, dict) else parent)
-        )
-    return bool(level)
-
-
-def _containers(values: Iterable[object]) -> list[dict[str, object] | list[object]]:
-    return [value for value in values if isinstance(value, dict | list)]

@@ -1,0 +1,79 @@
+"""How much a message may be made of, seen before it is parsed. Light: imports nothing heavy.
+
+16 MB of `{},` are five million objects, and seconds in which nobody else is served: what JSON costs
+is not its bytes but its values, of which the standard has no limit. Inside a string all is one
+value, and code is full of commas, brackets and quotes; so strings are left out before anything is
+counted, where a look at the whole has not shown already that it cannot be too much. That takes a
+microsecond for a small message, and for the largest no longer than to parse it.
+
+Of what is no JSON the part before its first mistake is counted right, and no parser gets further.
+"""
+
+from __future__ import annotations
+
+MAX_VALUES = 32_768
+"""Of arrays and objects with all that is in them, so far as there is a comma or a bracket for it.
+A call has ten, and one for each argument of a program, of which `nsmd.bridge` looks at half as
+many. As many take 10 ms."""
+
+MAX_DEPTH = 64
+"""Of a message's nesting. Ours need 6; what comes after parsing recurses, this does not."""
+
+MAX_BARE_BYTES = 1024 * 1024
+"""That are in no string: room for spaces and numbers. Whole numbers of 4,300 digits, the most that
+Python reads, take 0.1 ms each."""
+
+FEW_VALUES = 256
+"""That may be such numbers, all of them."""
+
+_UTF_16 = (b"\xff\xfe", b"\xfe\xff")
+_BRACKETS = b"[]{}"
+_NO_BRACKETS = bytes(set(range(256)) - set(_BRACKETS))
+
+
+def problem(message: bytes) -> str:
+    """What a message has too much of, as a sentence without its subject; empty where it is nothing.
+
+    Args:
+        message: what should be JSON in UTF-8.
+    """
+    if b"\0" in message[:2] or message[:2] in _UTF_16:
+        return "is not UTF-8"  # there is JSON in which other bytes are quotes
+    opened = _opened(message)
+    most = MAX_VALUES if len(message) <= MAX_BARE_BYTES else FEW_VALUES
+    if opened <= MAX_DEPTH and opened + message.count(b",") <= most:
+        return ""
+    bare = _bare(message)
+    if bare is None or _opened(bare) + bare.count(b",") > MAX_VALUES:
+        return f"holds more than {MAX_VALUES:,} values"
+    if len(bare) > MAX_BARE_BYTES:
+        return f"has more than {MAX_BARE_BYTES:,} bytes outside of strings"
+    if _opened(bare) > MAX_DEPTH and _depth(bare) > MAX_DEPTH:
+        return f"is nested more than {MAX_DEPTH} deep"
+    return ""
+
+
+def _bare(message: bytes) -> bytes | None:
+    """What is in no string; None where there are more strings than values."""
+    if b"\\" in message:
+        # From the left, so that of a row of backslashes the last one is left if it escapes what
+        # follows.
+        message = message.replace(b"\\\\", b"").replace(b'\\"', b"")
+    most = 4 * MAX_VALUES + 1  # a member has four quotes
+    pieces = message.split(b'"', most)
+    return None if len(pieces) > most else b"".join(pieces[::2])
+
+
+def _opened(bare: bytes) -> int:
+    return bare.count(b"[") + bare.count(b"{")
+
+
+def _depth(bare: bytes) -> int:
+    deepest = depth = 0
+    for bracket in bare.translate(None, _NO_BRACKETS):
+        if bracket in b"[{":
+            depth += 1
+            deepest = max(deepest, depth)
+        else:
+            depth -= 1
+    return deepest
