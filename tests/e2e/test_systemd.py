@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import signal
 import subprocess
 import tempfile
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from httpport import UNAUTHORIZED, answer_of, asking, listening, refused, unused
 from nsm.cli.units import plain_units, units
+from nsmd.http.port import bound
 from realjail import needs_bwrap
 from usermanager import SERVICE, UserManager, user_manager
 
@@ -126,6 +133,67 @@ def test_a_stop_ends_sessions_and_a_client_starts_the_supervisor_again(
     assert done.returncode == 0, done
     assert not [each for each in manager.units.iterdir() if each.is_file()]
     assert manager.show("LoadState") == "not-found"
+
+
+# What a start waits for, so that there is no supervisor for as long as the test needs.
+_GATE = "ExecStartPre=/bin/sh -c 'test ! -p %h/gate || { echo >%h/here; read _ <%h/gate; }'"
+
+
+def test_the_port_is_nobody_elses_until_it_is_stopped(manager: UserManager) -> None:
+    port = unused("127.0.0.1")
+    config = manager.home / ".config/nsm/config.toml"
+    config.parent.mkdir(parents=True)
+    config.write_text(listening(f"127.0.0.1:{port.number}"))
+    manager.set(_GATE)
+    manager.systemctl("start", SERVICE)
+    kept = manager.show("NFileDescriptorStore")
+    here, gate = manager.home / "here", manager.home / "gate"
+    os.mkfifo(here)
+    os.mkfifo(gate)
+
+    def restart() -> None:
+        manager.systemctl("restart", "--no-block", SERVICE)
+
+    for end in (
+        partial(manager.end_by, signal.SIGKILL),
+        partial(manager.end_by, signal.SIGTERM),
+        restart,
+    ):
+        end()
+        here.read_text()  # by now the one before has ended
+        refused(port.number)
+        with asking(port.number) as client:
+            gate.write_text("\n")
+            assert answer_of(client) == UNAUTHORIZED
+        manager.systemctl("start", SERVICE)  # which waits until it is
+        assert manager.show("NFileDescriptorStore") == kept
+    gate.unlink()
+
+    over = threading.Event()
+
+    def come_and_come() -> int:
+        """As fast as each is answered; who is not may come again, but has to be let in."""
+        answered = 0
+        while not over.is_set():
+            with asking(port.number) as client, suppress(ConnectionError):
+                answered += answer_of(client) == UNAUTHORIZED
+        return answered
+
+    with ThreadPoolExecutor(1) as thread:
+        answered = thread.submit(come_and_come)
+        try:
+            manager.systemctl("reload", SERVICE)
+        finally:
+            over.set()
+        assert answered.result()
+    refused(port.number)
+    with asking(port.number) as client:
+        assert answer_of(client) == UNAUTHORIZED
+    assert manager.show("NFileDescriptorStore") == kept
+    manager.systemctl("stop", SERVICE)
+    bound(port).close()
+    manager.systemctl("start", SERVICE)
+    refused(port.number)
 
 
 def test_a_mistake_in_the_configuration_is_told_and_is_not_the_end_of_sessions(

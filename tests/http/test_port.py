@@ -18,6 +18,7 @@ from e2e_clients import replaced
 from e2e_support import supervisor
 from heldstore import Held
 from http_support import CONFIG, sdk_client, token_of, url_of
+from httpport import END_S, UNAUTHORIZED, answer_of, asking, listening, refused, unused
 from nsmd.http.port import NAME, HeldPort, bound
 from nsmd.loopback import Port
 from nsmd.survival.keeperstore import KeeperStore, take
@@ -31,7 +32,8 @@ if TYPE_CHECKING:
 
 ANY = Port("127.0.0.1", 0)
 
-END_S = 30.0
+WAITING = 40
+"""Clients that come while there is no supervisor."""
 
 
 def test_the_next_supervisor_goes_on_with_the_same_socket() -> None:
@@ -119,15 +121,6 @@ def test_another_address_is_kept_in_place_of_the_one_before(host: str) -> None:
     with again.listen(wanted) as listener:  # which cannot be a new one, while that is there
         assert listener.getsockname()[:2] == (wanted.host, wanted.number)
     again.forget()
-
-
-def unused(host: str) -> Port:
-    """One that is free."""
-    try:
-        with bound(Port(host, 0)) as found:
-            return Port(*found.getsockname()[:2])
-    except OSError as error:
-        pytest.skip(f"not here: nothing can listen at {host} ({error.strerror})")
 
 
 def test_where_the_wanted_one_is_taken_the_one_before_is_let_go() -> None:
@@ -255,30 +248,3 @@ def heard(running: Supervisor) -> None:
             link.connect(str(running.directory / "keeper.sock"))
             link.send(b"count")
             assert link.recv(100).endswith(b" supervised")
-
-
-def listening(listen: str) -> str:
-    return f'[http]\nenabled = true\nlisten = "{listen}"\n' if listen else ""
-
-
-UNAUTHORIZED = "HTTP/1.1 401"
-
-WAITING = 40
-"""Clients that come while there is no supervisor."""
-
-
-def asking(number: int) -> socket.socket:
-    """A client of the port who has asked for something, without a token."""
-    client = socket.create_connection(("127.0.0.1", number))
-    client.settimeout(END_S)
-    client.sendall(f"POST /mcp HTTP/1.1\r\nHost: 127.0.0.1:{number}\r\n\r\n".encode())
-    return client
-
-
-def answer_of(client: socket.socket) -> str:
-    return client.recv(4096).decode()[: len(UNAUTHORIZED)]
-
-
-def refused(number: int) -> None:
-    with pytest.raises(OSError, match="in use"):
-        bound(Port("127.0.0.1", number))
