@@ -212,7 +212,7 @@ def test_what_is_shown_of_a_tool_is_bound_once() -> None:
 @pytest.mark.parametrize(
     ("changed", "begins"),
     [
-        (facts(), ("/usr/bin/env", "--default-signal=INT,QUIT", "/run/nsm/bin/claude")),
+        (facts(), ("/usr/bin/env", "--default-signal=INT,QUIT,TERM,HUP", "/run/nsm/bin/claude")),
         (facts(uses_env=False), ("/run/nsm/python", "-I", "-S")),
         (facts(command=("/srv/a=b/claude",)), ("/run/nsm/python", "-I", "-S")),
         (facts(uses_env=False, own=None), ("/run/nsm/bin/claude",)),

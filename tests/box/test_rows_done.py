@@ -180,7 +180,7 @@ def held(pids: Iterable[int]) -> list[int]:
     return fds
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
 def test_a_signal_ends_the_box_and_leaves_nothing(world: World, number: signal.Signals) -> None:
     before = set(os.listdir("/tmp")) | set(os.listdir("/dev/shm"))
     with ending(
@@ -188,16 +188,41 @@ def test_a_signal_ends_the_box_and_leaves_nothing(world: World, number: signal.S
     ) as box:
         assert box.stdout is not None
         assert box.stdout.readline() == b"up\n"
-        # The process that was started has become the jail: no shell or Python is between.
-        assert os.readlink(f"/proc/{box.pid}/exe") == os.path.realpath(shutil.which("bwrap") or "")
         inside = list(tree(box.pid))
-        assert len(inside) >= 4, "bwrap, its init, the shell, the child"
+        # No shell is between: who was started waits for bwrap itself.
+        assert os.readlink(f"/proc/{inside[1]}/exe") == os.path.realpath(
+            shutil.which("bwrap") or ""
+        )
+        assert len(inside) >= 5, "who waits, bwrap, its init, the shell, the child"
         fds = held(inside)
         box.send_signal(number)
         assert box.wait() == -number
     _all_end(fds)
     left = (set(os.listdir("/tmp")) | set(os.listdir("/dev/shm"))) - before
     assert not {name for name in left if "box" in name or "bwrap" in name}
+
+
+TIDIES_UP = """\
+trap 'echo told; read line; echo "$line"; exit 7' TERM HUP
+echo up
+sleep 1000 & wait
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("program", [("nsm", "box", "--yes", "--"), ("claudebox", "--yes", "run")])
+def test_a_command_tidies_up_before_its_box_ends(
+    shared_world: World, program: tuple[str, ...], number: signal.Signals
+) -> None:
+    with ending(shared_world.popen(*program, "bash", "-c", TIDIES_UP, stderr=None)) as box:
+        assert box.stdout is not None
+        assert box.stdout.readline() == b"up\n"
+        fds = held(tree(box.pid))
+        box.send_signal(number)
+        assert box.stdout.readline() == b"told\n"
+        said, _ = box.communicate(b"tidy\n")
+        assert (said, box.returncode) == (b"tidy\n", 7)
+    _all_end(fds)
 
 
 def test_a_box_ends_with_its_command_and_reaps(shared_world: World) -> None:

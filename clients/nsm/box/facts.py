@@ -96,7 +96,8 @@ class Facts:
         secrets: what no box shows.
         git: the working directory's repository, and who the user is.
         guarded: what of the working directory cannot be changed; nothing where it is not asked for.
-        uses_env: the system's `env` can give SIGINT and SIGQUIT their meaning back.
+        uses_env: the system's `env` can give signals their meaning back.
+        signals: which ones: those that are set aside for bwrap's sake.
         shell: what `SHELL` is.
         own: nsm itself; None where it cannot be shown.
         nix: the host's Nix; None where there is none.
@@ -118,6 +119,7 @@ class Facts:
     git: GitFacts = field(default_factory=GitFacts)
     guarded: Guarded = field(default_factory=Guarded)
     uses_env: bool = True
+    signals: tuple[str, ...] = ("INT", "QUIT", "TERM", "HUP")
     shell: str = "/bin/sh"
     own: Own | None = None
     nix: Nix | None = None

@@ -6,9 +6,9 @@ standard library only and nothing of nsm::
     inside.py [--proxy SOCKET PORT] -- COMMAND [ARGUMENT...]
 
 It gives the command the signals that the launcher has set aside (bwrap's own process must not die
-of Ctrl-C) and, with `--proxy`, has the supervisor serve a proxy in the box: a socket that listens
-on the box's own loopback is sent over the Unix socket SOCKET, and serves whoever is in the box from
-then on, without any process here.
+of Ctrl-C, nor of SIGTERM before the command has) and, with `--proxy`, has the supervisor serve a
+proxy in the box: a socket that listens on the box's own loopback is sent over the Unix socket
+SOCKET, and serves whoever is in the box from then on, without any process here.
 
 Exit codes: of the command; 127 where there is none of that name, 126 where it cannot be started,
 2 for wrong arguments, 1 where there is no proxy.
@@ -65,6 +65,8 @@ def give_back_signals() -> None:
     """Set signals to what a program expects at its start."""
     for name in _SET_ASIDE:
         signal.signal(getattr(signal, name), signal.SIG_DFL)
+    # Blocked for bwrap's sake (`nsm.box.relay`). Whoever ignores them (nohup) goes on to.
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM, signal.SIGHUP})
 
 
 def offer_proxy(path: str, port: int) -> None:

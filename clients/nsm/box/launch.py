@@ -7,7 +7,7 @@ import signal
 from typing import NoReturn
 
 from nsm import landlock, paths
-from nsm.box import bwrap, opening
+from nsm.box import bwrap, opening, relay
 from nsm.box.plan import BoxError, Plan
 from nsm.box.profile import Profile
 
@@ -116,7 +116,8 @@ def _try(program: str) -> str:
 
 
 def become(plan: Plan, program: str, *, sockets: str = "") -> NoReturn:
-    """Execute bwrap: the process stays, its exit code is the command's.
+    """Execute bwrap, in a child for which this process waits: its exit code is the command's, and
+    it passes signals on (see `nsm.box.relay`).
 
     Raises:
         BoxError: bwrap cannot be executed.
@@ -145,6 +146,8 @@ def become(plan: Plan, program: str, *, sockets: str = "") -> NoReturn:
     # Through a descriptor: other users read command lines, and /proc/1 in the box shows it.
     listed = _memory_file(b"".join(os.fsencode(line) + b"\0" for line in lines))
     _set_signals()
+    if plan.starter:  # which gives the command its signals back
+        relay.part()
     landlock.close_scopes()
     try:
         os.execve(  # noqa: S606

@@ -6,6 +6,7 @@ import grp
 import os
 import pwd
 import shlex
+import signal
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -103,6 +104,7 @@ def look(request: Request, variables: Mapping[str, str]) -> Facts:
         git=repository,
         guarded=guarded,
         uses_env=_knows_default_signal(_env(nix)),
+        signals=("INT", "QUIT", *_not_ignored("TERM", "HUP")),
         shell=shell,
         own=itself,
         nix=nix,
@@ -324,12 +326,21 @@ def _shown(
 
 
 def _knows_default_signal(env: str) -> bool:
-    """Whether it is an `env` that gives signals their meaning back: coreutils 8.31 and newer."""
+    """Whether it is an `env` that gives signals their meaning back: coreutils 8.31 and newer. It
+    unblocks them as well, which is not known of those that others have made."""
     try:
         with open(env, "rb") as file:
-            return b"default-signal" in file.read()
+            data = file.read()
     except OSError:
         return False
+    return b"default-signal" in data and b"GNU coreutils" in data
+
+
+def _not_ignored(*names: str) -> tuple[str, ...]:
+    """Those of the signals that mean something to this process: after nohup, SIGHUP does not."""
+    return tuple(
+        name for name in names if signal.getsignal(getattr(signal, f"SIG{name}")) != signal.SIG_IGN
+    )
 
 
 def _shell(variables: Mapping[str, str], roots: tuple[str, ...]) -> str:

@@ -218,8 +218,8 @@ def _of_network(request: Request) -> dict[str, str]:
 
 
 def _command(request: Request, facts: Facts) -> tuple[str, ...]:
-    # bwrap would die of the terminal's SIGINT and take the box along, so it starts with these two
-    # ignored, which a program would inherit.
+    # bwrap would die of the terminal's SIGINT and take the box along, so it starts with some
+    # ignored and some blocked (`launch`, `relay`), which a program would inherit.
     proxy = request.network.mode == "allow"
     if proxy and facts.own is None:
         raise BoxError(
@@ -230,5 +230,5 @@ def _command(request: Request, facts: Facts) -> tuple[str, ...]:
     if facts.own is not None and (proxy or not facts.uses_env or "=" in facts.command[0]):
         return own.starter(facts.command, proxy=proxy)
     if facts.uses_env:
-        return ("/usr/bin/env", "--default-signal=INT,QUIT", *facts.command)
+        return ("/usr/bin/env", f"--default-signal={','.join(facts.signals)}", *facts.command)
     return facts.command

@@ -69,7 +69,7 @@ def parser() -> Parser:
 
 
 def main(arguments: list[str]) -> int:
-    """Start it; where that works, this process becomes the box."""
+    """Start it; where that works, this process waits for the box and ends as it does."""
     from nsm.box import front  # noqa: PLC0415
 
     own, command = _split(arguments)

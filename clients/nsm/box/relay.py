@@ -1,0 +1,201 @@
+"""What stays outside of a box: signals are passed on to its command, and the box's end is ours.
+
+bwrap passes nothing on: it dies of SIGTERM, and all that is in the box with it, before anybody
+there has heard of it. So the process that was started waits beside bwrap, in the same process
+group; stops, when bwrap is stopped; and ends as bwrap ends. bwrap itself has the signals of `ENDS`
+blocked, and so do its children, up to whoever gives the command its signals back
+(`planning`, `inside`).
+
+The ladder: a first SIGTERM or SIGHUP goes to the command, which has `GRACE_S` to tidy up; then, or
+with the next SIGTERM, the box is ended. A terminal that closes sends SIGHUP several times (its
+shell, and the kernel), so that only SIGTERM hurries.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import select
+import signal
+import time
+from collections.abc import Iterable, Iterator
+from typing import NoReturn
+
+ENDS = (signal.SIGTERM, signal.SIGHUP)
+"""What ends a box; those that the caller has ignored (nohup) stay ignored."""
+
+GRACE_S = 5.0
+"""For the command to end after the first signal: agents write their history and end what they
+have started. Less than what a shutdown or a service manager waits for."""
+
+SETTLE_S = 0.1
+"""Between a first signal and its being passed on. Shells, terminals and timeout(1) signal the whole
+process group, the last after this process alone: the command then has it already, and many a
+program takes a second one for being in a hurry."""
+
+_GONE_S = 2.0
+"""For the kernel to end all processes of a box; they may be in the middle of a write."""
+
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+_STATUS_BYTES = 8192
+
+
+def part() -> None:
+    """Go on as a child of this process, which does not return: it ends as the child has ended.
+
+    The signals of `ENDS` are blocked in the child. The caller has no threads.
+    """
+    heard = {number for number in ENDS if signal.getsignal(number) != signal.SIG_IGN}
+    # An ignored one is inherited, too, and would have the kernel reap the child.
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_BLOCK, {*heard, signal.SIGCHLD})
+    parent = os.getpid()
+    child = os.fork()
+    if child == 0:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
+        _die_with_parent(signal.SIGKILL)
+        if os.getppid() != parent:
+            os._exit(1)
+        return
+    # bwrap asks for the same of whoever has started it: no box outlives that.
+    _die_with_parent(signal.SIGHUP)
+    _close_all()
+    _wait(child, heard)
+
+
+def _wait(child: int, heard: Iterable[signal.Signals]) -> NoReturn:
+    asked: signal.Signals | None = None
+    passed = False
+    deadline = 0.0
+    awaited = {signal.SIGCHLD, *heard}
+    while True:
+        if asked is None:
+            got = signal.sigwaitinfo(awaited)
+        else:
+            info = signal.sigtimedwait(awaited, max(0.0, deadline - time.monotonic()))
+            if info is None and not passed:
+                passed = True
+                deadline = time.monotonic() + GRACE_S
+                if _has_pending(child, asked) or _tell_command(child, asked):
+                    continue
+            if info is None:
+                _end(child, asked)
+            got = info
+        if got.si_signo == signal.SIGCHLD:
+            _follow(child, asked)
+        elif asked is None:
+            asked = signal.Signals(got.si_signo)
+            deadline = time.monotonic() + SETTLE_S
+        elif passed and got.si_signo == signal.SIGTERM:
+            _end(child, asked)
+
+
+def _follow(child: int, asked: signal.Signals | None) -> None:
+    """End or stop as the child has."""
+    pid, status = os.waitpid(child, os.WNOHANG | os.WUNTRACED)
+    if pid == 0:
+        return  # it goes on after a stop
+    if os.WIFSTOPPED(status):
+        # By its terminal we are stopped ourselves; by the command's `kill 0` it alone.
+        os.kill(os.getpid(), signal.SIGSTOP)
+        os.kill(child, signal.SIGCONT)
+        return
+    code = os.waitstatus_to_exitcode(status)
+    if asked is not None and code == 128 + asked:  # bwrap's, for a command that has died of it
+        _die_of(asked)
+    os._exit(code if code >= 0 else 128 - code)
+
+
+def _end(child: int, asked: signal.Signals) -> NoReturn:
+    """End all that is in the box, and die as if nobody had passed anything on."""
+    first = _first_child(child)
+    if first is not None:
+        fd = _held(first, child)
+        if fd is not None:
+            # Once this one is gone the kernel has ended all others of its namespace.
+            signal.pidfd_send_signal(fd, signal.SIGKILL)
+            waits = select.poll()
+            waits.register(fd, select.POLLIN)
+            waits.poll(_GONE_S * 1000)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    _die_of(asked)
+
+
+def _die_of(number: signal.Signals) -> NoReturn:
+    signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})
+    os.kill(os.getpid(), number)
+    os._exit(128 + number)
+
+
+def _tell_command(child: int, number: signal.Signals) -> bool:
+    """Send a signal to the box's command; False where there is none yet, or none any more."""
+    first = _first_child(child)
+    command = None if first is None else _first_child(first)
+    if first is None or command is None:
+        return False
+    fd = _held(command, first)
+    if fd is None:
+        return False
+    try:
+        signal.pidfd_send_signal(fd, number)
+    except OSError:
+        return False
+    finally:
+        os.close(fd)
+    return True
+
+
+def _held(pid: int, parent: int) -> int | None:
+    """A descriptor of a process that is still this one's first child, whose number is not another
+    process's by now."""
+    try:
+        fd = os.pidfd_open(pid)
+    except OSError:
+        return None
+    if _first_child(parent) == pid:
+        return fd
+    os.close(fd)
+    return None
+
+
+def _first_child(pid: int) -> int | None:
+    """Of bwrap, what is process 1 in the box; of that one, the command: what it has adopted comes
+    later."""
+    return min(_children(pid), default=(0, None))[1]
+
+
+def _children(pid: int) -> Iterator[tuple[int, int]]:
+    """When they were started, and their numbers (proc_pid_stat(5)). There is a shorter way,
+    proc_pid_task(5), which not every kernel has; this one is gone once in a box's life."""
+    for name in os.listdir("/proc"):
+        if not name.isdecimal():
+            continue
+        try:
+            with open(f"/proc/{name}/stat", encoding="utf-8", errors="replace") as file:
+                fields = file.read().rpartition(")")[2].split()
+        except OSError:
+            continue  # it has ended meanwhile
+        if int(fields[1]) == pid:
+            yield int(fields[19]), int(name)
+
+
+def _has_pending(pid: int, number: signal.Signals) -> bool:
+    """Whether a process that has this signal blocked was sent it: the whole group was, then."""
+    try:
+        with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as file:
+            text = file.read(_STATUS_BYTES)
+    except OSError:
+        return False
+    _, _, rest = text.partition("\nShdPnd:")
+    return bool(rest) and bool(int(rest.split(None, 1)[0], 16) >> (number - 1) & 1)
+
+
+def _die_with_parent(number: signal.Signals) -> None:
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(number), 0, 0, 0)
+
+
+def _close_all() -> None:
+    """All but the three: what is open here is the box's alone."""
+    os.closerange(3, os.sysconf("SC_OPEN_MAX"))
