@@ -9,6 +9,7 @@ ending               how the supervisor is to end
 events               what happens, told to whoever listens
 journald             lines of the log as systemd's journal takes them
 logfile              the log, which nothing it goes to can stop
+logflood             lines of it that strangers can cause as often as they like
 config               reads and explains `config.toml`
 flakes               references to what Nix builds
 hostrules            which hosts a pattern means

@@ -22,25 +22,33 @@ class About(NamedTuple):
 
     client: str = ""
     session: str = ""
+    box: str = ""
 
 
 _ABOUT: ContextVar[About] = ContextVar("about", default=About())  # noqa: B039  # it is constant
 
 
-def about(*, session: str | None = None, client: str | None = None) -> None:
+def about(*, session: str | None = None, client: str | None = None, box: str | None = None) -> None:
     """What this task is about, and those that it starts from now on.
 
     Args:
         session: an id; None for no other than before.
         client: a name; likewise.
+        box: the scope of one from which somebody has connected; likewise.
     """
     before = _ABOUT.get()
     _ABOUT.set(
         About(
             before.client if client is None else client,
             before.session if session is None else session,
+            before.box if box is None else box,
         )
     )
+
+
+def current() -> About:
+    """What this task is about."""
+    return _ABOUT.get()
 
 
 def goes_to_journal(stream: TextIO, environment: Mapping[str, str]) -> bool:

@@ -13,7 +13,7 @@ from functools import partial
 
 from nsm import paths
 from nsm._version import __version__
-from nsmd import failedstart, journald, servicemanager
+from nsmd import failedstart, journald, logflood, servicemanager
 from nsmd.foothold import Foothold, open_foothold
 from nsmd.listening import PlaceError
 from nsmd.logfile import LogHandler
@@ -289,3 +289,4 @@ def _log_to_stderr() -> None:
     handler = LogHandler(STDERR, path)
     handler.setFormatter(journald.formatter_for(sys.stderr, os.environ))
     logging.basicConfig(level=logging.INFO, handlers=[handler])
+    logflood.install()

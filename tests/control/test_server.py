@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import weakref
 from typing import TYPE_CHECKING, Any
@@ -17,12 +18,13 @@ from nsm.wire.errors import NsmError, OverloadedError, SessionEndedError
 from nsm.wire.inspection import Inspection
 from nsm.wire.messages import Cancel, Failure, Request, Result
 from nsm.wire.pool import PoolReport
-from nsmd import history
+from nsmd import history, logflood
 from nsmd.control import outgoing, running
 from nsmd.control.call import ALL_RIGHTS
 from nsmd.control.connection import HELLO_TIMEOUT_S
 
 if TYPE_CHECKING:
+    from collections.abc import Generator
     from pathlib import Path
 
     from fakes import FakeAgent, FakeJail
@@ -326,6 +328,38 @@ async def test_garbage_ends_its_own_connection_with_a_reason(
             await bad.answer(1)
         assert error.value.message
         assert await good.call("ping") == {}
+
+
+@pytest.fixture
+def bounded() -> Generator[None]:
+    """The log as a supervisor has it."""
+    before = {name: list(logging.getLogger(name).filters) for name in logflood.LOGGERS}
+    logflood.install()
+    yield
+    for name, filters in before.items():
+        logging.getLogger(name).filters[:] = filters
+
+
+async def test_garbage_does_not_fill_the_log_nor_hide_what_others_do(
+    autojump_clock: trio.abc.Clock, bounded: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def garbage(peer: Peer) -> None:
+        await peer.stream.send_all(GARBAGE[0])
+        with pytest.raises(NsmError):
+            await peer.answer(1)
+
+    async with bench() as it:
+        one, other = (
+            it.make_server(frozenset({"run"}), os.getuid(), scope) for scope in ("one", "other")
+        )
+        for _ in range(100):
+            await garbage(Peer(it.raw(one)))
+        flooded = [record.getMessage() for record in caplog.records]
+        await garbage(Peer(it.raw(other)))
+        await garbage(Peer(it.raw()))
+    assert logflood.FULL < len(flooded) < logflood.FULL + 8
+    assert "(74 like it in " in flooded[-1]
+    assert len(caplog.records) == len(flooded) + 2
 
 
 async def test_silent_connections_are_closed(autojump_clock: trio.abc.Clock) -> None:

@@ -28,6 +28,7 @@ FLOORS = (
         "events",
         "journald",
         "logfile",
+        "logflood",
     ),
     ("listening",),
     (

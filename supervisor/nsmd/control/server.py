@@ -15,6 +15,7 @@ import trio
 
 from nsm.wire.connection import sniff
 from nsm.wire.errors import ForbiddenError, OverloadedError
+from nsmd import journald
 from nsmd.boundary import Boundary
 from nsmd.control.call import ALL_RIGHTS, Right, Services
 from nsmd.control.connection import CHUNK_BYTES, HELLO_TIMEOUT_S, farewell, serve_connection
@@ -107,6 +108,8 @@ class ControlServer:
         """One connection from accept to close; never raises but for cancellation."""
         # Of those that are too many for the first, the next ones hear nothing.
         drawn, full = draw(self._quotas)
+        if self._access.boundary is not None:
+            journald.about(box=self._access.boundary.scope)
         try:
             async with stream:
                 await self._admit(stream, full)
