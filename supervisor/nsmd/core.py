@@ -101,7 +101,7 @@ async def open_core(setup: Setup, ground: Ground) -> AsyncGenerator[Core]:
                 max_connections=setup.shares.connections,
                 templates=_templates_of(ground.launcher),
                 audit_lost=lambda: ground.journal.dropped,
-                programs_running=lambda: len(bridge.unfinished()),
+                programs_running=lambda: bridge.calls,
                 unaudited=lambda: bridge.audit_problem,
                 unkept=lambda: setup.store.problem,
                 ending=ground.ending,

@@ -22,7 +22,7 @@ from nsm.wire.errors import (
     UnknownProgramError,
 )
 from nsmd.bridge import call as call_module
-from nsmd.bridge import carrying
+from nsmd.bridge import carrying, pacing
 from nsmd.bridge import kept as kept_module
 from nsmd.bridge.bridge import MAX_CALLS_OF_ONE, Bridge
 from nsmd.bridge.call import ProgramCall
@@ -285,6 +285,26 @@ async def test_a_call_that_comes_too_late_is_written_down_and_holds_up_nothing(
     ]
     with pytest.raises(ShuttingDownError):
         bridge.submit(ANYONE, "waits", [])
+
+
+async def test_refused_calls_that_wait_for_their_lines_hold_up_no_end(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pacing, "REFUSED_BURST_BYTES", 500)
+    monkeypatch.setattr(pacing, "REFUSED_BYTES_PER_S", 100)
+    began, go = waiting(bench)
+    async with bench.open() as bridge, trio.open_nursery() as nursery:
+        call = bridge.submit(ANYONE, "waits", [])
+        await until_it_runs(began)
+        refused = [bridge.submit(ANYONE, "waits", [";"]) for _ in range(8)]
+        await trio.testing.wait_all_tasks_blocked()
+        assert bridge.unfinished() == (call,)
+        assert bridge.calls > 1
+        nursery.start_soon(bridge.finish, 60.0)
+        await trio.to_thread.run_sync(go.write_text, "on\n")
+        assert (await call.wait()).succeeded
+    # They are written down all the same.
+    assert [each["event"] for each in bench.records()].count("refused") == len(refused)
 
 
 async def test_of_one_whose_file_is_wrong_the_user_learns_why_and_no_box(bench: Bench) -> None:

@@ -18,7 +18,7 @@ import trio.testing
 from nsm.wire.errors import AuditFailedError
 from nsmd.audit.files import AuditFile
 from nsmd.bridge import ledger as ledger_module
-from nsmd.bridge import settling
+from nsmd.bridge import pacing, settling
 from nsmd.bridge.ledger import Ledger, open_ledger
 from nsmd.bridge.values import Asked, Caller, Ended
 
@@ -492,45 +492,93 @@ async def test_two_supervisors_write_and_rotate_together(path: Path) -> None:
     assert len(beside(path)) >= 9
 
 
-async def test_a_flood_of_one_scope_is_slowed_down_and_what_is_too_fast_is_counted(
+async def test_starts_of_one_scope_that_come_too_fast_wait_or_are_counted(
     path: Path, disk: Disk, autojump_clock: trio.abc.Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ledger_module, "BURST_BYTES", 20_000)
+    monkeypatch.setattr(pacing, "BURST_BYTES", 20_000)
     async with open_ledger(str(path), max_mb=1) as ledger:
         began_s = trio.current_time()
         for number in range(100):  # each waits for the one before
-            await ledger.refuse(asked(str(number), "x" * 4000), "no")
+            await ledger.begin(asked(str(number), "x" * 4000))
         took_s = trio.current_time() - began_s
-        assert took_s >= (path.stat().st_size - 20_000) / ledger_module.BYTES_PER_S > 3
-        assert len(lines(path)) == 100
+        assert took_s >= (path.stat().st_size - 20_000) / pacing.BYTES_PER_S > 3
+        began_s = trio.current_time()
+        with pytest.raises(AuditFailedError, match="faster"):
+            await ledger.begin(asked("y", "x" * 200_000))
+        assert trio.current_time() == began_s
+        # What is refused does not wait for that.
+        await ledger.refuse(asked("z"), "no")
+        assert trio.current_time() == began_s
+        await ledger.begin(asked("other", scope="box-2"))
+        assert trio.current_time() == began_s, "others do not wait"
+    assert [line["calls"] for line in lines(path) if "calls" in line] == [1]
 
-        refused = 0
 
-        async def flood(number: int) -> None:
-            nonlocal refused
-            try:
-                await ledger.refuse(asked(str(number), "x" * 4000), "no")
-            except AuditFailedError:
-                refused += 1
+async def test_a_flood_of_refused_calls_waits_and_adds_little(
+    path: Path, disk: Disk, autojump_clock: trio.abc.Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pacing, "REFUSED_BURST_BYTES", 20_000)
+    at_once, calls = 32, 160
+    counted = 0
+    async with open_ledger(str(path), max_mb=1) as ledger:
+
+        async def flood(client: int) -> None:
+            for number in range(calls // at_once):  # each waits for the one before
+                await ledger.refuse(asked(f"{client}-{number}", "x" * 150), "no")
 
         began_s = trio.current_time()
         async with trio.open_nursery() as nursery:
-            for number in range(1000):
-                nursery.start_soon(flood, number)
-        assert trio.current_time() - began_s <= ledger_module.PACE_S
-        assert refused > 900
-        with pytest.raises(AuditFailedError, match="faster"):
-            await ledger.begin(asked("y", "x" * 200_000))
-        began_s = trio.current_time()
-        await ledger.refuse(asked("other", scope="box-2"), "no")
-        assert trio.current_time() == began_s, "others do not wait"
-        await trio.sleep(10)
+            for client in range(at_once):
+                nursery.start_soon(flood, client)
+            await trio.sleep(10)
+            before_s = trio.current_time()
+            await ledger.refuse(asked("other", scope="box-2"), "no")
+            await ledger.begin(asked("starts"))
+            assert trio.current_time() == before_s, "nobody else waits, nor what is started"
+        took_s = trio.current_time() - began_s
+        assert took_s >= (path.stat().st_size - 21_000) / pacing.REFUSED_BYTES_PER_S > 20
+        written = lines(path)
+        assert len(written) == calls + 2, "each has its line"
+
+        # Long ones are cut further, lest they wait for each other for ever.
+        await ledger.refuse(asked("long", "\U0001f600" * 5000), "no")
+        assert lines(path)[-1]["arguments"] == ["\U0001f600" * 200]
+        assert lines(path)[-1]["argument_chars_in_all"] == 5000
+
+        # More than a client can have under way.
+        async def too_many() -> None:
+            nonlocal counted
+            try:
+                await ledger.refuse(asked("m", "x" * 150), "no")
+            except AuditFailedError:
+                counted += 1
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(300):
+                nursery.start_soon(too_many)
+        assert counted > 100
         await ledger.refuse(asked("z"), "no")
     written = lines(path)
-    counts = [line["calls"] for line in written if "calls" in line]
-    assert sum(counts) == refused + 1
+    assert sum(line["calls"] for line in written if "calls" in line) == counted
     assert {line["scope"] for line in written if "calls" in line} == {"box-1"}
-    assert len(written) == 100 + (1000 - refused) + len(counts) + len(["other", "z"])
+    times = [line["at"] for line in written]
+    assert times == sorted(times)
+
+
+async def test_the_last_lines_wait_for_nothing_but_the_disk(
+    path: Path, disk: Disk, autojump_clock: trio.abc.Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pacing, "REFUSED_BURST_BYTES", 1000)
+    async with open_ledger(str(path), max_mb=1) as ledger, trio.open_nursery() as nursery:
+        for number in range(20):
+            nursery.start_soon(ledger.refuse, asked(str(number)), "no")
+        await trio.testing.wait_all_tasks_blocked()
+        began_s = trio.current_time()
+        assert len(lines(path)) < 10
+        ledger.hurry()
+        nursery.start_soon(ledger.refuse, asked("late"), "no")
+    assert trio.current_time() == began_s
+    assert len(lines(path)) == 21
 
 
 async def test_ids_of_others_are_nothing_to_a_client(path: Path) -> None:
@@ -564,7 +612,7 @@ async def test_calls_are_looked_up_one_after_the_other_and_not_for_ever(
 
 
 async def test_who_waits_for_its_own_pace_lets_others_look_up_their_calls(path: Path) -> None:
-    all_of_it = ledger_module.BURST_BYTES // ledger_module.FATE_BYTES + 30
+    all_of_it = pacing.BURST_BYTES // ledger_module.FATE_BYTES + 30
     answers: list[str] = []
 
     async with open_ledger(str(path), max_mb=1) as ledger:

@@ -16,6 +16,7 @@ lines        output as lines, and how many of them are told
 monitor      the process between the supervisor and the program
 entries      a call as lines of the audit
 settling     calls that a killed supervisor has left without an end
+pacing       how fast one client's calls are written down
 ledger       who asked for what, on disk before anything starts
 carrying     one call, from the first check to the last line of the ledger
 kept         calls that are over, for who asks again

@@ -27,7 +27,7 @@ from nsmd.bridge.arguments import MAX_ARGUMENTS
 from nsmd.bridge.call import ProgramCall
 from nsmd.bridge.carrying import Means, Wanted, carry_out, fault, outcome_of
 from nsmd.bridge.kept import Kept
-from nsmd.bridge.ledger import Ledger, open_ledger
+from nsmd.bridge.ledger import LAST_LINES_S, Ledger, open_ledger
 from nsmd.bridge.shelf import Shelf, open_shelf, render
 from nsmd.bridge.values import Asked, Caller, Ended, OnLine, Problem, Program
 from nsmd.bridge.wording import program_not_found
@@ -141,7 +141,7 @@ class Bridge:
             "enabled": shelf is not None,
             "programs": 0 if shelf is None else len(shelf.programs),
             "wrong": 0 if shelf is None else len(shelf.problems),
-            "running": len(self._calls),
+            "running": self.calls,
             "audit": self._places.ledger,
             "problem": self.audit_problem,
         }
@@ -191,6 +191,11 @@ class Bridge:
         if self._open is not None:
             await self._open.shelf.look()
 
+    @property
+    def calls(self) -> int:
+        """How many are under way, those included that are refused."""
+        return len(self._calls)
+
     # What is done.
 
     def submit(
@@ -237,7 +242,7 @@ class Bridge:
             )
         call = ProgramCall(asked, on_line, self._nursery)
         if self._closed:
-            refusal, call.late = _ends(), True
+            refusal, call.late, call.refused = _ends(), True, True
         self._calls[key] = call
         wanted = Wanted(name=name, given=given, again=again, refusal=refusal)
         self._nursery.start_soon(self._carry_out, key, call, wanted, self._open.ledger)
@@ -251,14 +256,14 @@ class Bridge:
                 supervisor is to end with all it has.
         """
         self._closed = True
-        if not self._waited_for():
+        if not self.unfinished():
             return
         with trio.move_on_after(timeout_s):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._ending.wait_for_end, nursery.cancel_scope.cancel)
                 await self._until_idle()
                 nursery.cancel_scope.cancel()
-        if self._waited_for():
+        if self.unfinished():
             for call in self.unfinished():
                 call.stop.ask("shutdown")
             with trio.move_on_after(STOP_S):
@@ -266,8 +271,9 @@ class Bridge:
         await trio.sleep(ANSWERS_S)
 
     def unfinished(self) -> Sequence[ProgramCall]:
-        """Calls that are under way."""
-        return tuple(self._calls.values())
+        """Calls that run something, or may come to; of those that are refused, nobody waits for
+        the line."""
+        return tuple(call for call in self._calls.values() if not call.refused)
 
     async def configure(self, settings: BridgeSettings) -> None:
         """Go on with other settings: open what is on now, close what is off.
@@ -311,6 +317,10 @@ class Bridge:
                     unsubscribe()
                 self._changed()
                 await self._until_idle()  # their ends are written down, too
+                ledger.hurry()
+                with trio.move_on_after(LAST_LINES_S):
+                    while self._calls:  # and what was refused
+                        await self._one_ended.wait()
             log.info("the bridge is off")
         finally:
             self._left.set()
@@ -324,12 +334,8 @@ class Bridge:
             listener()
 
     async def _until_idle(self) -> None:
-        while self._waited_for():
+        while self.unfinished():
             await self._one_ended.wait()
-
-    def _waited_for(self) -> bool:
-        """Whether anything runs or may: what came too late is no reason to stay."""
-        return not all(call.late for call in self._calls.values())
 
     # One call.
 

@@ -26,6 +26,7 @@ class ProgramCall:
     Attributes:
         admitted: it is one of those that may run now.
         late: it came when the supervisor was about to end already, and starts nothing.
+        refused: nothing is started any more, and all that is missing is its line.
         started: the program was started.
         answer: what came of it; None as long as nothing has.
     """
@@ -35,6 +36,7 @@ class ProgramCall:
         self.stop = Stop()
         self.admitted = False
         self.late = False
+        self.refused = False
         self.started = False
         self.answer: Ended | NsmError | None = None
         self._listeners = [] if on_line is None else [on_line]

@@ -96,7 +96,7 @@ async def carry_out(call: ProgramCall, wanted: Wanted, ledger: Ledger, means: Me
     try:
         checked = await _check(call, wanted, means)
     except NsmError as error:
-        call.admitted = False
+        call.admitted, call.refused = False, True
         try:
             await ledger.refuse(call.asked, error.message)
         except AuditFailedError:
@@ -106,11 +106,12 @@ async def carry_out(call: ProgramCall, wanted: Wanted, ledger: Ledger, means: Me
         raise
     except Exception as error:  # the boundary of a call, whose fault is nobody else's
         log.exception("%r failed before anything was started", call)
-        call.admitted = False
+        call.admitted, call.refused = False, True
         await ledger.refuse(call.asked, f"nsm failed: {error!r}")
         raise fault() from error
     try:
         if call.stop.why is not None:
+            call.refused = True
             gone = BadRequestError("The call was taken back before the program was started.")
             await ledger.refuse(call.asked, gone.message)
             raise gone

@@ -15,6 +15,9 @@ from nsmd.bridge.values import Asked, Ended
 REFUSED_CHARS = 4096
 """Of all arguments of a refused call together."""
 
+AGAIN_REFUSED_CHARS = 200
+"""The same, of a client that keeps on: of as many as that may be, there is room for little."""
+
 REFUSED_ARGUMENTS = 100
 
 NAME_CHARS = 256
@@ -49,10 +52,14 @@ def start(asked: Asked, *, at_s: float, supervisor: str) -> bytes:
     return _line("start", asked.id, facts, at_s)
 
 
-def refused(asked: Asked, reason: str, *, at_s: float) -> bytes:
-    """The one line of a call that is refused."""
+def refused(asked: Asked, reason: str, *, at_s: float, most: int = REFUSED_CHARS) -> bytes:
+    """The one line of a call that is refused.
+
+    Args:
+        most: characters of its arguments.
+    """
     kept: list[str] = []
-    room = REFUSED_CHARS
+    room = most
     for argument in asked.arguments[:REFUSED_ARGUMENTS]:
         kept.append(argument[:room])
         room -= len(kept[-1])

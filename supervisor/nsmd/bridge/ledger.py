@@ -12,7 +12,7 @@ import logging
 import math
 import threading
 import time
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -22,6 +22,7 @@ import trio
 from nsm.wire.errors import AuditFailedError
 from nsmd.audit.files import AuditFile
 from nsmd.bridge import entries, settling
+from nsmd.bridge.pacing import PACE_S, REFUSED_S, Pace, Paces
 from nsmd.bridge.settling import Fate, Writer
 from nsmd.bridge.values import Asked, Ended
 
@@ -43,21 +44,9 @@ RETRY_S, MAX_RETRY_S = 5.0, 320.0
 MAX_WAITING = 1000
 """Lines; calls that come then are refused."""
 
-BURST_BYTES = 8 * 1024 * 1024
-BYTES_PER_S = 64 * 1024
-"""How much one scope's calls add at once, and for ever: nothing is deleted from the audit, and an
-agent must not fill the disk. Several programs a second, with long arguments, stay below."""
-
-PACE_S = 2.0
-"""How long a call waits for that; those that would wait longer are refused, and counted: one line
-says how many, as soon as there is room for it."""
-
 FATE_BYTES = 16 * 1024
 FATE_S = 10.0
 """What looking up a call counts as, and how long that may take: all files may be looked through."""
-
-MAX_SCOPES = 256
-"""Whose pace is known, the latest ones."""
 
 
 @dataclass(slots=True, eq=False)
@@ -114,7 +103,7 @@ class Ledger:
         self._queue: deque[_Entry] = deque()
         self._late: list[_Entry] = []  # ends that could not be written
         self._begun: set[tuple[str, str]] = set()  # scope and id
-        self._paces: OrderedDict[str, _Pace] = OrderedDict()
+        self._paces = Paces()
         self._wanted = trio.Event()
         self._closed = False
         self._flushing = trio.Lock()
@@ -147,7 +136,8 @@ class Ledger:
         Cancellation: the call counts as one that was not started.
         """
         line = entries.start(asked, at_s=self._wall(), supervisor=self._writer.name)
-        await self._paced(asked, len(line), "nothing was started")
+        starts = self._paces.of(asked.caller.scope).starts
+        await self._paced(asked, starts, len(line), PACE_S, "nothing was started")
         entry = _Entry(line, begun=asked)
         self._add(entry, "nothing was started")
         try:
@@ -169,10 +159,15 @@ class Ledger:
         Raises:
             AuditFailedError: it could not be written; it has that reason as well.
         """
-        line = entries.refused(asked, reason, at_s=self._wall())
+        refusals = self._paces.of(asked.caller.scope).refusals
+        line, most = entries.refused(asked, reason, at_s=self._wall()), entries.REFUSED_CHARS
+        if refusals.wait_s(len(line)):  # it keeps on
+            most = entries.AGAIN_REFUSED_CHARS
+            line = entries.refused(asked, reason, at_s=self._wall(), most=most)
         because = f"the call was refused anyway: {reason}"
-        await self._paced(asked, len(line), because)
-        entry = _Entry(line)
+        await self._paced(asked, refusals, len(line), REFUSED_S, because)
+        # Lines are in the order of their times.
+        entry = _Entry(entries.refused(asked, reason, at_s=self._wall(), most=most))
         self._add(entry, because)
         with trio.move_on_after(WRITE_S):
             await entry.done.wait()
@@ -182,7 +177,11 @@ class Ledger:
     def count_refused(self, asked: Asked) -> None:
         """A call was refused with so many others under way that a line of its own would be one
         more to wait for; it is told with the next line of that scope."""
-        self._pace(asked.caller.scope).unwritten += 1
+        self._paces.of(asked.caller.scope).unwritten += 1
+
+    def hurry(self) -> None:
+        """Have the last lines wait for the disk only."""
+        self._paces.release()
 
     async def end(self, asked: Asked, ended: Ended) -> None:
         """Write down what came of a program that was begun, soon; never raises for what the disk
@@ -219,7 +218,7 @@ class Ledger:
         problem = "it takes too long"
         with trio.move_on_after(FATE_S):
             # Before it has its turn: whoever has to wait for its own pace is in nobody's way.
-            await self._pace(scope).taken(FATE_BYTES)
+            await self._paces.of(scope).starts.taken(FATE_BYTES)
             async with self._looking:
                 try:
                     return await trio.to_thread.run_sync(
@@ -364,61 +363,23 @@ class Ledger:
                 return _Written(count=count, synced=False, problem=f"nsm failed: {error!r}")
         return _Written(count=count, synced=True)
 
-    async def _paced(self, asked: Asked, size: int, because: str) -> None:
+    async def _paced(
+        self, asked: Asked, pace: Pace, size: int, patience_s: float, because: str
+    ) -> None:
         """
         Raises:
             AuditFailedError: the client is too fast; the call is counted.
         """
-        pace = self._pace(asked.caller.scope)
-        if pace.wait_s(size) > PACE_S:
-            pace.unwritten += 1
+        scope = self._paces.of(asked.caller.scope)
+        if pace.wait_s(size) > patience_s:
+            scope.unwritten += 1
             raise _failed("this client's calls come faster than they are written down", because)
         await pace.taken(size)
-        if pace.unwritten and not self._closed:
-            line = entries.unwritten(asked, pace.unwritten, at_s=self._wall())
-            pace.unwritten = 0
+        if scope.unwritten and not self._closed:
+            line = entries.unwritten(asked, scope.unwritten, at_s=self._wall())
+            scope.unwritten = 0
             self._queue.append(_Entry(line, is_end=True))
             self._wanted.set()
-
-    def _pace(self, scope: str) -> _Pace:
-        pace = self._paces.setdefault(scope, _Pace())
-        self._paces.move_to_end(scope)
-        if len(self._paces) > MAX_SCOPES:
-            self._paces.popitem(last=False)
-        return pace
-
-
-class _Pace:
-    """A token bucket of bytes; those that wait go on in the order in which they came.
-
-    Attributes:
-        unwritten: calls that were refused for it, and nobody has written down.
-    """
-
-    __slots__ = ("_bytes", "_filled_s", "unwritten")
-
-    def __init__(self) -> None:
-        self.unwritten = 0
-        self._bytes = float(BURST_BYTES)
-        self._filled_s = trio.current_time()
-
-    def wait_s(self, size: int) -> float:
-        """How long so many more have to wait."""
-        now_s = trio.current_time()
-        filled = self._bytes + (now_s - self._filled_s) * BYTES_PER_S
-        self._bytes, self._filled_s = min(filled, float(BURST_BYTES)), now_s
-        return max(0.0, (size - self._bytes) / BYTES_PER_S)
-
-    async def taken(self, size: int) -> None:
-        """Wait until as many may be added."""
-        wait_s = self.wait_s(size)
-        self._bytes -= size
-        if wait_s:
-            try:
-                await trio.sleep(wait_s)
-            except trio.Cancelled:
-                self._bytes += size
-                raise
 
 
 _HANGS = "the disk does not answer"

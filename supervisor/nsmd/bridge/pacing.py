@@ -1,0 +1,110 @@
+"""How fast the calls of one client are written down.
+
+Nothing is deleted from the audit, and an agent must not fill the disk. Who is too fast waits for
+its answers, and nobody else does.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+import trio
+
+BURST_BYTES = 8 * 1024 * 1024
+BYTES_PER_S = 64 * 1024
+"""Of calls that start something: several programs a second, with long arguments, stay below."""
+
+PACE_S = 2.0
+"""How long such a call waits; those that would wait longer are refused, and counted: one line says
+how many, as soon as there is room for it."""
+
+REFUSED_BURST_BYTES = 1024 * 1024
+REFUSED_BYTES_PER_S = 2 * 1024
+"""Of calls that are refused: thousands at once, and then half a dozen a second, for ever: 170 MiB a
+day."""
+
+REFUSED_S = 30.0
+"""How long such a call waits. As many as one client has under way at once wait less, but for the
+longest lines: then they are counted, too."""
+
+MAX_SCOPES = 256
+"""Whose pace is known, the latest ones."""
+
+
+class Paces:
+    """Those of all clients."""
+
+    def __init__(self) -> None:
+        self._scopes: OrderedDict[str, ScopePace] = OrderedDict()
+        self._released = trio.Event()
+
+    def of(self, scope: str) -> ScopePace:
+        """One client's."""
+        pace = self._scopes.get(scope)
+        if pace is None:
+            pace = self._scopes[scope] = ScopePace(self._released)
+        self._scopes.move_to_end(scope)
+        if len(self._scopes) > MAX_SCOPES:
+            self._scopes.popitem(last=False)
+        return pace
+
+    def release(self) -> None:
+        """Nobody waits any more: these are the last lines."""
+        self._released.set()
+
+
+class ScopePace:
+    """One client's.
+
+    Attributes:
+        starts: of calls that start something.
+        refusals: of others.
+        unwritten: calls that were refused for it, and nobody has written down.
+    """
+
+    def __init__(self, released: trio.Event) -> None:
+        self.starts = Pace(BURST_BYTES, BYTES_PER_S, released)
+        self.refusals = Pace(REFUSED_BURST_BYTES, REFUSED_BYTES_PER_S, released)
+        self.unwritten = 0
+
+
+class Pace:
+    """A token bucket of bytes; those that wait go on in the order in which they came.
+
+    Args:
+        burst: bytes at once.
+        per_s: bytes a second, in the long run.
+        released: nobody waits once this is set.
+    """
+
+    __slots__ = ("_burst", "_bytes", "_filled_s", "_per_s", "_released")
+
+    def __init__(self, burst: int, per_s: int, released: trio.Event) -> None:
+        self._burst = self._bytes = float(burst)
+        self._per_s = per_s
+        self._filled_s = trio.current_time()
+        self._released = released
+
+    def __repr__(self) -> str:
+        return f"<Pace {self._bytes:.0f} of {self._burst:.0f}>"
+
+    def wait_s(self, size: int) -> float:
+        """How long so many more have to wait."""
+        if self._released.is_set():
+            return 0.0
+        now_s = trio.current_time()
+        filled = self._bytes + (now_s - self._filled_s) * self._per_s
+        self._bytes, self._filled_s = min(filled, self._burst), now_s
+        return max(0.0, (size - self._bytes) / self._per_s)
+
+    async def taken(self, size: int) -> None:
+        """Wait until as many may be added."""
+        wait_s = self.wait_s(size)
+        self._bytes -= size
+        if wait_s:
+            try:
+                with trio.move_on_after(wait_s):
+                    await self._released.wait()
+            except trio.Cancelled:
+                self._bytes += size
+                raise
