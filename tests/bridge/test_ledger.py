@@ -536,7 +536,7 @@ async def test_a_flood_of_refused_calls_waits_and_adds_little(
             await ledger.begin(asked("starts"))
             assert trio.current_time() == before_s, "nobody else waits, nor what is started"
         took_s = trio.current_time() - began_s
-        assert took_s >= (path.stat().st_size - 21_000) / pacing.REFUSED_BYTES_PER_S > 20
+        assert took_s >= (path.stat().st_size - 21_000) / pacing.REFUSED_BYTES_PER_S > 15
         written = lines(path)
         assert len(written) == calls + 2, "each has its line"
 
