@@ -136,6 +136,19 @@ async def test_a_box_without_programs_has_no_such_right(place: Place) -> None:
         assert "`nsm box --bridge NAME,...`" in (caught.value.hint or "")
 
 
+async def test_what_a_box_without_programs_asks_for_is_written_down(place: Place) -> None:
+    server = place.it.make_server(frozenset({"run"}), os.getuid(), "box")
+    peer = await place.it.connect(server)
+    for op in ("bridge_programs", "bridge_help", "bridge_run"):
+        with pytest.raises(ForbiddenError):
+            await peer.call(op, program="deploy", arguments=["eu"])
+    await place.it.bridge.finish(10)
+    (record,) = place.programs.records()
+    assert (record["event"], record["client"], record["scope"]) == ("refused", "test", "box")
+    assert (record["program"], record["arguments"]) == ("deploy", ["eu"])
+    assert "needs the right 'bridge'" in record["reason"]
+
+
 async def test_lines_come_before_the_answer(place: Place) -> None:
     peer = await place.person()
     answer = await peer.call("bridge_run", program="deploy", arguments=["eu"], stream=True)

@@ -237,7 +237,7 @@ class _Connection:
         """Begin to carry a request out; its answer comes now or later."""
         pending = self._pending[request.id] = _Pending()
         try:
-            row = self._row(request.op)
+            row = self._row(request, pending)
             call = self._call(request, pending, row)
             execution = row.submit(call)
         except Exception as error:  # noqa: BLE001  # of one request, which is answered
@@ -297,7 +297,8 @@ class _Connection:
             )
         self._send(Failure(request.id, answer))
 
-    def _row(self, op: str) -> Row:
+    def _row(self, request: Request, pending: _Pending) -> Row:
+        op = request.op
         row = OPERATIONS.get(op)
         if row is None:
             raise UnknownOperationError(
@@ -305,13 +306,15 @@ class _Connection:
                 hint=f"This supervisor ({__version__}) knows: {', '.join(OPERATIONS)}.",
             )
         if row.right not in self._rights and not (row.own and "run" in self._rights):
-            raise ForbiddenError(
+            error = ForbiddenError(
                 f"Operation {op!r} needs the right {row.right!r}.",
                 hint="This connection was given no programs of the host; outside of a box, "
                 "`nsm box --bridge NAME,...` starts one that has some."
                 if row.right == "bridge"
                 else "This connection was not given it.",
             )
+            row.refused(self._call(request, pending, row), error)
+            raise error
         return row
 
     def _call(self, request: Request, pending: _Pending, row: Row) -> Call:

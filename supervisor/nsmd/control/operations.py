@@ -173,12 +173,14 @@ class Row:
             scope then.
         function: carries it out.
         submit: for code whose result is all of the answer, gives its execution in place of that.
+        refused: is told of who asks for it without the right, before that is answered.
     """
 
     right: Right
     function: Operation
     submit: Callable[[Call], Execution | None] = lambda _: None
     own: bool = False
+    refused: Callable[[Call, NsmError], None] = lambda *_: None
 
 
 OPERATIONS: Mapping[str, Row] = {
@@ -189,7 +191,7 @@ OPERATIONS: Mapping[str, Row] = {
     "box_open": Row("manage", boxing.box_open),
     "bridge_programs": Row("bridge", bridging.bridge_programs),
     "bridge_help": Row("bridge", bridging.bridge_help),
-    "bridge_run": Row("bridge", bridging.bridge_run),
+    "bridge_run": Row("bridge", bridging.bridge_run, refused=bridging.refused),
     "sessions": Row("read", _sessions, own=True),
     "net": Row("manage", networking.net),
     "inspect": Row("read", inspecting.inspect, own=True),
