@@ -125,6 +125,37 @@ async def test_where_there_are_none_everything_is_as_if_there_were_no_bridge(
     assert not any(b"execute" in line for line in said[:4])
 
 
+async def test_a_call_of_who_has_no_such_tool_is_written_down() -> None:
+    programs = FakePrograms("deploy")
+    async with attachment(FakeRunner(), programs=programs) as peer:
+        await peer.attach({"NSM_BRIDGE": "off"})
+        await peer.initialize()
+        for tool in ("help", "other", "execute"):
+            arguments = {"program": "deploy", "args": ["eu"]}
+            answer = await peer.request("tools/call", params(tool, arguments))
+            assert "The only one is 'run'" in answer["error"]["message"]
+        asked = (await programs.next()).asked
+        assert (asked.name, asked.arguments) == ("deploy", ["eu"])
+        assert asked.caller.granted == frozenset()
+        assert asked.refusal is not None
+        assert asked.refusal.message == answer["error"]["message"]
+
+
+async def test_the_tools_answer_when_the_last_program_has_just_gone() -> None:
+    programs = FakePrograms("deploy")
+    async with attachment(FakeRunner(), programs=programs) as peer:
+        await peer.attach()
+        await peer.initialize()
+        assert await names(peer) == ["run", "list_programs", "help", "execute"]
+        programs.listed = []  # its definition is being edited
+        result = await call(peer, "help", {"program": "deploy"})
+        assert text_of(result) == "Program 'deploy' not found. Available: none"
+        assert text_of(await call(peer, "list_programs", {})) == "No programs are available."
+        await peer.start("tools/call", params("execute", {"program": "deploy"}))
+        assert (await programs.next()).asked.refusal is None
+        assert await names(peer) == ["run"]
+
+
 async def test_a_tool_that_there_is_not_where_there_are_programs() -> None:
     async with attachment(FakeRunner(), programs=FakePrograms("deploy")) as peer:
         await peer.attach()

@@ -79,7 +79,9 @@ async def bridge_run(call: Call) -> dict[str, Any]:
 def refused(call: Call, error: NsmError) -> None:
     """Have a call written down of a client that may start nothing at all; quick."""
     args = call.args
-    with suppress(NsmError):  # there is no bridge, or so many are on their way that they are counted
+    with suppress(
+        NsmError
+    ):  # there is no bridge, or so many are on their way that they are counted
         call.services.bridge.submit(
             _caller(call), args.get("program"), args.get("arguments"), refusal=error
         )

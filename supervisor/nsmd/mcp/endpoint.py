@@ -125,6 +125,7 @@ class Endpoint:
         self._max_result_chars = max_result_chars
         self._programs = NoPrograms() if programs is None else programs
         self._tools = ProgramTools(self._programs, max_result_chars)
+        self._had_programs = False
         self._way: Way = way
         self._roots = Roots()
         self._mount: tuple[str | None, ProjectMount] | None = None
@@ -271,9 +272,16 @@ class Endpoint:
             return render_failure(error, name)
 
     async def _reply_of_programs(self, ctx: Context, name: str, arguments: object) -> ToolReply:
-        others = programtools.NAMES if self._has_programs() else ()
+        # Whoever has them in its list still calls them when the last program has just gone: while a
+        # definition is edited, for example.
+        others = programtools.NAMES if self._has_programs() or self._had_programs else ()
         if name not in others:
-            raise _no_tool(name, others)
+            error = _no_tool(name, others)
+            if name == programtools.EXECUTE:
+                self._tools.refuse(
+                    self._caller(self._client_with(ctx, None)), arguments, str(error)
+                )
+            raise error
         try:
             client = await self._client(ctx)
         except NsmError:
@@ -290,7 +298,9 @@ class Endpoint:
 
     def _has_programs(self) -> bool:
         """Whether the client may start some now. What it is called does not decide that."""
-        return self._tools.visible(self._caller(Client(name="", scope="")))
+        has = self._tools.visible(self._caller(Client(name="", scope="")))
+        self._had_programs |= has
+        return has
 
     async def _run(self, ctx: Context, arguments: RunArguments) -> ToolReply:
         forgotten = self._forgotten

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any, cast
@@ -76,6 +77,19 @@ class ProgramTools:
             asked = programtools.program_of(name, given)
             return self._text(wording.help_text(self._programs.program(caller, asked)))
         return self._text(wording.list_text(self._programs.programs(caller)))
+
+    def refuse(self, caller: Caller, arguments: object, why: str) -> None:
+        """Have a call written down of a client that has no such tool; quick."""
+        given = cast("Mapping[str, object]", arguments) if isinstance(arguments, dict) else {}
+        with suppress(NsmError):  # there is no bridge, or too many calls are under way
+            self._programs.submit(
+                caller,
+                given.get("program"),
+                given.get("args"),
+                _unheard,
+                call_id=secrets.token_hex(16),
+                refusal=BadRequestError(why),
+            )
 
     async def _execute(self, ctx: Context, caller: Caller, arguments: object) -> ToolReply:
         refusal: NsmError | None = None
