@@ -10,6 +10,7 @@ cgroup delegation, no such kernel, ...). Any other skip says that something is m
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import signal
@@ -45,6 +46,21 @@ def needs_node(item: pytest.Item) -> bool:
         return True
     parameters = item.name.partition("[")[2]
     return parameters.startswith("node") or "-node" in parameters
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Nothing of what collecting makes is garbage before the end of the run, and it is a lot.
+
+    To look through it again and again takes as long as the rest of collecting, and then again in
+    each test that collects garbage.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -10,6 +10,7 @@ import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -110,8 +111,9 @@ class Case:
         return f"{self.file}[{self.language}] {self.name}"
 
 
-def load_all(folder: Path = CASES) -> list[Case]:
-    """Every case below a folder that has the four of `FOLDERS`.
+@cache
+def load_all(folder: Path = CASES) -> tuple[Case, ...]:
+    """Every case below a folder that has the four of `FOLDERS`; read once, since it takes long.
 
     Raises:
         CaseError: a file is not what it ought to be.
@@ -125,7 +127,7 @@ def load_all(folder: Path = CASES) -> list[Case]:
         if case.id in seen:
             raise CaseError(f"{case.id}: another case of this file has the same name")
         seen.add(case.id)
-    return cases
+    return tuple(cases)
 
 
 def load_file(path: Path) -> Iterator[Case]:
