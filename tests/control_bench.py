@@ -23,6 +23,7 @@ from nsmd.control.call import ALL_RIGHTS, Right, Services
 from nsmd.control.server import Access, ControlServer
 from nsmd.draining import Draining
 from nsmd.ending import Ending
+from nsmd.fleet import Fleet
 from nsmd.hostpaths import trusted_owners
 from nsmd.nix.program import NixFinder
 from nsmd.provision import Provision
@@ -141,7 +142,7 @@ class Bench:
         self.telemetry = Telemetry(registry)
         self.boxes = Boxes(
             partial(registry.check_project, point=None, mode=None),
-            gateway=registry.gateway,
+            gateway=registry.fleet.gateway,
             store=NoStore(),
             events=registry.events,
         )
@@ -249,22 +250,22 @@ async def bench(
             timeout_s=60,
         ) as workshop,
     ):
+        settings = Settings(
+            pool=PoolSettings(max_spares=max_spares),
+            session=SessionSettings(idle_timeout_seconds=idle_timeout_s),
+        )
+        fleet = Fleet(settings, launcher, sessions=sessions, upkeep=nursery)
         registry = Registry(
-            Settings(
-                pool=PoolSettings(max_spares=max_spares),
-                session=SessionSettings(idle_timeout_seconds=idle_timeout_s),
-            ),
+            settings,
             Provision(catalog),
-            launcher,
+            fleet,
             home="/home/user",
-            sessions=sessions,
-            upkeep=nursery,
             measure=no_usage,
             ending=ending,
         )
         it = Bench(registry, workshop, launcher, nursery, ending)
         yield it
-        registry.close()
+        fleet.close()
         nursery.cancel_scope.cancel()
         for end in it.ends:
             end.close()

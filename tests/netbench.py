@@ -12,6 +12,7 @@ import h11
 import trio
 
 from nsmd.catalog import Catalog
+from nsmd.fleet import Fleet
 from nsmd.hostrules import Address
 from nsmd.provision import Provision
 from nsmd.proxy import Gateway, SessionNetwork
@@ -104,7 +105,7 @@ class NetBench:
 
     def __init__(self, registry: Registry, names: Names) -> None:
         self.registry = registry
-        self.gateway = registry.gateway
+        self.gateway = registry.fleet.gateway
         self.client = CLIENT
         self.names = names
 
@@ -149,15 +150,15 @@ async def open_netbench(
         trio.open_nursery() as sessions,
     ):
         async with trio.open_nursery() as upkeep:
-            registry = Registry(
-                Settings(pool=PoolSettings(min_spares=0, max_spares=0)),
-                Provision(Catalog(wanted)),
+            settings = Settings(pool=PoolSettings(min_spares=0, max_spares=0))
+            fleet = Fleet(
+                settings,
                 launcher or made,
-                home="/home/user",
                 sessions=sessions,
                 upkeep=upkeep,
                 gateway=Gateway(names),
             )
+            registry = Registry(settings, Provision(Catalog(wanted)), fleet, home="/home/user")
             yield NetBench(registry, names)
             upkeep.cancel_scope.cancel()
-        registry.close()
+        fleet.close()

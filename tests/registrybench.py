@@ -10,6 +10,7 @@ import trio
 
 from fakes import BASH, BROKEN, PYTHON, FakeLauncher, echo, launching, no_usage
 from nsmd.catalog import Catalog
+from nsmd.fleet import Fleet
 from nsmd.provision import Provision
 from nsmd.registry import Registry
 from nsmd.settings import PoolSettings, Settings
@@ -28,6 +29,10 @@ BOB = Client(name="editor", scope="bob")
 class Bench:
     registry: Registry
     launcher: FakeLauncher
+
+    @property
+    def fleet(self) -> Fleet:
+        return self.registry.fleet
 
     async def run(
         self,
@@ -57,16 +62,11 @@ async def bench(
     async with launching(behave) as launcher:
         async with trio.open_nursery() as sessions:
             async with trio.open_nursery() as upkeep:
-                registry = Registry(
-                    settings or Settings(pool=PoolSettings(min_spares=1)),
-                    Provision(Catalog([PYTHON, BASH, BROKEN])),
-                    launcher,
-                    home="/home/user",
-                    sessions=sessions,
-                    upkeep=upkeep,
-                    measure=no_usage,
-                )
+                settings = settings or Settings(pool=PoolSettings(min_spares=1))
+                fleet = Fleet(settings, launcher, sessions=sessions, upkeep=upkeep)
+                provision = Provision(Catalog([PYTHON, BASH, BROKEN]))
+                registry = Registry(settings, provision, fleet, home="/home/user", measure=no_usage)
                 yield Bench(registry, launcher)
                 upkeep.cancel_scope.cancel()
-            registry.close()
+            fleet.close()
         assert all(jail.released for jail in launcher.jails)

@@ -62,6 +62,7 @@ builds/              environments that nsm has Nix build
 provision            everything that environments come from, behind one door
 retrying             code that is sent again after a lost connection: it is run once
 comers               clients that have just come: what is kept ready for them
+fleet                all sessions: how they come, are kept, and go
 registry             names, scopes, limits, reasons; the one way to run code
 bridge/              chosen programs of the host, for agents
 boxes/               sockets for agents in boxes

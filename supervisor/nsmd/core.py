@@ -21,6 +21,7 @@ from nsmd.cgroups import anchor
 from nsmd.control.call import Services
 from nsmd.draining import Draining, Work
 from nsmd.endbook import EndBook
+from nsmd.fleet import Fleet
 from nsmd.ground import Ground
 from nsmd.hostmemory import HostMemory
 from nsmd.hostpaths import trusted_owners
@@ -93,7 +94,16 @@ async def open_core(setup: Setup, ground: Ground) -> AsyncGenerator[Core]:
         for name in takeover.over:
             setup.store.drop(name)
         memory = HostMemory()
-        registry = _registry(setup, ground, provision, takeover, memory, upkeep)
+        fleet = _fleet(setup, ground, takeover, memory, upkeep)
+        registry = Registry(
+            setup.settings,
+            provision,
+            fleet,
+            home=setup.home,
+            private=setup.private,
+            unreadable=setup.unreadable,
+            ending=ground.ending,
+        )
         telemetry = Telemetry(
             registry,
             Surroundings(
@@ -110,7 +120,7 @@ async def open_core(setup: Setup, ground: Ground) -> AsyncGenerator[Core]:
         )
         boxes = Boxes(
             partial(registry.check_project, point=None, mode=None),
-            gateway=registry.gateway,
+            gateway=fleet.gateway,
             store=setup.store,
             events=ground.events,
             most=setup.shares.boxes,
@@ -119,12 +129,12 @@ async def open_core(setup: Setup, ground: Ground) -> AsyncGenerator[Core]:
         port = HeldPort(setup.store, setup.kept.get(PORT, ()))
         for pid in setup.inherited:
             upkeep.start_soon(reap_child, pid)
-        upkeep.start_soon(setup.store.run, partial(_everything_kept, registry, ground, boxes, port))
-        await registry.take_up(takeover, setup.kept)
-        pressure = Pressure(setup.settings.memory_pressure, memory, registry, registry.pool)
-        registry.pool.on_pressure = pressure.look
+        upkeep.start_soon(setup.store.run, partial(_everything_kept, fleet, ground, boxes, port))
+        await fleet.take_up(takeover, setup.kept)
+        pressure = Pressure(setup.settings.memory_pressure, memory, registry, fleet.pool)
+        fleet.pool.on_pressure = pressure.look
         upkeep.start_soon(pressure.run)
-        await workshop.begin(setup.sources.flakes, registry.artifacts_in_use)
+        await workshop.begin(setup.sources.flakes, fleet.artifacts_in_use)
         configuration = _configuration(setup, ground, registry, bridge)
         services = Services(
             registry=registry,
@@ -177,28 +187,18 @@ async def _provide(
     return Provision(ground.catalog, discovery=discovery, workshop=workshop, shells=ground.shells)
 
 
-def _registry(
-    setup: Setup,
-    ground: Ground,
-    provision: Provision,
-    takeover: Takeover,
-    memory: HostMemory,
-    upkeep: trio.Nursery,
-) -> Registry:
-    return Registry(
+def _fleet(
+    setup: Setup, ground: Ground, takeover: Takeover, memory: HostMemory, upkeep: trio.Nursery
+) -> Fleet:
+    return Fleet(
         setup.settings,
-        provision,
         ground.launcher,
-        home=setup.home,
-        private=setup.private,
-        unreadable=setup.unreadable,
         sessions=ground.sessions,
         upkeep=upkeep,
-        shares=setup.shares,
         memory=memory,
+        shares=setup.shares,
         keeper=ground.keeper,
         events=ground.events,
-        ending=ground.ending,
         book=SessionBook(setup.store, takeover.specs),
         ends=EndBook(setup.store),
     )
@@ -225,10 +225,10 @@ def _configuration(
 
 
 def _everything_kept(
-    registry: Registry, ground: Ground, boxes: Boxes, port: HeldPort
+    fleet: Fleet, ground: Ground, boxes: Boxes, port: HeldPort
 ) -> Iterator[tuple[str, Sequence[int]]]:
     """See `nsmd.survival.store.Refill`."""
-    yield from registry.everything_kept()
+    yield from fleet.everything_kept()
     yield from boxes.everything_kept()
     yield from port.everything_kept()
     if ground.keeper.anchor is not None:

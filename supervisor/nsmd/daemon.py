@@ -46,7 +46,7 @@ async def serve(setup: Setup) -> None:
                 await ground.journal.close()
                 setup.leave(how)
             core.port.forget()
-            core.services.registry.close()
+            core.services.registry.fleet.close()
             ground.sessions.cancel_scope.deadline = trio.current_time() + END_DEADLINE_S
         log.info("ended")
 
@@ -97,7 +97,7 @@ async def _serve_clients(setup: Setup, ground: Ground, core: Core) -> How:
         how = ground.ending.how or how  # it may be to end after all
         if how != "end":
             setup.leave.hold_place()
-            registry.leave()
+            registry.fleet.leave()
             services.boxes.leave()
         ground.recorder.say("supervisor_ended", {"pid": os.getpid(), "how": how})
         connections.cancel_scope.cancel()

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from itertools import chain
 
 import trio
 
@@ -25,49 +24,30 @@ from nsm.wire.errors import (
 )
 from nsm.wire.transcripts import EndedRow
 from nsmd import names, procstats
-from nsmd.agentframes import Noted, ResumedFrame
 from nsmd.boundary import narrowed
 from nsmd.catalog import ALIASES
-from nsmd.cgroups import Keeper, memory_of
+from nsmd.cgroups import memory_of
 from nsmd.comers import Comers
-from nsmd.conversation import Earlier
-from nsmd.descriptors import MAX_PROXIED, Shares
-from nsmd.directory import Directory
-from nsmd.endbook import EndBook
 from nsmd.ending import Ending
-from nsmd.events import Events
 from nsmd.execution import Execution, Origin
-from nsmd.history import EndedSessions, Executions
-from nsmd.jail import Launcher
-from nsmd.keeping import SessionBook
+from nsmd.fleet import Fleet
 from nsmd.limits import (
     check_can_be_bound,
     check_code,
     check_keeps_state,
     check_same,
     jail_sizes,
-    session_limits,
-    session_room,
     time_limit,
     wrong_environment,
 )
 from nsmd.listing import ended_row, live_row
-from nsmd.places import Places, Turn
-from nsmd.pool import Memory, Pool
 from nsmd.project import Projects, Unreadable, project_mode
 from nsmd.provision import Provision
-from nsmd.proxy import Gateway
-from nsmd.resumption import Resumption
 from nsmd.retrying import Retries
 from nsmd.session import Session
 from nsmd.settings import Settings
-from nsmd.survival.fates import Fates
-from nsmd.survival.store import Kept, NoStore
-from nsmd.takeover import Takeover
-from nsmd.timer import Timers
-from nsmd.transcripts import Transcript, TranscriptStore
+from nsmd.transcripts import Transcript
 from nsmd.values import (
-    Artifact,
     Client,
     Environment,
     JailSpec,
@@ -80,10 +60,6 @@ from nsmd.values import (
 )
 
 log = logging.getLogger(__name__)
-
-CONCURRENT_STARTS = 4
-"""Jails started at once. More only makes each slower: a start is all CPU and mount work."""
-
 
 Measure = Callable[[Sequence[int]], Awaitable[Mapping[int, procstats.Usage]]]
 
@@ -99,83 +75,47 @@ class Registry:
     Args:
         settings: limits.
         provision: what there is to run in.
-        launcher: how jails are started.
+        fleet: the sessions.
         home: the user's home directory, never mounted as a project.
         private: further directories that are never mounted: the supervisor's own.
         unreadable: why the jails' user cannot be shown a directory; None if it can.
-        sessions: owns the sessions' tasks; cancelling it ends every session.
-        upkeep: owns timers, and the pool's refills.
         measure: what the processes below some PID 1s use.
-        memory: what there is of it for spares; None sets no limit.
-        shares: of the supervisor's descriptors; None sets no limit.
-        gateway: the way out of sessions that have one.
-        keeper: keeps sessions to their limits as a whole; None for nobody.
-        events: told what happens to sessions and executions.
         ending: says whether anything new is taken.
-        book: has sessions kept for the supervisor that comes after this one; None for nobody.
-        ends: the same of how sessions ended.
 
     Attributes:
-        leaving: sessions are left to the next supervisor.
+        events: told what happens to sessions and executions.
     """
 
     def __init__(
         self,
         settings: Settings,
         provision: Provision,
-        launcher: Launcher,
+        fleet: Fleet,
         *,
         home: str,
         private: Sequence[str] = (),
         unreadable: Unreadable = lambda _: None,
-        sessions: trio.Nursery,
-        upkeep: trio.Nursery,
         measure: Measure = measure_in_thread,
-        memory: Memory | None = None,
-        shares: Shares | None = None,
-        gateway: Gateway | None = None,
-        keeper: Keeper | None = None,
-        events: Events | None = None,
         ending: Ending | None = None,
-        book: SessionBook | None = None,
-        ends: EndBook | None = None,
     ) -> None:
-        self._book = book or SessionBook(NoStore())
-        self._ends = ends or EndBook(NoStore())
-        self.leaving = False
-        self.events = events or Events()
-        self._ending = ending or Ending()
-        self.fates = Fates()
-        self._settings = settings
+        self.events = fleet.events
+        self.fleet = fleet
         self.provision = provision
-        self._launcher = launcher
-        self._keeper = keeper
-        self._nursery = sessions
+        self._ending = ending or Ending()
+        self._settings = settings
         self._projects = Projects(
             settings.project, home=home, private=private, unreadable=unreadable
         )
-        self._shares = shares
-        self._limits = session_limits(settings)
         self._sizes = jail_sizes(settings)
-        self._starts = trio.CapacityLimiter(CONCURRENT_STARTS)
-        self._directory = Directory()
-        self._ended = EndedSessions(self._ends)
-        self._executions = Executions()
-        self._resumption = Resumption(self.fates, self._executions)
-        self.retries = Retries(self._executions, self.fates)
-        self._transcripts = TranscriptStore()
-        self._closing = False
+        self._directory = fleet.directory
+        self._executions = fleet.executions
+        self.retries = Retries(fleet.executions, fleet.fates)
         self._measure = measure
-        self._timers = Timers()
-        self.gateway = gateway or Gateway(
-            max_connections=shares.proxied if shares is not None else MAX_PROXIED
-        )
-        upkeep.start_soon(self._timers.run)
-        room = session_room(settings, shares)
-        self._places = Places(room, self.live_sessions, self._starts)
-        self.pool = Pool(settings.pool, self._start_session, upkeep, memory, events=self.events)
-        self._comers = Comers(provision, self._spec, self.pool.expect)
+        self._comers = Comers(provision, self._spec, fleet.pool.expect)
         provision.subscribe(self._environments_changed)
+
+    def __repr__(self) -> str:
+        return f"<Registry of {self.fleet!r}>"
 
     def configure(self, settings: Settings) -> None:
         """Have other settings hold for calls and sessions that are new from now on.
@@ -185,14 +125,8 @@ class Registry:
         """
         self._settings = settings
         self._projects.configure(settings.project)
-        self._limits = replace(
-            self._limits,
-            grace_s=settings.defaults.interrupt_grace_seconds,
-            max_queued=settings.session.max_queued,
-        )
         self._sizes = jail_sizes(settings)
-        self._places.configure(session_room(settings, self._shares))
-        self.pool.configure(settings.pool)
+        self.fleet.configure(settings)
 
     # What there is.
 
@@ -214,12 +148,7 @@ class Registry:
         await self.provision.look(client)
 
     def _environments_changed(self) -> None:
-        self.pool.keep_only(self.provision.catalog.reachable())
-
-    def artifacts_in_use(self) -> set[Artifact]:
-        """Those that sessions of any kind run in now."""
-        artifacts = {session.spec.environment.artifact for session in self._directory}
-        return {artifact for artifact in artifacts if artifact is not None}
+        self.fleet.pool.keep_only(self.provision.catalog.reachable())
 
     def live_sessions(self) -> list[Session]:
         """Sessions that belong to somebody."""
@@ -375,7 +304,7 @@ class Registry:
 
     def _first_finished(self, execution: Execution) -> None:
         self._executions.finished(execution)
-        self.pool.answered(execution.session)
+        self.fleet.pool.answered(execution.session)
 
     def unfinished(self) -> Sequence[Execution]:
         """Executions that run or are queued, in the order in which they came."""
@@ -384,7 +313,7 @@ class Registry:
     def _check_open(self, *, live: bool) -> None:
         if (refusal := self._ending.refusal(live=live)) is not None:
             raise refusal
-        if self._closing:
+        if self.fleet.closing:
             raise ShuttingDownError(
                 "The supervisor is shutting down; the code was not run.",
                 hint="Try again in a moment: the next call starts a new supervisor.",
@@ -435,7 +364,7 @@ class Registry:
             for ending in self._directory:
                 if ending.tenancy is not None and ending.transcript.subject.means(target):
                     return ending.transcript, ending
-            transcript = self._transcripts.find(target)
+            transcript = self.fleet.transcripts.find(target)
             if transcript is None:
                 raise UnknownSessionError(
                     f"No session {target[:200]!r}, and no transcript of one that has ended.",
@@ -446,7 +375,7 @@ class Registry:
 
     def describe_ended(self) -> list[EndedRow]:
         """A row for each ended session whose transcript is kept, the newest last."""
-        return [ended_row(transcript) for transcript in self._transcripts.ended()]
+        return [ended_row(transcript) for transcript in self.fleet.transcripts.ended()]
 
     def idle_longer_than(self, seconds: float) -> list[Session]:
         """Sessions that have been idle for that long; running ones never are."""
@@ -465,94 +394,6 @@ class Registry:
         grouped = {s.id: s.confinement.group for s in sessions if s.confinement is not None}
         memory = await memory_of({id_: group for id_, group in grouped.items() if group})
         return [live_row(s, usage.get(s.pid), now, memory.get(s.id)) for s in sessions if s.live]
-
-    async def take_up(self, takeover: Takeover, kept: Kept) -> None:
-        """Go on with the sessions of an earlier supervisor; returns when their agents have said
-        what they were in the middle of, or have taken too long for that.
-
-        Args:
-            takeover: what there is of them.
-            kept: where ends of others may be.
-        """
-        self._ends.take_up(kept, self._ended.restore)
-        sessions: list[Session] = []
-        for found in takeover.found:
-            tenancy = found.record.tenancy
-            session = self._make_session(found.spec, found.record.id, found.earlier)
-            self._book.begin_after(session, found.names, found.record, found.earlier)
-            session.claim(tenancy)
-            if tenancy.name is not None:
-                self._directory.give_name(session)
-            sessions.append(session)
-        for record in takeover.gone:
-            tenancy = record.tenancy
-            if tenancy.name is not None:
-                self._ended.add(tenancy.scope, tenancy.name, "while there was no supervisor")
-        self._resumption.begin(takeover, sessions)
-        for session in sessions:
-            self._nursery.start_soon(session.run, name=repr(session))
-        await self._resumption.settle()
-        if sessions:
-            outlived = max(session.taken_up for session in sessions)
-            self.events.publish("restarted", restarts=outlived, sessions=len(sessions))
-
-    def everything_kept(self) -> Iterator[tuple[str, Sequence[int]]]:
-        """See `SessionBook.everything`."""
-        live = [session for session in self._directory if session.live]
-        return chain(self._book.everything(live), self._ends.everything())
-
-    def leave(self) -> None:
-        """Take no new work, and leave every session as it is."""
-        self._closing = self.leaving = True
-
-    def close(self) -> None:
-        """Take no new work and end every session."""
-        self._closing = True
-        for session in self._directory:
-            session.end("the supervisor is shutting down")
-
-    # Sessions come and go.
-
-    def session_ready(self, session: Session) -> None:
-        """See `SessionWatcher`."""
-        if session.tenancy is not None:
-            self._book.keep(session)
-        self.pool.ready(session)
-
-    def session_changed(self, session: Session) -> None:
-        """See `SessionWatcher`."""
-        if session in self._book:
-            self._book.keep(session)
-
-    def session_resumed(self, session: Session, resumed: ResumedFrame) -> None:
-        """See `SessionWatcher`."""
-        self._book.keep(session)
-        self._resumption.resumed(session, resumed)
-
-    def execution_resumed(self, session: Session, noted: Noted) -> Execution:
-        """See `SessionWatcher`."""
-        return self._resumption.execution(session, noted)
-
-    def session_ended(self, session: Session) -> None:
-        """See `SessionWatcher`."""
-        named, tenancy = self._directory.remove(session), session.tenancy
-        if named and tenancy is not None and tenancy.name is not None and not self._closing:
-            # Else its successor has been told already. First of all: a supervisor that is killed
-            # in between has either the session or its end.
-            self._ended.add(tenancy.scope, tenancy.name, session.end_reason)
-        self._book.drop(session)
-        self._resumption.ended(session)
-        self.pool.forget(session)
-        self._places.given_back()
-        if tenancy is None or tenancy.name is None:
-            return
-        log.info(
-            "session %s (%s) of %s ended: %s",
-            session.id,
-            tenancy.name,
-            tenancy.client,
-            session.end_reason,
-        )
 
     def _meant(self, request: RunRequest) -> Session | None:
         """The live session that a call names, if it runs the environment that the call means."""
@@ -583,9 +424,9 @@ class Registry:
             raise wrong_environment(name, session.spec.environment, environment)
         created = self._new_session(client, environment, name)
         if session is not None:  # it is ending right now, and has not reported yet
-            self._ended.add(client.scope, name, session.end_reason)
+            self.fleet.ended.add(client.scope, name, session.end_reason)
         self._directory.give_name(created)
-        return created, True, self._ended.take(client.scope, name)
+        return created, True, self.fleet.ended.take(client.scope, name)
 
     def _new_session(self, client: Client, environment: Environment, name: str | None) -> Session:
         spec = self._spec(environment, client.project)
@@ -593,28 +434,19 @@ class Registry:
             spec = replace(spec, network=client.network)
         if client.bound is not None:
             check_can_be_bound(environment, client.bound)
-            self._places.check_share(client.scope)
+            self.fleet.check_share(client.scope)
             spec = replace(spec, network=narrowed(spec.network, client.bound))
-        if self._places.has_room(len(self._directory)):
-            session = self.pool.take(spec)
-        else:
-            turn = self._places.turn(client.scope, confined=client.bound is not None)
-            session = self._start_session(spec, turn)
-            turn.is_for(session)
-        self._comers.used(client, environment.name)
         configured = self._settings.session
-        session.claim(
-            Tenancy(
-                name=name,
-                scope=client.scope,
-                client=client.name,
-                idle_timeout_s=client.idle_timeout_s or configured.idle_timeout_seconds,
-                max_lifetime_s=client.max_lifetime_s or configured.max_lifetime_seconds,
-                own=self.provision.catalog.own_of(client, environment),
-            )
+        tenancy = Tenancy(
+            name=name,
+            scope=client.scope,
+            client=client.name,
+            idle_timeout_s=client.idle_timeout_s or configured.idle_timeout_seconds,
+            max_lifetime_s=client.max_lifetime_s or configured.max_lifetime_seconds,
+            own=self.provision.catalog.own_of(client, environment),
         )
-        if session.link is not None:  # else it is kept as soon as it is ready
-            self._book.keep(session)
+        session = self.fleet.take(spec, tenancy, confined=client.bound is not None)
+        self._comers.used(client, environment.name)
         return session
 
     def _spec(self, environment: Environment, mount: ProjectMount | None) -> JailSpec:
@@ -624,38 +456,6 @@ class Registry:
             sizes=self._sizes,
             network=environment.network,
         )
-
-    def _start_session(self, spec: JailSpec, turn: Turn | None = None) -> Session:
-        session = self._make_session(spec, names.fresh_id(self._directory), turn=turn)
-        self.events.publish("session_started", session=session.id, subject=session)
-        self._nursery.start_soon(session.run, name=repr(session))
-        return session
-
-    def _make_session(
-        self,
-        spec: JailSpec,
-        session_id: str,
-        earlier: Earlier | None = None,
-        *,
-        turn: Turn | None = None,
-    ) -> Session:
-        session = Session(
-            session_id,
-            spec,
-            launcher=self._launcher,
-            limits=self._limits,
-            watcher=self,
-            start_limiter=turn or self._starts,
-            transcripts=self._transcripts,
-            timers=self._timers,
-            gateway=self.gateway,
-            nursery=self._nursery,
-            keeper=self._keeper,
-            events=self.events,
-            earlier=earlier,
-        )
-        self._directory.add(session)
-        return session
 
     def _execution_id(self, wanted: str | None, name: str | None, scope: str) -> str:
         if wanted is None:

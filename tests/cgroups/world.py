@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from nsmd.catalog import Catalog
+from nsmd.fleet import Fleet
 from nsmd.provision import Provision
 from nsmd.registry import Registry
 from nsmd.settings import Defaults, PoolSettings, Settings
@@ -79,18 +80,11 @@ async def open_world(
             tasks.start_soon(keeper.notices.run)
         async with trio.open_nursery() as sessions:
             async with trio.open_nursery() as upkeep:
-                registry = Registry(
-                    settings,
-                    Provision(Catalog(found)),
-                    launcher,
-                    home="/nonexistent",
-                    sessions=sessions,
-                    upkeep=upkeep,
-                    keeper=keeper,
-                )
+                fleet = Fleet(settings, launcher, sessions=sessions, upkeep=upkeep, keeper=keeper)
+                registry = Registry(settings, Provision(Catalog(found)), fleet, home="/nonexistent")
                 yield World(registry, keeper)
                 upkeep.cancel_scope.cancel()
-            registry.close()
+            fleet.close()
         tasks.cancel_scope.cancel()
 
 

@@ -213,12 +213,12 @@ async def test_a_program_that_comes_again_finds_a_session_ready(
     async with bench(max_spares=3) as it:
         await (await it.connect()).call("run", env="python", code="x")
         await trio.sleep(1000)  # nothing is kept any more
-        assert it.registry.pool.spares == 0
+        assert it.registry.fleet.pool.spares == 0
         peer = await it.connect()
         await trio.sleep(1)
-        assert it.registry.pool.spares == 1
+        assert it.registry.fleet.pool.spares == 1
         await peer.call("run", env="python", code="x")
-        assert it.registry.pool.hits == 1
+        assert it.registry.fleet.pool.hits == 1
 
 
 async def test_shutdown_is_answered_first(autojump_clock: trio.abc.Clock) -> None:

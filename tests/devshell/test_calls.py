@@ -17,6 +17,7 @@ from nsm import operations
 from nsm.wire.errors import BadRequestError, EnvironmentUnavailableError, StartFailedError
 from nsmd import conversation, pending
 from nsmd.catalog import Catalog
+from nsmd.fleet import Fleet
 from nsmd.limits import MAX_INHERITED_BYTES, check_inherited
 from nsmd.pending import EnvironmentPendingError, patiently
 from nsmd.provision import Provision
@@ -43,18 +44,12 @@ async def registry_of(
 ) -> AsyncGenerator[Registry]:
     async with world.shells(*inherit) as shells, trio.open_nursery() as sessions:
         async with trio.open_nursery() as upkeep:
-            registry = Registry(
-                settings or Settings(pool=PoolSettings(max_spares=0)),
-                Provision(Catalog([PYTHON, BASH], shells), shells=shells),
-                launcher,
-                home="/home/user",
-                sessions=sessions,
-                upkeep=upkeep,
-                measure=no_usage,
-            )
-            yield registry
+            settings = settings or Settings(pool=PoolSettings(max_spares=0))
+            fleet = Fleet(settings, launcher, sessions=sessions, upkeep=upkeep)
+            provision = Provision(Catalog([PYTHON, BASH], shells), shells=shells)
+            yield Registry(settings, provision, fleet, home="/home/user", measure=no_usage)
             upkeep.cancel_scope.cancel()
-        registry.close()
+        fleet.close()
 
 
 @pytest.fixture
@@ -133,10 +128,12 @@ async def test_sessions_have_their_own_clients_values(world: World) -> None:
             **dict.fromkeys("ab", (("TOKEN", "first secret"),)),
             **dict.fromkeys("cd", (("TOKEN", "second secret"),)),
         }
-        for kind in registry.pool.kinds:
+        for kind in registry.fleet.pool.kinds:
             spares = {s.spec.environment.variables for s in [*kind.ready, *kind.starting]}
             assert spares <= {kind.spec.environment.variables}
-        told = repr([*registry.live_sessions(), *registry.pool.kinds, await registry.describe()])
+        told = repr(
+            [*registry.live_sessions(), *registry.fleet.pool.kinds, await registry.describe()]
+        )
         assert "secret" not in told
 
 
@@ -160,11 +157,11 @@ async def test_spares_of_an_older_shell_go(world: World) -> None:
         registry_of(world, settings=settings, launcher=launcher) as registry,
     ):
         await run(registry, world.client())
-        (older,) = [k for k in registry.pool.kinds if k.spec.environment.name == "project"]
+        (older,) = [k for k in registry.fleet.pool.kinds if k.spec.environment.name == "project"]
         (world.project / "flake.nix").write_text("{ }")
         world.nix.builds(ATTRIBUTE, *shell_of(world, "other-env"))
         await run(registry, world.client())
-        (newer,) = [k for k in registry.pool.kinds if k.spec.environment.name == "project"]
+        (newer,) = [k for k in registry.fleet.pool.kinds if k.spec.environment.name == "project"]
         assert newer.spec != older.spec
 
 

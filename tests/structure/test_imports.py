@@ -76,7 +76,7 @@ FLOORS = (
     ("takeover", "endbook"),
     ("resumption",),
     ("places", "provision", "retrying"),
-    ("comers",),
+    ("comers", "fleet"),
     ("registry",),
     ("bridge",),
     ("boxes",),

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
 import trio
 import trio.testing
 
-from fakes import BASH, PYTHON, FakeAgent, FakeJail, echo
+from fakes import PYTHON, FakeAgent, FakeJail
 from nsm.wire.errors import (
     AmbiguousSessionError,
     BadProjectError,
@@ -19,9 +18,7 @@ from nsm.wire.errors import (
     EnvironmentUnavailableError,
     NsmError,
     SessionEndedError,
-    SessionLimitError,
     ShuttingDownError,
-    StartFailedError,
     UnknownEnvironmentError,
     UnknownExecutionError,
     UnknownSessionError,
@@ -29,10 +26,8 @@ from nsm.wire.errors import (
 )
 from nsmd.catalog import Rank, Source
 from nsmd.jail.projectcopy import NoCopyError
-from nsmd.places import MAX_WAITING, WAIT_S
 from nsmd.project import check_project
-from nsmd.registry import CONCURRENT_STARTS
-from nsmd.settings import PoolSettings, SessionSettings, Settings
+from nsmd.settings import Settings
 from nsmd.values import (
     MAX_CODE_BYTES,
     Artifact,
@@ -45,8 +40,6 @@ from registrybench import ALICE, BOB, bench
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from nsmd.values import JailSpec
 
 
 async def test_a_name_is_made_once_and_found_again(autojump_clock: trio.abc.Clock) -> None:
@@ -103,24 +96,6 @@ async def test_a_one_shot_gets_a_jail_of_its_own(autojump_clock: trio.abc.Clock)
         assert first.session_name is None
         await trio.testing.wait_all_tasks_blocked()
         assert it.registry.live_sessions() == []
-
-
-async def test_who_waits_for_a_template_keeps_nobody_else_from_starting(
-    autojump_clock: trio.abc.Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def hang(spec: JailSpec) -> None:
-        if spec.environment is BASH:
-            await trio.sleep(20)
-
-    async with bench(Settings(pool=PoolSettings(min_spares=0))) as it:
-        monkeypatch.setattr(it.launcher, "prepare", hang)
-        start_s = trio.current_time()
-        async with trio.open_nursery() as nursery:
-            for number in range(2 * CONCURRENT_STARTS):
-                nursery.start_soon(partial(it.run, env="bash", session=f"s{number}"))
-            await trio.testing.wait_all_tasks_blocked()
-            await it.run()
-            assert trio.current_time() - start_s < 1
 
 
 async def test_new_gives_a_fresh_readable_name(autojump_clock: trio.abc.Clock) -> None:
@@ -222,24 +197,6 @@ async def test_a_longer_limit_is_clamped_and_said(autojump_clock: trio.abc.Clock
         assert (await it.run(timeout_s=5)).clamped_from_s is None
 
 
-async def test_the_session_limit_names_what_could_be_ended(
-    autojump_clock: trio.abc.Clock,
-) -> None:
-    settings = Settings(session=SessionSettings(max_sessions=3), pool=PoolSettings(max_spares=0))
-    async with bench(settings) as it:
-        for name in ("one", "two"):
-            await it.run(session=name)
-            await trio.sleep(60)
-        await it.run(session="secret", client=BOB)
-        with pytest.raises(SessionLimitError) as error:
-            await it.run(session="four")
-        assert "one (idle 2 min), two (idle 60 s)" in error.value.message
-        assert "secret" not in str(error.value)
-        assert "nsm kill" in error.value.hint
-        it.registry.find("one").end("killed by nsm")
-        await it.run(session="four")
-
-
 async def test_what_a_client_will_likely_use_is_ready_when_it_asks(
     tmp_path: Path, autojump_clock: trio.abc.Clock
 ) -> None:
@@ -252,7 +209,7 @@ async def test_what_a_client_will_likely_use_is_ready_when_it_asks(
         assert len(it.launcher.jails) == 2  # Python and Bash; there is no Node here
         await it.run(client=client)
         await it.run(client=client, env="bash", session="b")
-        assert (it.registry.pool.hits, it.registry.pool.misses) == (2, 0)
+        assert (it.fleet.pool.hits, it.fleet.pool.misses) == (2, 0)
 
 
 async def test_a_client_whose_project_cannot_be_is_expected_to_do_nothing(
@@ -263,81 +220,6 @@ async def test_a_client_whose_project_cannot_be_is_expected_to_do_nothing(
             async with it.registry.attached(variables=variables, cwd=cwd, sources=None):
                 await trio.sleep(1)
         assert it.launcher.jails == []
-
-
-async def test_one_shots_beyond_the_limit_have_their_turn(
-    autojump_clock: trio.abc.Clock,
-) -> None:
-    """Fifty at once where ten may be: all are served, and never more than ten have jails."""
-    settings = Settings(session=SessionSettings(max_sessions=10), pool=PoolSettings(max_spares=0))
-    most = 0
-
-    async def busy(agent: FakeAgent, jail: FakeJail) -> None:
-        nonlocal most
-        alive = [jail for jail in it.launcher.jails if not jail.killed]
-        most = max(most, len(alive))
-        await trio.sleep(0.1)
-        await echo(agent, jail)
-
-    async with bench(settings, busy) as it:
-        answers: list[str] = []
-
-        async def one(number: int) -> None:
-            result = await it.run(str(number), session=None, execution_id=f"e{number}")
-            answers.append(result.outcome.stdout)
-
-        async with trio.open_nursery() as nursery:
-            for number in range(50):
-                nursery.start_soon(one, number)
-        assert {int(answer) for answer in answers} == set(range(50))
-        assert most == 10
-
-
-async def test_who_waits_for_a_place_can_go(autojump_clock: trio.abc.Clock) -> None:
-    settings = Settings(session=SessionSettings(max_sessions=1), pool=PoolSettings(max_spares=0))
-    async with bench(settings) as it:
-        request = RunRequest(client=ALICE, env="python", code="wait")
-        running = it.registry.submit(request)
-        await trio.testing.wait_all_tasks_blocked()
-        gone, interrupted, last = (it.registry.submit(request) for _ in range(3))
-        await trio.testing.wait_all_tasks_blocked()
-        assert len(it.launcher.jails) == 1
-        gone.abandon()
-        interrupted.interrupt()
-        assert (await interrupted.wait()).outcome.interrupted
-        running.interrupt()
-        await running.wait()
-        await trio.testing.wait_all_tasks_blocked()
-        assert len(it.launcher.jails) == 2
-        last.interrupt()
-        assert (await last.wait()).outcome.interrupted
-
-
-async def test_a_place_that_does_not_become_free_is_not_waited_for_long(
-    autojump_clock: trio.abc.Clock,
-) -> None:
-    settings = Settings(session=SessionSettings(max_sessions=1), pool=PoolSettings(max_spares=0))
-    async with bench(settings) as it:
-        it.registry.submit(RunRequest(client=ALICE, env="python", code="wait", timeout_s=30))
-        began = trio.current_time()
-        with pytest.raises(SessionLimitError, match="waited 30 s for a place"):
-            await it.run(session="named")
-        assert trio.current_time() - began == pytest.approx(WAIT_S)
-
-
-async def test_a_thousand_beyond_the_limit_are_refused_with_what_to_do(
-    autojump_clock: trio.abc.Clock,
-) -> None:
-    settings = Settings(session=SessionSettings(max_sessions=1), pool=PoolSettings(max_spares=0))
-    async with bench(settings) as it:
-        request = RunRequest(client=ALICE, env="python", code="wait")
-        it.registry.submit(request)
-        for _ in range(MAX_WAITING):
-            it.registry.submit(request)
-        for _ in range(1000):
-            with pytest.raises(SessionLimitError, match="256 calls wait") as error:
-                it.registry.submit(request)
-            assert "max_sessions" in error.value.hint
 
 
 async def test_an_execution_id_is_used_once_and_its_result_kept(
@@ -359,15 +241,6 @@ async def test_kept_results_are_bounded(autojump_clock: trio.abc.Clock) -> None:
         with pytest.raises(UnknownExecutionError):
             it.registry.execution("e0")
         it.registry.execution("e9")
-
-
-async def test_a_failed_start_is_told_and_leaves_nothing(autojump_clock: trio.abc.Clock) -> None:
-    async with bench() as it:
-        it.launcher.fail = StartFailedError("bwrap: no", hint="`nsm doctor`")
-        with pytest.raises(StartFailedError, match="bwrap: no"):
-            await it.run()
-        it.launcher.fail = None
-        assert (await it.run()).created
 
 
 @pytest.mark.parametrize("session", [None, "work"])
@@ -401,28 +274,12 @@ async def test_a_live_session_is_what_a_call_asks_for_or_runs_nothing(
         await it.registry.submit(dataclasses.replace(plain, client=same)).wait()
 
 
-async def test_sessions_that_fail_to_start_are_not_tried_for_ever(
-    autojump_clock: trio.abc.Clock,
-) -> None:
-    async def dying(agent: FakeAgent, jail: FakeJail) -> None:
-        jail.words = "boom"
-
-    async with bench(behave=dying) as it:
-        with pytest.raises(StartFailedError, match="boom"):
-            await it.run()
-        await trio.sleep(1000)
-        tried = len(it.launcher.jails)
-        assert tried <= 12  # less and less often, while the kind is thought to be in use
-        await trio.sleep(3600)
-        assert len(it.launcher.jails) == tried
-
-
 async def test_a_closed_registry_takes_nothing(autojump_clock: trio.abc.Clock) -> None:
     async with bench() as it:
         execution = it.registry.submit(
             RunRequest(client=ALICE, env="python", code="wait", session="a")
         )
-        it.registry.close()
+        it.fleet.close()
         with pytest.raises(SessionEndedError, match="shutting down"):
             await execution.wait()
         with pytest.raises(ShuttingDownError):
@@ -503,7 +360,7 @@ async def test_sessions_outlive_their_environment_and_new_ones_get_the_new_one(
         assert new.timeout_s == 5.0
         sessions = {s.name: s.spec.environment for s in it.registry.live_sessions()}
         assert sessions == {"old": SCIENCE, "new-one": NEWER}
-        kinds = {kind.spec.environment for kind in it.registry.pool.kinds}
+        kinds = {kind.spec.environment for kind in it.fleet.pool.kinds}
         assert SCIENCE not in kinds
         it.registry.provision.catalog.put(DIRECTORY, [])
         assert (await it.run(env="science", session="old")).session_id == old.session_id

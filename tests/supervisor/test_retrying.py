@@ -130,8 +130,8 @@ async def test_what_nobody_knows_is_not_run() -> None:
 
 async def test_what_is_known_not_to_have_been_run_is_run_now() -> None:
     async with bench() as it:
-        it.registry.fates.complete = True
-        it.registry.fates.surviving.add(("alice", "a"))
+        it.fleet.fates.complete = True
+        it.fleet.fates.surviving.add(("alice", "a"))
         answer = await it.registry.submit(request()).wait()
         assert answer.execution_id == "e"
         assert (await it.registry.submit(request(session=None, execution_id="f")).wait()).created
@@ -139,8 +139,8 @@ async def test_what_is_known_not_to_have_been_run_is_run_now() -> None:
 
 async def test_the_scope_of_the_session_counts_and_not_the_clients() -> None:
     async with bench() as it:
-        it.registry.fates.complete = True
-        it.registry.fates.surviving.add(("alice", "a"))
+        it.fleet.fates.complete = True
+        it.fleet.fates.surviving.add(("alice", "a"))
         session = it.registry.submit(request("first", again=False)).session
         await it.registry.submit_in(session, request(client=BOB)).wait()
         with pytest.raises(FateUnknownError):
@@ -149,7 +149,7 @@ async def test_the_scope_of_the_session_counts_and_not_the_clients() -> None:
 
 async def test_what_was_run_to_its_end_is_not_run_again() -> None:
     async with bench() as it:
-        it.registry.fates.was_done("e", "alice", "a")
+        it.fleet.fates.was_done("e", "alice", "a")
         with pytest.raises(ResultLostError, match="run to its end"):
             it.registry.submit(request())
         with pytest.raises(ResultLostError):
@@ -160,9 +160,9 @@ async def test_what_was_run_to_its_end_is_not_run_again() -> None:
 
 async def test_an_agent_says_of_its_own_session_alone_what_was_run() -> None:
     async with bench() as it:
-        it.registry.fates.complete = True
-        it.registry.fates.surviving.add(("alice", "b"))
-        it.registry.fates.was_done("e", "alice", "a")
+        it.fleet.fates.complete = True
+        it.fleet.fates.surviving.add(("alice", "b"))
+        it.fleet.fates.was_done("e", "alice", "a")
         assert (await it.registry.submit(request(session="b")).wait()).execution_id == "e"
 
 
@@ -174,9 +174,9 @@ async def test_an_agent_that_claims_anothers_execution_does_not_get_it_run_twice
     """It knows ids of its own, and a client's next ones are easy to guess."""
     async with bench() as it:
         sessions = [it.registry.submit(request(None, again=False, session=x)).session for x in "ab"]
-        it.registry.fates.complete = True
-        it.registry.fates.surviving |= {("alice", "a"), ("alice", "b")}
-        liar, honest = (it.registry.execution_resumed(x, claimed("1.e")) for x in sessions)
+        it.fleet.fates.complete = True
+        it.fleet.fates.surviving |= {("alice", "a"), ("alice", "b")}
+        liar, honest = (it.fleet.execution_resumed(x, claimed("1.e")) for x in sessions)
         assert it.registry.submit(request(session="a")) is liar
         assert it.registry.submit(request(session="b")) is honest
 
@@ -184,7 +184,7 @@ async def test_an_agent_that_claims_anothers_execution_does_not_get_it_run_twice
 async def test_an_agent_that_claims_ids_to_come_keeps_no_code_out_of_other_sessions() -> None:
     async with bench() as it:
         session = it.registry.submit(request(None, again=False)).session
-        lies = it.registry.execution_resumed(session, claimed("1.e"))
+        lies = it.fleet.execution_resumed(session, claimed("1.e"))
         with pytest.raises(BadRequestError, match="exists already"):
             it.registry.submit(request(again=False))
         answer = await it.registry.submit(request(session="b", again=False)).wait()
@@ -200,7 +200,7 @@ async def test_an_agent_does_not_lengthen_its_own_time() -> None:
         session = it.registry.submit(request(None, again=False)).session
         limit_s = session.spec.environment.timeout_s
         for said_s, holds_s in ((1e8, limit_s), (1.5, 1.5), ("x", limit_s)):
-            execution = it.registry.execution_resumed(session, claimed("1.e", timeout_s=said_s))
+            execution = it.fleet.execution_resumed(session, claimed("1.e", timeout_s=said_s))
             assert execution.origin.timeout_s == holds_s
 
 
@@ -213,7 +213,7 @@ async def test_an_agent_says_when_its_execution_was_sent() -> None:
             (float("inf"), None),
             ("x", None),
         ):
-            execution = it.registry.execution_resumed(session, claimed("1.e", sent_at=said))
+            execution = it.fleet.execution_resumed(session, claimed("1.e", sent_at=said))
             assert execution.sent_at == holds
 
 

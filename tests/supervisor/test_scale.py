@@ -19,8 +19,9 @@ import trio.testing
 from fakes import CAPABILITIES, PYTHON, FakeJail, FakeLauncher, launching, no_usage
 from nsm.wire.errors import SessionLimitError
 from nsmd.catalog import Catalog
+from nsmd.fleet import CONCURRENT_STARTS, Fleet
 from nsmd.provision import Provision
-from nsmd.registry import CONCURRENT_STARTS, Registry
+from nsmd.registry import Registry
 from nsmd.settings import PoolSettings, SessionSettings, Settings
 from nsmd.values import Client, RunRequest
 from sandbox_agent import FrameReader, encode_frame
@@ -61,18 +62,12 @@ async def bench(
     )
     async with launching() as echoing, trio.open_nursery() as sessions:
         async with trio.open_nursery() as upkeep:
-            registry = Registry(
-                settings,
-                Provision(Catalog([PYTHON])),
-                launcher or echoing,
-                home="/home/user",
-                sessions=sessions,
-                upkeep=upkeep,
-                measure=no_usage,
-            )
+            fleet = Fleet(settings, launcher or echoing, sessions=sessions, upkeep=upkeep)
+            provision = Provision(Catalog([PYTHON]))
+            registry = Registry(settings, provision, fleet, home="/home/user", measure=no_usage)
             yield Bench(registry)
             upkeep.cancel_scope.cancel()
-        registry.close()
+        fleet.close()
 
 
 class Steps(trio.abc.Instrument):

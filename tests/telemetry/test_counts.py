@@ -117,9 +117,9 @@ async def test_hits_misses_and_refills(autojump_clock: trio.abc.Clock) -> None:
         await peer.call("run", env="python", session="b", code="1")
         await trio.sleep(1)
         assert values(it, f.HANDED_OUT) == {("python", "miss"): 1, ("python", "hit"): 1}
-        ready = len(it.registry.pool.kinds[0].ready)
+        ready = len(it.registry.fleet.pool.kinds[0].ready)
         assert values(it, f.SPARES)["python", "ready"] == ready > 0
-        assert values(it, f.WANTED)[("python",)] == it.registry.pool.kinds[0].plan.wanted
+        assert values(it, f.WANTED)[("python",)] == it.registry.fleet.pool.kinds[0].plan.wanted
         refills, starts = values(it, f.REFILLS)[("python",)], values(it, f.STARTS)
         assert (refills.count, starts["python", "cold"].count) == (ready + 1, ready + 2)
 

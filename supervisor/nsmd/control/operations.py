@@ -53,7 +53,7 @@ async def _status(call: Call) -> dict[str, Any]:
         "pid": services.pid,
         "uptime_s": trio.current_time() - services.started_s,
         "sessions": len(services.registry.live_sessions()),
-        "spares": services.registry.pool.spares,
+        "spares": services.registry.fleet.pool.spares,
         "clients": services.clients(),
         "socket": services.socket_path,
         "jail": dict(services.jail),

@@ -155,7 +155,7 @@ class Telemetry:
         yield f.TAKEN_UP, _single(counts.taken_up)
 
     def _of_the_pool(self) -> Iterator[Reading]:
-        counts, pool = self.counts, self._registry.pool
+        counts, pool = self.counts, self._registry.fleet.pool
         spares: defaultdict[Labels, int] = defaultdict(int)
         wanted: defaultdict[Labels, int] = defaultdict(int)
         for kind in pool.kinds:
@@ -182,7 +182,7 @@ class Telemetry:
         yield f.BYTES, moved
 
     def _of_the_network(self) -> Iterator[Reading]:
-        gateway = self._registry.gateway
+        gateway = self._registry.fleet.gateway
         counters = gateway.counters
         yield f.PROXY_REQUESTS, {(name,): count for name, count in counters.verdicts.items()}
         yield (

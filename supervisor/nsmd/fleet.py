@@ -1,0 +1,280 @@
+"""All sessions of the supervisor: how they come into being, are kept for the next one, and go.
+
+Which one a call gets is the registry's to say. A session is taken from those that are ready, or
+starts as soon as there is room; what has ended is remembered, for the next call under its name.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import chain
+
+import trio
+
+from nsmd import names
+from nsmd.agentframes import Noted, ResumedFrame
+from nsmd.cgroups import Keeper
+from nsmd.conversation import Earlier
+from nsmd.descriptors import MAX_PROXIED, Shares
+from nsmd.directory import Directory
+from nsmd.endbook import EndBook
+from nsmd.events import Events
+from nsmd.execution import Execution
+from nsmd.history import EndedSessions, Executions
+from nsmd.jail import Launcher
+from nsmd.keeping import SessionBook
+from nsmd.limits import session_limits, session_room
+from nsmd.places import Places, Turn
+from nsmd.pool import Memory, Pool
+from nsmd.proxy import Gateway
+from nsmd.resumption import Resumption
+from nsmd.session import Session
+from nsmd.settings import Settings
+from nsmd.survival.fates import Fates
+from nsmd.survival.store import Kept, NoStore
+from nsmd.takeover import Takeover
+from nsmd.timer import Timers
+from nsmd.transcripts import TranscriptStore
+from nsmd.values import Artifact, JailSpec, Tenancy
+
+log = logging.getLogger(__name__)
+
+CONCURRENT_STARTS = 4
+"""Jails started at once. More only makes each slower: a start is all CPU and mount work."""
+
+
+class Fleet:
+    """See the module; the `SessionWatcher` of each of them.
+
+    Args:
+        settings: limits.
+        launcher: how jails are started.
+        sessions: owns the sessions' tasks; cancelling it ends every session.
+        upkeep: owns timers, and the pool's refills.
+        memory: what there is of it for spares; None sets no limit.
+        shares: of the supervisor's descriptors; None sets no limit.
+        gateway: the way out of sessions that have one.
+        keeper: keeps sessions to their limits as a whole; None for nobody.
+        events: told what happens to sessions and executions.
+        book: has sessions kept for the supervisor that comes after this one; None for nobody.
+        ends: the same of how sessions ended.
+
+    Attributes:
+        closing: nothing new is taken.
+        leaving: sessions are left to the next supervisor.
+        directory: those that are not over yet.
+        ended: how others ended, for the next call under their names.
+        executions: of all of them, by id.
+        fates: what became of those of an earlier supervisor.
+        transcripts: what sessions have run.
+        pool: those that are kept ready.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        launcher: Launcher,
+        *,
+        sessions: trio.Nursery,
+        upkeep: trio.Nursery,
+        memory: Memory | None = None,
+        shares: Shares | None = None,
+        gateway: Gateway | None = None,
+        keeper: Keeper | None = None,
+        events: Events | None = None,
+        book: SessionBook | None = None,
+        ends: EndBook | None = None,
+    ) -> None:
+        self.closing = self.leaving = False
+        self.events = events or Events()
+        self.directory = Directory()
+        self.executions = Executions()
+        self.fates = Fates()
+        self.transcripts = TranscriptStore()
+        self._book = book or SessionBook(NoStore())
+        self._ends = ends or EndBook(NoStore())
+        self.ended = EndedSessions(self._ends)
+        self._resumption = Resumption(self.fates, self.executions)
+        self._launcher = launcher
+        self._keeper = keeper
+        self._nursery = sessions
+        self._shares = shares
+        self._limits = session_limits(settings)
+        self._starts = trio.CapacityLimiter(CONCURRENT_STARTS)
+        self._timers = Timers()
+        self.gateway = gateway or Gateway(
+            max_connections=shares.proxied if shares is not None else MAX_PROXIED
+        )
+        upkeep.start_soon(self._timers.run)
+        room = session_room(settings, shares)
+        self._places = Places(room, self.directory.live, self._starts)
+        self.pool = Pool(settings.pool, self._start, upkeep, memory, events=self.events)
+
+    def __repr__(self) -> str:
+        return f"<Fleet {self.directory!r}>"
+
+    def configure(self, settings: Settings) -> None:
+        """See `Registry.configure`."""
+        self._limits = replace(
+            self._limits,
+            grace_s=settings.defaults.interrupt_grace_seconds,
+            max_queued=settings.session.max_queued,
+        )
+        self._places.configure(session_room(settings, self._shares))
+        self.pool.configure(settings.pool)
+
+    def artifacts_in_use(self) -> set[Artifact]:
+        """Those that sessions of any kind run in now."""
+        artifacts = {session.spec.environment.artifact for session in self.directory}
+        return {artifact for artifact in artifacts if artifact is not None}
+
+    # Sessions come.
+
+    def check_share(self, scope: str) -> None:
+        """
+        Raises:
+            SessionLimitError: that scope has its share of them.
+        """
+        self._places.check_share(scope)
+
+    def take(self, spec: JailSpec, tenancy: Tenancy, *, confined: bool) -> Session:
+        """A session for somebody: one that is ready, or one that starts, now or in its turn.
+
+        Args:
+            confined: whoever asks knows nothing beyond the scope.
+
+        Raises:
+            SessionLimitError: no place becomes free by itself, or too many wait.
+        """
+        if self._places.has_room(len(self.directory)):
+            session = self.pool.take(spec)
+        else:
+            turn = self._places.turn(tenancy.scope, confined=confined)
+            session = self._start(spec, turn)
+            turn.is_for(session)
+        session.claim(tenancy)
+        if session.link is not None:  # else it is kept as soon as it is ready
+            self._book.keep(session)
+        return session
+
+    def _start(self, spec: JailSpec, turn: Turn | None = None) -> Session:
+        session = self._make(spec, names.fresh_id(self.directory), turn=turn)
+        self.events.publish("session_started", session=session.id, subject=session)
+        self._nursery.start_soon(session.run, name=repr(session))
+        return session
+
+    def _make(
+        self,
+        spec: JailSpec,
+        session_id: str,
+        earlier: Earlier | None = None,
+        *,
+        turn: Turn | None = None,
+    ) -> Session:
+        session = Session(
+            session_id,
+            spec,
+            launcher=self._launcher,
+            limits=self._limits,
+            watcher=self,
+            start_limiter=turn or self._starts,
+            transcripts=self.transcripts,
+            timers=self._timers,
+            gateway=self.gateway,
+            nursery=self._nursery,
+            keeper=self._keeper,
+            events=self.events,
+            earlier=earlier,
+        )
+        self.directory.add(session)
+        return session
+
+    async def take_up(self, takeover: Takeover, kept: Kept) -> None:
+        """Go on with the sessions of an earlier supervisor; returns when their agents have said
+        what they were in the middle of, or have taken too long for that.
+
+        Args:
+            takeover: what there is of them.
+            kept: where ends of others may be.
+        """
+        self._ends.take_up(kept, self.ended.restore)
+        sessions: list[Session] = []
+        for found in takeover.found:
+            tenancy = found.record.tenancy
+            session = self._make(found.spec, found.record.id, found.earlier)
+            self._book.begin_after(session, found.names, found.record, found.earlier)
+            session.claim(tenancy)
+            if tenancy.name is not None:
+                self.directory.give_name(session)
+            sessions.append(session)
+        for record in takeover.gone:
+            tenancy = record.tenancy
+            if tenancy.name is not None:
+                self.ended.add(tenancy.scope, tenancy.name, "while there was no supervisor")
+        self._resumption.begin(takeover, sessions)
+        for session in sessions:
+            self._nursery.start_soon(session.run, name=repr(session))
+        await self._resumption.settle()
+        if sessions:
+            outlived = max(session.taken_up for session in sessions)
+            self.events.publish("restarted", restarts=outlived, sessions=len(sessions))
+
+    def everything_kept(self) -> Iterator[tuple[str, Sequence[int]]]:
+        """See `SessionBook.everything`."""
+        live = [session for session in self.directory if session.live]
+        return chain(self._book.everything(live), self._ends.everything())
+
+    def leave(self) -> None:
+        """Take no new work, and leave every session as it is."""
+        self.closing = self.leaving = True
+
+    def close(self) -> None:
+        """Take no new work and end every session."""
+        self.closing = True
+        for session in self.directory:
+            session.end("the supervisor is shutting down")
+
+    # What they say (`SessionWatcher`).
+
+    def session_ready(self, session: Session) -> None:
+        """See `SessionWatcher`."""
+        if session.tenancy is not None:
+            self._book.keep(session)
+        self.pool.ready(session)
+
+    def session_changed(self, session: Session) -> None:
+        """See `SessionWatcher`."""
+        if session in self._book:
+            self._book.keep(session)
+
+    def session_resumed(self, session: Session, resumed: ResumedFrame) -> None:
+        """See `SessionWatcher`."""
+        self._book.keep(session)
+        self._resumption.resumed(session, resumed)
+
+    def execution_resumed(self, session: Session, noted: Noted) -> Execution:
+        """See `SessionWatcher`."""
+        return self._resumption.execution(session, noted)
+
+    def session_ended(self, session: Session) -> None:
+        """See `SessionWatcher`."""
+        named, tenancy = self.directory.remove(session), session.tenancy
+        if named and tenancy is not None and tenancy.name is not None and not self.closing:
+            # Else its successor has been told already. First of all: a supervisor that is killed
+            # in between has either the session or its end.
+            self.ended.add(tenancy.scope, tenancy.name, session.end_reason)
+        self._book.drop(session)
+        self._resumption.ended(session)
+        self.pool.forget(session)
+        self._places.given_back()
+        if tenancy is None or tenancy.name is None:
+            return
+        log.info(
+            "session %s (%s) of %s ended: %s",
+            session.id,
+            tenancy.name,
+            tenancy.client,
+            session.end_reason,
+        )
