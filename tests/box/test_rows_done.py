@@ -158,6 +158,31 @@ def test_git_works_in_a_linked_worktree(world: World) -> None:
     assert world.box("ls", PROJECT, directory=f"{HOME}/side").stdout.split() == []
 
 
+REBASES = """\
+set -e
+git commit -q --allow-empty -m first
+git commit -q --allow-empty -m second
+git rebase -q --exec true HEAD~1
+git rebase -q --exec false --exec 'touch RAN' HEAD~1 2>/dev/null || true
+"""
+
+
+def test_a_rebase_works_and_one_that_is_left_with_commands_is_told_of(world: World) -> None:
+    have_git(world)
+    done = world.box("sh", "-c", f"{REBASES}git rebase --abort; git log --format=%s -2")
+    assert done.stdout.split() == ["second", "first"], done.stderr
+    assert "rebase" not in done.stderr
+    done = world.box("sh", "-c", f"{REBASES}exit 5")
+    assert done.returncode == 5
+    said = "git-rebase-todo: `git rebase --continue` runs touch RAN"
+    assert f"nsm box: before you use git in {PROJECT}, look at" in done.stderr
+    assert said in done.stderr
+    again = world.box("git", "rebase", "--continue")
+    assert "a rebase is under way here" in again.stderr
+    assert again.returncode == 0, again.stderr
+    assert said not in again.stderr, "it was there before"
+
+
 def test_git_has_placeholders_where_nobody_is_named(world: World) -> None:
     world.host(f"{HOME}/.gitconfig").unlink()
     done = world.box("sh", "-c", "git config user.name && git config user.email")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Callable
 from typing import NoReturn
 
 from nsm import landlock, paths
@@ -115,9 +116,15 @@ def _try(program: str) -> str:
     return tried.stderr if tried.returncode else ""
 
 
-def become(plan: Plan, program: str, *, sockets: str = "") -> NoReturn:
+def become(
+    plan: Plan, program: str, *, sockets: str = "", afterwards: Callable[[], None] | None = None
+) -> NoReturn:
     """Execute bwrap, in a child for which this process waits: its exit code is the command's, and
     it passes signals on (see `nsm.box.relay`).
+
+    Args:
+        sockets: on the host, the directory of the box's sockets; empty where there are none.
+        afterwards: done when the box has ended.
 
     Raises:
         BoxError: bwrap cannot be executed.
@@ -147,7 +154,7 @@ def become(plan: Plan, program: str, *, sockets: str = "") -> NoReturn:
     listed = _memory_file(b"".join(os.fsencode(line) + b"\0" for line in lines))
     _set_signals()
     if plan.starter:  # which gives the command its signals back
-        relay.part()
+        relay.part(afterwards)
     landlock.close_scopes()
     try:
         os.execve(  # noqa: S606

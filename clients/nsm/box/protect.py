@@ -186,6 +186,29 @@ def look(
     )
 
 
+def git_directories(directory: str, common: str | None) -> tuple[str, ...]:
+    """Git's directories that a box can write to: repositories, their modules and worktrees.
+
+    Args:
+        directory: the working directory: absolute, all links followed.
+        common: its repository, wherever that lies; None looks for one.
+    """
+    search = _Search(directory=directory, shown=(), git=None, variables={})
+    tops = [common] if common is not None else []
+    if _kind(os.path.join(directory, ".git")) == "directory":
+        tops.append(os.path.join(directory, ".git"))
+    if gitfacts.is_repository(directory):
+        tops.append(directory)
+    found: dict[str, None] = {}
+    for top in (*tops, *_nested(search, directory)):
+        for path in (top, *_modules(search, os.path.join(top, "modules"))):
+            found[path] = None
+            linked = os.path.join(path, "worktrees")
+            for name in _names(search, linked, only_directories=True):
+                found[os.path.join(linked, name)] = None
+    return tuple(found)
+
+
 def _start_up(search: _Search, home: str) -> None:
     for name in START_UP:
         path = os.path.join(home, name)
@@ -280,7 +303,7 @@ def _worktree(search: _Search, own: str, common: str) -> None:
     if own != common:
         # What says of a linked worktree where its repository is.
         search.held.append(own)
-        _existing(search, own, ("commondir", "gitdir", "config.worktree"))
+        _existing(search, own, ("commondir", "gitdir"))
     _repository(search, common, search.directory, is_own=True)
 
 
@@ -317,14 +340,33 @@ def _repository(search: _Search, common: str, worktree: str, *, is_own: bool = F
     elif _kind(hooks) is not None:
         _protect(search, hooks)
         _targets(search, hooks)
-    _existing(search, common, ("config", "config.worktree"))
+    per_worktree = can_write and _has_configuration_per_worktree(common)
+    _existing(search, common, ("config",))
+    _of_worktree(search, common, make=per_worktree)
     _configured(search, os.path.join(common, "config"), worktree)
     for name in _names(search, os.path.join(common, "worktrees"), only_directories=True):
         linked = os.path.join(common, "worktrees", name)
         search.held.append(linked)
-        _existing(search, linked, ("commondir", "gitdir", "config.worktree"))
+        _existing(search, linked, ("commondir", "gitdir"))
+        _of_worktree(search, linked, make=per_worktree)
     for module in _modules(search, os.path.join(common, "modules")):
         _repository(search, module, worktree)
+
+
+def _has_configuration_per_worktree(common: str) -> bool:
+    """Whether git reads `config.worktree` here (git-worktree(1)), as after `sparse-checkout`."""
+    data = gitfacts.small_file(os.path.join(common, "config"), MAX_CONFIG_BYTES) or b""
+    return b"worktreeconfig" in data.lower()
+
+
+def _of_worktree(search: _Search, folder: str, *, make: bool) -> None:
+    """The configuration of one worktree, in its git directory; git would read one that comes."""
+    path = os.path.join(folder, "config.worktree")
+    if _kind(path) is None and make:
+        search.made[path] = b""
+        search.read_only.append(path)
+    else:
+        _existing(search, folder, ("config.worktree",))
 
 
 def _existing(search: _Search, folder: str, names: Sequence[str]) -> None:

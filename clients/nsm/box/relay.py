@@ -18,7 +18,8 @@ import os
 import select
 import signal
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from typing import NoReturn
 
 ENDS = (signal.SIGTERM, signal.SIGHUP)
@@ -40,10 +41,14 @@ _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _STATUS_BYTES = 8192
 
 
-def part() -> None:
+def part(afterwards: Callable[[], None] | None = None) -> None:
     """Go on as a child of this process, which does not return: it ends as the child has ended.
 
     The signals of `ENDS` are blocked in the child. The caller has no threads.
+
+    Args:
+        afterwards: done by this process when the child has ended; what goes wrong there has no
+            effect on the exit code.
     """
     heard = {number for number in ENDS if signal.getsignal(number) != signal.SIG_IGN}
     # An ignored one is inherited, too, and would have the kernel reap the child.
@@ -60,10 +65,22 @@ def part() -> None:
     # bwrap asks for the same of whoever has started it: no box outlives that.
     _die_with_parent(signal.SIGHUP)
     _close_all()
-    _wait(child, heard)
+    asked, code = _wait(child, heard)
+    if afterwards is not None:
+        signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+        with suppress(Exception):  # whatever it is, the command's own end is what counts
+            afterwards()
+    if asked is not None and code in (None, 128 + asked):  # bwrap's, for a command that died of it
+        _die_of(asked)
+    os._exit(128 if code is None else code)
 
 
-def _wait(child: int, heard: Iterable[signal.Signals]) -> NoReturn:
+def _wait(child: int, heard: Iterable[signal.Signals]) -> tuple[signal.Signals | None, int | None]:
+    """Until the child has ended.
+
+    Returns:
+        What has asked for that, if anything did; its exit code, None where the box was ended.
+    """
     asked: signal.Signals | None = None
     passed = False
     deadline = 0.0
@@ -79,35 +96,37 @@ def _wait(child: int, heard: Iterable[signal.Signals]) -> NoReturn:
                 if _has_pending(child, asked) or _tell_command(child, asked):
                     continue
             if info is None:
-                _end(child, asked)
+                _end(child)
+                return asked, None
             got = info
         if got.si_signo == signal.SIGCHLD:
-            _follow(child, asked)
+            code = _follow(child)
+            if code is not None:
+                return asked, code
         elif asked is None:
             asked = signal.Signals(got.si_signo)
             deadline = time.monotonic() + SETTLE_S
         elif passed and got.si_signo == signal.SIGTERM:
-            _end(child, asked)
+            _end(child)
+            return asked, None
 
 
-def _follow(child: int, asked: signal.Signals | None) -> None:
-    """End or stop as the child has."""
+def _follow(child: int) -> int | None:
+    """Stop as the child has; an exit code if it has ended."""
     pid, status = os.waitpid(child, os.WNOHANG | os.WUNTRACED)
     if pid == 0:
-        return  # it goes on after a stop
+        return None  # it goes on after a stop
     if os.WIFSTOPPED(status):
         # By its terminal we are stopped ourselves; by the command's `kill 0` it alone.
         os.kill(os.getpid(), signal.SIGSTOP)
         os.kill(child, signal.SIGCONT)
-        return
+        return None
     code = os.waitstatus_to_exitcode(status)
-    if asked is not None and code == 128 + asked:  # bwrap's, for a command that has died of it
-        _die_of(asked)
-    os._exit(code if code >= 0 else 128 - code)
+    return code if code >= 0 else 128 - code
 
 
-def _end(child: int, asked: signal.Signals) -> NoReturn:
-    """End all that is in the box, and die as if nobody had passed anything on."""
+def _end(child: int) -> None:
+    """End all that is in the box."""
     first = _first_child(child)
     if first is not None:
         fd = _held(first, child)
@@ -119,7 +138,6 @@ def _end(child: int, asked: signal.Signals) -> NoReturn:
             waits.poll(_GONE_S * 1000)
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
-    _die_of(asked)
 
 
 def _die_of(number: signal.Signals) -> NoReturn:

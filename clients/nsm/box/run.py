@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import NoReturn
 
@@ -105,7 +105,24 @@ def _start(plan: Plan, program: str, request: Request, facts: Facts, way: Way) -
         macos.become(plan)
     sockets = _sockets(plan, way) if plan.sockets else ""
     sys.stdout.flush()
-    launch.become(plan, program, sockets=sockets)
+    launch.become(plan, program, sockets=sockets, afterwards=_afterwards(request, facts, way))
+
+
+def _afterwards(request: Request, facts: Facts, way: Way) -> Callable[[], None] | None:
+    """Tells what the box has left that the host's git would run."""
+    if not request.protect:
+        return None
+    from nsm.box import aftermath  # noqa: PLC0415
+
+    was = aftermath.before(facts.directory, facts.git.common)
+    if said := aftermath.under_way(was):
+        tell(way, said)
+
+    def look() -> None:
+        if said := aftermath.told(was):
+            tell(way, said)
+
+    return look
 
 
 def _is_macos() -> bool:

@@ -1,0 +1,173 @@
+"""What a box has left in git's directories that git on the host would run: told when it has ended.
+
+An agent rebases, makes repositories and linked worktrees; that cannot be kept from it as a hook can
+(`nsm.box.protect`). But the list of a rebase that was not brought to its end may have `exec` lines,
+which the next `git rebase --continue` runs, and a repository that was not there before has a
+configuration and hooks of its own, which `git status` obeys. So what is there after a box and was
+not there before is said in plain words. Files are read here, and git is not run.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from nsm.box import gitfacts, protect
+from nsm.box.secrets import printable
+
+MAX_TODO_BYTES = 1024 * 1024
+MAX_TOLD = 8
+MAX_SHOWN_CHARS = 120
+
+TODO = "rebase-merge/git-rebase-todo"
+"""Of a git directory; the only list of git's in which commands are (git-rebase(1))."""
+
+_EXEC = re.compile(rb"[ \t]*(?:exec|x)[ \t]+(.*\S)")
+_SECTION = re.compile(r'\s*\[\s*([\w.-]+)(?:\s+"((?:[^"\\]|\\.)*)")?\s*\]')
+_ENTRY = re.compile(r"\s*([A-Za-z][\w-]*)\s*(?:=\s*(.*?))?\s*$")
+
+_RUNS = re.compile(
+    r"core\.(fsmonitor|hookspath|sshcommand|editor|pager|askpass|gitproxy|alternaterefscommand)"
+    r"|include\.path|includeif\..*\.path|sequence\.editor|interactive\.difffilter"
+    r"|diff\.(external|.*\.(command|textconv))|filter\..*\.(clean|smudge|process)|merge\..*\.driver"
+    r"|(merge|diff)tool\..*\.(cmd|path)|credential\.(.*\.)?helper|gpg\.(.*\.)?program|pager\..*"
+    r"|remote\..*\.(uploadpack|receivepack|vcs)|submodule\..*\.update|trailer\..*\.(command|cmd)"
+    r"|tar\..*\.command|sendemail\..*cmd|extensions\.worktreeconfig|alias\..*",
+    re.ASCII,
+)
+"""Entries of a configuration that name programs or lead to others (git-config(1))."""
+
+_HARMLESS = re.compile(r"(true|false|yes|no|on|off|[01]|)", re.ASCII | re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Before:
+    """What there was when a box began.
+
+    Attributes:
+        directory: the working directory.
+        common: its repository; None where it had none.
+        repositories: git directories that its files of protection hold for.
+        lists: commands in lists of rebases, by the lists' paths.
+    """
+
+    directory: str
+    common: str | None
+    repositories: frozenset[str] = frozenset()
+    lists: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
+
+
+def before(directory: str, common: str | None) -> Before:
+    """What there is now.
+
+    Args:
+        directory: the working directory: absolute, all links followed.
+        common: its repository, as in `gitfacts.GitFacts`.
+    """
+    found = protect.git_directories(directory, common)
+    lists = {path: commands(os.path.join(path, TODO)) for path in found}
+    return Before(
+        directory=directory,
+        common=common,
+        repositories=frozenset(found),
+        lists={path: lines for path, lines in lists.items() if lines},
+    )
+
+
+def told(was: Before) -> str:
+    """What people should know of what has come since; nothing where there is nothing to tell."""
+    lines = list(_lines(was))
+    if not lines:
+        return ""
+    head = (
+        f"before you use git in {printable(was.directory)}, look at what the box has left there; "
+        "git would run it here:"
+    )
+    more = [f"and {len(lines) - MAX_TOLD} more"] if len(lines) > MAX_TOLD else []
+    return "\n  ".join([head, *lines[:MAX_TOLD], *more])
+
+
+def under_way(was: Before) -> str:
+    """What people should know of what there was already; nothing where there is nothing to tell."""
+    found = [
+        f"{_relative(path, was)}/{TODO}: {_short(line)}"
+        for path, lines in was.lists.items()
+        for line in lines
+    ]
+    if not found:
+        return ""
+    more = [f"and {len(found) - MAX_TOLD} more"] if len(found) > MAX_TOLD else []
+    head = "a rebase is under way here whose next `git rebase --continue` runs commands:"
+    return "\n  ".join([head, *found[:MAX_TOLD], *more])
+
+
+def _lines(was: Before) -> Iterator[str]:
+    for path in protect.git_directories(was.directory, was.common):
+        shown = _relative(path, was)
+        earlier = was.lists.get(path, ())
+        for command in commands(os.path.join(path, TODO)):
+            if command not in earlier:
+                yield f"{shown}/{TODO}: `git rebase --continue` runs {_short(command)}"
+        if path not in was.repositories:
+            for name in ("config", "config.worktree"):
+                for entry in entries(os.path.join(path, name)):
+                    yield f"{shown}/{name}: {_short(entry)}"
+            for name in hooks(os.path.join(path, "hooks")):
+                yield f"{shown}/hooks/{printable(name)}"
+
+
+def commands(path: str) -> tuple[str, ...]:
+    """Commands in a list of git's of what is still to do."""
+    data = gitfacts.small_file(path, MAX_TODO_BYTES) or b""
+    found = (_EXEC.fullmatch(line.rstrip(b"\r")) for line in data.split(b"\n"))
+    return tuple(os.fsdecode(match[1]) for match in found if match)
+
+
+def entries(path: str) -> Iterator[str]:
+    """Entries of a file of git's configuration by which it runs programs, or reads other files.
+
+    Values that go on in a next line are not put together: what begins them is told.
+    """
+    data = gitfacts.small_file(path, protect.MAX_CONFIG_BYTES) or b""
+    section = ""
+    for line in os.fsdecode(data).removeprefix("\ufeff").splitlines():
+        text = line
+        while header := _SECTION.match(text):
+            section = header[1].lower() + (f".{header[2]}" if header[2] is not None else "")
+            text = text[header.end() :]
+        entry = _ENTRY.match(text)
+        if entry is None:
+            continue
+        key, value = f"{section}.{entry[1].lower()}", entry[2] or ""
+        if not _RUNS.fullmatch(key):
+            continue
+        if key.startswith("alias.") and not value.strip('"').startswith("!"):
+            continue
+        if key.startswith("core.fsmonitor") and _HARMLESS.fullmatch(value):
+            continue
+        yield f"{key} = {value}"
+
+
+def hooks(folder: str) -> Iterator[str]:
+    """Names of hooks that git runs: programs, and no samples."""
+    try:
+        with os.scandir(folder) as found:
+            names = sorted(
+                entry.name
+                for entry in found
+                if not entry.name.endswith(".sample") and os.access(entry.path, os.X_OK)
+            )
+    except OSError:
+        return
+    yield from names
+
+
+def _relative(path: str, was: Before) -> str:
+    return printable(os.path.relpath(path, was.directory))
+
+
+def _short(text: str) -> str:
+    shown = printable(text)
+    return shown if len(shown) <= MAX_SHOWN_CHARS else f"{shown[:MAX_SHOWN_CHARS]}..."
