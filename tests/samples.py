@@ -144,6 +144,15 @@ def status(**changes: Any) -> dict[str, Any]:
             "audit": "/home/user/audit.log",
             "problem": "No space left on device",
         },
+        "http": {
+            "enabled": True,
+            "listen": "127.0.0.1:7643",
+            "url": "http://127.0.0.1:7643/mcp",
+            "token": False,
+            "connections": 2,
+            "max_connections": 64,
+            "problem": "http-token is gone",
+        },
     }
     return answer | changes
 

@@ -243,8 +243,18 @@ def test_status() -> None:
         "bridge      programs: 2; calls under way: 1",
         "            files that describe none: 1; see `nsm bridge check`",
         "            nothing is started: /home/user/audit.log: No space left on device",
+        "http        http://127.0.0.1:7643/mcp; connections: 2 of 64; no token",
+        "            http-token is gone",
     ]
-    older = samples.status(jail={"kind": "x"}, limits=None, audit=None, survival=None, bridge=None)
+    taken = answer["http"] | {"url": "", "problem": "127.0.0.1:7643 cannot be listened at"}
+    assert render.status(Status.from_wire(answer | {"http": taken})).splitlines()[-2:] == [
+        "http        not served",
+        "            127.0.0.1:7643 cannot be listened at",
+    ]
+    off = render.status(Status.from_wire(answer | {"http": taken | {"enabled": False}}))
+    assert "http" not in off.split()
+    parts = ("limits", "audit", "survival", "bridge", "http")
+    older = samples.status(jail={"kind": "x"}, **dict.fromkeys(parts))
     assert render.status(Status.from_wire(older)).endswith("jails       x")
 
 

@@ -493,7 +493,7 @@ async def test_a_port_that_is_taken_is_said_and_nothing_else_suffers(opened: Ope
         port = other.getsockname()[1]
         async with opened(listen=f"127.0.0.1:{port}") as place:
             facts = place.service.facts()
-            assert facts["url"] == ""
+            assert (facts["url"], facts["token"]) == ("", False)
             where = f"127.0.0.1:{port}"
             assert f"{where} cannot be listened at: Address already in use." in facts["problem"]
             assert "`nsm reload` tries again" in facts["problem"]

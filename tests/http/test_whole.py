@@ -13,6 +13,7 @@ from mcp_types import CallToolResult, TextContent
 
 from e2e_support import Supervisor, supervisor
 from http_support import sdk_client, token_of, url_of
+from nsmd.hostchecks.http import ask_supervisor
 
 UNREAD = 8
 """Connections whose clients do not read, and are there when the supervisor ends."""
@@ -166,3 +167,9 @@ def test_at_the_end_nobody_is_waited_for_who_does_not_read(
         unread.enter_context(send_call(url, token, run(code, f"flood-{number % 2}")))
     facts = json.loads(served.run("nsm", "http", "--json").stdout)
     assert facts["connections"] >= UNREAD
+    status = json.loads(served.run("nsm", "status", "--json").stdout)["http"]
+    assert (status["url"], status["token"]) == (url, True)
+    assert status["connections"] >= UNREAD
+    said = ask_supervisor(str(served.socket))  # as `nsm doctor`
+    assert said is not None
+    assert said["url"] == url

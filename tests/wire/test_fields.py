@@ -28,7 +28,11 @@ ALL: list[tuple[Take, dict[str, Any], set[str]]] = [
         | {"processes", "running_s", "queued", "taken_up"},
     ),
     (EnvironmentRow.from_wire, samples.environment_row(), {"problem", "cold_start", "only_for"}),
-    (Status.from_wire, samples.status(), {"limits", "draining", "audit", "survival", "bridge"}),
+    (
+        Status.from_wire,
+        samples.status(),
+        {"limits", "draining", "audit", "survival", "bridge", "http"},
+    ),
     (KillReport.from_wire, samples.kill_report(), set()),
 ]
 

@@ -316,6 +316,12 @@ def status(answer: Status) -> str:
             lines.append(("", f"files that describe none: {bridge.wrong}; see `nsm bridge check`"))
         if bridge.problem:
             lines.append(("", f"nothing is started: {bridge.audit}: {bridge.problem}"))
+    if (http := answer.http) is not None and http.enabled:
+        count = f"connections: {http.connections} of {http.max_connections}"
+        token = "" if http.token else "; no token"
+        lines.append(("http", f"{http.url}; {count}{token}" if http.url else "not served"))
+        if http.problem:
+            lines.append(("", http.problem))
     return "\n".join(f"{name:<12}{visible(text)}" for name, text in lines)
 
 

@@ -33,6 +33,7 @@ def main(arguments: list[str]) -> int:
             "audit": status.audit,
             "survival": status.survival,
             "bridge": status.bridge,
+            "http": status.http,
         }
         shown = {name: None if part is None else part._asdict() for name, part in parts.items()}
         terminal.out_json(status._asdict() | shown)

@@ -61,10 +61,31 @@ class SurvivalStatus(NamedTuple):
     problem: str
 
 
+class HttpStatus(NamedTuple):
+    """MCP over HTTP.
+
+    Attributes:
+        enabled: it is configured.
+        listen: where, as it is configured.
+        url: where it is served; empty where it is not.
+        token: there is one that lets clients in.
+        connections, max_connections: of clients.
+        problem: what is wrong with it, for people; empty where nothing is.
+    """
+
+    enabled: bool
+    listen: str
+    url: str
+    token: bool
+    connections: int
+    max_connections: int
+    problem: str
+
+
 class Status(NamedTuple):
-    """The supervisor itself. `sessions` and `clients` are counts; `limits`, `audit`, `survival` and
-    `bridge` are None where an older supervisor does not tell; `draining` is why it takes nothing
-    new, None while it does."""
+    """The supervisor itself. `sessions` and `clients` are counts; `limits`, `audit`, `survival`,
+    `bridge` and `http` are None where an older supervisor does not tell; `draining` is why it takes
+    nothing new, None while it does."""
 
     version: str
     pid: int
@@ -78,6 +99,7 @@ class Status(NamedTuple):
     audit: AuditStatus | None = None
     survival: SurvivalStatus | None = None
     bridge: BridgeStatus | None = None
+    http: HttpStatus | None = None
 
     @classmethod
     def from_wire(cls, wire: Mapping[str, Any]) -> Self:
@@ -110,6 +132,7 @@ class Status(NamedTuple):
             audit=_audit(status.optional("audit", status.map)),
             survival=_survival(status.optional("survival", status.map)),
             bridge=BridgeStatus.from_wire(status.optional("bridge", status.map)),
+            http=_http(status.optional("http", status.map)),
         )
 
 
@@ -142,4 +165,19 @@ def _audit(wire: Mapping[str, Any] | None) -> AuditStatus | None:
         written=audit.integer("written"),
         dropped=audit.integer("dropped"),
         problem=audit.text("problem"),
+    )
+
+
+def _http(wire: Mapping[str, Any] | None) -> HttpStatus | None:
+    if not wire:
+        return None
+    http = Fields(wire, "the status of MCP over HTTP")
+    return HttpStatus(
+        enabled=http.flag("enabled"),
+        listen=http.text("listen"),
+        url=http.text("url"),
+        token=http.flag("token"),
+        connections=http.integer("connections"),
+        max_connections=http.integer("max_connections"),
+        problem=http.text("problem"),
     )

@@ -40,6 +40,10 @@ KILL_WAIT_S = 5.0
 """How long `kill` waits for what it killed to be gone; the kernel needs milliseconds."""
 
 
+_OF_HTTP = {"enabled", "listen", "url", "token", "connections", "max_connections", "problem"}
+"""What `status` tells of it; the rest is for `http`."""
+
+
 async def _ping(call: Call) -> dict[str, Any]:  # noqa: ARG001 (all operations look alike)
     return {}
 
@@ -62,6 +66,7 @@ async def _status(call: Call) -> dict[str, Any]:
         "audit": dict(services.audit()),
         "survival": {"kind": services.store.kind, "problem": services.store.problem},
         "bridge": dict(services.bridge.facts()),
+        "http": {name: value for name, value in services.http().items() if name in _OF_HTTP},
     }
 
 

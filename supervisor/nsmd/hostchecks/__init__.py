@@ -7,6 +7,7 @@ places       socket, lock, directories, free space
 room         descriptors, processes, memory, the clock
 clients      entries of MCP clients, and whether they lead here
 bridge       definitions of programs, and where calls of them are written down
+http         where MCP over HTTP is to listen, and the token
 jsonc        JSON with comments, as editors write it
 """
 
@@ -16,6 +17,7 @@ from nsm.checks import Check
 from nsmd.hostchecks.bridge import check_bridge
 from nsmd.hostchecks.clients import check_clients
 from nsmd.hostchecks.host import Host, this_host
+from nsmd.hostchecks.http import check_http
 from nsmd.hostchecks.kernel import check_kernel
 from nsmd.hostchecks.places import check_places
 from nsmd.hostchecks.room import check_room
@@ -36,4 +38,5 @@ def check_host(host: Host, settings: Settings, *, jails_work: bool) -> Iterator[
     yield from check_places(host)
     yield from check_room(host, settings)
     yield from check_bridge(host, settings)
+    yield from check_http(host, settings)
     yield from check_clients(host)

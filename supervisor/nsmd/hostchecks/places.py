@@ -6,13 +6,15 @@ import errno
 import os
 import socket
 import stat
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import closing
+from typing import Any
 
 from nsm._version import __version__
 from nsm.checks import Check
 from nsm.wire.connection import ClientConnection
 from nsm.wire.frames import RemoteProtocolError
-from nsm.wire.messages import Hello
+from nsm.wire.messages import Failure, Hello, Request, Result
 from nsmd.hostchecks.host import Host
 
 ANSWER_TIMEOUT_S = 3.0
@@ -82,7 +84,7 @@ def _supervisor(host: Host) -> Check:
             fix=f"Remove it, if you did not put it there: rm {host.socket}",
         )
     try:
-        theirs = _greet(path)
+        theirs = greet(path)
     except ConnectionRefusedError:
         detail = f"none runs; it left {host.socket} behind, which the next one replaces"
         return Check(name=name, status="ok", detail=detail)
@@ -105,26 +107,49 @@ def _supervisor(host: Host) -> Check:
     return Check(name=name, status="ok", detail=f"{detail}, the same as the program installed now")
 
 
-def _greet(path: str) -> Hello:
+def greet(path: str) -> Hello:
     """Who listens there.
 
     Raises:
         OSError, RemoteProtocolError: nobody who introduces itself as a supervisor.
     """
+    with closing(_told(path)) as told:
+        for message in told:
+            if isinstance(message, Hello):
+                return message
+    raise ConnectionResetError(errno.ECONNRESET, "it hangs up")
+
+
+def ask(path: str, operation: str) -> Mapping[str, Any]:
+    """What the supervisor there answers.
+
+    Raises:
+        OSError, RemoteProtocolError: nobody answers as a supervisor.
+        NsmError: the answer is an error.
+    """
+    with closing(_told(path, Request(1, operation, {}))) as told:
+        for message in told:
+            if isinstance(message, Result):
+                return message.result
+            if isinstance(message, Failure):
+                raise message.error
+    raise ConnectionResetError(errno.ECONNRESET, "it hangs up")
+
+
+def _told(path: str, request: Request | None = None) -> Generator[object]:
+    """What is said there until the connection ends."""
     connection = ClientConnection()
     ours = Hello(name="nsm doctor", program_version=__version__, rights=("read",))
     with socket.socket(socket.AF_UNIX) as link:
         link.settimeout(ANSWER_TIMEOUT_S)
         link.connect(path)
         link.sendall(connection.send(ours))
-        while True:
-            message = connection.next_message()
-            if isinstance(message, Hello):
-                return message
-            data = link.recv(65536)
-            if not data:
-                raise ConnectionResetError(errno.ECONNRESET, "it hangs up")
+        while data := link.recv(65536):
             connection.receive_data(data)
+            while (message := connection.next_message()) is not None:
+                if isinstance(message, Hello) and request is not None:
+                    link.sendall(connection.send(request))
+                yield message
 
 
 def _lock(host: Host) -> Iterator[Check]:

@@ -109,10 +109,11 @@ class HttpService:
 
     def facts(self) -> dict[str, Any]:
         """For people. The token's file is looked at, too."""
-        url, problem, listener = "", self._problem, self._listener
+        url, problem, token, listener = "", self._problem, False, self._listener
         counted: dict[str, Any] = {"connections": 0, "displaced": 0, "refused": {}}
         if listener is not None:
             listener.secret.look()
+            token = not listener.secret.problem
             url, problem, counted = (
                 listener.url,
                 problem or listener.secret.problem,
@@ -123,6 +124,7 @@ class HttpService:
             "listen": self._settings.listen,
             "url": url,
             "problem": problem,
+            "token": token,
             "max_connections": self._settings.max_connections,
             **counted,
         }
