@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from nsm.wire.messages import Hello
     from nsm.wire.network import NetworkReport
     from nsm.wire.pool import PoolReport
+    from nsm.wire.reload import OnReload
     from nsm.wire.sessions import Check, Completions, FileInfo
     from nsm.wire.status import Status
     from nsm.wire.transcripts import EndedRow, LogEnd
@@ -397,15 +398,21 @@ class AsyncClient:
 
         return DrainReport.from_wire(await self.call("drain", {"cancel": True}))
 
-    async def reload(self) -> None:
+    async def reload(self, on_wait: OnReload | None = None) -> None:
         """Have the supervisor become the program that is installed now, with all sessions.
 
         Returns when it has closed this connection; the next call makes another.
 
+        Args:
+            on_wait: is told, where programs of the bridge run, which ones the supervisor waits for
+                first, and how long.
+
         Raises:
             StartFailedError: that program would not start; the supervisor goes on as it is.
         """
-        await self.call("reload")
+        from nsm.wire import reload  # noqa: PLC0415  # few programs ask
+
+        reload.tell(await self.call("reload"), on_wait)
         await self._until_ended()
 
     async def shutdown(self) -> None:

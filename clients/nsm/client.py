@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from nsm.wire.messages import ServerMessage
     from nsm.wire.network import NetworkReport
     from nsm.wire.pool import PoolReport
+    from nsm.wire.reload import OnReload
     from nsm.wire.sessions import Check, Completions, FileInfo
     from nsm.wire.status import Status
     from nsm.wire.transcripts import EndedRow, LogEnd
@@ -518,15 +519,21 @@ class Client:
 
         return DrainReport.from_wire(self.call("drain", {"cancel": True}))
 
-    def reload(self) -> None:
+    def reload(self, on_wait: OnReload | None = None) -> None:
         """Have the supervisor become the program that is installed now, with all sessions.
 
         Returns when it answers again, and the client is connected to it.
 
+        Args:
+            on_wait: is told, where programs of the bridge run, which ones the supervisor waits for
+                first, and how long.
+
         Raises:
             StartFailedError: that program would not start; the supervisor goes on as it is.
         """
-        self.call("reload")
+        from nsm.wire import reload  # noqa: PLC0415  # few programs ask
+
+        reload.tell(self.call("reload"), on_wait)
         path = self._path
         self._until_closed(RELOAD_TIMEOUT_S)
         if path is None:

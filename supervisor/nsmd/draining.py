@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 import trio
 
+from nsmd.bridge.call import ProgramCall, who_runs
 from nsmd.ending import Ending, How
 from nsmd.events import Events, Happening
 from nsmd.survival.store import DescriptorStore
@@ -104,8 +105,11 @@ class Draining:
             self._ending.then = self.drain.then
             return self.drain
         self._ending.draining, self._ending.then = why, then
-        drain = self.drain = Drain(self._busy.unfinished(), timeout_s, then)
+        left = self._busy.unfinished()
+        drain = self.drain = Drain(left, timeout_s, then)
         log.info("draining (%s): %d executions are left", why, drain.left)
+        if programs := [each for each in left if isinstance(each, ProgramCall)]:
+            log.info("of these, %s", who_runs(programs))
         self._tell("begun", drain)
         self._nursery.start_soon(self._run, drain)
         return drain

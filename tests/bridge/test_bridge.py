@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -26,6 +27,8 @@ from nsmd.bridge import carrying, pacing
 from nsmd.bridge import kept as kept_module
 from nsmd.bridge.bridge import MAX_CALLS_OF_ONE, Bridge
 from nsmd.bridge.call import ProgramCall
+from nsmd.draining import Draining, Work
+from nsmd.events import Events
 from nsmd.settings import BridgeSettings
 
 BOX = replace(ANYONE, scope="box:a", granted=frozenset(("restart-db", "later")))
@@ -253,6 +256,32 @@ async def test_at_the_end_programs_have_their_time_and_are_stopped_then(bench: B
         assert calls[1].answer is None
         bench.ending.ask("end")  # after all, and at once
         assert (await calls[1].wait()).why_stopped == "shutdown"
+
+
+async def test_whoever_ends_it_is_told_what_it_waits_for(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    began, _ = waiting(bench)
+    who = "'waits' for 'claude-code' in 'box:a'"
+    async with bench.open() as bridge, trio.open_nursery() as nursery:
+        assert bridge.under_way() == []
+        granted = replace(ANYONE, client="claude-code", scope="box:a")
+        call = bridge.submit(granted, "waits", [])
+        await until_it_runs(began)
+        expected = {"program": "waits", "client": "claude-code", "scope": "box:a"}
+        assert bridge.under_way() == [expected]
+        draining = Draining(Work(Events(), [bridge.unfinished]), bench.ending, nursery)
+        draining.begin("SIGTERM", timeout_s=60)
+        assert caplog.messages[-1] == f"of these, programs of the bridge: {who}"
+        draining.cancel()
+        nursery.start_soon(bridge.finish, 60.0)
+        await trio.testing.wait_all_tasks_blocked()
+        waits = f"waiting 60 s at most for programs of the bridge: {who}"
+        assert caplog.messages[-1] == waits
+        bench.ending.ask("end")
+        await call.wait()
+        assert f"stopping programs of the bridge: {who}" in caplog.messages
 
 
 async def test_a_call_that_comes_too_late_is_written_down_and_holds_up_nothing(

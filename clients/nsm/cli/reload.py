@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from nsm.cli import running, terminal
 from nsm.cli.options import EXIT_OK, Parser
+from nsm.cli.render import visible
+
+if TYPE_CHECKING:
+    from nsm.wire.reload import ReloadReport
 
 _EPILOG = """\
 For a new version, or settings that only a start reads. Sessions stay, and what runs in them goes
 on; clients connect again by themselves. The process keeps its number. Where the program that is
 installed now would not start, the supervisor goes on as it is, and this says why.
+
+Programs of the bridge cannot go on: they have `[drain] timeout_seconds` to end, and are stopped
+then. `nsm drain` waits for them as long as it takes.
 """
+
+MAX_TOLD = 10
+"""Programs that are named."""
 
 
 def parser() -> Parser:
@@ -32,7 +44,7 @@ def main(arguments: list[str]) -> int:
         terminal.out("null" if options.json else "")
         return EXIT_OK
     with client:
-        client.reload()
+        client.reload(lambda report: terminal.note(waits(report)))
         status = client.status()
     if options.json:
         names = ("version", "pid", "sessions")
@@ -44,3 +56,18 @@ def main(arguments: list[str]) -> int:
             f"session{plural}"
         )
     return EXIT_OK
+
+
+def waits(report: ReloadReport) -> str:
+    """What is waited for; nothing in it drives a terminal."""
+    told = [
+        f"{each.program} (asked for by {each.client} in {each.scope})"
+        for each in report.waits_for[:MAX_TOLD]
+    ]
+    if len(report.waits_for) > MAX_TOLD:
+        told.append(f"{len(report.waits_for) - MAX_TOLD} more")
+    programs = "programs that the bridge has started"
+    if not report.waits_s:
+        return visible(f"stopping {programs}: {', '.join(told)}")
+    bound = f"waiting {report.waits_s:g} s at most"
+    return visible(f"{bound} for {programs}, which are stopped then: {', '.join(told)}")

@@ -24,7 +24,7 @@ from nsm.wire.errors import (
     UnknownProgramError,
 )
 from nsmd.bridge.arguments import MAX_ARGUMENTS
-from nsmd.bridge.call import ProgramCall
+from nsmd.bridge.call import ProgramCall, who_runs
 from nsmd.bridge.carrying import Means, Wanted, carry_out, fault, outcome_of
 from nsmd.bridge.kept import Kept
 from nsmd.bridge.ledger import LAST_LINES_S, Ledger, open_ledger
@@ -191,6 +191,18 @@ class Bridge:
         if self._open is not None:
             await self._open.shelf.look()
 
+    def under_way(self) -> list[dict[str, str]]:
+        """Programs that run, as `{program, client, scope}`."""
+        return [
+            {
+                "program": call.asked.program,
+                "client": call.asked.caller.client,
+                "scope": call.asked.caller.scope,
+            }
+            for call in self.unfinished()
+            if call.started
+        ]
+
     @property
     def calls(self) -> int:
         """How many are under way, those included that are refused."""
@@ -258,12 +270,15 @@ class Bridge:
         self._closed = True
         if not self.unfinished():
             return
+        if timeout_s:
+            log.info("waiting %g s at most for %s", timeout_s, who_runs(self.unfinished()))
         with trio.move_on_after(timeout_s):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._ending.wait_for_end, nursery.cancel_scope.cancel)
                 await self._until_idle()
                 nursery.cancel_scope.cancel()
         if self.unfinished():
+            log.info("stopping %s", who_runs(self.unfinished()))
             for call in self.unfinished():
                 call.stop.ask("shutdown")
             with trio.move_on_after(STOP_S):

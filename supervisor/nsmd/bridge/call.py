@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from copy import copy
 
 import trio
@@ -13,6 +14,10 @@ from nsmd.values import StreamName
 
 GRACE_S = 10.0
 """For a client that lost its connection to come back, and ask for the same call."""
+
+
+MAX_TOLD = 10
+"""Programs that are named in one line of the log."""
 
 
 class ProgramCall:
@@ -110,3 +115,14 @@ class ProgramCall:
 async def _then_cancel(event: trio.Event, scope: trio.CancelScope) -> None:
     await event.wait()
     scope.cancel()
+
+
+def who_runs(calls: Sequence[ProgramCall]) -> str:
+    """Programs and who has asked for them, for the log."""
+    told = [
+        f"{call.asked.program!r} for {call.asked.caller.client!r} in {call.asked.caller.scope!r}"
+        for call in calls[:MAX_TOLD]
+    ]
+    if len(calls) > MAX_TOLD:
+        told.append(f"{len(calls) - MAX_TOLD} more")
+    return f"programs of the bridge: {', '.join(told)}"

@@ -30,4 +30,9 @@ async def reload(call: Call) -> dict[str, Any]:
         ) from error
     log.info("becoming version %s, asked by %s", version, call.client)
     call.afterwards(partial(services.ending.ask, "reload"))
-    return {"version": version, "pid": services.pid}
+    return {
+        "version": version,
+        "pid": services.pid,
+        "waits_for": services.bridge.under_way(),
+        "waits_s": services.configuration.settings.drain.timeout_seconds,
+    }

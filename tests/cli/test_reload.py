@@ -1,0 +1,44 @@
+"""What `nsm reload` says that it waits for."""
+
+from __future__ import annotations
+
+from nsm.cli.reload import MAX_TOLD, waits
+from nsm.wire.reload import ReloadReport, tell
+
+DEPLOY = {"program": "deploy", "client": "claude-code", "scope": "box:shop"}
+
+
+def report(*programs: dict[str, str]) -> ReloadReport:
+    return ReloadReport.from_wire({"waits_for": list(programs), "waits_s": 10.0})
+
+
+def test_programs_and_who_asked_for_them_are_named() -> None:
+    told = waits(report(DEPLOY, {**DEPLOY, "program": "restart-db", "client": "\x1b[2Jmine"}))
+    assert told == (
+        "waiting 10 s at most for programs that the bridge has started, which are stopped then: "
+        "deploy (asked for by claude-code in box:shop), "
+        "restart-db (asked for by \\x1b[2Jmine in box:shop)"
+    )
+
+
+def test_where_they_have_no_time_they_are_stopped() -> None:
+    told = waits(report(DEPLOY)._replace(waits_s=0))
+    assert told == (
+        "stopping programs that the bridge has started: "
+        "deploy (asked for by claude-code in box:shop)"
+    )
+
+
+def test_of_many_the_first_are_named() -> None:
+    told = waits(report(*[DEPLOY] * (MAX_TOLD + 3)))
+    assert told.count("deploy") == MAX_TOLD
+    assert told.endswith(", 3 more")
+
+
+def test_where_nothing_runs_or_an_older_supervisor_answers_nothing_is_told() -> None:
+    told: list[ReloadReport] = []
+    tell({"version": "0.1.0", "pid": 7}, told.append)
+    tell({"version": "0.1.0", "pid": 7, "waits_for": [], "waits_s": 10}, told.append)
+    assert told == []
+    tell({"waits_for": [DEPLOY], "waits_s": 10}, told.append)
+    assert [each.waits_for for each in told] == [report(DEPLOY).waits_for]
