@@ -98,3 +98,12 @@ def test_an_audit_that_cannot_be_written(world: World, kind: str) -> None:
             pass
     assert audit(world).status == "fail"
     assert "no program" in audit(world).fix
+
+
+def test_an_audit_that_is_read_only(world: World) -> None:
+    world.file(AUDIT).chmod(0o400)
+    if os.geteuid():
+        assert (audit(world).status, f"chmod 600 {AUDIT}" in audit(world).fix) == ("fail", True)
+        assert "(mode 0400)" in audit(world).detail
+    else:  # who may write whatever the mode is
+        assert audit(world).status == "ok"

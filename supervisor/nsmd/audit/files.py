@@ -123,7 +123,12 @@ class AuditFile:
             self.close()
 
     def _open(self) -> None:
-        descriptor = os.open(self.path, _FLAGS, 0o600)
+        try:
+            descriptor = os.open(self.path, _FLAGS, 0o600)
+        except OSError as error:
+            if error.errno in (errno.ELOOP, errno.EISDIR):  # a link, a directory
+                raise _not_ours() from None
+            raise
         try:
             _make_ours(descriptor)
             self._broken_line = _last_byte(descriptor) not in (b"", b"\n")
@@ -192,9 +197,13 @@ def _make_ours(descriptor: int) -> None:
     """
     found = os.fstat(descriptor)
     if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid():
-        raise OSError("what is there is no file of ours. Move it out of the way.")
+        raise _not_ours()
     if stat.S_IMODE(found.st_mode) & 0o077:
         os.fchmod(descriptor, 0o600)
+
+
+def _not_ours() -> OSError:
+    return OSError("what is there is no file of ours. Move it out of the way.")
 
 
 def _last_byte(descriptor: int) -> bytes:

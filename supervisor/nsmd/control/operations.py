@@ -185,7 +185,7 @@ class Row:
     function: Operation
     submit: Callable[[Call], Execution | None] = lambda _: None
     own: bool = False
-    refused: Callable[[Call, NsmError], None] = lambda *_: None
+    refused: Callable[[Call, NsmError], None] = lambda _call, _error: None
 
 
 OPERATIONS: Mapping[str, Row] = {

@@ -79,6 +79,13 @@ def _audit(host: Host) -> Check:
             detail=f"{path} is no file of yours",
             fix=f"Move it out of the way: ls -l {path}. {_FIX}",
         )
+    if not os.access(host.real(path), os.W_OK):
+        return Check(
+            name=name,
+            status="fail",
+            detail=f"{path} may not be written by you (mode {stat.S_IMODE(found.st_mode):04o})",
+            fix=f"chmod 600 {path}. {_FIX}",
+        )
     own = [each for each in host.names(host.state) if each.startswith("audit.log")]
     size = sum(_size(host.real(os.path.join(host.state, each))) for each in own)
     detail = f"{path}, {size >> 20} MiB in all"

@@ -80,7 +80,9 @@ class ProgramTools:
 
     def refuse(self, caller: Caller, arguments: object, why: str) -> None:
         """Have a call written down of a client that has no such tool; quick."""
-        given = cast("Mapping[str, object]", arguments) if isinstance(arguments, dict) else {}
+        given: Mapping[str, object] = {}
+        if isinstance(arguments, dict):
+            given = cast("Mapping[str, object]", arguments)
         with suppress(NsmError):  # there is no bridge, or too many calls are under way
             self._programs.submit(
                 caller,
