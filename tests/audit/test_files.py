@@ -116,7 +116,7 @@ def test_what_is_no_file_is_left_alone(
             os.mkfifo(path)
         case _:
             path.mkdir()
-    with pytest.raises(OSError, match="no file of ours. Move it out of the way"):
+    with pytest.raises(OSError, match=r"no file of ours\. Move it out of the way"):
         opened().append(line("a"))
     assert other.read_bytes() == b""
 
