@@ -117,6 +117,31 @@ def port() -> Generator[int]:
             thread.join()
 
 
+def test_the_doctor_in_a_box_says_what_reaches_in_there(
+    served: tuple[World, Supervisor],
+) -> None:
+    world, _ = served
+    done = world.box("nsm", "doctor")
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = done.stdout.splitlines()
+    assert [line.split()[:2] for line in lines if line[:1] != " " and line[:4] != "warn"] == [
+        ["ok", name] for name in ("box", "programs", "supervisor", "code", "bridge", "network")
+    ]
+    assert any("code" in line and "runs in" in line and "python" in line for line in lines)
+    script = """
+    nsm doctor --json >with.json; NSM_SOCKET=/nowhere nsm doctor; echo "without: $?"
+    cat with.json
+    """
+    done = world.box("sh", "-c", script, options=("--net", "allow=a.example"))
+    before, _, after = done.stdout.partition("without: 1\n")
+    assert "fail  supervisor" in before
+    assert "no supervisor" in before
+    found = json.loads(after)
+    assert found["ok"] is True
+    network = next(check for check in found["checks"] if check["name"] == "network")
+    assert "the hosts of a list" in network["detail"]
+
+
 def test_code_in_a_box_runs_in_sessions_of_its_own(served: tuple[World, Supervisor]) -> None:
     world, supervisor = served
     assert os.stat(f"/proc/{supervisor.pid}").st_uid == world.uid

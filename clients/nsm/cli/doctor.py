@@ -11,13 +11,17 @@ def parser() -> Parser:
     parser = Parser(
         "doctor",
         "Check what nsm needs on this host, and say how to get what is missing.",
-        "Exits 0 when code can be run, else 1.",
+        "Exits 0 when code can be run, else 1. In a box it tells what reaches in there.",
     )
     parser.add_json("the checks")
     return parser
 
 
 def main(arguments: list[str]) -> int:
-    """Let the supervisor's program check; it knows."""
+    """Let the supervisor's program check; it knows. In a box it is not there."""
+    from nsm.cli import boxdoctor  # noqa: PLC0415  # other verbs' options are asked for, too
+
     options = parser().parse_args(arguments)
+    if boxdoctor.in_a_box():
+        return boxdoctor.show(as_json=options.json)
     return supervisor.replace_us("--doctor", *(["--json"] if options.json else []))
