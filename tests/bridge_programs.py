@@ -12,6 +12,7 @@ from nsmd.bridge.running import run
 from nsmd.bridge.stop import Stop
 from nsmd.bridge.values import Program
 from nsmd.bridge.variables import variables_of
+from nsmd.bridge.walk import Ways
 from rungates import RUN_VARIABLE
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ class Opened:
     fd: int
     path: str
     script: bool
-    identity: tuple[int, ...]
+    ways: Ways
 
 
 @contextmanager
@@ -41,9 +42,9 @@ def opened(path: str) -> Generator[Opened]:
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         found = os.fstat(fd)
-        identity = (found.st_dev, found.st_ino, found.st_ctime_ns)
+        way = (found.st_dev, found.st_ino, found.st_ctime_ns)
         script = os.pread(fd, 2, 0) == b"#!"
-        yield Opened(fd=fd, path=path, script=script, identity=identity)
+        yield Opened(fd=fd, path=path, script=script, ways=((path, way),))
     finally:
         os.close(fd)
 

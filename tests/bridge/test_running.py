@@ -24,6 +24,7 @@ from bridge_programs import (
     script,
 )
 from nsm.wire.errors import BadProgramError
+from nsmd.bridge.commands import open_command
 from nsmd.bridge.lines import PIECE_CHARS
 from nsmd.bridge.running import run
 from nsmd.bridge.stop import Stop
@@ -165,6 +166,28 @@ async def test_a_script_that_was_exchanged_is_not_started(tmp_path: Path) -> Non
     assert not (tmp_path / "started").exists()
 
 
+@pytest.mark.parametrize("depth", [1, 2])
+async def test_an_interpreter_that_was_exchanged_is_not_started(tmp_path: Path, depth: int) -> None:
+    said = f"#!/bin/sh\necho >{tmp_path}/started\n"
+    inner = script(tmp_path / "inner", said)
+    outer = script(tmp_path / "outer", f"#!{inner}\n" if depth > 1 else said)
+    tool = program(script(tmp_path / "tool", f"#!{outer}\n"))
+    with open_command(tool) as command:
+        Path(script(tmp_path / "other", said)).rename(inner if depth > 1 else outer)
+        assert "another file" in (command.why_changed() or "")
+        with pytest.raises(BadProgramError, match="another file than the one that was checked"):
+            await run(
+                command,
+                tool,
+                [],
+                variables={},
+                output_bytes=OUTPUT_BYTES,
+                on_line=Told(),
+                stop=Stop(),
+            )
+    assert not (tmp_path / "started").exists()
+
+
 async def test_a_script_that_is_exchanged_while_it_starts_is_ended(tmp_path: Path) -> None:
     pid = tmp_path / "pid"
     os.mkfifo(pid)
@@ -173,6 +196,7 @@ async def test_a_script_that_is_exchanged_while_it_starts_is_ended(tmp_path: Pat
         # To the program, this path leads to the file that was checked; to its monitor, which works
         # in another directory and looks again after the start, to none.
         command.path = "/proc/self/cwd/tool"
+        command.ways = ((command.path, command.ways[0][1]),)
         with pytest.raises(BadProgramError, match="not what was checked any more: No such file"):
             await run(
                 command,

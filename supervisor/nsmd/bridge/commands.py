@@ -18,7 +18,7 @@ from nsm import paths
 from nsm.wire.errors import BadProgramError
 from nsmd.bridge.reach import Reach
 from nsmd.bridge.values import Program
-from nsmd.bridge.walk import Way, state_of, state_on_way, walk, why_another
+from nsmd.bridge.walk import Way, Ways, state_of, state_on_way, walk, why_any_other
 from nsmd.hostpaths import printable, trusted_owners, why_replaceable
 
 MAX_INTERPRETERS = 4
@@ -38,16 +38,16 @@ class Command:
         fd: of the file, closed in other programs (O_CLOEXEC).
         path: as it was written: what the program has as its own name.
         script: it has an interpreter, to which it is passed by its path.
-        identity: the way of the path as it was checked.
+        ways: of the path, and of those of its interpreters, as they were checked.
     """
 
-    __slots__ = ("fd", "identity", "path", "script")
+    __slots__ = ("fd", "path", "script", "ways")
 
-    def __init__(self, fd: int, path: str, identity: Way, *, script: bool) -> None:
+    def __init__(self, fd: int, path: str, ways: Ways, *, script: bool) -> None:
         self.fd = fd
         self.path = path
         self.script = script
-        self.identity = identity
+        self.ways = ways
 
     def __repr__(self) -> str:
         return f"<Command {self.path} fd={self.fd}{' script' if self.script else ''}>"
@@ -59,8 +59,8 @@ class Command:
         self.close()
 
     def why_changed(self) -> str | None:
-        """Why the path leads to something else by now; None if it leads here. Blocks."""
-        return why_another(self.path, self.identity)
+        """Why a path leads to something else by now; None if it leads here. Blocks."""
+        return why_any_other(self.ways)
 
     def close(self) -> None:
         """Let go of the file; again is nothing."""
@@ -124,15 +124,15 @@ def _open(path: str, reach: Reach) -> Command:
     Raises:
         CommandError: it is not started.
     """
-    fd, way, script = _open_checked(path, trusted_owners(), reach, MAX_INTERPRETERS)
-    return Command(fd, path, way, script=script)
+    fd, ways = _open_checked(path, trusted_owners(), reach, MAX_INTERPRETERS)
+    return Command(fd, path, ways, script=len(ways) > 1)
 
 
 def _open_checked(
     path: str, owners: Collection[int], reach: Reach, interpreters: int
-) -> tuple[int, Way, bool]:
-    """A descriptor of a program whose whole way is to be trusted, that way, and whether it is a
-    script.
+) -> tuple[int, Ways]:
+    """A descriptor of a program whose whole way is to be trusted, that way, and those of its
+    interpreters.
 
     Raises:
         CommandError: it is not started.
@@ -164,12 +164,12 @@ def _open_checked(
         way += state_of(os.fstat(fd))
         start = _start(fd)
         if start is None or start.startswith(_ELF):
-            return fd, way, False
-        _open_interpreter(path, start, owners, reach, interpreters)
+            return fd, ((path, way),)
+        further = _check_interpreter(path, start, owners, reach, interpreters)
     except BaseException:
         os.close(fd)
         raise
-    return fd, way, True
+    return fd, ((path, way), *further)
 
 
 def _check_file(path: str, fd: int, folder: str, folder_mode: int) -> None:
@@ -224,10 +224,10 @@ def _start(fd: int) -> bytes | None:
         os.close(readable)
 
 
-def _open_interpreter(
+def _check_interpreter(
     path: str, start: bytes, owners: Collection[int], reach: Reach, interpreters: int
-) -> None:
-    """Check the interpreter of a script as the script is checked.
+) -> Ways:
+    """Check the interpreter of a script as the script is checked; its way, and those behind it.
 
     Raises:
         CommandError: it is not started.
@@ -255,10 +255,11 @@ def _open_interpreter(
     if not interpreters:
         raise CommandError(f"{printable(path)}: its interpreter is a script, and so is that one's")
     try:
-        fd, *_ = _open_checked(interpreter, owners, reach, interpreters - 1)
+        fd, ways = _open_checked(interpreter, owners, reach, interpreters - 1)
     except CommandError as error:
         raise type(error)(f"its interpreter: {error}") from None
     os.close(fd)
+    return ways
 
 
 def _check_reach(reach: Reach, part: str, status: os.stat_result, fd: int) -> None:

@@ -23,7 +23,7 @@ from contextlib import suppress
 from typing import Any, NoReturn
 
 from nsmd.bridge.lines import INTERVAL_S, Lines, Waiting
-from nsmd.bridge.walk import why_another
+from nsmd.bridge.walk import Ways, why_any_other
 from nsmd.headtail import HeadTail
 from nsmd.monitors.below import (
     Ladder,
@@ -73,10 +73,10 @@ class Order:
     """
 
     def __init__(self, plain: Mapping[str, Any]) -> None:
-        self.path: str = plain["path"].encode("latin-1").decode(errors="surrogateescape")
+        self.path = _path(plain["path"])
         self.descriptor: int = plain["descriptor"]
         self.script: bool = plain["script"]
-        self.identity: tuple[int, ...] = tuple(plain["identity"])
+        self.ways: Ways = tuple((_path(path), tuple(way)) for path, way in plain["ways"])
         self.arguments: list[bytes] = [text.encode("latin-1") for text in plain["arguments"]]
         self.variables: dict[bytes, bytes] = {
             name.encode("latin-1"): value.encode("latin-1")
@@ -89,7 +89,11 @@ class Order:
     def why_another(self) -> str | None:
         """Why what would be executed is not what was checked. A binary is executed by its
         descriptor, so it always is; see docs/decisions/0021."""
-        return why_another(self.path, self.identity) if self.script else None
+        return why_any_other(self.ways) if self.script else None
+
+
+def _path(plain: str) -> str:
+    return plain.encode("latin-1").decode(errors="surrogateescape")
 
 
 class Stream:

@@ -16,6 +16,7 @@ from nsm.wire.errors import BadProgramError
 from nsmd.bridge.monitor import STEP_S, SWEEP_S
 from nsmd.bridge.stop import Stop
 from nsmd.bridge.values import Ended, OnLine, Program
+from nsmd.bridge.walk import Ways
 from nsmd.monitors.below import processes, send
 from nsmd.monitors.held import MARGIN_S, Held
 from nsmd.values import StreamName
@@ -38,7 +39,7 @@ class Startable(Protocol):
         fd: of the file.
         path: as it is written; what a script is executed by.
         script: begins with `#!`.
-        identity: the way of the path, see `nsmd.bridge.walk`.
+        ways: of its path and its interpreters', see `nsmd.bridge.walk`.
     """
 
     @property
@@ -48,7 +49,7 @@ class Startable(Protocol):
     @property
     def script(self) -> bool: ...
     @property
-    def identity(self) -> tuple[int, ...]: ...
+    def ways(self) -> Ways: ...
 
 
 async def run(
@@ -110,7 +111,7 @@ def _start(
         "path": _plain(os.fsencode(command.path)),
         "descriptor": command.fd,
         "script": command.script,
-        "identity": command.identity,
+        "ways": [[_plain(os.fsencode(path)), way] for path, way in command.ways],
         "arguments": [
             _plain(os.fsencode(command.path)),
             *(_plain(argument.encode()) for argument in arguments),

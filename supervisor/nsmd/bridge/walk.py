@@ -27,6 +27,11 @@ another way: links are made anew, and a name that moves changes that time. Of di
 nothing, since their times change with whatever happens in them."""
 
 
+Ways = tuple[tuple[str, Way], ...]
+"""What is followed to start a program: the path of its file and, of a script, that of its
+interpreter, and of that one's if it is a script, each with its way."""
+
+
 def state_of(status: os.stat_result) -> Way:
     """The part of a way that is of one link or file."""
     return status.st_dev, status.st_ino, status.st_ctime_ns
@@ -129,3 +134,9 @@ def why_another(path: str, expected: Way) -> str | None:
     if found[-3:-1] != expected[-3:-1]:
         return f"{path} leads to another file than the one that was checked"
     return f"{path}, or a link on the way to it, was changed after it had been checked"
+
+
+def why_any_other(ways: Ways) -> str | None:
+    """Why one of several paths does not lead as it did; None where all do."""
+    reasons = (why_another(path, expected) for path, expected in ways)
+    return next((reason for reason in reasons if reason is not None), None)
