@@ -3,19 +3,34 @@
 from __future__ import annotations
 
 import itertools
+import json
 import re
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import trio
 
+import nsm
 from control_bench import bench
+from fake_runner import FakeRunner, echo
+from nsm.cli.audittrail import files
 from nsmd import daemon
+from nsmd.audit.files import AuditFile
+from nsmd.boundary import Boundary
+from nsmd.bridge import ledger
+from nsmd.bridge.ledger import Ledger
+from nsmd.bridge.values import Asked, Caller, Ended
+from nsmd.http.front import SESSION_IDLE_S, open_front
+from nsmd.mcp.attach import Attach
+from nsmd.mcp.seam import TAKEN_BACK
+from nsmd.values import NetworkRule
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable
+
+    from nsmd.http.exchange import Application, Message
 
 
 YEAR_S = 366 * 86400.0
@@ -26,8 +41,7 @@ JUMPS = (0.0, 10 * YEAR_S, -40 * YEAR_S, 5000 * YEAR_S, -60 * YEAR_S, 1.0)
 
 @pytest.fixture
 def jumping(monkeypatch: pytest.MonkeyPatch) -> None:
-    jumps: Iterator[float] = itertools.cycle(JUMPS)
-    monkeypatch.setattr(time, "time", lambda: 1_780_000_000.0 + next(jumps))
+    monkeypatch.setattr(time, "time", jumps())
 
 
 async def test_sessions_live_by_the_monotonic_clock(
@@ -51,13 +65,135 @@ async def test_sessions_live_by_the_monotonic_clock(
         assert it.registry.live_sessions() == []
 
 
+def jumps() -> Callable[[], float]:
+    offsets = itertools.cycle(JUMPS)
+    return lambda: 1_780_000_000.0 + next(offsets)
+
+
+async def test_the_audit_of_the_bridge_is_in_the_order_of_what_happened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files that are set aside are numbered, and not named by a time."""
+    path = str(tmp_path / "audit.log")
+
+    def small(path: str, max_mb: int) -> AuditFile:
+        del max_mb
+        return AuditFile(path, max_bytes=1500, keep=None, look_s=0.0, mend=b"#\n")
+
+    monkeypatch.setattr(ledger, "_audit_file", small)
+    caller = Caller(client="claude-code", scope="box-1", way="mcp", peer=(77, 1000))
+    expected: list[tuple[str, str]] = []
+    for life in ("a", "b"):  # of a supervisor each
+        written = Ledger(path, max_mb=1, wall=jumps())
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(written.run)
+            for number in range(4 * len(JUMPS)):
+                call = Asked(id=f"{life}{number}", caller=caller, program="deploy", arguments=())
+                await written.begin(call)
+                await written.end(call, Ended(exit_code=0, duration_s=1.0))
+                expected += [("start", call.id), ("end", call.id)]
+            assert await written.fate("a0", "box-1") == "ended"
+            nursery.cancel_scope.cancel()
+        await written.close()
+    aside = sorted(int(name.rpartition(".")[2]) for name in numbered(tmp_path))
+    assert aside == [*range(1, len(aside) + 1)]
+    assert len(aside) > len(JUMPS)
+    found = [
+        json.loads(line)
+        for each in files(path, counting_up=True)
+        for line in Path(each).read_text().splitlines()
+    ]
+    assert [(line["event"], line["id"]) for line in found] == expected
+    times = [line["at"] for line in found]
+    assert times != sorted(times), "the clock did jump"
+
+
+def numbered(directory: Path) -> list[str]:
+    names = [each.name for each in directory.iterdir()]
+    return [name for name in names if name.rpartition(".")[2].isdecimal()]
+
+
+async def test_clients_over_http_keep_their_sessions(
+    jumping: None, autojump_clock: trio.abc.Clock
+) -> None:
+    boundary = Boundary(
+        scope="http", directory=None, project=None, network=NetworkRule(mode="off"), programs=()
+    )
+    attach = Attach().kept_to(boundary, confined=True)
+    opened = open_front(
+        attach, FakeRunner(echo), None, max_result_chars=1000, max_body_bytes=100_000
+    )
+    async with opened as front:
+        params = {
+            "protocolVersion": "2025-06-18",
+            "capabilities": {},
+            "clientInfo": {"name": "x", "version": "1"},
+        }
+        begun = await ask(front, method="initialize", params=params)
+        assert begun["status"] == 200
+        session = dict(begun["headers"])[b"mcp-session-id"]
+        for _ in range(2 * len(JUMPS)):
+            await trio.sleep(SESSION_IDLE_S - 1)
+            assert (await ask(front, session, method="ping"))["status"] == 200
+        await trio.sleep(SESSION_IDLE_S + 1)
+        assert (await ask(front, session, method="ping"))["status"] == 404
+
+
+async def ask(front: Application, session: bytes = b"", **body: Any) -> Message:
+    """The beginning of an answer."""
+    headers = [
+        (b"content-type", b"application/json"),
+        (b"accept", b"application/json, text/event-stream"),
+        *([(b"mcp-session-id", session)] if session else []),
+    ]
+    scope = {
+        "type": "http",
+        "asgi": {"version": "3.0"},
+        "http_version": "1.1",
+        "method": "POST",
+        "scheme": "http",
+        "path": "/mcp",
+        "raw_path": b"/mcp",
+        "root_path": "",
+        "query_string": b"",
+        "headers": headers,
+        TAKEN_BACK: lambda: True,
+    }
+    sent: list[Message] = []
+    asked = [{"type": "http.request", "body": json.dumps({"jsonrpc": "2.0", "id": 1, **body})}]
+
+    async def receive() -> Message:
+        if not asked:
+            await trio.sleep_forever()
+        message = asked.pop()
+        return {**message, "body": message["body"].encode()}
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    await front(scope, receive, send)
+    return sent[0]
+
+
+def asking_of(base: Path) -> set[str]:
+    """Modules that ask for the time of day."""
+    return {
+        path.relative_to(base).as_posix()
+        for path in base.rglob("*.py")
+        if re.search(r"\btime\.time(_ns)?\b|\bdatetime\b", path.read_text())
+    }
+
+
 def test_nothing_waits_by_the_wall_clock() -> None:
     """Only what shows a time, or compares one with a file's, asks for it."""
-    asking: set[str] = set()
-    base = Path(daemon.__file__).parent
-    for path in base.rglob("*.py"):
-        if re.search(r"\btime\.time(_ns)?\b", path.read_text()):
-            asking.add(path.relative_to(base).as_posix())
+    assert asking_of(Path(nsm.__file__).parent) <= {
+        "box/agreements.py",
+        "box/links.py",
+        "cli/audit.py",
+        "cli/builds.py",
+        "cli/top/batch.py",
+    }
+    asking = asking_of(Path(daemon.__file__).parent)
     assert asking <= {
         "audit/journal.py",
         "audit/recorder.py",
