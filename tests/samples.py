@@ -65,6 +65,7 @@ def program_row(**changes: Any) -> dict[str, Any]:
         "command": "/home/me/bin/deploy",
         "cwd": None,
         "env": ["DEPLOY_KEY"],
+        "unset": [],
         "source": "/home/me/.config/nsm/tools/deploy.md",
     }
     return row | changes

@@ -119,6 +119,44 @@ def test_help_is_the_documentation(supervisor: FakeSupervisor, nsm: Nsm) -> None
     assert nsm("help", "deploy")[1] == "Bring the shop to one of its places.\n"
 
 
+def test_what_the_supervisor_does_not_have_is_a_note(
+    supervisor: FakeSupervisor, nsm: Nsm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = samples.program_row(env=["A", "KEY", "HOST"], unset=["KEY", "HOST"])
+
+    def show(_: Exchange) -> dict[str, Any]:
+        return {"program": row, "documentation": "# deploy"}
+
+    def become(_program: str, _words: list[str]) -> None:
+        raise SystemExit(0)
+
+    monkeypatch.setattr(os, "execv", become)
+    supervisor.handlers |= {"bridge_help": show, "bridge_programs": report(row)}
+    note = (
+        "nsm: deploy: `env` names what the supervisor does not have: KEY, HOST. "
+        "docs/bridge.md says where to set it\n"
+    )
+    for words in (["help", "deploy"], ["ls"], ["check"]):
+        code, _, err = nsm(*words)
+        assert (code, err) == (0, note), words
+    for words in (["help", "deploy", "--json"], ["check", "--json"]):
+        assert nsm(*words)[::2] == (0, "")
+    supervisor.handlers["bridge_programs"] = report(samples.program_row())
+    assert nsm("check") == (0, "", "")
+
+
+def test_a_check_needs_no_supervisor_and_starts_none(
+    nsm: Nsm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def become(_program: str, _words: list[str]) -> None:
+        raise SystemExit(1)
+
+    monkeypatch.setattr(os, "execv", become)
+    monkeypatch.setenv("NSM_SOCKET", str(tmp_path / "none.sock"))
+    assert nsm("check") == (1, "", "")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_an_unknown_program(supervisor: FakeSupervisor, nsm: Nsm) -> None:
     def fail(_: Exchange) -> dict[str, Any]:
         raise UnknownProgramError("Program 'x' not found. Available: deploy, restart_db")

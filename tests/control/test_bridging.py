@@ -81,9 +81,11 @@ async def test_a_person_is_told_of_all_and_of_what_is_wrong(place: Place) -> Non
         "command": str(home / "bin" / "restart-db"),
         "cwd": None,
         "env": [],
+        "unset": [],
         "source": str(home / "tools" / "restart-db.md"),
     }
     assert (deploy["name"], deploy["env"], deploy["max_args"]) == ("deploy", ["KEY"], 1)
+    assert deploy["unset"] == ["KEY"]
     (problem,) = answer["problems"]
     assert (problem["source"], problem["line"]) == (str(home / "tools" / "bad.md"), 1)
     assert set(problem) == {"source", "line", "reason", "name"}

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import socket
 import sys
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from nsm import operations
+from nsm import operations, paths
 from nsm.again import RECONNECTED
 from nsm.bridge import run_arguments
 from nsm.cli import bridgeaudit, programs, supervisor, terminal
@@ -18,9 +20,13 @@ from nsm.wire.errors import NsmError
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
+    from nsm.wire.bridge import ProgramRow
     from nsm.wire.messages import Event
+
+CONNECT_S = 1.0
+"""For a supervisor to be there that is not needed."""
 
 _EPILOG = """\
 Each program is described by a file in ~/.config/nsm/tools; docs/bridge.md says how. What is started
@@ -73,6 +79,8 @@ def main(arguments: list[str]) -> int:
     own, given = _split(arguments)
     options = parser().parse_args(own)
     if options.action == "check":
+        if not options.json:
+            _tell_unset()
         return supervisor.replace_us("--check-bridge", *(["--json"] if options.json else []))
     if options.action == "audit":
         return bridgeaudit.main(options)
@@ -98,6 +106,7 @@ def _ls(options: argparse.Namespace, _: list[str]) -> int:
         terminal.out_json(report.to_plain())
         return EXIT_OK
     terminal.out(programs.table(report, os.path.expanduser("~")))
+    _tell(report.programs)
     for problem in report.problems:
         terminal.note(programs.problem(problem))
     return EXIT_OK
@@ -110,7 +119,24 @@ def _help(options: argparse.Namespace, _: list[str]) -> int:
         terminal.out_json(found.to_plain())
     else:
         terminal.out(programs.documentation(found))
+        _tell([found.program])
     return EXIT_OK
+
+
+def _tell(rows: Iterable[ProgramRow]) -> None:
+    for row in rows:
+        if told := programs.unset(row):
+            terminal.note(told)
+
+
+def _tell_unset() -> None:
+    """What programs go without, if a supervisor runs: it alone knows what it has. The check of the
+    files needs none, and none is started."""
+    with suppress(NsmError, OSError), socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(CONNECT_S)
+        connection.connect(paths.socket_path())
+        with Client(connection=connection) as client:
+            _tell(client.bridge.programs().programs)
 
 
 def _run(options: argparse.Namespace, given: list[str]) -> int:

@@ -56,6 +56,17 @@ def problem(found: ProgramProblem) -> str:
     return f"{render.visible(where)}: {render.visible_lines(found.reason)}"
 
 
+def unset(row: ProgramRow) -> str:
+    """What a program goes without, though its file names it; empty where it has all."""
+    if not row.unset:
+        return ""
+    names = render.visible(", ".join(row.unset))
+    return (
+        f"{row.name}: `env` names what the supervisor does not have: {names}. "
+        "docs/bridge.md says where to set it"
+    )
+
+
 def documentation(found: ProgramHelp) -> str:
     """The text of `nsm bridge help`: the file's own; where it has none, the description."""
     return render.visible_lines(found.documentation.strip("\n") or found.program.description)

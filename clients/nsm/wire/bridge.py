@@ -22,6 +22,7 @@ class ProgramRow(NamedTuple):
         cwd: absolute directory that it works in; None for HOME.
         env: names of the variables of the supervisor that it has.
         source: absolute path of the file that describes it.
+        unset: those of `env` that the supervisor does not have.
     """
 
     name: str
@@ -33,6 +34,7 @@ class ProgramRow(NamedTuple):
     cwd: str | None
     env: tuple[str, ...]
     source: str | None
+    unset: tuple[str, ...] = ()
 
     @classmethod
     def from_wire(cls, wire: Mapping[str, Any]) -> Self:
@@ -48,6 +50,7 @@ class ProgramRow(NamedTuple):
             cwd=row.optional("cwd", row.text),
             env=row.optional("env", row.texts) or (),
             source=row.optional("source", row.text),
+            unset=row.optional("unset", row.texts) or (),
         )
 
 

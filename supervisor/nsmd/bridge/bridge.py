@@ -177,6 +177,10 @@ class Bridge:
         not_found = program_not_found(name, (each.name for each in programs))
         raise UnknownProgramError(not_found, hint=why)
 
+    def unset(self, program: Program) -> list[str]:
+        """Names in a program's `env` of variables that the supervisor does not have."""
+        return [name for name in program.env if name not in self._places.variables]
+
     def subscribe(self, changed: Callable[[], None]) -> Callable[[], None]:
         """Have a function called when programs come, change or go; quick.
 

@@ -182,6 +182,7 @@ def _row(call: Call, program: Program) -> dict[str, Any]:
         row["command"] = program.command
         row["cwd"] = program.cwd
         row["env"] = list(program.env)
+        row["unset"] = call.services.bridge.unset(program)
         row["source"] = program.source
     return row
 
