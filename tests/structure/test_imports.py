@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -98,7 +99,8 @@ FLOORS = (
 """`nsmd` from the ground up. A module imports from its own floor and from lower ones."""
 
 
-def imports_of(path: Path, *, only_at_start: bool = False) -> set[str]:
+@cache
+def imports_of(path: Path, *, only_at_start: bool = False) -> frozenset[str]:
     """The modules that a file imports, as dotted names; `TYPE_CHECKING` blocks left out.
 
     Args:
@@ -122,7 +124,7 @@ def imports_of(path: Path, *, only_at_start: bool = False) -> set[str]:
                     visit(child)
 
     visit(ast.parse(path.read_text(), str(path)))
-    return found
+    return frozenset(found)
 
 
 def within(name: str, packages: tuple[str, ...]) -> bool:
