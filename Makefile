@@ -2,7 +2,8 @@
 
 PYTHON ?=
 ARGS ?=
-# Processes that run tests: auto is one for each processor, from 2 to 4; 0 is none but pytest's own.
+# Processes that run tests, up to 4: auto is one more than processors, and for soak as many; 0 is
+# none but pytest's own.
 WORKERS ?= auto
 SOAK_MINUTES ?= 30
 SOAK_EXECUTIONS ?= 10000

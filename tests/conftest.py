@@ -72,8 +72,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_auto_num_workers() -> int:
-    return worker_count()
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    return worker_count(config)
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -32,7 +32,9 @@ PLUGIN = "nsm-run"
 MOST_WORKERS = 4
 """Each has jails and supervisors of its own, which take memory."""
 
-LONG_FIRST = tuple("soak e2e nix conformance agent isolation templates jail docs".split())
+LONG_FIRST = tuple(
+    "soak e2e nix conformance agent isolation templates jail docs box boxes setup faults".split()
+)
 """Folders of the tests with real processes, which take longest; the others are seconds."""
 
 
@@ -53,11 +55,17 @@ def join_run(config: pytest.Config) -> None:
         config.pluginmanager.register(SkipGate(), "nsm-skip-gate")
 
 
-def worker_count() -> int:
-    """How many for `-n auto`: one for each processor, and two at least, since tests wait a lot."""
+def worker_count(config: pytest.Config) -> int:
+    """How many for `-n auto`.
+
+    One more than there are processors, since tests wait a lot. `make soak` asks for the slow ones,
+    which work all the time and measure: one for each processor, and two at least.
+    """
     if given := os.environ.get("PYTEST_XDIST_AUTO_NUM_WORKERS"):
         return int(given)
-    return max(2, min(MOST_WORKERS, len(os.sched_getaffinity(0))))
+    processors = len(os.sched_getaffinity(0))
+    slow = config.option.markexpr == "slow"
+    return min(MOST_WORKERS, max(2, processors) if slow else processors + 1)
 
 
 def position(item: pytest.Item) -> int:
