@@ -229,7 +229,10 @@ class Drain:
         """Interrupt all that is left."""
         for execution in list(self._left):
             self.interrupted += 1
-            execution.interrupt()
+            if self.then is not None and isinstance(execution, ProgramCall):
+                execution.stop.ask("shutdown")  # nobody has taken it back
+            else:
+                execution.interrupt()
         self._changed()
 
     def happened(self, happening: Happening) -> None:

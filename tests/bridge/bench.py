@@ -25,6 +25,7 @@ class Bench:
 
     home: Path
     ending: Ending = field(default_factory=Ending)
+    events: Events = field(default_factory=Events)
     happened: list[tuple[str, dict[str, Any]]] = field(
         default_factory=list[tuple[str, dict[str, Any]]]
     )
@@ -64,8 +65,7 @@ class Bench:
 
     @asynccontextmanager
     async def open(self, *, enabled: bool = True, **settings: Any) -> AsyncGenerator[Bridge]:
-        events = Events()
-        events.subscribe(self._hear)
+        unsubscribe = self.events.subscribe(self._hear)
         async with (
             open_keeper() as keeper,
             open_bridge(
@@ -77,9 +77,10 @@ class Bench:
                 ),
                 keeper,
                 ending=self.ending,
-                events=events,
+                events=self.events,
                 output_bytes=lambda: 40_000,
             ) as bridge,
         ):
             await bridge.configure(BridgeSettings(enabled=enabled, **settings))
             yield bridge
+        unsubscribe()

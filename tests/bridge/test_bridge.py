@@ -28,7 +28,7 @@ from nsmd.bridge import kept as kept_module
 from nsmd.bridge.bridge import MAX_CALLS_OF_ONE, Bridge
 from nsmd.bridge.call import ProgramCall
 from nsmd.draining import Draining, Work
-from nsmd.events import Events
+from nsmd.ending import How
 from nsmd.settings import BridgeSettings
 
 BOX = replace(ANYONE, scope="box:a", granted=frozenset(("restart-db", "later")))
@@ -271,7 +271,7 @@ async def test_whoever_ends_it_is_told_what_it_waits_for(
         await until_it_runs(began)
         expected = {"program": "waits", "client": "claude-code", "scope": "box:a"}
         assert bridge.under_way() == [expected]
-        draining = Draining(Work(Events(), [bridge.unfinished]), bench.ending, nursery)
+        draining = Draining(Work(bench.events, [bridge.unfinished]), bench.ending, nursery)
         draining.begin("SIGTERM", timeout_s=60)
         assert caplog.messages[-1] == f"of these, programs of the bridge: {who}"
         draining.cancel()
@@ -282,6 +282,20 @@ async def test_whoever_ends_it_is_told_what_it_waits_for(
         bench.ending.ask("end")
         await call.wait()
         assert f"stopping programs of the bridge: {who}" in caplog.messages
+
+
+@pytest.mark.parametrize(("then", "why"), [("end", "shutdown"), (None, "cancelled")])
+async def test_at_a_drain_s_deadline_it_is_stopped_for_what_follows(
+    bench: Bench, then: How | None, why: str
+) -> None:
+    began, _ = waiting(bench)
+    async with bench.open() as bridge, trio.open_nursery() as nursery:
+        call = bridge.submit(ANYONE, "waits", [])
+        await until_it_runs(began)
+        draining = Draining(Work(bench.events, [bridge.unfinished]), bench.ending, nursery)
+        draining.begin("SIGTERM", timeout_s=0, then=then)
+        assert (await call.wait()).why_stopped == why
+    assert bench.records()[-1]["why_stopped"] == why
 
 
 async def test_a_call_that_comes_too_late_is_written_down_and_holds_up_nothing(
