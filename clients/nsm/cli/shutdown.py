@@ -2,8 +2,21 @@
 
 from __future__ import annotations
 
+import os
+import select
+import socket
+import struct
+from contextlib import ExitStack
+
+from nsm import paths
 from nsm.cli import running, terminal
 from nsm.cli.options import EXIT_OK, Parser
+from nsm.wire.errors import DisconnectedError
+
+END_TIMEOUT_S = 30.0
+"""For the process to end, once nobody is served any more: jails and the keeper end before it."""
+
+_CREDENTIALS = struct.Struct("3i")
 
 
 def parser() -> Parser:
@@ -23,11 +36,37 @@ def main(arguments: list[str]) -> int:
     if client is None:
         terminal.out("[]" if options.json else "")
         return EXIT_OK
-    with client:
-        client.shutdown()
+    with client, ExitStack() as stack:
         pid = client.server.pid
+        process = _process(pid)
+        if process is not None:
+            stack.callback(os.close, process)
+        client.shutdown()
+        # It has closed the connection. What it holds for the next one, as HTTP's port, is free when
+        # the process has ended.
+        if process is not None and not select.select([process], [], [], END_TIMEOUT_S)[0]:
+            raise DisconnectedError(
+                f"the supervisor has not ended within {END_TIMEOUT_S:.0f} s",
+                hint=f"Its process is {pid}.",
+            )
     if options.json:
         terminal.out_json([{"pid": pid}])
     else:
         terminal.out(f"ended supervisor {pid}")
     return EXIT_OK
+
+
+def _process(pid: int | None) -> int | None:
+    """A descriptor that tells the end of the supervisor's process (pidfd_open(2)).
+
+    Returns:
+        None where its number means nothing here: on another system, or among other processes.
+    """
+    try:
+        with socket.socket(socket.AF_UNIX) as link:
+            link.connect(paths.socket_path())
+            told = link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+        peer, _, _ = _CREDENTIALS.unpack(told)
+        return os.pidfd_open(peer) if peer == pid != os.getpid() else None
+    except (OSError, AttributeError):
+        return None
