@@ -34,8 +34,8 @@ test: ## run the tests (ARGS='-k name' for some, ARGS='-n 0 --pdb' in one proces
 	@$(BIN)/python -m pytest -n $(WORKERS) $(ARGS)
 
 soak: setup ## run the tests that take minutes (SOAK_MINUTES=30 SOAK_EXECUTIONS=10000)
-	@SOAK_MINUTES=$(SOAK_MINUTES) SOAK_EXECUTIONS=$(SOAK_EXECUTIONS) \
-		$(BIN)/python -m pytest -n $(WORKERS) -m slow $(ARGS)
+	@SOAK_MINUTES=$(SOAK_MINUTES) SOAK_EXECUTIONS=$(SOAK_EXECUTIONS) NSM_TEST_EXAMPLES=100 \
+		$(BIN)/python -m pytest -n $(WORKERS) -m 'slow or hypothesis' $(ARGS)
 
 fuzz: setup ## fuzz what reads others' bytes, guided by coverage (ARGS='--seconds 600 from-agent')
 	@$(BIN)/python -m pip install --quiet --require-hashes --no-deps -r tests/fuzz/constraints.txt

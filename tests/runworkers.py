@@ -64,7 +64,7 @@ def worker_count(config: pytest.Config) -> int:
     if given := os.environ.get("PYTEST_XDIST_AUTO_NUM_WORKERS"):
         return int(given)
     processors = len(os.sched_getaffinity(0))
-    slow = config.option.markexpr == "slow"
+    slow = config.option.markexpr.startswith("slow")
     return min(MOST_WORKERS, max(2, processors) if slow else processors + 1)
 
 
