@@ -154,6 +154,8 @@ async def test_the_tools_answer_when_the_last_program_has_just_gone() -> None:
         await peer.start("tools/call", params("execute", {"program": "deploy"}))
         assert (await programs.next()).asked.refusal is None
         assert await names(peer) == ["run"]
+        answer = await peer.request("tools/call", params("help", {"program": "deploy"}))
+        assert "There is no tool 'help'" in answer["error"]["message"]
 
 
 async def test_a_tool_that_there_is_not_where_there_are_programs() -> None:

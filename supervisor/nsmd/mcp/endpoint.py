@@ -223,6 +223,7 @@ class Endpoint:
             client = self._client_with(ctx, project)
             self._runner.expect(client)
         view = environments, has_programs = self._view(client)
+        self._had_programs = has_programs  # who has this list knows
         self._listed.note(ctx, client, view)
         description = describe.describe(environments, project, reason)
         meta = {MAX_RESULT_META_KEY: self._max_result_chars + _NOTES_CHARS}
