@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Protocol
+from typing import NoReturn, Protocol
 
 from nsm.wire.errors import NsmError, UnknownProgramError
 from nsmd.bridge.values import Caller, Ended, OnLine, Program
@@ -195,25 +195,12 @@ class NoPrograms:
         del caller
         return ()
 
-    def program(self, caller: Caller, name: str) -> Program:
-        """See `Programs`."""
+    def program(self, caller: Caller, name: object, *_: object, **_more: object) -> NoReturn:
+        """See `Programs`: whatever is asked for is not there."""
         del caller
-        raise UnknownProgramError(program_not_found(name, ()))
-
-    def submit(
-        self,
-        caller: Caller,
-        name: object,
-        given: object,
-        on_line: OnLine,
-        *,
-        call_id: str | None = None,
-        again: bool = False,
-        refusal: NsmError | None = None,
-    ) -> ProgramCall:
-        """See `Programs`."""
-        del caller, given, on_line, call_id, again, refusal
         raise UnknownProgramError(program_not_found(str(name), ()))
+
+    submit = program
 
     def subscribe(self, changed: Callable[[], None]) -> Callable[[], None]:
         """See `Programs`."""
