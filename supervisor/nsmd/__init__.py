@@ -45,7 +45,8 @@ lifecycle            a session's states as one table
 transcripts/         what sessions have run, for people to read
 conversation         one jail and its agent, from launch to the last process
 disuse               when a session ends because nobody uses it
-session              the executions of one jail, and what ends it
+runs                 the executions of one jail, one after another
+session              one jail from its start to its end, and what ends it
 pool                 sessions kept ready
 keeping              sessions are handed to whoever keeps descriptors
 endbook              how sessions ended, for the next supervisor to tell

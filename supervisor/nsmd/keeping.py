@@ -173,7 +173,7 @@ class SessionBook:
             group=group.directory if group is not None else None,
             created_s=session.created_s - trio.current_time() + time.monotonic(),
             boot=boot_id(),
-            executions=session.executions,
+            executions=session.runs.count,
             taken_up=session.taken_up,
             applied=dict(copy.applied) if copy is not None else {},
         )

@@ -47,7 +47,7 @@ def live_row(
         limited_by=confinement.enforcement.memory if confinement is not None else None,
         processes=usage.processes if usage else None,
         running_s=running.runs_s(now) if running is not None else None,
-        queued=session.queued,
+        queued=session.runs.queued,
         taken_up=session.taken_up,
     )
 

@@ -1,8 +1,7 @@
-"""A session: one task that owns one jail and the executions that run in it.
+"""A session: one task that owns one jail, in which executions run (`nsmd.runs`).
 
-What happens when is `nsmd.lifecycle`'s table; this module carries its effects out. Executions run
-one at a time in arrival order. Nothing here polls: the task sleeps until the agent speaks, the jail
-ends, a timer fires or somebody submits.
+What happens when is `nsmd.lifecycle`'s table; this module carries its effects out. Nothing here
+polls: the task sleeps until the agent speaks, the jail ends, a timer fires or somebody submits.
 """
 
 from __future__ import annotations
@@ -13,12 +12,7 @@ from typing import Protocol, assert_never
 
 import trio
 
-from nsm.wire.errors import (
-    InternalError,
-    NsmError,
-    OverloadedError,
-    SessionEndedError,
-)
+from nsm.wire.errors import NsmError, OverloadedError, SessionEndedError
 from nsmd import journald
 from nsmd.agentframes import (
     AgentFrame,
@@ -41,17 +35,18 @@ from nsmd.agentframes import (
 from nsmd.agentlink import AgentLink, AgentLinkError
 from nsmd.cgroups import Confinement, Keeper
 from nsmd.conversation import Conversation, Earlier, StartLimiter
-from nsmd.disuse import ANSWER_MARGIN_S, Disuse
+from nsmd.disuse import Disuse
 from nsmd.events import Events
-from nsmd.execution import Execution, interrupted_early, out_of_time
+from nsmd.execution import Execution
 from nsmd.jail import Jail, Launcher, ProjectCopy
 from nsmd.lifecycle import Effect, Event, State, advance
 from nsmd.policy import Policy
 from nsmd.proxy import Gateway, SessionNetwork
 from nsmd.requests import Requests
-from nsmd.timer import Timer, Timers
+from nsmd.runs import Runs
+from nsmd.timer import Timers
 from nsmd.transcripts import TranscriptStore
-from nsmd.values import JailSpec, Outcome, Output, SessionLimits, Tenancy
+from nsmd.values import JailSpec, SessionLimits, Tenancy
 
 log = logging.getLogger(__name__)
 
@@ -89,8 +84,6 @@ class Session:
     # A thousand of them: no dictionary each, and what few of them need is made when it is needed.
     __slots__ = (
         "__weakref__",
-        "_agent_id",
-        "_answered_before",
         "_conversation",
         "_disuse",
         "_earlier",
@@ -99,22 +92,18 @@ class Session:
         "_limits",
         "_link",
         "_over",
-        "_overdue",
-        "_queue",
-        "_running",
-        "_streamed",
         "_transcripts",
         "_watcher",
         "active_s",
         "born_s",
         "created_s",
         "end_reason",
-        "executions",
         "id",
         "lost",
         "network",
         "ready_s",
         "requests",
+        "runs",
         "spec",
         "state",
         "taken_up",
@@ -141,13 +130,10 @@ class Session:
     ) -> None:
         self._events = events or Events()
         self._earlier = earlier
-        # Results that an earlier supervisor may have had, by the agent's ids.
-        self._answered_before: dict[str, Execution] | None = None
         self.id = session_id
         self.spec = spec
         self.state = State.STARTING
         self.tenancy: Tenancy | None = None
-        self.executions = 0
         self.born_s = self.created_s = self.active_s = trio.current_time()
         self.ready_s: float | None = None
         # How many supervisors it has outlived.
@@ -156,14 +142,10 @@ class Session:
         self.lost = False  # its jail or agent ended it, or it never came to be
         self._limits = limits
         self._watcher = watcher
-        self._queue: list[Execution] = []
-        self._running: Execution | None = None
         self._failure: NsmError | None = None
         self._link: AgentLink | None = None
-        self._overdue = Timer(timers, self._no_answer)
         self._disuse = Disuse(timers, self)
-        self._agent_id = ""
-        self._streamed = False
+        self.runs = Runs(self, spec.environment, limits=limits, timers=timers, events=self._events)
         self._over: trio.Event | None = None
         self.requests = Requests(self.post)
         self.network = SessionNetwork(
@@ -230,12 +212,12 @@ class Session:
     @property
     def running(self) -> Execution | None:
         """What runs in it now."""
-        return self._running
+        return self.runs.running
 
     @property
-    def queued(self) -> int:
-        """How many executions wait behind that."""
-        return len(self._queue)
+    def executions(self) -> int:
+        """How many its agent was sent."""
+        return self.runs.count
 
     @property
     def live(self) -> bool:
@@ -268,14 +250,12 @@ class Session:
         """
         if not self.live:
             raise self.ended_error()
-        if len(self._queue) >= self._limits.max_queued:
+        if self.runs.queued >= self._limits.max_queued:
             raise OverloadedError(
-                f"Session {self._label()} has {len(self._queue)} executions waiting already.",
+                f"Session {self._label()} has {self.runs.queued} executions waiting already.",
                 hint="Wait for some to finish, or use another session name.",
             )
-        if self._queue or self._running is not None:
-            execution.note_queued_behind()
-        self._queue.append(execution)
+        self.runs.add(execution)
         self._feed(Event.SUBMITTED)
 
     def interrupt(self, execution: Execution | None = None) -> bool:
@@ -284,38 +264,17 @@ class Session:
         Returns:
             Whether there was something to interrupt.
         """
-        if execution is not None and execution in self._queue:
-            self._queue.remove(execution)
-            self._never_ran(execution, interrupted_early())
-            if execution.origin.one_shot:
-                self.end("one-shot interrupted before it began")
-            return True
-        running = self._running
-        if running is None or (execution is not None and execution is not running):
-            return False
-        if not self._offers("interrupt"):
-            self.end("its execution was interrupted, and its agent can only be stopped as a whole")
-            return True
-        self._events.publish("execution_interrupted", session=self.id, subject=running)
-        self.post({"type": "interrupt", "id": self._agent_id})
-        self._watch(self._limits.grace_s + ANSWER_MARGIN_S)
-        return True
+        return self.runs.interrupt(execution)
 
     def follow(self) -> None:
         """Somebody reads the transcript as it grows: from now on output comes as it is printed."""
         self.transcript.followers += 1
-        self._stream_now()
+        self.runs.stream()
 
     def stream(self, execution: Execution) -> None:
         """Somebody wants the output of an execution as it is printed, from now on."""
-        if execution is self._running:
-            self._stream_now()
-
-    def _stream_now(self) -> None:
-        if self._running is not None and not self._streamed and self._offers("stream.late"):
-            self._streamed = True
-            self.transcript.stream()
-            self.post({"type": "stream", "id": self._agent_id})
+        if execution is self.running:
+            self.runs.stream()
 
     def unfollow(self) -> None:
         """Who called `follow` has read enough."""
@@ -348,7 +307,7 @@ class Session:
     def end_if_unused(self, reason: str) -> None:
         """End it if nothing runs in it, not in the background either, which its agent is asked;
         nothing where it cannot tell."""
-        if self.state is State.IDLE and self._offers("status"):
+        if self.state is State.IDLE and self.offers("status"):
             self._disuse.doubt(reason)
 
     async def wait_ended(self) -> None:
@@ -381,7 +340,7 @@ class Session:
         self._feed(Event.READY)
         self._events.publish("session_ready", session=self.id, subject=self)
         self._watcher.session_ready(self)
-        if self._queue:
+        if self.runs.queued:
             self._feed(Event.SUBMITTED)
 
     def agent_resumed(self, link: AgentLink, resumed: ResumedFrame) -> None:
@@ -389,44 +348,23 @@ class Session:
         assert self._earlier is not None, "only what was taken up is resumed"
         self._link = link
         self.requests.open(link.capabilities, era=self.taken_up)
-        self.executions = self._earlier.executions if resumed.count is None else resumed.count
+        self.runs.count = self._earlier.executions if resumed.count is None else resumed.count
         for file_id in resumed.files:  # whose readers and writers are gone
             self.post({"type": "file_close", "id": file_id, "keep": False})
-        note: Mapping[str, object] = {}
-        # In the order in which they began; the last one may run.
-        for noted in sorted(resumed.executions, key=lambda each: (each.runs, _number(each.id))):
-            execution = self._watcher.execution_resumed(self, noted)
-            if self._running is not None:
-                self._answered_before = (self._answered_before or {}) | {
-                    self._agent_id: self._running
-                }
-            self._running, self._agent_id, note = execution, noted.id, noted.note
+        note = self.runs.take_up(
+            resumed.executions, lambda noted: self._watcher.execution_resumed(self, noted)
+        )
         self.network.opened(link)
-        if self._running is None:
+        running = self.runs.running
+        if running is None:
             self._feed(Event.READY)
         else:
             self._feed(Event.RESUMED)
-            self._resume(self._running, note)
+            self.runs.go_on(running, note)
         self._watcher.session_resumed(self, resumed)
         self._events.publish("session_taken_up", session=self.id, subject=self)
-        if self._queue and self._running is None:
+        if self.runs.queued and self.runs.running is None:
             self._feed(Event.SUBMITTED)
-
-    def _resume(self, execution: Execution, note: Mapping[str, object]) -> None:
-        """Treat one as if it had just been sent: how long it has run, only the agent knows."""
-        request = execution.request
-        self._streamed = False
-        self.transcript.begin(
-            execution.id,
-            request.client.name,
-            request.code,
-            streamed=False,
-            sent_at=execution.sent_at,
-        )
-        execution.note_sent()
-        if (confinement := self._conversation.confinement) is not None:
-            confinement.go_on(note)
-        self._watch(self._patience_s(execution))
 
     def agent_gone(self) -> None:
         """See `Listener`."""
@@ -453,19 +391,11 @@ class Session:
         """See `Listener`."""
         match frame:
             case OutputFrame():
-                if self._running is not None and frame.id == self._agent_id:
-                    output = Output(stream=frame.stream, text=frame.text)
-                    self.transcript.output(output)
-                    self._running.emit(output)
+                self.runs.output(frame)
             case ResultFrame():
-                if self._running is not None and frame.id == self._agent_id:
-                    self._answered(frame.outcome)
-                elif self._answered_before:
-                    self._answer_before(frame)
+                self.runs.result(frame)
             case ErrorFrame():
-                if self._running is not None and frame.id == self._agent_id:
-                    self._answered(InternalError(f"The agent refused the code: {frame.message}"))
-                elif not self.requests.refused(frame):
+                if not self.runs.refused(frame) and not self.requests.refused(frame):
                     log.warning("session %s: agent says %.200r", self.id, frame.message)
             case StatusFrame():
                 self._disuse.told(frame, idle=self.state is State.IDLE)
@@ -484,29 +414,21 @@ class Session:
             case _:
                 assert_never(frame)
 
-    def _answer_before(self, frame: ResultFrame) -> None:
-        execution = (self._answered_before or {}).pop(frame.id, None)
-        if execution is not None:
-            execution.finish(frame.outcome)
-
     def _changed(self) -> None:
         self._watcher.session_changed(self)
 
-    def _answered(self, answer: Outcome | NsmError) -> None:
-        execution, self._running, self._agent_id = self._running, None, ""
-        self._overdue.disarm()
-        self.active_s = trio.current_time()
-        if execution is not None:
-            if (confinement := self._conversation.confinement) is not None:
-                outcome = answer if isinstance(answer, Outcome) else None
-                execution.limit_events = confinement.ended(outcome)
-            execution.finish(answer)  # first: somebody waits
-            self.transcript.finish(answer)
-            self._finished(execution)
-            if execution.origin.one_shot and not self._watcher.leaving:
-                self.end("one-shot finished")
-                return
-        self._feed(Event.ANSWERED_MORE if self._queue else Event.ANSWERED)
+    # What its executions say (`Owner`).
+
+    def answered(self, execution: Execution | None) -> None:
+        """See `Owner`."""
+        if execution is not None and execution.origin.one_shot and not self._watcher.leaving:
+            self.end("one-shot finished")
+            return
+        self._feed(Event.ANSWERED_MORE if self.runs.queued else Event.ANSWERED)
+
+    def offers(self, capability: str) -> bool:
+        """Whether its agent is there, and can do that."""
+        return self._link is not None and capability in self._link.capabilities
 
     # What `Disuse` says.
 
@@ -528,117 +450,26 @@ class Session:
     def _carry_out(self, effect: Effect) -> None:
         match effect:
             case Effect.SEND_NEXT:
-                self._send_next()
+                self.runs.send_next()
             case Effect.ARM_IDLE:
                 self._disuse.begin()
             case Effect.DISARM_IDLE:
                 self._disuse.stop()
             case Effect.ASK_ACTIVITY:
-                self._disuse.ask(can_tell=self._offers("status"))
+                self._disuse.ask(can_tell=self.offers("status"))
             case Effect.KILL:
                 self._conversation.end()
             case Effect.FAIL_ALL:
-                self._fail_all()
+                error = self._failure or self.ended_error()
+                self.runs.fail(error)
+                self.requests.fail(error)
             case Effect.REPORT:
                 self._report()
             case _:
                 assert_never(effect)
 
-    def _send_next(self) -> None:
-        execution = self._running = self._queue.pop(0)
-        self.executions += 1
-        self.active_s = trio.current_time()
-        self._agent_id = f"{self.executions}.{execution.id}"
-        self._streamed = execution.streams or self.transcript.followers > 0
-        self.transcript.begin(
-            execution.id,
-            execution.request.client.name,
-            execution.request.code,
-            streamed=self._streamed,
-        )
-        execution.note_sent()
-        self._events.publish("execution_started", session=self.id, subject=execution)
-        if (confinement := self._conversation.confinement) is not None:
-            confinement.begun()
-        frame: dict[str, object] = {
-            "type": "execute",
-            "id": self._agent_id,
-            "interpreter": self.spec.environment.interpreter,
-            "code": execution.request.code,
-            "timeout_s": execution.origin.timeout_s,
-            "grace_s": self._limits.grace_s,
-            "stream": self._streamed,
-        }
-        if self._offers("notes"):
-            known = {} if confinement is None else confinement.note()
-            frame["note"] = execution.note() | known
-        if execution.request.reply_bytes is not None:
-            frame["reply_bytes"] = execution.request.reply_bytes
-        self.post(frame)
-        self._watch(self._patience_s(execution))
-
-    def _patience_s(self, execution: Execution) -> float:
-        """How long an execution may go without an answer."""
-        limit_s = execution.origin.timeout_s
-        if self._agent_keeps_time:
-            setup_s = self._limits.longest_setup_s(self.spec.environment)
-            limit_s += self._limits.grace_s + ANSWER_MARGIN_S + setup_s
-        return limit_s
-
-    def _watch(self, seconds: float) -> None:
-        """Give the session up if the running execution has no answer by then.
-
-        The agent keeps the time limit itself. This is for an agent that was stopped, starved or
-        taken over, and for older ones that know no limit.
-        """
-        self._overdue.arm(seconds)
-
-    @property
-    def _agent_keeps_time(self) -> bool:
-        return self._offers("execute.timeout")
-
-    def _offers(self, capability: str) -> bool:
-        """Whether its agent is there, and can do that."""
-        return self._link is not None and capability in self._link.capabilities
-
-    def _no_answer(self) -> None:
-        execution = self._running
-        if execution is None or self._agent_keeps_time:
-            self.end("its agent did not answer in time")
-            return
-        what = f"its code ran longer than {execution.origin.timeout_s:g} s, and its agent"
-        reason = f"{what} can only be stopped as a whole"
-        self._running, self._agent_id = None, ""
-        answer = out_of_time(reason)
-        execution.finish(answer)
-        self.transcript.finish(answer)
-        self._finished(execution)
-        self.end(reason)
-
-    def _fail_all(self) -> None:
-        error = self._failure or self.ended_error()
-        running, self._running = self._running, None
-        for execution in (self._answered_before or {}).values():
-            execution.finish(error)
-        if running is not None:
-            self.transcript.finish(error)
-            running.finish(error)
-            self._finished(running)
-        while self._queue:
-            self._never_ran(self._queue.pop(0), error)
-        self.requests.fail(error)
-
-    def _never_ran(self, execution: Execution, answer: Outcome | NsmError) -> None:
-        request = execution.request
-        self.transcript.never_ran(execution.id, request.client.name, request.code, answer)
-        execution.finish(answer)
-        self._finished(execution)
-
-    def _finished(self, execution: Execution) -> None:
-        self._events.publish("execution_finished", session=self.id, subject=execution)
-
     def _report(self) -> None:
-        self._overdue.close()
+        self.runs.close()
         self._disuse.close()
         if self.tenancy is not None:
             self._transcripts.close(self.transcript, self.end_reason)
@@ -664,9 +495,3 @@ class Session:
             hint="Its variables and files are gone; call again to start a new one.",
             data={"session": self.id, "reason": reason},
         )
-
-
-def _number(agent_id: str) -> int:
-    """Of an execution within its session, as its id at the agent has it."""
-    number = agent_id.partition(".")[0]
-    return int(number) if number.isdecimal() and len(number) < 20 else 0

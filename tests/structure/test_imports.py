@@ -61,7 +61,11 @@ FLOORS = (
     ("proxy",),
     ("lifecycle", "transcripts"),
     ("conversation", "disuse"),
-    ("execution", "session"),  # two halves of one thing: a handle and its owner
+    (
+        "execution",
+        "runs",
+        "session",
+    ),  # parts of one thing: a handle, those of one jail, their owner
     (
         "history",
         "pool",

@@ -1,4 +1,4 @@
-"""One session against a scripted agent: answers, queues, limits, ends. Time is virtual."""
+"""One session against a scripted agent: answers, limits, ends. Time is virtual."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import errno
 import gc
 import os
 import weakref
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -14,9 +14,8 @@ import pytest
 import trio
 import trio.testing
 
-from fakes import FakeAgent, FakeJail, FakeLauncher, Watcher, echo, launching, spec
+from fakes import FakeAgent, FakeJail, launching
 from nsm.wire.errors import (
-    InternalError,
     OverloadedError,
     SessionEndedError,
     StartFailedError,
@@ -24,103 +23,14 @@ from nsm.wire.errors import (
 )
 from nsmd.agentframes import MAX_STREAM_BYTES, CheckedFrame
 from nsmd.conversation import START_TIMEOUT_S
-from nsmd.disuse import ANSWER_MARGIN_S
-from nsmd.execution import Execution, Origin
 from nsmd.lifecycle import State
-from nsmd.proxy import Gateway
-from nsmd.session import Session
-from nsmd.timer import Timers
-from nsmd.transcripts import TranscriptStore
-from nsmd.values import Client, Output, RunRequest, SessionLimits, Tenancy
+from nsmd.values import Output, SessionLimits
+from sessionbench import TENANCY, Bench, bench
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable
+    from collections.abc import Awaitable, Callable
 
-    from fakes import Behaviour
-    from nsmd.jail import Launcher
     from nsmd.values import JailSpec
-
-TENANCY = Tenancy(name="a", scope="s", client="test", idle_timeout_s=100, max_lifetime_s=1000)
-
-
-class Bench:
-    """One session and what is needed to use it."""
-
-    def __init__(
-        self,
-        launcher: FakeLauncher,
-        limits: SessionLimits,
-        nursery: trio.Nursery,
-        *,
-        launching: Launcher | None = None,
-    ) -> None:
-        self.launcher = launcher
-        self.timers = Timers()
-        nursery.start_soon(self.timers.run)
-        self.watcher = Watcher()
-        self.session = Session(
-            "00000001",
-            spec(),
-            launcher=launching or launcher,
-            limits=limits,
-            watcher=self.watcher,
-            start_limiter=trio.CapacityLimiter(1),
-            transcripts=TranscriptStore(),
-            gateway=Gateway(),
-            timers=self.timers,
-            nursery=nursery,
-        )
-        self._count = 0
-
-    @property
-    def jail(self) -> FakeJail:
-        return self.launcher.jails[0]
-
-    def submit(
-        self,
-        code: str,
-        *,
-        timeout_s: float = 30,
-        one_shot: bool = False,
-        output: list[Output] | None = None,
-    ) -> Execution:
-        self._count += 1
-        client = Client(name="test", scope="s")
-        execution = Execution(
-            f"e{self._count}",
-            RunRequest(client=client, env="python", code=code, session="a"),
-            Origin(
-                env="python",
-                created=False,
-                replaced=None,
-                timeout_s=timeout_s,
-                clamped_from_s=None,
-                one_shot=one_shot,
-            ),
-            self.session,
-            output.append if output is not None else None,
-            lambda _: None,
-        )
-        self.session.submit(execution)
-        return execution
-
-
-@asynccontextmanager
-async def bench(
-    behave: Behaviour = echo,
-    *,
-    limits: SessionLimits | None = None,
-    tenancy: Tenancy | None = TENANCY,
-) -> AsyncGenerator[Bench]:
-    async with launching(behave) as launcher, trio.open_nursery() as nursery:
-        it = Bench(launcher, limits or SessionLimits(), nursery)
-        if tenancy is not None:
-            it.session.claim(tenancy)
-        nursery.start_soon(it.session.run)
-        yield it
-        nursery.cancel_scope.cancel()
-    assert all(jail.released for jail in launcher.jails)
-    assert it.session.state is State.ENDED
 
 
 async def test_code_runs_and_its_answer_comes_back(autojump_clock: trio.abc.Clock) -> None:
@@ -143,21 +53,6 @@ async def test_what_is_submitted_while_the_session_starts_runs_when_it_is_ready(
         assert answers == ["0", "1", "2", "3", "4"]
 
 
-async def test_waiting_for_others_is_told(autojump_clock: trio.abc.Clock) -> None:
-    async def slow(agent: FakeAgent, jail: FakeJail) -> None:
-        await agent.be_ready()
-        while True:
-            frame = await agent.receive()
-            await trio.sleep(3)
-            await agent.answer(frame)
-
-    async with bench(slow) as it:
-        await it.submit("warm").wait()
-        first, second = it.submit("first"), it.submit("second")
-        assert (await first.wait()).waited_s == 0
-        assert (await second.wait()).waited_s == pytest.approx(3)
-
-
 async def test_a_full_queue_refuses(autojump_clock: trio.abc.Clock) -> None:
     async with bench(limits=SessionLimits(max_queued=2)) as it:
         await it.submit("warm").wait()
@@ -166,130 +61,6 @@ async def test_a_full_queue_refuses(autojump_clock: trio.abc.Clock) -> None:
         it.submit("3")
         with pytest.raises(OverloadedError, match="2 executions waiting"):
             it.submit("4")
-
-
-async def test_a_late_or_foreign_result_is_never_taken_for_an_answer(
-    autojump_clock: trio.abc.Clock,
-) -> None:
-    async def confused(agent: FakeAgent, jail: FakeJail) -> None:
-        await agent.be_ready()
-        while True:
-            frame = await agent.receive()
-            await agent.answer({"id": "somebody-else"}, stdout="wrong")
-            await agent.answer(frame, stdout="right")
-            await agent.answer(frame, stdout="again")
-
-    async with bench(confused) as it:
-        assert (await it.submit("x").wait()).outcome.stdout == "right"
-        assert (await it.submit("y").wait()).outcome.stdout == "right"
-
-
-@pytest.mark.parametrize("kind", ["result", "error", "output"])
-async def test_an_answer_to_nothing_is_ignored(kind: str, autojump_clock: trio.abc.Clock) -> None:
-    unasked = {
-        "type": kind,
-        "id": "",
-        "exit_code": 0,
-        "stream": "stdout",
-        "text": "",
-        "message": "",
-    }
-
-    async def eager(agent: FakeAgent, jail: FakeJail) -> None:
-        await agent.be_ready()
-        await agent.send(unasked)
-        while True:
-            frame = await agent.receive()
-            await agent.answer(frame, stdout="right")
-            await agent.send(unasked)
-
-    async with bench(eager) as it:
-        await trio.testing.wait_all_tasks_blocked()
-        assert (await it.submit("x").wait()).outcome.stdout == "right"
-        await trio.testing.wait_all_tasks_blocked()
-        assert it.session.state is State.IDLE
-
-
-async def test_output_streams_to_whoever_asked(autojump_clock: trio.abc.Clock) -> None:
-    async def chatty(agent: FakeAgent, jail: FakeJail) -> None:
-        await agent.be_ready()
-        frame = await agent.receive()
-        assert frame["stream"] is True
-        for n in range(100):
-            await agent.send(
-                {"type": "output", "id": frame["id"], "stream": "stdout", "text": str(n)}
-            )
-        await agent.send({"type": "output", "id": "other", "stream": "stdout", "text": "no"})
-        await agent.answer(frame)
-        await agent.receive()  # the next execution: everything before has been acknowledged
-        assert agent.acknowledged >= 102
-        await agent.aclose()
-
-    async with bench(chatty) as it:
-        output: list[Output] = []
-        await it.submit("x", output=output).wait()
-        assert "".join(piece.text for piece in output) == "".join(map(str, range(100)))
-        with pytest.raises(SessionEndedError):
-            await it.submit("y").wait()
-
-
-async def test_interrupting_what_runs_and_what_waits(autojump_clock: trio.abc.Clock) -> None:
-    async with bench() as it:
-        running, waiting = it.submit("wait"), it.submit("never")
-        await trio.testing.wait_all_tasks_blocked()
-        waiting.interrupt()
-        result = await waiting.wait()
-        assert result.outcome.interrupted
-        assert "before it began" in result.outcome.stderr
-        running.interrupt()
-        result = await running.wait()
-        assert result.outcome.exit_code == 130
-        running.interrupt()  # too late, harmless
-        assert it.session.interrupt() is False
-        assert (await it.submit("after").wait()).outcome.stdout == "after"
-
-
-async def test_an_agent_that_cannot_interrupt_costs_the_session(
-    autojump_clock: trio.abc.Clock,
-) -> None:
-    async def base_only(agent: FakeAgent, jail: FakeJail) -> None:
-        await agent.be_ready([])
-        while True:
-            await agent.receive()
-
-    async with bench(base_only) as it:
-        execution = it.submit("x")
-        await trio.testing.wait_all_tasks_blocked()
-        execution.interrupt()
-        with pytest.raises(SessionEndedError, match="only be stopped as a whole"):
-            await execution.wait()
-
-
-async def test_the_time_limit_of_an_agent_that_knows_none_costs_the_session(
-    autojump_clock: trio.abc.Clock,
-) -> None:
-    async def older(agent: FakeAgent, jail: FakeJail) -> None:
-        await agent.send({"type": "ready"})
-        while True:
-            frame = await agent.receive()
-            if frame["code"] != "wait":
-                await agent.answer(frame, stdout=frame["code"])
-
-    async with bench(older) as it:
-        assert (await it.submit("x", timeout_s=5).wait()).outcome.stdout == "x"
-        await trio.sleep(7)  # its limit is its own, not its successor's
-        start = trio.current_time()
-        running, waiting = it.submit("wait", timeout_s=5), it.submit("y")
-        outcome = (await running.wait()).outcome
-        assert trio.current_time() - start == pytest.approx(5)
-        assert outcome.timed_out
-        assert outcome.interpreter_restarted
-        assert outcome.exit_code == 124
-        assert outcome.restart_reason.startswith("its code ran longer than 5 s")
-        with pytest.raises(SessionEndedError, match="can only be stopped as a whole"):
-            await waiting.wait()
-        await it.session.wait_ended()
-        assert it.jail.killed
 
 
 async def test_an_agent_that_says_nothing_of_itself_does_without_what_it_does_not_offer(
@@ -369,18 +140,6 @@ async def test_an_agent_that_begins_with_something_else_has_not_started(
             await it.submit("x").wait()
 
 
-async def test_an_agent_that_does_not_answer_is_given_up(autojump_clock: trio.abc.Clock) -> None:
-    async def mute(agent: FakeAgent, jail: FakeJail) -> None:
-        await agent.be_ready()
-        await trio.sleep_forever()
-
-    async with bench(mute, limits=SessionLimits(grace_s=2)) as it:
-        start = trio.current_time()
-        with pytest.raises(SessionEndedError, match="did not answer in time"):
-            await it.submit("x", timeout_s=5).wait()
-        assert trio.current_time() - start == pytest.approx(5 + 2 + ANSWER_MARGIN_S)
-
-
 async def test_an_agent_that_never_gets_ready(autojump_clock: trio.abc.Clock) -> None:
     async def silent(agent: FakeAgent, jail: FakeJail) -> None:
         jail.words = "bwrap: something is odd"
@@ -447,20 +206,6 @@ async def test_garbage_from_a_jail_ends_that_session_with_the_reason(
             await it.submit("x").wait()
         await it.session.wait_ended()
         assert it.jail.killed
-
-
-async def test_an_error_frame_answers_its_execution(autojump_clock: trio.abc.Clock) -> None:
-    async def refusing(agent: FakeAgent, jail: FakeJail) -> None:
-        await agent.be_ready()
-        while True:
-            frame = await agent.receive()
-            await agent.send({"type": "error", "message": "no such interpreter", "id": frame["id"]})
-
-    async with bench(refusing) as it:
-        with pytest.raises(InternalError, match="no such interpreter"):
-            await it.submit("x").wait()
-        with pytest.raises(InternalError, match="no such interpreter"):
-            await it.submit("y").wait()
 
 
 async def test_an_idle_session_ends_after_its_limit(autojump_clock: trio.abc.Clock) -> None:

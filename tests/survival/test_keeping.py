@@ -56,7 +56,7 @@ def session() -> Generator[Session]:
             network=SimpleNamespace(listener_descriptor=None, rule=NetworkRule()),
             confinement=None,
             created_s=trio.current_time(),
-            executions=3,
+            runs=SimpleNamespace(count=3),
             taken_up=0,
         )
         it.jail.policy = None
@@ -81,7 +81,7 @@ async def test_a_session_that_changes_is_kept_once() -> None:
         store = Held()
         book, name = book_with(store), ""
         for executions in range(50):
-            it.executions = executions
+            it.runs.count = executions
             book.keep(it)
             (name,) = store.sessions
             assert session_id_of(name) == it.id
@@ -102,7 +102,7 @@ async def test_the_newer_of_two_records_holds_and_both_go() -> None:
         book.keep(it)
         (first,) = store.sessions
         kept = [os.dup(each) for each in store.held[first]]
-        it.executions = 9
+        it.runs.count = 9
         book.keep(it)
         store.held[first] = kept
         found = taken_up(store)

@@ -1,0 +1,187 @@
+"""Executions of one session, with a scripted agent: order, answers, time. Time is virtual."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+import trio
+import trio.testing
+
+from fakes import FakeAgent, FakeJail
+from nsm.wire.errors import (
+    InternalError,
+    SessionEndedError,
+)
+from nsmd.disuse import ANSWER_MARGIN_S
+from nsmd.lifecycle import State
+from nsmd.values import Output, SessionLimits
+from sessionbench import bench
+
+if TYPE_CHECKING:
+    pass
+
+
+async def test_waiting_for_others_is_told(autojump_clock: trio.abc.Clock) -> None:
+    async def slow(agent: FakeAgent, jail: FakeJail) -> None:
+        await agent.be_ready()
+        while True:
+            frame = await agent.receive()
+            await trio.sleep(3)
+            await agent.answer(frame)
+
+    async with bench(slow) as it:
+        await it.submit("warm").wait()
+        first, second = it.submit("first"), it.submit("second")
+        assert (await first.wait()).waited_s == 0
+        assert (await second.wait()).waited_s == pytest.approx(3)
+
+
+async def test_a_late_or_foreign_result_is_never_taken_for_an_answer(
+    autojump_clock: trio.abc.Clock,
+) -> None:
+    async def confused(agent: FakeAgent, jail: FakeJail) -> None:
+        await agent.be_ready()
+        while True:
+            frame = await agent.receive()
+            await agent.answer({"id": "somebody-else"}, stdout="wrong")
+            await agent.answer(frame, stdout="right")
+            await agent.answer(frame, stdout="again")
+
+    async with bench(confused) as it:
+        assert (await it.submit("x").wait()).outcome.stdout == "right"
+        assert (await it.submit("y").wait()).outcome.stdout == "right"
+
+
+@pytest.mark.parametrize("kind", ["result", "error", "output"])
+async def test_an_answer_to_nothing_is_ignored(kind: str, autojump_clock: trio.abc.Clock) -> None:
+    unasked = {
+        "type": kind,
+        "id": "",
+        "exit_code": 0,
+        "stream": "stdout",
+        "text": "",
+        "message": "",
+    }
+
+    async def eager(agent: FakeAgent, jail: FakeJail) -> None:
+        await agent.be_ready()
+        await agent.send(unasked)
+        while True:
+            frame = await agent.receive()
+            await agent.answer(frame, stdout="right")
+            await agent.send(unasked)
+
+    async with bench(eager) as it:
+        await trio.testing.wait_all_tasks_blocked()
+        assert (await it.submit("x").wait()).outcome.stdout == "right"
+        await trio.testing.wait_all_tasks_blocked()
+        assert it.session.state is State.IDLE
+
+
+async def test_output_streams_to_whoever_asked(autojump_clock: trio.abc.Clock) -> None:
+    async def chatty(agent: FakeAgent, jail: FakeJail) -> None:
+        await agent.be_ready()
+        frame = await agent.receive()
+        assert frame["stream"] is True
+        for n in range(100):
+            await agent.send(
+                {"type": "output", "id": frame["id"], "stream": "stdout", "text": str(n)}
+            )
+        await agent.send({"type": "output", "id": "other", "stream": "stdout", "text": "no"})
+        await agent.answer(frame)
+        await agent.receive()  # the next execution: everything before has been acknowledged
+        assert agent.acknowledged >= 102
+        await agent.aclose()
+
+    async with bench(chatty) as it:
+        output: list[Output] = []
+        await it.submit("x", output=output).wait()
+        assert "".join(piece.text for piece in output) == "".join(map(str, range(100)))
+        with pytest.raises(SessionEndedError):
+            await it.submit("y").wait()
+
+
+async def test_interrupting_what_runs_and_what_waits(autojump_clock: trio.abc.Clock) -> None:
+    async with bench() as it:
+        running, waiting = it.submit("wait"), it.submit("never")
+        await trio.testing.wait_all_tasks_blocked()
+        waiting.interrupt()
+        result = await waiting.wait()
+        assert result.outcome.interrupted
+        assert "before it began" in result.outcome.stderr
+        running.interrupt()
+        result = await running.wait()
+        assert result.outcome.exit_code == 130
+        running.interrupt()  # too late, harmless
+        assert it.session.interrupt() is False
+        assert (await it.submit("after").wait()).outcome.stdout == "after"
+
+
+async def test_an_agent_that_cannot_interrupt_costs_the_session(
+    autojump_clock: trio.abc.Clock,
+) -> None:
+    async def base_only(agent: FakeAgent, jail: FakeJail) -> None:
+        await agent.be_ready([])
+        while True:
+            await agent.receive()
+
+    async with bench(base_only) as it:
+        execution = it.submit("x")
+        await trio.testing.wait_all_tasks_blocked()
+        execution.interrupt()
+        with pytest.raises(SessionEndedError, match="only be stopped as a whole"):
+            await execution.wait()
+
+
+async def test_the_time_limit_of_an_agent_that_knows_none_costs_the_session(
+    autojump_clock: trio.abc.Clock,
+) -> None:
+    async def older(agent: FakeAgent, jail: FakeJail) -> None:
+        await agent.send({"type": "ready"})
+        while True:
+            frame = await agent.receive()
+            if frame["code"] != "wait":
+                await agent.answer(frame, stdout=frame["code"])
+
+    async with bench(older) as it:
+        assert (await it.submit("x", timeout_s=5).wait()).outcome.stdout == "x"
+        await trio.sleep(7)  # its limit is its own, not its successor's
+        start = trio.current_time()
+        running, waiting = it.submit("wait", timeout_s=5), it.submit("y")
+        outcome = (await running.wait()).outcome
+        assert trio.current_time() - start == pytest.approx(5)
+        assert outcome.timed_out
+        assert outcome.interpreter_restarted
+        assert outcome.exit_code == 124
+        assert outcome.restart_reason.startswith("its code ran longer than 5 s")
+        with pytest.raises(SessionEndedError, match="can only be stopped as a whole"):
+            await waiting.wait()
+        await it.session.wait_ended()
+        assert it.jail.killed
+
+
+async def test_an_agent_that_does_not_answer_is_given_up(autojump_clock: trio.abc.Clock) -> None:
+    async def mute(agent: FakeAgent, jail: FakeJail) -> None:
+        await agent.be_ready()
+        await trio.sleep_forever()
+
+    async with bench(mute, limits=SessionLimits(grace_s=2)) as it:
+        start = trio.current_time()
+        with pytest.raises(SessionEndedError, match="did not answer in time"):
+            await it.submit("x", timeout_s=5).wait()
+        assert trio.current_time() - start == pytest.approx(5 + 2 + ANSWER_MARGIN_S)
+
+
+async def test_an_error_frame_answers_its_execution(autojump_clock: trio.abc.Clock) -> None:
+    async def refusing(agent: FakeAgent, jail: FakeJail) -> None:
+        await agent.be_ready()
+        while True:
+            frame = await agent.receive()
+            await agent.send({"type": "error", "message": "no such interpreter", "id": frame["id"]})
+
+    async with bench(refusing) as it:
+        with pytest.raises(InternalError, match="no such interpreter"):
+            await it.submit("x").wait()
+        with pytest.raises(InternalError, match="no such interpreter"):
+            await it.submit("y").wait()
