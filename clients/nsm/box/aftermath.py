@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from nsm.box import gitfacts, protect
 from nsm.box.secrets import printable
@@ -24,26 +24,25 @@ MAX_SHOWN_CHARS = 120
 TODO = "rebase-merge/git-rebase-todo"
 """Of a git directory; the only list of git's in which commands are (git-rebase(1))."""
 
-_EXEC = re.compile(rb"[ \t]*(?:exec|x)[ \t]+(.*\S)")
-_SECTION = re.compile(r'\s*\[\s*([\w.-]+)(?:\s+"((?:[^"\\]|\\.)*)")?\s*\]')
-_ENTRY = re.compile(r"\s*([A-Za-z][\w-]*)\s*(?:=\s*(.*?))?\s*$")
+# Not compiled here, which takes longer than all else before a box: hardly one needs them.
+_EXEC = rb"[ \t]*(?:exec|x)[ \t]+(.*\S)"
+_SECTION = r'\s*\[\s*([\w.-]+)(?:\s+"((?:[^"\\]|\\.)*)")?\s*\]'
+_ENTRY = r"\s*([A-Za-z][\w-]*)\s*(?:=\s*(.*?))?\s*$"
 
-_RUNS = re.compile(
+_RUNS = (
     r"core\.(fsmonitor|hookspath|sshcommand|editor|pager|askpass|gitproxy|alternaterefscommand)"
     r"|include\.path|includeif\..*\.path|sequence\.editor|interactive\.difffilter"
     r"|diff\.(external|.*\.(command|textconv))|filter\..*\.(clean|smudge|process)|merge\..*\.driver"
     r"|(merge|diff)tool\..*\.(cmd|path)|credential\.(.*\.)?helper|gpg\.(.*\.)?program|pager\..*"
     r"|remote\..*\.(uploadpack|receivepack|vcs)|submodule\..*\.update|trailer\..*\.(command|cmd)"
-    r"|tar\..*\.command|sendemail\..*cmd|extensions\.worktreeconfig|alias\..*",
-    re.ASCII,
+    r"|tar\..*\.command|sendemail\..*cmd|extensions\.worktreeconfig|alias\..*"
 )
 """Entries of a configuration that name programs or lead to others (git-config(1))."""
 
-_HARMLESS = re.compile(r"(true|false|yes|no|on|off|[01]|)", re.ASCII | re.IGNORECASE)
+_HARMLESS = ("true", "false", "yes", "no", "on", "off", "1", "0", "")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Before:
+class Before(NamedTuple):
     """What there was when a box began.
 
     Attributes:
@@ -55,8 +54,8 @@ class Before:
 
     directory: str
     common: str | None
-    repositories: frozenset[str] = frozenset()
-    lists: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
+    repositories: frozenset[str]
+    lists: Mapping[str, tuple[str, ...]]
 
 
 def before(directory: str, common: str | None) -> Before:
@@ -121,7 +120,9 @@ def _lines(was: Before) -> Iterator[str]:
 def commands(path: str) -> tuple[str, ...]:
     """Commands in a list of git's of what is still to do."""
     data = gitfacts.small_file(path, MAX_TODO_BYTES) or b""
-    found = (_EXEC.fullmatch(line.rstrip(b"\r")) for line in data.split(b"\n"))
+    if not data:
+        return ()
+    found = (re.fullmatch(_EXEC, line.rstrip(b"\r")) for line in data.split(b"\n"))
     return tuple(os.fsdecode(match[1]) for match in found if match)
 
 
@@ -134,18 +135,18 @@ def entries(path: str) -> Iterator[str]:
     section = ""
     for line in os.fsdecode(data).removeprefix("\ufeff").splitlines():
         text = line
-        while header := _SECTION.match(text):
+        while header := re.match(_SECTION, text):
             section = header[1].lower() + (f".{header[2]}" if header[2] is not None else "")
             text = text[header.end() :]
-        entry = _ENTRY.match(text)
+        entry = re.match(_ENTRY, text)
         if entry is None:
             continue
         key, value = f"{section}.{entry[1].lower()}", entry[2] or ""
-        if not _RUNS.fullmatch(key):
+        if not re.fullmatch(_RUNS, key, re.ASCII):
             continue
         if key.startswith("alias.") and not value.strip('"').startswith("!"):
             continue
-        if key.startswith("core.fsmonitor") and _HARMLESS.fullmatch(value):
+        if key.startswith("core.fsmonitor") and value.lower() in _HARMLESS:
             continue
         yield f"{key} = {value}"
 
