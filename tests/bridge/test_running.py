@@ -213,6 +213,20 @@ async def test_a_script_that_is_exchanged_while_it_starts_is_ended(tmp_path: Pat
     os.close(reader)
 
 
+@pytest.mark.parametrize("change", [{"ways": None}, {"step_s": ...}, {"ways": [["/bin/sh"]]}])
+async def test_a_monitor_of_another_version_says_so(
+    change: dict[str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def of_another_version(order: dict[str, object]) -> str:
+        changed = {**order, **change}
+        return dumps({key: value for key, value in changed.items() if value is not ...})
+
+    dumps = json.dumps
+    monkeypatch.setattr(json, "dumps", of_another_version)
+    with pytest.raises(BadProgramError, match=r"another version of nsm is .* `nsm reload`"):
+        await outcome_of_shell("echo started")
+
+
 async def test_a_binary_that_was_exchanged_is_the_one_that_was_checked(tmp_path: Path) -> None:
     path = tmp_path / "tool"
     path.write_bytes(Path("/bin/echo").read_bytes())

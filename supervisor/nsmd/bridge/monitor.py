@@ -54,6 +54,11 @@ CHUNK_BYTES = 64 * 1024
 MAX_DRAINED_BYTES = 1024 * 1024
 """What a pipe may have in it at the end (pipe(7), /proc/sys/fs/pipe-max-size)."""
 
+ANOTHER_VERSION = (
+    "another version of nsm is installed by now than the supervisor that runs is of; `nsm reload` "
+    "brings that one up"
+)
+
 _STAGES = {
     b"c": "its working directory {directory!r} cannot be entered: {reason}",
     b"x": "its command {path!r} cannot be executed: {reason}{more}",
@@ -416,7 +421,13 @@ def main() -> None:
     """`... REPORT_FD ORDER_FD`."""
     report, given = (int(text) for text in sys.argv[1:])
     with open(given, "rb") as file:
-        order = Order(json.load(file))
+        plain = json.load(file)
+    try:
+        order = Order(plain)
+    except (KeyError, TypeError, ValueError):
+        # This file was read from the disk just now, the supervisor's when that began.
+        _write(report, _line({"end": {"not_started": ANOTHER_VERSION}}))
+        return
     for descriptor in (report, order.descriptor):
         os.set_inheritable(descriptor, False)
     Monitor(order, 0, report).run()
