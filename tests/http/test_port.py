@@ -83,6 +83,44 @@ def test_what_is_kept_is_let_go_where_nothing_is_listened_at() -> None:
     bound(there).close()
 
 
+@pytest.mark.parametrize(
+    ("family", "host"),
+    [
+        (socket.AF_INET, "127.0.0.1"),
+        (socket.AF_INET, "0.0.0.0"),
+        (socket.AF_INET6, "::"),
+        (socket.AF_INET6, "::ffff:127.0.0.1"),
+    ],
+)
+def test_nobody_can_listen_beside_it_whatever_options_they_set(
+    family: socket.AddressFamily, host: str
+) -> None:
+    with bound(ANY) as listener:
+        number = listener.getsockname()[1]
+        other = greedy(family)
+        with other, pytest.raises(OSError, match="in use"):
+            other.bind((host, number))
+    # Nor who has bound it before, and does not listen yet.
+    with greedy(family) as other:
+        other.bind((host, 0))
+        number = other.getsockname()[1]
+        with bound(Port("127.0.0.1", number)), pytest.raises(OSError, match="in use"):
+            other.listen()
+
+
+def greedy(family: socket.AddressFamily) -> socket.socket:
+    """Shares what it can."""
+    try:
+        made = socket.socket(family)
+    except OSError as error:
+        pytest.skip(f"not here: no such sockets ({error.strerror})")
+    for option in (socket.SO_REUSEADDR, socket.SO_REUSEPORT):
+        made.setsockopt(socket.SOL_SOCKET, option, 1)
+    if family == socket.AF_INET6:
+        made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+    return made
+
+
 def test_what_is_no_socket_is_closed_and_keeps_nobody_from_starting() -> None:
     store = Held()
     earlier, garbage = bound(ANY), os.memfd_create("garbage")
