@@ -39,8 +39,10 @@ class Part:
 
 
 PARSE = r"""
-import ast, os
+import ast, gc, os
 from collections import Counter
+
+gc.disable()  # trees stay: to look for garbage in them takes as long as to parse
 
 skip = {"__pycache__", "build", "dist"}
 
@@ -56,10 +58,17 @@ print(f"{len(trees)} modules, {lines} lines")
 """
 
 RANK = r"""
+def statements(tree):
+    for part in ("body", "orelse", "finalbody", "handlers", "cases"):
+        for node in getattr(tree, part, ()):
+            yield node
+            yield from statements(node)
+
+known = {path: list(statements(tree)) for path, tree in trees.items()}
 functions = [
     (node.end_lineno - node.lineno + 1, node.name, path.removeprefix("/project/"), node.lineno)
-    for path, tree in trees.items()
-    for node in ast.walk(tree)
+    for path, nodes in known.items()
+    for node in nodes
     if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
 ]
 functions.sort(key=lambda function: (-function[0], function[2:]))
@@ -69,14 +78,14 @@ for length, name, path, line in functions[:3]:
 """
 
 IMPORTS = r"""
-def imported(tree):
-    for node in ast.walk(tree):
+def imported(nodes):
+    for node in nodes:
         if isinstance(node, ast.Import):
             yield from {alias.name.split(".")[0] for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
             yield node.module.split(".")[0]
 
-users = Counter(name for tree in trees.values() for name in set(imported(tree)))
+users = Counter(name for nodes in known.values() for name in set(imported(nodes)))
 users.pop("__future__", None)
 print(", ".join(f"{name} {count}" for name, count in users.most_common(7)))
 """
