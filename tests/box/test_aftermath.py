@@ -123,6 +123,48 @@ def test_a_new_repository_that_runs_something(project: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize("version", [2, 3, 4])
+def test_a_submodule_is_found_by_the_index_wherever_it_lies(project: Path, version: int) -> None:
+    was = before(project)
+    deep = repository(project / ".cache/a/b/c/deep")
+    inner = repository(deep / "inner/most")
+    for name in ("a", "bb", "later", "long/name/in/a/directory"):
+        (project / name).parent.mkdir(parents=True, exist_ok=True)
+        (project / name).write_text(name)
+    (project / "README").touch()
+    git(project, "update-index", "--index-version", str(version))
+    git(project, "add", "a", "bb", "later", "long")
+    if version == 3:
+        git(project, "add", "--intent-to-add", "README")
+    assert aftermath.told(was) == ""
+    git(deep, "config", "core.fsmonitor", "one")
+    git(inner, "config", "core.fsmonitor", "two")
+    assert aftermath.told(was) == "", "git does not visit them"
+    git(project, "add", ".cache/a/b/c/deep")
+    git(deep, "add", "inner/most")
+    place = ".cache/a/b/c/deep"
+    assert aftermath.told(was).splitlines()[1:] == [
+        f"  {place}/.git/config: core.fsmonitor = one",
+        f"  {place}/inner/most/.git/config: core.fsmonitor = two",
+    ]
+    # A `.git` file leads to the same.
+    (deep / ".git").rename(project / ".cache/moved")
+    (deep / ".git").write_text(f"gitdir: {project}/.cache/moved\n")
+    assert "  .cache/moved/config: core.fsmonitor = one" in aftermath.told(was)
+
+
+def test_an_index_that_is_none(project: Path) -> None:
+    was = before(project)
+    for data in (
+        b"",
+        b"DIRC",
+        b"DIRC" + b"\0\0\0\4" + b"\xff" * 4000,
+        b"DIRC\0\0\0\2" + b"\xff" * 99,
+    ):
+        (project / ".git/index").write_bytes(data)
+        assert aftermath.told(was) == ""
+
+
 def test_a_working_directory_that_becomes_a_repository(tmp_path: Path) -> None:
     was = before(tmp_path)
     git(tmp_path, "init", "-q", "--bare", ".")

@@ -17,6 +17,7 @@ gitfacts     the repository of a working directory; who commits
 opening      sources of mounts, opened so that no link can exchange them
 hostrun      names of what the host runs by itself
 protect      what the host would run later, and a box must not change
+gitlinks     submodules by the index of a repository
 aftermath    what a box has left that git on the host would run
 links        the system's programs, but those that no box runs, by name
 facts        what was asked for, and what was found; frozen values, no I/O

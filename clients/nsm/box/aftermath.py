@@ -14,10 +14,11 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from nsm.box import gitfacts, protect
+from nsm.box import gitfacts, gitlinks, protect
 from nsm.box.secrets import printable
 
 MAX_TODO_BYTES = 1024 * 1024
+MAX_LOOKED_AT = 256
 MAX_TOLD = 8
 MAX_SHOWN_CHARS = 120
 
@@ -103,7 +104,7 @@ def under_way(was: Before) -> str:
 
 
 def _lines(was: Before) -> Iterator[str]:
-    for path in protect.git_directories(was.directory, was.common):
+    for path in _git_directories(was):
         shown = _relative(path, was)
         earlier = was.lists.get(path, ())
         for command in commands(os.path.join(path, TODO)):
@@ -115,6 +116,26 @@ def _lines(was: Before) -> Iterator[str]:
                     yield f"{shown}/{name}: {_short(entry)}"
             for name in hooks(os.path.join(path, "hooks")):
                 yield f"{shown}/hooks/{printable(name)}"
+
+
+def _git_directories(was: Before) -> Iterator[str]:
+    """What there is now: near the top, and by the index of each, whose submodules `git status`
+    visits wherever they are."""
+    waiting = list(protect.git_directories(was.directory, was.common))
+    seen: set[str] = set()
+    while waiting and len(seen) < MAX_LOOKED_AT:
+        path = waiting.pop(0)
+        if path in seen:
+            continue
+        seen.add(path)
+        yield path
+        if path == was.common:
+            worktree = was.directory
+        elif path.endswith("/.git"):
+            worktree = os.path.dirname(path)
+        else:
+            continue
+        waiting += gitlinks.git_directories(os.path.join(path, "index"), worktree)
 
 
 def commands(path: str) -> tuple[str, ...]:
