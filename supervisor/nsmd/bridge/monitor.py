@@ -59,6 +59,9 @@ ANOTHER_VERSION = (
     "brings that one up"
 )
 
+KILLED_AT_ONCE = "while it started: it was killed at once, but may have run for some milliseconds"
+"""What is said of one that was exchanged, or has exchanged itself, right after its start."""
+
 _STAGES = {
     b"c": "its working directory {directory!r} cannot be entered: {reason}",
     b"x": "its command {path!r} cannot be executed: {reason}{more}",
@@ -185,7 +188,7 @@ class Monitor:
         problem = os.read(said, CHUNK_BYTES)  # its end comes with a successful execve
         os.close(said)
         if not problem and (reason := order.why_another()):
-            problem = b"?" + reason.encode(errors="replace")
+            problem = b"?" + f"{reason} ({KILLED_AT_ONCE})".encode(errors="replace")
         if problem:
             sweep()
             raise _NotStartedError(_reason(order, problem))
