@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from nsmd.http import connection, front, listener
+from nsmd.http import connection, front, listener, replay
 from nsmd.mcp import shape
 from nsmd.settings import HttpSettings
 
@@ -33,3 +33,12 @@ def test_the_limits_are_those_of_the_code() -> None:
         "sessions of MCP": [front.MAX_SESSIONS, front.SESSION_IDLE_S // 60, 404],
     }
     assert listener.MAX_BODIES == 4
+
+
+def test_what_is_kept_is_that_of_the_code() -> None:
+    section = PAGE.read_text(encoding="utf-8").split("\n## When something breaks off\n")[1]
+    text = " ".join(section.split())
+    assert f"the newest {replay.MAX_BYTES_OF_SESSION // 1024**2} MiB of each session" in text
+    assert f"and {replay.MAX_BYTES // 1024**2} MiB of all" in text
+    assert "after the second that the stream told them to wait" in text
+    assert replay.RETRY_MS == 1000

@@ -257,6 +257,7 @@ def _elicited(schema: Json, words: str) -> Tool:
 
 
 async def _reconnection(ctx: Context, _params: types.CallToolRequestParams) -> Result:
+    await trio.sleep(STEP_S)  # a stream that is closed at once has not begun
     if ctx.close_sse_stream is not None:
         await ctx.close_sse_stream()
     await trio.sleep(2 * STEP_S)

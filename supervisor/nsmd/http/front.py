@@ -19,6 +19,7 @@ from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from sse_starlette import EventSourceResponse
 
 from nsmd.http.exchange import Application, Message, Receive, Send
+from nsmd.http.replay import RETRY_MS, Replays
 from nsmd.mcp import shape, wire
 from nsmd.mcp.attach import Attach
 from nsmd.mcp.endpoint import Endpoint
@@ -79,21 +80,24 @@ async def answering(server: Server[Any], *, max_body_bytes: int) -> AsyncGenerat
         logging.getLogger(name).setLevel(logging.WARNING)
     # There is no other way to it; type checkers take what it is for all that it may be.
     EventSourceResponse.DEFAULT_PING_INTERVAL = PING_S  # pyright: ignore[reportAttributeAccessIssue]
+    replays = Replays(SESSION_IDLE_S)
     manager = StreamableHTTPSessionManager(
         server,
+        event_store=replays,
+        retry_interval=RETRY_MS,
         session_idle_timeout=SESSION_IDLE_S,
         max_request_body_size=max_body_bytes,
         max_sessions=MAX_SESSIONS,
     )
     async with manager.run():
-        yield partial(_well_shaped, manager.handle_request)
+        yield partial(_well_shaped, partial(replays.serve, manager.handle_request))
 
 
 async def _well_shaped(
     application: Application, scope: dict[str, Any], receive: Receive, send: Send
 ) -> None:
     """Parse no body that is made of too much: the manager would, and hold everybody up."""
-    first = await receive()  # all of the body, or that nobody waits any more
+    first: Message | None = await receive()  # all of the body, or that nobody waits any more
     body = first.get("body", b"")
     if why := shape.problem(body):
         text = wire.encode(wire.misshapen_error(body, why))
@@ -103,9 +107,7 @@ async def _well_shaped(
 
     async def received() -> Message:
         nonlocal first
-        if first:
-            given, first = first, {}
-            return given
-        return await receive()
+        given, first = first, None
+        return await receive() if given is None else given
 
     await application(scope, received, send)

@@ -1,0 +1,326 @@
+"""What was sent to clients, for those whose connection broke off. HEAVY: imports `mcp`.
+
+Of the handshake revisions the code behind a stream that broke off runs to its end. The client says
+which event it had last (`Last-Event-ID`), and gets those that followed, and those to come, up to
+the answer. Of the handshake-free revision to close the stream is to take the call back.
+
+Each session has its own events: nobody gets those of another one by guessing numbers. They are
+bounded by what they take of memory, the oldest go first, and all of them with the session. The
+package knows one store for all sessions and does not tell it which one it is asked about. Requests
+say so, and so the current one's session is a variable of the task's context; the task that sends a
+session's messages has that of the request that opened it.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import deque
+from collections.abc import Iterable
+from contextvars import ContextVar
+from dataclasses import dataclass
+from itertools import count
+from typing import Any, cast
+
+import trio
+from mcp.server.streamable_http import EventCallback, EventMessage, EventStore
+from mcp_types import (
+    INTERNAL_ERROR,
+    INVALID_REQUEST,
+    ErrorData,
+    JSONRPCError,
+    JSONRPCMessage,
+    JSONRPCResponse,
+)
+
+from nsm import jsonlines
+from nsmd.http.exchange import Application, Message, Receive, Send
+
+MAX_BYTES_OF_SESSION = 4 * 1024 * 1024
+"""Of memory that its events take."""
+
+MAX_BYTES = 32 * 1024 * 1024
+"""Of all sessions together."""
+
+MAX_STREAMS = 256
+"""Of a session whose events are kept: its requests', as many as were begun last."""
+
+RETRY_MS = 1000
+"""After which a client should come again whose stream broke off."""
+
+_SESSION_HEADER = b"mcp-session-id"
+_LAST_HEADER = b"last-event-id"
+
+_EVENT_BYTES = 500
+"""Of an event beside its texts."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Event:
+    number: int
+    message: JSONRPCMessage | None
+    size: int
+
+
+class _Stream:
+    """Of one request, or of what no request asked for.
+
+    Attributes:
+        events: from the oldest one on, as far as they are kept.
+        answered: nothing more comes.
+        more: set when there is another event.
+    """
+
+    __slots__ = ("answered", "events", "more", "number")
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.events: deque[_Event] = deque()
+        self.answered = False
+        self.more = trio.Event()
+
+    def after(self, number: int) -> list[_Event]:
+        """What followed an event, as far as it is kept."""
+        found: list[_Event] = []
+        for event in reversed(self.events):  # of many, few are new
+            if event.number <= number:
+                break
+            found.append(event)
+        return found[::-1]
+
+    def note(self) -> None:
+        """There is more, or never will be."""
+        self.more.set()
+        self.more = trio.Event()
+
+
+class Kept:
+    """The events of one session.
+
+    Attributes:
+        size: bytes of memory that they take.
+        requests: that are being answered.
+        idle_since_s: when there were none any more, on trio's clock.
+    """
+
+    def __init__(self) -> None:
+        self.size = 0
+        self.requests = 0
+        self.idle_since_s = trio.current_time()
+        self._over = False
+        self._streams: dict[int, _Stream] = {}
+        self._current: dict[str, _Stream] = {}
+
+    def __repr__(self) -> str:
+        return f"<Kept {self.size} bytes of {len(self._streams)} streams>"
+
+    @property
+    def oldest(self) -> int:
+        """Number of its oldest event."""
+        return min((s.events[0].number for s in self._streams.values() if s.events), default=0)
+
+    def add(self, number: int, stream_id: str, message: JSONRPCMessage | None) -> str:
+        """Keep an event.
+
+        Returns:
+            Its id.
+        """
+        stream = self._current.get(stream_id)
+        if stream is None or stream.answered:  # ids of requests may be used again
+            stream = self._current[stream_id] = _Stream(number)
+            if not self._over:
+                self._streams[number] = stream
+            if len(self._streams) > MAX_STREAMS:
+                answered = (of for of, each in self._streams.items() if each.answered)
+                self._forget_stream(next(answered, next(iter(self._streams))))
+        if stream.number in self._streams:
+            message, size = _bounded(message)
+            stream.events.append(_Event(number, message, size))
+            self.size += size
+            while self.size > MAX_BYTES_OF_SESSION:
+                self.drop_oldest()
+        if isinstance(message, JSONRPCResponse | JSONRPCError):
+            stream.answered = True
+            del self._current[stream_id]
+        stream.note()
+        return f"{stream.number}-{number}"
+
+    def drop_oldest(self) -> None:
+        """Forget one event."""
+        oldest = self.oldest
+        for stream in self._streams.values():
+            if stream.events and stream.events[0].number == oldest:
+                self.size -= stream.events.popleft().size
+                if stream.answered and not stream.events:
+                    self._forget_stream(stream.number)
+                return
+
+    def follows(self, last_event_id: str) -> bool:
+        """Whether anything follows an event, or may yet come."""
+        stream, last = self._find(last_event_id)
+        return stream is not None and (not stream.answered or bool(stream.after(last)))
+
+    async def replay(self, last_event_id: str, send: EventCallback) -> None:
+        """Send what followed an event on its stream, and what comes, up to the answer."""
+        stream, last = self._find(last_event_id)
+        while stream is not None:
+            more = stream.more
+            fresh = stream.after(last)
+            for event in fresh:
+                last = event.number
+                if event.message is not None:
+                    await send(EventMessage(event.message, f"{stream.number}-{last}"))
+            if not fresh:
+                if stream.answered or stream.number not in self._streams:
+                    return
+                await more.wait()
+
+    def end(self) -> None:
+        """The session is over."""
+        self._over = True
+        for number in list(self._streams):
+            self._forget_stream(number)
+
+    def _find(self, event_id: str) -> tuple[_Stream | None, int]:
+        """The stream of an event, if it is kept, and the event's number."""
+        stream, _, number = event_id.partition("-")
+        if not (_is_number(stream) and _is_number(number)):
+            return None, 0
+        return self._streams.get(int(stream)), int(number)
+
+    def _forget_stream(self, number: int) -> None:
+        stream = self._streams.pop(number)
+        self.size -= sum(event.size for event in stream.events)
+        stream.events.clear()
+        stream.note()
+
+
+class Replays(EventStore):
+    """See the module.
+
+    Args:
+        idle_s: after its last request, so long, a session is over.
+    """
+
+    def __init__(self, idle_s: float) -> None:
+        self._idle_s = idle_s
+        self._sessions: dict[bytes, Kept] = {}
+        self._numbers = count(1)
+        self._current: ContextVar[Kept] = ContextVar("replays")
+
+    def __repr__(self) -> str:
+        return f"<Replays of {len(self._sessions)} sessions, {self.size} bytes>"
+
+    @property
+    def size(self) -> int:
+        """Bytes of memory that all of it takes."""
+        return sum(kept.size for kept in self._sessions.values())
+
+    async def serve(
+        self, application: Application, scope: dict[str, Any], receive: Receive, send: Send
+    ) -> None:
+        """Have the package's session manager answer a request."""
+        known = _header(scope["headers"])
+        self._forget_idle()
+        kept = self._sessions.get(known) or Kept()
+        last = _header(scope["headers"], _LAST_HEADER) if scope["method"] == "GET" else b""
+        if last and known in self._sessions and not kept.follows(last.decode("latin-1")):
+            # An empty stream would have it come again and again.
+            await _gone(send)
+            return
+
+        async def sent(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                opened = _header(message.get("headers", ()))
+                if not known and opened and status < 400:
+                    self._sessions[opened] = kept
+                elif status == 404 or (scope["method"] == "DELETE" and status == 200):
+                    self._sessions.pop(known, kept).end()
+            await send(message)
+
+        kept.requests += 1
+        before = self._current.set(kept)
+        try:
+            await application(scope, receive, sent)
+        finally:
+            self._current.reset(before)
+            kept.requests -= 1
+            kept.idle_since_s = trio.current_time()
+
+    async def store_event(self, stream_id: str, message: JSONRPCMessage | None) -> str:
+        """See `EventStore`; does not wait."""
+        kept = self._current.get()
+        event_id = kept.add(next(self._numbers), stream_id, message)
+        while self.size > MAX_BYTES:
+            # The newest one is the current session's, and is not larger than all may be.
+            oldest = min((each for each in self._sessions.values() if each.size), key=_oldest)
+            oldest.drop_oldest()
+        return event_id
+
+    async def replay_events_after(self, last_event_id: str, send_callback: EventCallback) -> None:
+        """See `EventStore`. What comes later is sent, too, so that none is lost between the two."""
+        await self._current.get().replay(last_event_id, send_callback)
+
+    def _forget_idle(self) -> None:
+        over = trio.current_time() - self._idle_s
+        idle = [
+            known
+            for known, kept in self._sessions.items()
+            if not kept.requests and kept.idle_since_s < over
+        ]
+        for known in idle:
+            self._sessions.pop(known).end()
+
+
+def _oldest(kept: Kept) -> int:
+    return kept.oldest
+
+
+async def _gone(send: Send) -> None:
+    why = "What followed this event is no longer kept. The session is still there."
+    body = jsonlines.dump(
+        {"jsonrpc": "2.0", "id": None, "error": {"code": INVALID_REQUEST, "message": why}}
+    )
+    headers = ((b"content-type", b"application/json"),)
+    await send({"type": "http.response.start", "status": 410, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+def _header(headers: Iterable[tuple[bytes, bytes]], which: bytes = _SESSION_HEADER) -> bytes:
+    return next((value for name, value in headers if name.lower() == which), b"")
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) < 20
+
+
+def _bounded(message: JSONRPCMessage | None) -> tuple[JSONRPCMessage | None, int]:
+    """A message as it is kept, and what it takes of memory."""
+    size = _EVENT_BYTES + _size_of(None if message is None else message.model_dump())
+    if size <= MAX_BYTES_OF_SESSION:
+        return message, size
+    if not isinstance(message, JSONRPCResponse | JSONRPCError):
+        return None, _EVENT_BYTES
+    # Who waits for it must not wait for ever.
+    why = (
+        f"The answer takes {size:,} bytes, and was lost with the connection: no more than "
+        f"{MAX_BYTES_OF_SESSION:,} are kept for a client to ask for again. The call was carried "
+        "out; have it print less, or write to a file in a session and read parts of it."
+    )
+    error = ErrorData(code=INTERNAL_ERROR, message=why)
+    return JSONRPCError(jsonrpc="2.0", id=message.id, error=error), _EVENT_BYTES + len(why)
+
+
+def _size_of(value: object) -> int:
+    """Bytes of memory of plain values, about."""
+    size, left = 0, [value]
+    while left:
+        each = left.pop()
+        size += sys.getsizeof(each)
+        if isinstance(each, dict):
+            members = cast("dict[object, object]", each)
+            left.extend(members)
+            left.extend(members.values())
+        elif isinstance(each, list):
+            left.extend(cast("list[object]", each))
+    return size

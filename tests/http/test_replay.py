@@ -1,0 +1,451 @@
+"""Streams that break off, and are taken up again: what is kept for that, and what a client gets."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+import trio
+import trio.testing
+from mcp.server.streamable_http import EventMessage
+from mcp_types import (
+    JSONRPCError,
+    JSONRPCMessage,
+    JSONRPCNotification,
+    JSONRPCResponse,
+    TextContent,
+)
+
+from fake_runner import FakeRunner, a_project
+from http_support import sdk_client
+from nsm import httptoken
+from nsmd.events import Events
+from nsmd.http import replay
+from nsmd.http.exchange import Message, Receive, Send
+from nsmd.http.replay import Kept, Replays
+from nsmd.http.service import HttpService
+from nsmd.settings import HttpSettings, Settings
+from nsmd.telemetry import Traffic
+
+IDLE_S = 100.0
+
+
+# What is kept.
+
+
+def note(text: str = "") -> JSONRPCNotification:
+    return JSONRPCNotification(jsonrpc="2.0", method="m", params={"text": text})
+
+
+def answer(text: str = "", known: int = 1) -> JSONRPCResponse:
+    return JSONRPCResponse(jsonrpc="2.0", id=known, result={"text": text})
+
+
+def shown(message: JSONRPCMessage) -> str:
+    match message:
+        case JSONRPCNotification(params=dict(params)):
+            return str(params["text"])
+        case JSONRPCResponse(result=result):
+            return f"={result['text']}"
+        case JSONRPCError(error=error):
+            return f"!{error.message}"
+        case _:
+            raise AssertionError(message)
+
+
+class Listener:
+    """Takes what is replayed."""
+
+    def __init__(self) -> None:
+        self.got: list[str] = []
+        self.ids: list[str | None] = []
+        self.ended = False
+
+    async def take(self, event: EventMessage) -> None:
+        self.got.append(shown(event.message))
+        self.ids.append(event.event_id)
+        await trio.lowlevel.checkpoint()
+
+    async def listen(self, kept: Kept, event_id: str) -> None:
+        await kept.replay(event_id, self.take)
+        self.ended = True
+
+
+async def test_what_followed_comes_once_and_in_order_up_to_the_answer() -> None:
+    kept, listener = Kept(), Listener()
+    first = kept.add(1, "7", None)
+    kept.add(2, "8", note("another's"))
+    second = kept.add(3, "7", note("a"))
+    kept.add(4, "7", note("b"))
+    async with trio.open_nursery() as tasks:
+        tasks.start_soon(listener.listen, kept, first)
+        await trio.testing.wait_all_tasks_blocked()
+        assert listener.got == ["a", "b"]
+        kept.add(5, "8", answer("another's", 8))
+        kept.add(6, "7", note("c"))
+        kept.add(7, "7", note("d"))
+        await trio.testing.wait_all_tasks_blocked()
+        assert not listener.ended
+        last = kept.add(8, "7", answer("all"))
+    assert listener.ended
+    assert listener.got == ["a", "b", "c", "d", "=all"]
+    assert listener.ids[-1] == last
+    later = Listener()
+    await later.listen(kept, second)
+    assert later.got == ["b", "c", "d", "=all"]
+    assert kept.follows(second)
+    assert not kept.follows(last)
+
+
+async def test_what_comes_while_it_is_sent_is_not_lost() -> None:
+    kept, listener = Kept(), Listener()
+    first = kept.add(1, "7", None)
+    kept.add(2, "7", note("a"))
+
+    async def take(event: EventMessage) -> None:
+        await listener.take(event)
+        if listener.got == ["a"]:
+            kept.add(3, "7", answer("all"))
+
+    await kept.replay(first, take)
+    assert listener.got == ["a", "=all"]
+
+
+@pytest.mark.parametrize("event_id", ["", "x", "1", "1-", "-1", "9-9", "1-x", "²-1", "1" * 99])
+async def test_of_an_event_that_there_never_was_nothing_follows(event_id: str) -> None:
+    kept, listener = Kept(), Listener()
+    kept.add(1, "7", note("a"))
+    assert not kept.follows(event_id)
+    await listener.listen(kept, event_id)
+    assert listener.got == []
+
+
+async def test_an_id_that_is_used_again_is_another_stream() -> None:
+    kept, listener = Kept(), Listener()
+    first = kept.add(1, "7", note("a"))
+    kept.add(2, "7", answer("b"))
+    again = kept.add(3, "7", note("c"))
+    kept.add(4, "7", answer("d"))
+    await listener.listen(kept, first)
+    await listener.listen(kept, again)
+    assert listener.got == ["=b", "=d"]
+
+
+async def test_the_oldest_goes_first_and_the_answer_stays() -> None:
+    kept, listener = Kept(), Listener()
+    first = kept.add(1, "7", None)
+    for number in range(2, 100):
+        kept.add(number, "7", note(f"{number} {'x' * 100_000}"))
+        assert kept.size <= replay.MAX_BYTES_OF_SESSION
+    kept.add(100, "7", answer("all"))
+    await listener.listen(kept, first)
+    assert 30 < len(listener.got) < 45
+    assert listener.got[-2][:3] == "99 "
+    assert listener.got[-1] == "=all"
+
+
+async def test_who_waits_for_an_answer_that_is_too_large_is_told() -> None:
+    kept, listener = Kept(), Listener()
+    first = kept.add(1, "7", None)
+    kept.add(2, "7", note("x" * replay.MAX_BYTES_OF_SESSION))
+    kept.add(3, "7", answer("x" * replay.MAX_BYTES_OF_SESSION))
+    assert kept.size < 10_000
+    await listener.listen(kept, first)
+    (told,) = listener.got
+    assert "was lost with the connection" in told
+    assert "The call was carried out" in told
+
+
+async def test_many_streams() -> None:
+    kept = Kept()
+    waiting = kept.add(1, "waiting", None)
+    for number in range(2, 2 * replay.MAX_STREAMS):
+        kept.add(number, f"r{number}", answer(str(number)))
+    assert f"of {replay.MAX_STREAMS} streams" in repr(kept)
+    assert kept.follows(waiting)
+
+
+async def test_at_the_end_nobody_waits_and_nothing_is_kept() -> None:
+    kept, listener = Kept(), Listener()
+    first = kept.add(1, "7", note("a"))
+    async with trio.open_nursery() as tasks:
+        tasks.start_soon(listener.listen, kept, first)
+        await trio.testing.wait_all_tasks_blocked()
+        kept.end()
+    assert listener.ended
+    kept.add(2, "7", note("b"))
+    kept.add(3, "8", note("c"))
+    assert (kept.size, kept.follows(first)) == (0, False)
+
+
+# Whose it is.
+
+
+class Manager:
+    """What answers in place of the package's: each request says what it does."""
+
+    def __init__(self) -> None:
+        self.replays = Replays(IDLE_S)
+
+    async def ask(self, *, known: str = "", method: str = "POST", **does: Any) -> list[Message]:
+        """
+        Args:
+            does: `opens` a session, `status`, `stores` texts in a stream, `after` an event.
+        """
+        headers = [(b"mcp-session-id", known.encode())] if known else []
+        if "after" in does:
+            headers.append((b"last-event-id", does["after"].encode()))
+        sent: list[Message] = []
+
+        async def application(scope: dict[str, Any], receive: Receive, send: Send) -> None:
+            del scope, receive
+            ids = [await self.replays.store_event("7", note(x)) for x in does.get("stores", ())]
+            sent.extend({"id": each} for each in ids)
+            opened = [(b"mcp-session-id", does["opens"].encode())] if "opens" in does else []
+            start = {"type": "http.response.start", "status": does.get("status", 200)}
+            await send({**start, "headers": opened})
+            if "after" in does:
+                listener = Listener()
+                with trio.move_on_after(1):
+                    await self.replays.replay_events_after(does["after"], listener.take)
+                sent.append({"got": listener.got})
+
+        async def receive() -> Message:
+            raise AssertionError
+
+        async def send(message: Message) -> None:
+            sent.append(message)
+            await trio.lowlevel.checkpoint()
+
+        scope = {"type": "http", "method": method, "headers": headers}
+        await self.replays.serve(application, scope, receive, send)
+        return sent
+
+
+async def test_each_session_has_its_own(autojump_clock: trio.testing.MockClock) -> None:
+    manager = Manager()
+    await manager.ask(opens="a")
+    await manager.ask(opens="b")
+    (first, *_) = await manager.ask(known="a", stores=["1", "2"])
+    assert (await manager.ask(known="a", method="GET", after=first["id"]))[-1] == {"got": ["2"]}
+    start, body = await manager.ask(known="b", method="GET", after=first["id"])
+    assert (start["status"], json.loads(body["body"])["error"]["code"]) == (410, -32600)
+
+
+@pytest.mark.parametrize(("method", "status"), [("DELETE", 200), ("POST", 404)])
+async def test_with_the_session_its_events_go(method: str, status: int) -> None:
+    manager = Manager()
+    await manager.ask(opens="a")
+    await manager.ask(known="a", stores=["1"])
+    assert manager.replays.size > 0
+    await manager.ask(known="a", method=method, status=status)
+    assert repr(manager.replays) == "<Replays of 0 sessions, 0 bytes>"
+
+
+async def test_a_session_that_was_not_opened_has_none() -> None:
+    manager = Manager()
+    await manager.ask(opens="a", status=400, stores=["1"])
+    await manager.ask(known="b", status=404, stores=["1"])
+    assert repr(manager.replays) == "<Replays of 0 sessions, 0 bytes>"
+
+
+async def test_a_session_that_nobody_uses_is_over_as_the_package_has_it(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    manager = Manager()
+    await manager.ask(opens="a", stores=["1"])
+    await manager.ask(opens="b", stores=["1"])
+    await trio.sleep(IDLE_S - 1)
+    await manager.ask(known="b")
+    assert "of 2 sessions" in repr(manager.replays)
+    await trio.sleep(2)
+    await manager.ask(known="b")
+    assert "of 1 sessions" in repr(manager.replays)
+
+
+async def test_all_together_are_bounded_and_the_oldest_goes() -> None:
+    manager = Manager()
+    sessions = [str(number) for number in range(12)]
+    text = "x" * 3_500_000
+    for session in sessions:
+        await manager.ask(opens=session)
+        await manager.ask(known=session, stores=["", text])
+        assert manager.replays.size <= replay.MAX_BYTES
+    assert manager.replays.size > replay.MAX_BYTES - 4_000_000
+
+
+# What a client gets.
+
+
+class Served:
+    """A service, reached through a way that the test can cut."""
+
+    def __init__(self, url: str, token: str, runner: FakeRunner) -> None:
+        self.url = url
+        self.token = token
+        self.runner = runner
+        self._streams: list[trio.SocketStream] = []
+
+    async def forward(self, client: trio.SocketStream, port: int) -> None:
+        server = await trio.open_tcp_stream("127.0.0.1", port)
+        self._streams += [client, server]
+
+        async def copy(source: trio.SocketStream, sink: trio.SocketStream) -> None:
+            try:
+                async for data in source:
+                    await sink.send_all(data)
+            except (trio.BrokenResourceError, trio.ClosedResourceError):
+                pass
+            await trio.aclose_forcefully(source)
+            await trio.aclose_forcefully(sink)
+
+        async with client, server, trio.open_nursery() as tasks:
+            tasks.start_soon(copy, client, server)
+            tasks.start_soon(copy, server, client)
+
+    async def post(self, call: object, headers: Mapping[str, str]) -> trio.SocketStream:
+        """A request; the connection, over which the answer comes."""
+        body = json.dumps(call)
+        host = self.url.split("/")[2]
+        name, _, port = host.partition(":")
+        stream = await trio.open_tcp_stream(name, int(port))
+        fields = {**headers, "Host": host, "Content-Type": "application/json"}
+        fields["Content-Length"] = str(len(body))
+        head = "".join(f"{name}: {value}\r\n" for name, value in fields.items())
+        await stream.send_all(f"POST /mcp HTTP/1.1\r\n{head}\r\n{body}".encode())
+        return stream
+
+    async def cut(self) -> None:
+        """All connections that there are."""
+        streams, self._streams = self._streams, []
+        for stream in streams:
+            await trio.aclose_forcefully(stream)
+
+
+@asynccontextmanager
+async def served(directory: Path) -> AsyncGenerator[Served]:
+    async def loaded() -> None:
+        await trio.lowlevel.checkpoint()
+
+    runner, path = FakeRunner(), str(directory / "state" / "http-token")
+    (way,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    host = f"127.0.0.1:{way.socket.getsockname()[1]}"
+    settings = HttpSettings(enabled=True, listen="127.0.0.1:0", hosts=(host,))
+    service = HttpService(
+        Settings(http=settings),
+        path,
+        runner=runner,
+        programs=None,
+        check=a_project,
+        loaded=loaded,
+        ending=lambda: False,
+        events=Events(),
+        traffic=Traffic(),
+    )
+    async with trio.open_nursery() as nursery:
+        await nursery.start(service.serve)
+        port = int(str(service.facts()["url"]).split(":")[2].split("/")[0])
+        place = Served(f"http://{host}/mcp", httptoken.ensure(path), runner)
+
+        async def handler(stream: trio.SocketStream) -> None:
+            await place.forward(stream, port)
+
+        nursery.start_soon(trio.serve_listeners, handler, [way])
+        yield place
+        nursery.cancel_scope.cancel()
+
+
+RUN = {"env": "python", "code": "1", "session": "a"}
+
+
+async def test_the_sdks_client_takes_up_a_stream_that_broke_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nsmd.http.front.RETRY_MS", 10)
+    heard: list[str] = []
+    events = {"first\n": trio.Event(), "second\n": trio.Event()}
+
+    async def hear(progress: float, total: float | None, message: str | None) -> None:
+        del progress, total
+        assert message is not None
+        heard.append(message)
+        events[message].set()
+
+    async with (
+        served(tmp_path) as place,
+        sdk_client(place.url, place.token, "legacy") as client,
+    ):
+        texts: list[str] = []
+
+        async def call() -> None:
+            result = await client.call_tool("run", RUN, progress_callback=hear)
+            (content,) = result.content
+            assert isinstance(content, TextContent)
+            texts.append(content.text)
+
+        async with trio.open_nursery() as tasks:
+            tasks.start_soon(call)
+            execution = await place.runner.next()
+            execution.print("first\n")
+            await events["first\n"].wait()
+            await place.cut()
+            execution.print("second\n")
+            await events["second\n"].wait()
+            assert heard == ["first\n", "second\n"]
+            # Then the client says the event again that it had before it came the first time.
+            await place.cut()
+            execution.finish("whole\n")
+    assert texts == ["whole\n"]
+    assert not execution.interrupted.is_set()
+
+
+def ask(known: int, method: str, **params: Any) -> dict[str, Any]:
+    return {"jsonrpc": "2.0", "id": known, "method": method, "params": params}
+
+
+def data_of(lines: Sequence[str]) -> list[dict[str, Any]]:
+    return [json.loads(line[6:]) for line in lines if line.startswith("data: {")]
+
+
+@pytest.mark.parametrize("revision", ["2025-03-26", "2025-11-25"])
+async def test_what_was_answered_meanwhile_comes_and_ends_the_stream(
+    tmp_path: Path, revision: str
+) -> None:
+    async with served(tmp_path) as place:
+        headers = {
+            "Authorization": f"Bearer {place.token}",
+            "Accept": "application/json, text/event-stream",
+        }
+        async with httpx2.AsyncClient(headers=headers, verify=False) as client:
+            info = {"clientInfo": {"name": "x", "version": "1"}, "capabilities": {}}
+            begin = ask(1, "initialize", protocolVersion=revision, **info)
+            session = (await client.post(place.url, json=begin)).headers["mcp-session-id"]
+            client.headers |= {"mcp-session-id": session, "mcp-protocol-version": revision}
+            await client.post(
+                place.url, json={"jsonrpc": "2.0", "method": "notifications/initialized"}
+            )
+            call = ask(2, "tools/call", name="run", arguments=RUN, _meta={"progressToken": 1})
+            async with await place.post(call, client.headers) as stream:
+                execution = await place.runner.next()
+                execution.print("first\n")
+                got = ""
+                while "first" not in got:
+                    got += (await stream.receive_some()).decode()
+            execution.finish("whole\n")
+            last = [line[4:] for line in got.splitlines() if line[:4] == "id: "][-1]
+            resumed = await client.get(place.url, headers={"Last-Event-ID": last})
+            (result,) = data_of(resumed.text.splitlines())
+            assert result["id"] == 2
+            assert result["result"]["content"][0]["text"] == "whole\n"
+            (end,) = [line[4:] for line in resumed.text.splitlines() if line[:4] == "id: "]
+            over = await client.get(place.url, headers={"Last-Event-ID": end})
+            assert over.status_code == 410
+            assert "no longer kept" in over.json()["error"]["message"]
+            assert (await client.delete(place.url)).status_code == 200
+            gone = await client.get(place.url, headers={"Last-Event-ID": last})
+            assert gone.status_code == 404
