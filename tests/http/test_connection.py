@@ -23,6 +23,11 @@ from nsmd.http.secret import Secret
 TOKEN = "t" * 43
 HEAD = f"Host: a\r\nAuthorization: Bearer {TOKEN}\r\n"
 MAX_BODY = 1_000_000
+CHUNKED = "Transfer-Encoding: chunked\r\n"
+LINES = "X:\r\n" * limits.MAX_HEAD_LINES
+TABBED = "X:" + 3000 * "\t"
+SPACED = "X:" + 3000 * " "
+"""Of which h11 would take time with the square, at a mistake behind it."""
 
 
 async def echo(scope: dict[str, Any], receive: Receive, send: Send) -> None:
@@ -222,6 +227,12 @@ async def test_who_may_send_a_body_is_told_after_the_check(serve: Serve) -> None
         ("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 505, "protocol"),
         ("\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n", 400, "protocol"),
         (f"GET /mcp HTTP/1.1\r\nHost: a\r\nX: {'x' * limits.MAX_HEAD_BYTES}", 431, "protocol"),
+        (f"GET /mcp HTTP/1.1\r\n{HEAD}X: {'x' * limits.MAX_HEAD_BYTES}\r\n\r\n", 431, "protocol"),
+        (f"GET /mcp HTTP/1.1\r\n{HEAD}{LINES}\r\n", 431, "protocol"),
+        (f"GET /mcp HTTP/1.1\r\n{HEAD}{SPACED}\r\n\r\n", 431, "protocol"),
+        (f"GET /mcp HTTP/1.1\r\n{HEAD}{TABBED}", 431, "protocol"),
+        (f"POST /mcp HTTP/1.1\r\n{HEAD}{CHUNKED}\r\n0\r\n{SPACED}", 400, "protocol"),
+        (f"POST /mcp HTTP/1.1\r\n{HEAD}{CHUNKED}\r\n5;{SPACED}", 400, "protocol"),
         ("GET / HTTP/1.0\r\n\r\n", 401, "token"),
     ],
 )

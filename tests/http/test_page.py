@@ -20,7 +20,12 @@ def test_the_limits_are_those_of_the_code() -> None:
     assert numbers == {
         "connections": [HttpSettings().max_connections, 503],
         "new connections": [listener.COMERS_BURST, listener.COMERS_PER_S],
-        "head of a request": [connection.MAX_HEAD_BYTES // 1024, connection.HEAD_TIMEOUT_S],
+        "head of a request": [
+            connection.MAX_HEAD_BYTES // 1024,
+            connection.MAX_HEAD_LINES,
+            connection.MAX_SPACES,
+            connection.HEAD_TIMEOUT_S,
+        ],
         "body": [HttpSettings().max_body_mb, connection.BODY_TIMEOUT_S, 503],
         "what a body is made of": [
             shape.MAX_VALUES,

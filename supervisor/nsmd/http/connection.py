@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import math
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -44,10 +45,25 @@ answer back (tcp(7), RST)."""
 MAX_HEAD_BYTES = 32 * 1024
 """Of a request."""
 
+MAX_HEAD_LINES = 128
+"""Of a request. Clients send ten; as many as there is room for take 16 ms of everybody's time, for
+who shows no token."""
+
+MAX_SPACES = 16
+"""Or tabs, in a row, in a head or between chunks. Nobody sends two. Where the line is wrong behind
+them, h11 takes time with the square of their number: 4 s for 32 KiB, of everybody's, without a
+token."""
+
 MAX_AHEAD_BYTES = 64 * 1024
 """That are read while a request is answered, to see when the client goes."""
 
+_SPACES = b" " * (MAX_SPACES + 1)
+_HEAD_END = re.compile(rb"\n\r?\n")  # as h11 has it
+
 _CHUNK_BYTES = 64 * 1024
+_FRAME_BYTES = 1024
+"""That h11 gets at once of a head or of a body in chunks: no more of it than that is not looked at
+first, whatever comes together."""
 _SLICE_BYTES = 64 * 1024
 
 CONTINUE = h11.InformationalResponse(status_code=HTTPStatus.CONTINUE, headers=[])
@@ -107,6 +123,8 @@ class Connection:
         self.welcome = False
         self.waiting_since_s = trio.current_time()
         self._scope = trio.CancelScope()
+        self._ahead = bytearray()
+        self._ended = False
 
     def __repr__(self) -> str:
         return f"<Connection of {self._client} admitted={self.admitted}>"
@@ -183,17 +201,21 @@ class Connection:
         Raises:
             _RefusedError: it is none, or too slow.
         """
-        event = self._next_event()
-        begun = bool(self._h11.trailing_data[0])
+        head_bytes = len(self._h11.trailing_data[0])
+        event = self._next_head()
+        begun = head_bytes > 0 or bool(self._ahead)
         patience_s = HEAD_TIMEOUT_S if begun or not self.admitted else KEEP_ALIVE_S
         with trio.move_on_after(patience_s) as scope:
             while event is h11.NEED_DATA:
-                data = await self._stream.receive_some(_CHUNK_BYTES)
+                if head_bytes >= MAX_HEAD_BYTES:
+                    raise _no_http(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
+                data = await self._read(_FRAME_BYTES)
+                head_bytes += len(data)
                 if not begun:
                     begun = True
                     scope.deadline = trio.current_time() + HEAD_TIMEOUT_S
                 self._receive(data)
-                event = self._next_event()
+                event = self._next_head()
             return event if isinstance(event, h11.Request) else None
         if begun:
             raise _slow()
@@ -212,7 +234,7 @@ class Connection:
         said = next((value for name, value in headers if name == b"content-length"), b"0")
         if int(said) > most:  # digits, says h11
             raise _too_large(most)
-        body = bytearray()
+        body, framed = bytearray(), any(name == b"transfer-encoding" for name, _ in headers)
         with trio.move_on_after(BODY_TIMEOUT_S):
             if self._h11.they_are_waiting_for_100_continue:
                 await self._write(CONTINUE)
@@ -227,16 +249,35 @@ class Connection:
                 elif isinstance(event, h11.EndOfMessage):
                     return bytes(body)
                 elif event is h11.NEED_DATA:
-                    self._receive(await self._stream.receive_some(_CHUNK_BYTES))
+                    if framed and _has_row_of_spaces(self._h11.trailing_data[0]):
+                        raise _no_http(HTTPStatus.BAD_REQUEST)
+                    self._receive(await self._read(_FRAME_BYTES if framed else _CHUNK_BYTES))
                 else:
                     raise trio.BrokenResourceError
         raise _slow()
+
+    async def _read(self, most: int) -> bytes:
+        """What comes next; nothing at the end."""
+        if not self._ahead and not self._ended:
+            return bytes(await self._stream.receive_some(most))
+        data = bytes(self._ahead[:most])
+        del self._ahead[:most]
+        await trio.lowlevel.checkpoint()
+        return data
 
     def _receive(self, data: bytes | bytearray) -> None:
         try:
             self._h11.receive_data(bytes(data))
         except h11.RemoteProtocolError as error:
             raise _no_request(error) from None
+
+    def _next_head(self) -> object:
+        waiting = self._h11.trailing_data[0]
+        end = _HEAD_END.search(waiting)
+        head = waiting if end is None else waiting[: end.start()]
+        if head.count(b"\n") > MAX_HEAD_LINES or _has_row_of_spaces(head):
+            raise _no_http(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
+        return self._next_event()
 
     def _next_event(self) -> object:
         try:
@@ -256,17 +297,16 @@ class Connection:
 
     async def _watch(self, exchange: Exchange) -> None:
         """See when the client goes. What it sends meanwhile is for the next request."""
-        ahead = 0
-        while ahead < MAX_AHEAD_BYTES:
+        while len(self._ahead) < MAX_AHEAD_BYTES:
             try:
                 data = await self._stream.receive_some(_CHUNK_BYTES)
             except (trio.BrokenResourceError, trio.ClosedResourceError):
                 data = b""
-            self._h11.receive_data(bytes(data))
+            self._ahead += data
             if not data:
+                self._ended = True
                 exchange.client_gone()
                 return
-            ahead += len(data)
 
     async def _answer(self, answer: Answer, *, last: bool = False) -> None:
         if self._h11.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
@@ -321,6 +361,10 @@ def _check_form(request: h11.Request, headers: Headers) -> None:
         raise _no_http(HTTPStatus.HTTP_VERSION_NOT_SUPPORTED)
     if {b"content-length", b"transfer-encoding"} <= {name for name, _ in headers}:
         raise _no_http(HTTPStatus.BAD_REQUEST)
+
+
+def _has_row_of_spaces(data: bytes) -> bool:
+    return _SPACES in data.replace(b"\t", b" ")
 
 
 def _slow() -> _RefusedError:

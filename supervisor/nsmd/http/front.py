@@ -37,7 +37,8 @@ wait of code is longer than that of some: 300 s). The package's own 15 s would w
 supervisor for each stream."""
 
 _CHATTY = ("mcp.server.streamable_http_manager", "mcp.server.streamable_http")
-"""Tell of each session; the audit and the events do."""
+"""Tell of each session, and of each request for one too many, who gets to know; the audit and the
+events do."""
 
 _JSON = ((b"content-type", b"application/json"),)
 
@@ -77,7 +78,7 @@ async def answering(server: Server[Any], *, max_body_bytes: int) -> AsyncGenerat
         max_body_bytes: of a request.
     """
     for name in _CHATTY:
-        logging.getLogger(name).setLevel(logging.WARNING)
+        logging.getLogger(name).setLevel(logging.ERROR)
     # There is no other way to it; type checkers take what it is for all that it may be.
     EventSourceResponse.DEFAULT_PING_INTERVAL = PING_S  # pyright: ignore[reportAttributeAccessIssue]
     replays = Replays(SESSION_IDLE_S)
