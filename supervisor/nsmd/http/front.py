@@ -98,17 +98,17 @@ async def _well_shaped(
     application: Application, scope: dict[str, Any], receive: Receive, send: Send
 ) -> None:
     """Parse no body that is made of too much: the manager would, and hold everybody up."""
-    first: Message | None = await receive()  # all of the body, or that nobody waits any more
-    body = first.get("body", b"")
+    whole = await receive()  # all of the body, or that nobody waits any more
+    body = whole.get("body", b"")
     if why := shape.problem(body):
         text = wire.encode(wire.misshapen_error(body, why))
         await send({"type": "http.response.start", "status": 400, "headers": _JSON})
         await send({"type": "http.response.body", "body": text})
         return
 
+    unread = [whole]
+
     async def received() -> Message:
-        nonlocal first
-        given, first = first, None
-        return await receive() if given is None else given
+        return unread.pop() if unread else await receive()
 
     await application(scope, received, send)
