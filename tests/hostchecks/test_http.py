@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from nsm.checks import Check
 
+HTTP: Mapping[str, Any] = samples.status()["http"]
 LISTEN = "127.0.0.1:7643"
 TABLE = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid\n"
 ROW = "   0: {address} 00000000:0000 {state} 00000000:00000000 00:00000000 00000000  {uid} 0 1\n"
@@ -41,7 +42,7 @@ def row(world: World, listen: str = LISTEN) -> Check:
 
 
 def said(world: World, **changes: Any) -> Check:
-    facts: Mapping[str, Any] = {**samples.status()["http"], "problem": "", **changes}
+    facts: Mapping[str, Any] = {**HTTP, "problem": "", **changes}
     return named(check_http(world.host, on(), say=lambda _: facts), NAME)
 
 
@@ -115,8 +116,10 @@ def test_the_token(world: World) -> None:
     def token() -> Check:
         return named(check_http(world.host, on(), say=nobody), "token of MCP over HTTP")
 
-    assert token().status == "warn"
-    assert token().fix.startswith("nsm http token: ")
+    assert (token().status, token().detail.endswith("once it is served")) == ("ok", True)
+    served = named(check_http(world.host, on(), say=lambda _: HTTP), "token of MCP over HTTP")
+    assert (served.status, served.detail.endswith("is gone")) == ("warn", True)
+    assert served.fix.startswith("nsm http token: ")
     path = world.root / "home/me/.local/state/nsm/http-token"
     path.parent.mkdir(parents=True, mode=0o700)
     secret = ensure(str(path))

@@ -46,7 +46,7 @@ def check_http(host: Host, settings: Settings, *, say: Ask = ask_supervisor) -> 
     listen = settings.http.listen
     said = say(host.real(host.socket))
     yield _possible(host, listen) if said is None else _served(host, listen, said)
-    yield _token(host)
+    yield _token(host, is_needed=said is not None and bool(said["url"]))
 
 
 def _served(host: Host, listen: str, said: Mapping[str, Any]) -> Check:
@@ -124,12 +124,14 @@ def _any(
     return ipaddress.ip_address("::" if like.version == 6 else "0.0.0.0")  # noqa: S104
 
 
-def _token(host: Host) -> Check:
+def _token(host: Host, *, is_needed: bool) -> Check:
     name, path = "token of MCP over HTTP", os.path.join(host.state, "http-token")
     try:
         httptoken.read(host.real(path))
     except FileNotFoundError:
-        detail = f"{path}: there is none"
+        if not is_needed:
+            return Check(name=name, status="ok", detail=f"{path}, once it is served")
+        detail = f"nobody is let in: {path} is gone"
         fix = "nsm http token: makes and prints one."
         return Check(name=name, status="warn", detail=detail, fix=fix)
     except httptoken.TokenError as error:
