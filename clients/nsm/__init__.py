@@ -10,6 +10,7 @@ Example::
 The package's modules:
 
     client.py   the blocking client          aio.py     the same on trio
+    blockingwire.py, asyncwire.py   the connection of each
     operations.py, transfers.py   what both have in common
     start.py    connect, or start the supervisor first
     paths.py    where the socket, state and configuration are

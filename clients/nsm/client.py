@@ -16,12 +16,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nsm import operations, paths, start
-from nsm.again import MAX_LOSSES, RECONNECTED, Asked, LostError
-from nsm.wire.connection import ClientConnection
-from nsm.wire.errors import DisconnectedError, ShuttingDownError
+from nsm.blockingwire import BlockingWire
+from nsm.wire.errors import DisconnectedError
 from nsm.wire.fields import flag_of, rows_of
 from nsm.wire.live import KillReport, SessionRow
-from nsm.wire.messages import CONNECTION_ID, Cancel, Event, Failure, Hello, Request, Result
 from nsm.wire.results import RunResult
 
 if TYPE_CHECKING:
@@ -34,28 +32,17 @@ if TYPE_CHECKING:
     from nsm.boxes import Boxes
     from nsm.bridge import Bridge
     from nsm.builds import Builds
-    from nsm.interrupts import Interrupts
     from nsm.operations import NetworkAction, OnEntry, OnOutput
-    from nsm.transfers import Transfer
     from nsm.wire.drain import DrainReport, OnDrain
     from nsm.wire.environments import EnvironmentRow
     from nsm.wire.inspection import Inspection
-    from nsm.wire.messages import ServerMessage
+    from nsm.wire.messages import Event, Hello
     from nsm.wire.network import NetworkReport
     from nsm.wire.pool import PoolReport
     from nsm.wire.reload import OnReload
     from nsm.wire.sessions import Check, Completions, FileInfo
     from nsm.wire.status import Status
     from nsm.wire.transcripts import EndedRow, LogEnd
-
-ANSWER_TIMEOUT_S = 30.0
-"""How long the supervisor may take to introduce itself, or to end after it said that it will.
-Both take milliseconds, and its start a second; beyond this it is stopped or stuck."""
-
-RELOAD_TIMEOUT_S = 90.0
-"""How long the next program may take to answer, as long as a service has to start."""
-
-_READ_BYTES = 65536
 
 
 class Client:
@@ -70,10 +57,6 @@ class Client:
     `message` and `hint`) or, for an unusable socket path, `nsm.paths.PathError`. Answers with an
     error leave the client usable; any other exception in the middle of a call, such as
     `KeyboardInterrupt` or what a callback raises, closes it.
-
-    Attributes:
-        server: how the supervisor introduced itself: its version, process id, our rights.
-        autostart: start a supervisor where none listens, when a lost connection is made anew.
     """
 
     def __init__(
@@ -100,60 +83,33 @@ class Client:
         Raises:
             NotRunningError: no supervisor listens, and none may or could be started.
         """
-        self.autostart = autostart
-        self._hello = operations.hello(name=name, scope=scope)
-        self._path: str | None = None  # to connect anew; None where that is not wanted
+        path = None
         if connection is None:
             path = socket_path or paths.socket_path()
             connection = start.connect(path, autostart=autostart)
-            self._path = path if reconnect else None
-        self._interrupts: Interrupts | None = None
-        self._lost = False
-        for losses in range(MAX_LOSSES):
-            try:
-                self._begin(connection)
-                break
-            except LostError:
-                if self._path is None or losses == MAX_LOSSES - 1:
-                    raise
-            # It was ending already when it took the connection.
-            connection = self._connect_anew(self._path)
+        self._wire = BlockingWire(
+            connection,
+            operations.hello(name=name, scope=scope),
+            path=path if reconnect else None,
+            autostart=autostart,
+        )
 
-    def _connect_anew(self, path: str) -> socket.socket:
-        return start.reconnect(path, autostart=self.autostart, patience_s=start.RECONNECT_S)
+    @property
+    def server(self) -> Hello:
+        """How the supervisor introduced itself: its version, process id, our rights."""
+        return self._wire.server
 
-    def _begin(self, connection: socket.socket, timeout_s: float | None = None) -> None:
-        """Introduce ourselves over a fresh connection.
+    @property
+    def autostart(self) -> bool:
+        """Start a supervisor where none listens, when a lost connection is made anew."""
+        return self._wire.autostart
 
-        Args:
-            timeout_s: for the answer; None for the usual time.
-        """
-        self._socket = connection
-        self._protocol = ClientConnection()
-        try:
-            self.server = self._introduce(self._hello, timeout_s or ANSWER_TIMEOUT_S)
-        except LostError:
-            self._drop()
-            raise LostError(arrived=False) from None
-        except BaseException:
-            self.close()
-            raise
-        self._lost = False
-
-    def _introduce(self, hello: Hello, timeout_s: float) -> Hello:
-        self._socket.settimeout(timeout_s)
-        self._write(self._protocol.send(hello))
-        message = self._next_message()
-        if isinstance(message, Failure):
-            if isinstance(message.error, ShuttingDownError):
-                raise LostError(arrived=False)
-            raise message.error
-        assert isinstance(message, Hello), "the protocol lets nothing else come first"
-        self._socket.settimeout(None)
-        return message
+    @autostart.setter
+    def autostart(self, wanted: bool) -> None:
+        self._wire.autostart = wanted
 
     def __repr__(self) -> str:
-        state = "closed" if self._socket.fileno() < 0 else "open"
+        state = "open" if self._wire.open else "closed"
         return f"<nsm.Client {state} supervisor={self.server.pid}>"
 
     def __enter__(self) -> Self:
@@ -169,15 +125,7 @@ class Client:
 
     def close(self) -> None:
         """Close the connection. One-shot runs of it end, named sessions stay."""
-        self._socket.close()
-        self._lost = False
-        if self._interrupts is not None:
-            self._interrupts.close()
-
-    def _drop(self) -> None:
-        """The connection is of no more use; another one may be made."""
-        self._socket.close()
-        self._lost = self._path is not None
+        self._wire.close()
 
     def run(
         self,
@@ -365,7 +313,7 @@ class Client:
         """
         from nsm import transfers  # noqa: PLC0415  # for `nsm cp`
 
-        return self._carry_out(transfers.get(target, path, write, max_bytes))
+        return transfers.carry_out(transfers.get(target, path, write, max_bytes), self.call)
 
     def put_file(
         self,
@@ -396,21 +344,8 @@ class Client:
         """
         from nsm import transfers  # noqa: PLC0415  # for `nsm cp`
 
-        return self._carry_out(transfers.put(target, path, read, permissions, overwrite=overwrite))
-
-    def _carry_out(self, transfer: Transfer) -> FileInfo:
-        try:
-            step = next(transfer)
-            while True:
-                try:
-                    answer = self.call(*step)
-                except BaseException as error:  # noqa: BLE001  # the transfer raises it again
-                    step = transfer.throw(error)
-                else:
-                    step = transfer.send(answer)
-        except StopIteration as end:
-            info: FileInfo = end.value
-            return info
+        transfer = transfers.put(target, path, read, permissions, overwrite=overwrite)
+        return transfers.carry_out(transfer, self.call)
 
     def kill(self, targets: str | Iterable[str]) -> KillReport:
         """End sessions by id, name or ``scope/name``; the report says which could not be found."""
@@ -534,20 +469,7 @@ class Client:
         from nsm.wire import reload  # noqa: PLC0415  # few programs ask
 
         reload.tell(self.call("reload"), on_wait)
-        path = self._path
-        self._until_closed(RELOAD_TIMEOUT_S)
-        if path is None:
-            return
-        for losses in range(MAX_LOSSES):
-            connection = start.reconnect(
-                path, autostart=self.autostart, patience_s=RELOAD_TIMEOUT_S
-            )
-            try:
-                self._begin(connection, RELOAD_TIMEOUT_S)
-                break
-            except LostError:  # the program before took it
-                if losses == MAX_LOSSES - 1:
-                    raise
+        self._wire.follow_reload()
 
     def shutdown(self) -> None:
         """End the supervisor and all sessions; returns when it has closed this connection."""
@@ -556,29 +478,7 @@ class Client:
         except (DisconnectedError, ConnectionError):
             self.close()
             return
-        self._until_closed()
-
-    def _until_closed(self, timeout_s: float | None = None) -> None:
-        """Until the supervisor has closed this connection, as it was asked for.
-
-        Raises:
-            DisconnectedError: it takes too long.
-        """
-        if timeout_s is None:
-            timeout_s = ANSWER_TIMEOUT_S
-        try:
-            self._socket.settimeout(timeout_s)
-            while self._socket.recv(_READ_BYTES):
-                pass
-        except (DisconnectedError, ConnectionError):
-            pass  # which is what was asked for
-        except TimeoutError:
-            raise DisconnectedError(
-                f"the supervisor has not ended within {timeout_s:.0f} s",
-                hint=f"Its process is {self.server.pid}.",
-            ) from None
-        finally:
-            self.close()
+        self._wire.wait_ended()
 
     def call(
         self,
@@ -597,122 +497,4 @@ class Client:
         Raises:
             NsmError: what the supervisor answered.
         """
-        if not interruptible:
-            return self._exchange(op, args or {}, on_event)
-        if self._interrupts is None:
-            from nsm.interrupts import Interrupts  # noqa: PLC0415  # only runs pay for `signal`
-
-            self._interrupts = Interrupts()
-        with self._interrupts as interrupts:
-            return self._exchange(op, args or {}, on_event, interrupts)
-
-    def _exchange(
-        self,
-        op: str,
-        args: dict[str, Any],
-        on_event: Callable[[Event], object] | None = None,
-        interrupts: Interrupts | None = None,
-    ) -> dict[str, Any]:
-        if self._path is None:
-            return self._ask(op, args, on_event, interrupts)
-        asked = Asked(op, args)
-        while True:
-            try:
-                if self._lost:
-                    self._reconnect(asked, on_event)
-                return self._ask(op, asked.args, on_event, interrupts)
-            except LostError as error:
-                asked.lost(error)
-
-    def _reconnect(self, asked: Asked, on_event: Callable[[Event], object] | None) -> None:
-        assert self._path is not None, "only what may be made anew is lost"
-        self._begin(self._connect_anew(self._path))
-        asked.check(self.server)
-        if asked.arrived and on_event is not None:
-            on_event(Event(CONNECTION_ID, RECONNECTED, {}))
-
-    def _ask(
-        self,
-        op: str,
-        args: dict[str, Any],
-        on_event: Callable[[Event], object] | None,
-        interrupts: Interrupts | None,
-    ) -> dict[str, Any]:
-        """Send a request over the connection that there is, and wait for its answer."""
-        if self._socket.fileno() < 0:
-            raise DisconnectedError("this client is closed", hint="Make a new one.")
-        id_ = self._protocol.new_id()
-        request = self._protocol.send(Request(id_, op, args))
-        arrived = False
-        try:
-            arrived = self._write(request)
-            answer = self._wait_for_answer(id_, on_event, interrupts)
-        except LostError:
-            self._drop()
-            raise LostError(arrived=arrived) from None
-        except BaseException:
-            self.close()  # half a frame may have been sent or read
-            raise
-        if isinstance(answer, Failure):
-            if answer.id == CONNECTION_ID and isinstance(answer.error, ShuttingDownError):
-                self._drop()
-                if not arrived:
-                    raise LostError(arrived=False)
-            elif answer.id == CONNECTION_ID:
-                self.close()
-            raise answer.error
-        return answer.result
-
-    def _wait_for_answer(
-        self,
-        id_: int,
-        on_event: Callable[[Event], object] | None,
-        interrupts: Interrupts | None,
-    ) -> Result | Failure:
-        while True:
-            message = self._next_message(interrupts)
-            if message is None:
-                self._write(self._protocol.send(Cancel(id_)))
-            elif isinstance(message, Result | Failure):
-                return message
-            elif isinstance(message, Event) and on_event is not None:
-                try:
-                    on_event(message)
-                except BaseException:
-                    self._write(self._protocol.send(Cancel(id_)))
-                    raise
-
-    def _next_message(self, interrupts: Interrupts | None = None) -> ServerMessage | None:
-        """The next message, or None when Ctrl-C came first."""
-        while (message := self._protocol.next_message()) is None:
-            if interrupts is not None and interrupts.wait(self._socket.fileno()):
-                return None
-            self._protocol.receive_data(self._read())
-        return message
-
-    def _write(self, data: bytes) -> bool:
-        """Returns whether all of it was taken."""
-        try:
-            self._socket.sendall(data)
-        except (BrokenPipeError, ConnectionResetError):
-            return False  # reading tells more: the supervisor may have said why it closed
-        except TimeoutError:
-            raise self._too_slow() from None
-        return True
-
-    def _read(self) -> bytes:
-        try:
-            data = self._socket.recv(_READ_BYTES)
-        except ConnectionResetError:
-            data = b""
-        except TimeoutError:
-            raise self._too_slow() from None
-        if not data:
-            raise LostError
-        return data
-
-    def _too_slow(self) -> DisconnectedError:
-        return DisconnectedError(
-            f"the supervisor has not answered within {self._socket.gettimeout() or 0:.0f} s",
-            hint="It is stopped or stuck. Its log says more.",
-        )
+        return self._wire.call(op, args or {}, on_event, interruptible=interruptible)

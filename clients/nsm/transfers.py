@@ -22,6 +22,28 @@ if TYPE_CHECKING:
     Transfer: TypeAlias = Generator[Step, dict[str, Any], FileInfo]
 
 
+def carry_out(
+    transfer: Transfer, call: Callable[[str, dict[str, Any]], dict[str, Any]]
+) -> FileInfo:
+    """Do a transfer, step by step, over a blocking client. (`nsm.aio` has its own way.)
+
+    Args:
+        call: carries out an operation with its arguments.
+    """
+    try:
+        step = next(transfer)
+        while True:
+            try:
+                answer = call(*step)
+            except BaseException as error:  # noqa: BLE001  # the transfer raises it again
+                step = transfer.throw(error)
+            else:
+                step = transfer.send(answer)
+    except StopIteration as end:
+        info: FileInfo = end.value
+        return info
+
+
 def get(
     target: str, path: str, write: Callable[[bytes], object], max_bytes: int | None
 ) -> Transfer:

@@ -11,8 +11,7 @@ import pytest
 import nsm
 import samples
 from fakesupervisor import Exchange, FakeSupervisor
-from nsm import again, start
-from nsm import client as client_module
+from nsm import again, blockingwire, start
 from nsm.wire.errors import (
     DisconnectedError,
     FateUnknownError,
@@ -108,7 +107,7 @@ def test_a_reload_may_take_long(generations: Generations, monkeypatch: pytest.Mo
     supervisor.hang_up_after = "reload"
     client = generations.client()
     supervisor.going = 1
-    monkeypatch.setattr(client_module, "ANSWER_TIMEOUT_S", 1e-6)
+    monkeypatch.setattr(blockingwire, "ANSWER_TIMEOUT_S", 1e-6)
     client.reload()
     assert len(supervisor.hellos) == 2
 
