@@ -25,6 +25,7 @@ from typing import Any, Protocol, cast
 
 import nsm
 import sandbox_agent
+from agent_process import AGENT, COMPILED_ONCE
 from conformance.cases import LANGUAGES, Case, Language, Step
 from conformance.judge import Answer
 
@@ -568,7 +569,7 @@ def own_agent(
     python: str = sys.executable, node: str | None = None, bash: str | None = None
 ) -> AgentTarget:
     """This project's agent, run by a Python of one's choice."""
-    command = [python, "-I", str(sandbox_agent.__file__), "--workspace", "{workspace}"]
+    command = [python, "-I", "-c", COMPILED_ONCE, str(AGENT), "--workspace", "{workspace}"]
     for option, program in (("--node", node or shutil.which("node")), ("--bash", bash)):
         if program is not None:
             command += [option, program]
