@@ -190,7 +190,7 @@ class Manager:
     """What answers in place of the package's: each request says what it does."""
 
     def __init__(self) -> None:
-        self.replays = Replays(IDLE_S)
+        self.replays = Replays(IDLE_S, 100)
 
     async def ask(self, *, known: str = "", method: str = "POST", **does: Any) -> list[Message]:
         """

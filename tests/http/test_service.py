@@ -279,6 +279,21 @@ async def handshake(place: Place) -> str:
     return str(session)
 
 
+async def test_clients_that_go_without_a_word_keep_nobody_out(
+    opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nsmd.http.front.MAX_SESSIONS", 2)
+    async with opened() as place:
+        sessions = [await handshake(place) for _ in range(2)]
+        ping = {"jsonrpc": "2.0", "id": 2, "method": "ping"}
+        assert (await place.post(ping, mcp_session_id=sessions[0])).status_code == 200
+        sessions += [await handshake(place) for _ in range(1)]
+        answers = [await place.post(ping, mcp_session_id=each) for each in sessions]
+        assert [answer.status_code for answer in answers] == [200, 404, 200]
+        for _ in range(5):
+            await handshake(place)
+
+
 async def test_a_session_that_is_over_is_not_found(opened: Open) -> None:
     async with opened() as place:
         session = await handshake(place)

@@ -81,14 +81,14 @@ async def answering(server: Server[Any], *, max_body_bytes: int) -> AsyncGenerat
         logging.getLogger(name).setLevel(logging.ERROR)
     # There is no other way to it; type checkers take what it is for all that it may be.
     EventSourceResponse.DEFAULT_PING_INTERVAL = PING_S  # pyright: ignore[reportAttributeAccessIssue]
-    replays = Replays(SESSION_IDLE_S)
+    replays = Replays(SESSION_IDLE_S, MAX_SESSIONS)
     manager = StreamableHTTPSessionManager(
         server,
         event_store=replays,
         retry_interval=RETRY_MS,
         session_idle_timeout=SESSION_IDLE_S,
         max_request_body_size=max_body_bytes,
-        max_sessions=MAX_SESSIONS,
+        max_sessions=2 * MAX_SESSIONS,  # beyond ours, idle ones are ended
     )
     async with manager.run():
         yield partial(_well_shaped, partial(replays.serve, manager.handle_request))

@@ -199,10 +199,13 @@ class Replays(EventStore):
 
     Args:
         idle_s: after its last request, so long, a session is over.
+        most: sessions. Where there are more, that is over to which nobody came for the longest
+            time: clients that go without a word must not keep others out.
     """
 
-    def __init__(self, idle_s: float) -> None:
+    def __init__(self, idle_s: float, most: int) -> None:
         self._idle_s = idle_s
+        self._most = most
         self._sessions: dict[bytes, Kept] = {}
         self._numbers = count(1)
         self._current: ContextVar[Kept] = ContextVar("replays")
@@ -246,6 +249,8 @@ class Replays(EventStore):
             self._current.reset(before)
             kept.requests -= 1
             kept.idle_since_s = trio.current_time()
+        if len(self._sessions) > self._most:
+            await self._end_idlest(application, scope)
 
     async def store_event(self, stream_id: str, message: JSONRPCMessage | None) -> str:
         """See `EventStore`; does not wait."""
@@ -260,6 +265,25 @@ class Replays(EventStore):
     async def replay_events_after(self, last_event_id: str, send_callback: EventCallback) -> None:
         """See `EventStore`. What comes later is sent, too, so that none is lost between the two."""
         await self._current.get().replay(last_event_id, send_callback)
+
+    async def _end_idlest(self, application: Application, scope: dict[str, Any]) -> None:
+        idle = [(k.idle_since_s, known) for known, k in self._sessions.items() if not k.requests]
+        if not idle:
+            return
+        _, known = min(idle)
+        self._sessions.pop(known).end()
+
+        async def receive() -> Message:
+            await trio.lowlevel.checkpoint()
+            return {"type": "http.request", "body": b""}
+
+        async def send(message: Message) -> None:
+            del message
+            await trio.lowlevel.checkpoint()
+
+        asked = {**scope, "method": "DELETE", "headers": [(_SESSION_HEADER, known)]}
+        with trio.CancelScope(shield=True):  # it waits for nobody
+            await application(asked, receive, send)
 
     def _forget_idle(self) -> None:
         over = trio.current_time() - self._idle_s
