@@ -29,7 +29,7 @@ bwrap        a plan as arguments of bwrap
 dryrun       a plan as a command to read and paste
 programs     programs of the host that a box is to start: whether the bridge has them
 relay        passes signals on to the command of a box, and ends as the box ends
-launch       becomes the jail
+launch       starts the jail, and waits for it
 seatbelt     a plan as a profile for macOS, and what has to be made before it; pure
 macos        becomes that, or prints it
 run          all of it in order
