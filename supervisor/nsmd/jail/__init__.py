@@ -8,6 +8,7 @@ bubblewrap    the bwrap program: where it is, what it can do
 processtree   what a process of ours has started, found and taken hold of
 projectcopy   what a session has changed in a project that is copied on write
 copyplace     room for that, where a jail is no fork
+held          what every running jail is to us: descriptors
 process       a running jail: its processes, killed and waited for
 adopted       one that an earlier supervisor has started
 idmapped      mounts in which files belong to another user

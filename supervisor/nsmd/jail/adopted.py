@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import os
-import signal
 import socket
 from contextlib import suppress
 
 import trio
 
+from nsmd.jail.held import HeldJail
 from nsmd.jail.projectcopy import ProjectCopy
 from nsmd.policy import Policy
 
 
-class AdoptedJail:
+class AdoptedJail(HeldJail):
     """See `nsmd.jail.interface.Jail`.
 
     Its processes are nobody's children here, but after a program of the same process was replaced
@@ -38,37 +38,8 @@ class AdoptedJail:
         policy: Policy | None = None,
         project_copy: ProjectCopy | None = None,
     ) -> None:
-        self.policy = policy
-        self.project_copy = project_copy
+        super().__init__(channel, pidfd, pid, policy=policy, project_copy=project_copy)
         self.starter_pid = starter_pid
-        self._socket = channel
-        self._pidfd = pidfd
-        self._pid = pid
-        self._released = False
-
-    def __repr__(self) -> str:
-        return f"<AdoptedJail pid={self._pid}{' released' if self._released else ''}>"
-
-    @property
-    def socket(self) -> socket.socket:
-        """See `Jail`."""
-        return self._socket
-
-    @property
-    def pid(self) -> int:
-        """See `Jail`."""
-        return self._pid
-
-    @property
-    def pidfd(self) -> int:
-        """See `Jail`."""
-        return self._pidfd
-
-    def kill(self) -> None:
-        """See `Jail`."""
-        if not self._released:
-            with suppress(ProcessLookupError):
-                signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
 
     async def wait(self) -> None:
         """See `Jail`."""
@@ -82,16 +53,6 @@ class AdoptedJail:
     def stderr_text(self) -> str:
         """See `Jail`: what it wrote was for who started it."""
         return ""
-
-    def release(self) -> None:
-        """See `Jail`."""
-        if self._released:
-            return
-        self._released = True
-        self._socket.close()
-        os.close(self._pidfd)
-        if self.project_copy is not None:
-            self.project_copy.close()
 
 
 async def reap_child(pid: int) -> None:

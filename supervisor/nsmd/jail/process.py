@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import signal
 import socket
 import subprocess
 from collections.abc import Callable
@@ -12,9 +11,8 @@ from contextlib import suppress
 
 import trio
 
+from nsmd.jail.held import HeldJail
 from nsmd.jail.processtree import kill_group, kill_tree
-from nsmd.jail.projectcopy import ProjectCopy
-from nsmd.policy import Policy
 
 STDERR_LIMIT_BYTES = 64 * 1024
 """Enough for bwrap's line or an agent's traceback."""
@@ -25,7 +23,7 @@ when it has cleaned up; then it is killed. Waiting lets it collect the jail's ex
 no zombie goes to the host's init."""
 
 
-class BwrapJail:
+class BwrapJail(HeldJail):
     """See `nsmd.jail.interface.Jail`.
 
     There are two processes on the host: bwrap's outer one, our child, and the jail's PID 1, its
@@ -52,16 +50,11 @@ class BwrapJail:
         channel: socket.socket,
         stderr_fd: int,
     ) -> None:
-        self.project_copy: ProjectCopy | None = None
+        super().__init__(channel, pidfd, pid)
         self._starter = starter
-        self._pid = pid
-        self._pidfd = pidfd
-        self._socket = channel
         self._stderr_fd = stderr_fd
-        self._released = False
         self._ended = False
         self._waiting = trio.Lock()
-        self.policy: Policy | None = None
 
     def __repr__(self) -> str:
         state = "released" if self._released else "ended" if self._ended else "running"
@@ -71,27 +64,6 @@ class BwrapJail:
     def starter_pid(self) -> int:
         """See `Jail`."""
         return self._starter.pid
-
-    @property
-    def socket(self) -> socket.socket:
-        """See `Jail`."""
-        return self._socket
-
-    @property
-    def pid(self) -> int:
-        """See `Jail`."""
-        return self._pid
-
-    @property
-    def pidfd(self) -> int:
-        """See `Jail`."""
-        return self._pidfd
-
-    def kill(self) -> None:
-        """See `Jail`."""
-        if not self._released:
-            with suppress(ProcessLookupError):
-                signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
 
     async def wait(self) -> None:
         """See `Jail`."""
@@ -120,14 +92,10 @@ class BwrapJail:
 
     def release(self) -> None:
         """See `Jail`."""
-        if self._released:
-            return
-        self._released = True
-        self._socket.close()
-        os.close(self._pidfd)
-        os.close(self._stderr_fd)
-        if self.project_copy is not None:
-            self.project_copy.close()
+        released = self._released
+        super().release()
+        if not released:
+            os.close(self._stderr_fd)
 
 
 async def wait_for_starter(

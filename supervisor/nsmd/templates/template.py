@@ -19,7 +19,7 @@ import trio
 
 from nsm.jailfailure import EXHAUSTED
 from nsmd.jail import ColdLauncher, Jail, ProjectCopy
-from nsmd.policy import Policy
+from nsmd.jail.held import HeldJail
 from nsmd.survival.keeper import receive
 from nsmd.values import TemplateSpec
 
@@ -73,7 +73,7 @@ def refusal(text: str) -> TemplateError:
     return ShortageError(text) if short else TemplateError(text)
 
 
-class ForkedJail:
+class ForkedJail(HeldJail):
     """See `nsmd.jail.interface.Jail`: a session in namespaces of its own, in a template's jail.
 
     Args:
@@ -83,7 +83,7 @@ class ForkedJail:
         project_copy: owned from now on.
     """
 
-    __slots__ = ("_pid", "_pidfd", "_released", "_socket", "policy", "project_copy")
+    __slots__ = ()
 
     def __init__(
         self,
@@ -92,41 +92,12 @@ class ForkedJail:
         pid: int,
         project_copy: ProjectCopy | None = None,
     ) -> None:
-        self.project_copy = project_copy
-        self._socket = channel
-        self._pidfd = pidfd
-        self._pid = pid
-        self._released = False
-        self.policy: Policy | None = None
-
-    def __repr__(self) -> str:
-        return f"<ForkedJail pid={self._pid}{' released' if self._released else ''}>"
+        super().__init__(channel, pidfd, pid, project_copy=project_copy)
 
     @property
     def starter_pid(self) -> int:
         """See `Jail`: the template reaps it, or bwrap."""
         return 0
-
-    @property
-    def socket(self) -> socket.socket:
-        """See `Jail`."""
-        return self._socket
-
-    @property
-    def pid(self) -> int:
-        """See `Jail`."""
-        return self._pid
-
-    @property
-    def pidfd(self) -> int:
-        """See `Jail`."""
-        return self._pidfd
-
-    def kill(self) -> None:
-        """See `Jail`."""
-        if not self._released:
-            with suppress(ProcessLookupError):
-                signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
 
     async def wait(self) -> None:
         """See `Jail`; the template reaps it, or bwrap."""
@@ -138,15 +109,6 @@ class ForkedJail:
     def stderr_text(self) -> str:
         """See `Jail`: a fork that failed told so before there was a jail."""
         return ""
-
-    def release(self) -> None:
-        """See `Jail`."""
-        if not self._released:
-            self._released = True
-            self._socket.close()
-            os.close(self._pidfd)
-            if self.project_copy is not None:
-                self.project_copy.close()
 
 
 class TemplateJail(Jail, Protocol):
