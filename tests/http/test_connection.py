@@ -244,6 +244,18 @@ async def test_what_is_no_request(serve: Serve, sent: str, status: int, why: str
         assert why in (0, *peer.refused)
 
 
+@pytest.mark.parametrize(("headers", "status"), [("Host: a\r\n", 401), (HEAD, 405)])
+async def test_who_asks_for_the_head_only_gets_no_more(
+    serve: Serve, headers: str, status: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with serve() as peer:
+        await peer.send(f"HEAD /mcp HTTP/1.1\r\n{headers}\r\n")
+        got = await peer.closed()
+        assert got.startswith(b"HTTP/1.1 %d" % status), got
+        assert got.endswith(b"\r\n\r\n")
+    assert not caplog.records
+
+
 @pytest.mark.parametrize(
     "upgrade",
     [

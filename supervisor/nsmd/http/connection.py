@@ -125,6 +125,7 @@ class Connection:
         self._scope = trio.CancelScope()
         self._ahead = bytearray()
         self._ended = False
+        self._wants_head_only = False
 
     def __repr__(self) -> str:
         return f"<Connection of {self._client} admitted={self.admitted}>"
@@ -163,6 +164,7 @@ class Connection:
             if request is None:
                 return False
             self.waiting_since_s = math.inf
+            self._wants_head_only = request.method == b"HEAD"
             headers: Headers = list(request.headers)
             _check_form(request, headers)
             # Not yet: where the token has changed, the guard ends who was admitted by the old one.
@@ -320,7 +322,7 @@ class Connection:
         if last:
             headers.append((b"connection", b"close"))
         await self._write(h11.Response(status_code=answer.status, headers=headers))
-        if body:
+        if body and not self._wants_head_only:
             await self._write(h11.Data(data=body))
         await self._write(h11.EndOfMessage())
 
