@@ -53,4 +53,4 @@ async def sdk_client(
         ):
             yield client
         del client, http
-        gc.collect(1)
+        gc.collect()

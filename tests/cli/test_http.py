@@ -70,7 +70,9 @@ def test_what_is_wrong(capsys: pytest.CaptureFixture[str], supervisor: FakeSuper
 def test_off(capsys: pytest.CaptureFixture[str], supervisor: FakeSupervisor) -> None:
     supervisor.handlers["http"] = lambda _: FACTS | {"enabled": False, "url": ""}
     assert cli.main(["http"]) == 1
-    assert capsys.readouterr().out.startswith("off: set `enabled = true` in section [http]")
+    assert capsys.readouterr().out.startswith(
+        "off: once config.toml has `enabled = true` in section [http]"
+    )
 
 
 def test_for_programs(capsys: pytest.CaptureFixture[str], supervisor: FakeSupervisor) -> None:

@@ -151,7 +151,8 @@ async def test_list_and_call(opened: Open, mode: str) -> None:
 
 @pytest.mark.parametrize("revision", ["2025-06-18", "2026-07-28"])
 async def test_a_body_of_too_much_is_refused_unparsed(opened: Open, revision: str) -> None:
-    params = {"name": "run", "arguments": {**RUN, "timeout_seconds": [[]] * MAX_VALUES}}
+    lists: list[list[int]] = [[]] * MAX_VALUES
+    params = {"name": "run", "arguments": {**RUN, "timeout_seconds": lists}}
     call = {"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": params}
     async with opened() as place:
         answer = await place.post(call, MCP_Protocol_Version=revision)

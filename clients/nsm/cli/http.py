@@ -84,7 +84,9 @@ def _facts() -> dict[str, Any] | None:
 
 def _lines(facts: dict[str, Any]) -> list[str]:
     if not facts["enabled"]:
-        return ["off: set `enabled = true` in section [http] of config.toml, then `nsm reload`"]
+        return [
+            "off: once config.toml has `enabled = true` in section [http], `nsm reload` turns it on"
+        ]
     rows = [
         ("url", facts["url"] or "none"),
         ("listen", facts["listen"]),

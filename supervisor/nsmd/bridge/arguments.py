@@ -117,7 +117,7 @@ def check(program: Program, arguments: object) -> tuple[str, ...]:
         takes = f"at most {most}" if most else "none"
         raise BadRequestError(
             f"Too many arguments: {len(checked)} were given, {program.name} takes {takes}.",
-            hint=f"See help('{program.name}').",
+            hint=_see(program),
         )
     together = 0
     for position, argument in enumerate(checked, 1):
@@ -132,7 +132,7 @@ def check(program: Program, arguments: object) -> tuple[str, ...]:
         if argument.startswith("-") and not program.allow_options:
             raise BadRequestError(
                 f"Argument {position} begins with a hyphen (-): {program.name} takes no options.",
-                hint=f"See help('{program.name}').",
+                hint=_see(program),
                 data={"argument": position},
             )
     if together > MAX_TOGETHER_BYTES:
@@ -141,3 +141,8 @@ def check(program: Program, arguments: object) -> tuple[str, ...]:
             "possible."
         )
     return checked
+
+
+def _see(program: Program) -> str:
+    """Models have a tool for it, people a command."""
+    return f"See help('{program.name}'), or `nsm bridge help {program.name}`."

@@ -215,7 +215,7 @@ class _Run:
             signal=signal.SIGKILL,
             why_stopped=self._why,
             stderr="[nsm: the process that watched it ended unexpectedly, so it was killed; its "
-            "output is lost]",
+            "output is lost]\n",
             duration_s=duration_s,
         )
 
