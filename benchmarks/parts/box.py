@@ -11,6 +11,7 @@ from contextlib import ExitStack, chdir, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from unittest.mock import patch
 
 from bench import BIN, Bench
 from measure import Comparison, Findings, LeftOut, alternate_all, timed
@@ -65,7 +66,7 @@ def measure(bench: Bench) -> Findings:
     )
     with tempfile.TemporaryDirectory(prefix="nsm-bench-") as path:
         variables = {**home(Path(path)), **bench.variables}
-        with chdir(variables["PWD"]):
+        with chdir(variables["PWD"]), patch.dict(os.environ, variables, clear=True):
             for start in starts:
                 yield from against_bwrap(start, variables, rounds=bench.rounds)
 

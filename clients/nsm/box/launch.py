@@ -1,4 +1,4 @@
-"""Becomes the jail: the last steps, each of which changes something."""
+"""Starts the jail, and waits for it: the last steps, each of which changes something."""
 
 from __future__ import annotations
 
