@@ -49,14 +49,14 @@ def test_what_has_not_changed_is_not_told(project: Path) -> None:
 def test_a_rebase_that_is_left_with_commands(project: Path) -> None:
     was = before(project)
     stopped_rebase(project, "--exec", "false")
-    todo = project / ".git" / aftermath.TODO
+    todo = project / ".git" / aftermath.REBASE_LIST
     marker = project.parent / "ran"
     todo.write_text(f"# exec not this\nx\ttouch {marker}\n  exec echo \x1b[2J\r\npick 1234 exec\n")
     said = aftermath.told(was).splitlines()
     assert said[0].startswith(f"before you use git in {project}, look at what the box has left")
     assert said[1:] == [
-        f"  .git/{aftermath.TODO}: `git rebase --continue` runs touch {marker}",
-        f"  .git/{aftermath.TODO}: `git rebase --continue` runs echo \ufffd[2J",
+        f"  .git/{aftermath.REBASE_LIST}: `git rebase --continue` runs touch {marker}",
+        f"  .git/{aftermath.REBASE_LIST}: `git rebase --continue` runs echo \ufffd[2J",
     ]
     # What it warns of is what git does.
     todo.write_text(f"x touch {marker}\n")
@@ -67,18 +67,20 @@ def test_a_rebase_that_is_left_with_commands(project: Path) -> None:
 
 def test_a_rebase_that_was_there_is_said_at_once_and_what_is_added_later(project: Path) -> None:
     stopped_rebase(project, "--exec", "make test")
-    todo = project / ".git" / aftermath.TODO
+    todo = project / ".git" / aftermath.REBASE_LIST
     todo.write_text("exec make test\n")
     was = before(project)
-    assert aftermath.under_way(was).splitlines()[1:] == [f"  .git/{aftermath.TODO}: make test"]
+    assert aftermath.under_way(was).splitlines()[1:] == [
+        f"  .git/{aftermath.REBASE_LIST}: make test"
+    ]
     assert aftermath.told(was) == ""
     todo.write_text("exec make test\nexec evil\n")
     assert aftermath.told(was).endswith("`git rebase --continue` runs evil")
     assert "make test" not in aftermath.told(was)
     above = aftermath.under_way(before(project.parent))
     assert above.splitlines()[1:] == [
-        f"  project/.git/{aftermath.TODO}: make test",
-        f"  project/.git/{aftermath.TODO}: evil",
+        f"  project/.git/{aftermath.REBASE_LIST}: make test",
+        f"  project/.git/{aftermath.REBASE_LIST}: evil",
     ]
     todo.unlink()
     assert aftermath.under_way(before(project)) == ""
@@ -90,7 +92,7 @@ def test_linked_worktrees_and_modules_are_looked_at(project: Path) -> None:
     was = before(project)
     git(project, "worktree", "add", "-q", str(project / "side"))
     for place in ("worktrees/side", "modules/lib"):
-        todo = project / ".git" / place / aftermath.TODO
+        todo = project / ".git" / place / aftermath.REBASE_LIST
         todo.parent.mkdir()
         todo.write_text("exec evil\n")
     told = aftermath.told(was)
@@ -180,7 +182,7 @@ def test_a_working_directory_that_becomes_a_repository(tmp_path: Path) -> None:
 
 def test_much_is_counted(project: Path) -> None:
     was = before(project)
-    todo = project / ".git" / aftermath.TODO
+    todo = project / ".git" / aftermath.REBASE_LIST
     todo.parent.mkdir()
     todo.write_text("".join(f"exec {number} {'x' * 1000}\n" for number in range(100)))
     lines = aftermath.told(was).splitlines()
@@ -191,7 +193,7 @@ def test_much_is_counted(project: Path) -> None:
 
 def test_a_list_that_is_no_file(project: Path) -> None:
     was = before(project)
-    (project / ".git" / aftermath.TODO).mkdir(parents=True)
+    (project / ".git" / aftermath.REBASE_LIST).mkdir(parents=True)
     (project / ".git/worktrees").symlink_to(project)
     assert aftermath.told(was) == ""
 

@@ -17,12 +17,12 @@ from typing import NamedTuple
 from nsm.box import gitfacts, gitlinks, protect
 from nsm.box.secrets import printable
 
-MAX_TODO_BYTES = 1024 * 1024
+MAX_LIST_BYTES = 1024 * 1024
 MAX_LOOKED_AT = 256
 MAX_TOLD = 8
 MAX_SHOWN_CHARS = 120
 
-TODO = "rebase-merge/git-rebase-todo"
+REBASE_LIST = "rebase-merge/git-rebase-todo"
 """Of a git directory; the only list of git's in which commands are (git-rebase(1))."""
 
 # Not compiled here, which takes longer than all else before a box: hardly one needs them.
@@ -67,7 +67,7 @@ def before(directory: str, common: str | None) -> Before:
         common: its repository, as in `gitfacts.GitFacts`.
     """
     found = protect.git_directories(directory, common)
-    lists = {path: commands(os.path.join(path, TODO)) for path in found}
+    lists = {path: commands(os.path.join(path, REBASE_LIST)) for path in found}
     return Before(
         directory=directory,
         common=common,
@@ -92,7 +92,7 @@ def told(was: Before) -> str:
 def under_way(was: Before) -> str:
     """What people should know of what there was already; nothing where there is nothing to tell."""
     found = [
-        f"{_relative(path, was)}/{TODO}: {_short(line)}"
+        f"{_relative(path, was)}/{REBASE_LIST}: {_short(line)}"
         for path, lines in was.lists.items()
         for line in lines
     ]
@@ -107,9 +107,9 @@ def _lines(was: Before) -> Iterator[str]:
     for path in _git_directories(was):
         shown = _relative(path, was)
         earlier = was.lists.get(path, ())
-        for command in commands(os.path.join(path, TODO)):
+        for command in commands(os.path.join(path, REBASE_LIST)):
             if command not in earlier:
-                yield f"{shown}/{TODO}: `git rebase --continue` runs {_short(command)}"
+                yield f"{shown}/{REBASE_LIST}: `git rebase --continue` runs {_short(command)}"
         if path not in was.repositories:
             for name in ("config", "config.worktree"):
                 for entry in entries(os.path.join(path, name)):
@@ -140,7 +140,7 @@ def _git_directories(was: Before) -> Iterator[str]:
 
 def commands(path: str) -> tuple[str, ...]:
     """Commands in a list of git's of what is still to do."""
-    data = gitfacts.small_file(path, MAX_TODO_BYTES) or b""
+    data = gitfacts.small_file(path, MAX_LIST_BYTES) or b""
     if not data:
         return ()
     found = (re.fullmatch(_EXEC, line.rstrip(b"\r")) for line in data.split(b"\n"))
