@@ -60,6 +60,8 @@ CAPABILITIES = (
     "sequence",
     "execute.timeout",
     "execute.result",
+    "execute.one_shot",
+    "result.notes",
     "stream",
     "stream.late",
     "interrupt",
@@ -105,6 +107,10 @@ the supervisor's, which has 16 MiB."""
 DISPLAY_LEFT_OUT = f"[display left out: more than {DISPLAY_BYTES} bytes in one execution]"
 
 MAX_DISPLAYS = 1000
+
+MAX_RESULT_NOTES = 8
+MAX_RESULT_NOTE = 400
+"""Notes that an interpreter adds to one result, and characters of each."""
 
 MAX_DEPTH = 48
 """Levels of what is displayed as JSON; plots have about twenty. The supervisor's answers, in which
@@ -1924,6 +1930,7 @@ class Interpreter:
         self.pipes: dict[str, OutputPipe] = {}
         self.captures: dict[str, Capture] = {}
         self.displays: list[dict[str, Any]] = []
+        self.notes: list[str] = []
         self.setup: list[SetupStep] = []
         self.steps: list[SetupStep] = []
         self._aside: tuple[dict[str, Capture], str] | None = None
@@ -1953,8 +1960,12 @@ class Interpreter:
     def begin(self) -> None:
         """Runs in the agent right after the start."""
 
-    def send_code(self, number: int, code: str) -> None:
-        """Has the interpreter run `code` as execution `number`."""
+    def send_code(self, number: int, code: str, *, one_shot: bool = False) -> None:
+        """Has the interpreter run `code` as execution `number`.
+
+        Args:
+            one_shot: the session ends with this execution, so nothing can be left for a next one.
+        """
         raise NotImplementedError
 
     def variables_code(self, variables: Mapping[str, str]) -> str:
@@ -2195,6 +2206,15 @@ class Interpreter:
         taken, self.displays, self._display_bytes = self.displays, [], 0
         return taken
 
+    def add_note(self, text: object) -> None:
+        """Keeps a sentence about the execution that its result is to show, on one line."""
+        if isinstance(text, str) and len(self.notes) < MAX_RESULT_NOTES:
+            self.notes.append(" ".join(text[:MAX_RESULT_NOTE].split()))
+
+    def take_notes(self) -> list[str]:
+        taken, self.notes = self.notes, []
+        return taken
+
     # Private descriptors.
 
     def expect_private(self, expected: Mapping[int, tuple[int, int]]) -> None:
@@ -2229,10 +2249,18 @@ class FramedInterpreter(Interpreter):
         if self.link is not None:
             self.link.send(encode_frame(message))
 
-    def send_code(self, number: int, code: str) -> None:
+    def send_code(self, number: int, code: str, *, one_shot: bool = False) -> None:
         # Told with the end again: code of an earlier execution cannot have foreseen it.
         self._token = os.urandom(16).hex()
-        self.send({"type": "run", "id": number, "token": self._token, "code": code})
+        message: dict[str, Any] = {
+            "type": "run",
+            "id": number,
+            "token": self._token,
+            "code": code,
+        }
+        if one_shot:
+            message["one_shot"] = True
+        self.send(message)
 
     def send_question(self, kind: str, number: int, fields: Mapping[str, Any]) -> None:
         self.send({"type": kind, "id": number, **fields})
@@ -2261,6 +2289,8 @@ class FramedInterpreter(Interpreter):
                 self.on_started()
             elif kind == "display":
                 self.add_display(message.get("data"))
+            elif kind == "note":
+                self.add_note(message.get("text"))
             elif kind == "done" and message.get("token") == self._token:
                 self.agent.on_done(self, message.get("id"), message.get("exit_code"))
             elif kind == "answer":
@@ -2372,10 +2402,10 @@ class PythonInterpreter(FramedInterpreter):
             [self.program, "-I", agent_file, "--worker", str(control_fd), str(self._page_fd)],
         )
 
-    def send_code(self, number: int, code: str) -> None:
+    def send_code(self, number: int, code: str, *, one_shot: bool = False) -> None:
         self._number = number
         self._awaits_start = True
-        super().send_code(number, code)
+        super().send_code(number, code, one_shot=one_shot)
 
     def variables_code(self, variables: Mapping[str, str]) -> str:
         return f"__import__('os').environ.update({dict(variables)!r})"
@@ -2442,6 +2472,7 @@ class BashInterpreter(Interpreter):
         self._fds: tuple[int, int, int, int] = (0, 0, 0, 0)
         self._confirmations = 0
         self._has_handlers = False
+        self._one_shot = False
 
     @property
     def takes_signals(self) -> bool:
@@ -2512,7 +2543,8 @@ class BashInterpreter(Interpreter):
         if self.link is not None:
             self.link.send(lines.encode())
 
-    def send_code(self, number: int, code: str) -> None:
+    def send_code(self, number: int, code: str, *, one_shot: bool = False) -> None:
+        self._one_shot = one_shot
         source, null, out, err = self._fds
         os.ftruncate(self._code_fd, 0)
         view = memoryview(code.encode("utf-8", "replace"))
@@ -3409,7 +3441,7 @@ class Agent:
             capture.bound_reply(reply_bytes or self.limits.reply_bytes)
         interpreter.resume_output()
         try:
-            interpreter.send_code(execution.number, code)
+            interpreter.send_code(execution.number, code, one_shot=message.get("one_shot") is True)
         except (FrameError, OSError) as error:  # too large, or no memory left for it
             self._cancel_timers()
             self.running = None
@@ -3556,6 +3588,7 @@ class Agent:
             self._signal_latecomers(execution)
         said = interpreter.take_output()["stderr"].result()[0]
         interpreter.take_displays()
+        interpreter.take_notes()
         self.running = None
         if self._live_interpreters() != [interpreter]:
             self._note_orphans(interpreter)
@@ -3668,6 +3701,8 @@ class Agent:
             "interpreter_restarted": bool(reason),
             "restart_reason": reason,
         }
+        if notes := interpreter.take_notes():
+            message["notes"] = notes
         try:
             self._send(message)
         except FrameError as error:

@@ -52,7 +52,7 @@ def a_result(
         waited_s=waited_s,
         timeout_s=timeout_s,
         clamped_from_s=clamped_from_s,
-        notes=notes,
+        denials=notes,
     )
 
 

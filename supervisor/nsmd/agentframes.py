@@ -18,6 +18,8 @@ from nsmd.headtail import shortened
 from nsmd.values import Outcome, StreamName, Truncation
 
 MAX_DISPLAYS = 1000
+MAX_NOTES = 8
+MAX_NOTE = 400
 MAX_TEXT = 64 * 1024 * 1024
 MAX_STREAM_BYTES = 4 * 1024 * 1024 + 4096
 """Of one stream in a result: the most that our agents keep. Older ones keep all."""
@@ -275,6 +277,7 @@ def _outcome(frame: Mapping[str, Any]) -> Outcome:
         interrupted=_flag(frame, "interrupted"),
         interpreter_restarted=_flag(frame, "interpreter_restarted"),
         restart_reason=_words(frame, "restart_reason", default=""),
+        notes=tuple(note[:MAX_NOTE] for note in _texts(frame, "notes")[:MAX_NOTES]),
     )
 
 

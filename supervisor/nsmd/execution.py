@@ -258,10 +258,10 @@ class Execution:
             timeout_s=self.origin.timeout_s,
             clamped_from_s=self.origin.clamped_from_s,
             limit_events=self.limit_events,
-            notes=self._notes(outcome),
+            denials=self._denials(outcome),
         )
 
-    def _notes(self, outcome: Outcome) -> tuple[str, ...]:
+    def _denials(self, outcome: Outcome) -> tuple[str, ...]:
         policy, network = self.session.policy, self.session.network
         decided = network.made != self._decided
         if policy is None or not (decided or self.limit_events or looks_suspicious(outcome)):

@@ -180,6 +180,8 @@ class Runs:
             "grace_s": self._limits.grace_s,
             "stream": self._streamed,
         }
+        if execution.origin.one_shot and owner.offers("execute.one_shot"):
+            frame["one_shot"] = True
         if owner.offers("notes"):
             known = {} if confinement is None else confinement.note()
             frame["note"] = execution.note() | known

@@ -446,6 +446,7 @@ class Outcome:
     interrupted: bool = False
     interpreter_restarted: bool = False
     restart_reason: str = ""
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -462,7 +463,7 @@ class RunResult:
         timeout_s: the limit that held, seconds.
         clamped_from_s: the limit that was asked for when it was larger; else None.
         limit_events: limits of the session that were reached meanwhile.
-        notes: which rules of the jail stopped the code, for models and people; mostly none.
+        denials: which rules of the jail stopped the code, for models and people; mostly none.
     """
 
     outcome: Outcome
@@ -476,7 +477,12 @@ class RunResult:
     timeout_s: float
     clamped_from_s: float | None
     limit_events: tuple[LimitEvent, ...] = ()
-    notes: tuple[str, ...] = ()
+    denials: tuple[str, ...] = ()
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Sentences that the result shows: the interpreter's own, then the denials."""
+        return (*self.outcome.notes, *self.denials)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

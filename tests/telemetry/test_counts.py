@@ -273,7 +273,7 @@ async def test_denials_are_results_that_name_a_rule(autojump_clock: trio.abc.Clo
         execution = await execution_of(it)
         answer = execution.answer
         assert isinstance(answer, RunResult)
-        object.__setattr__(answer, "notes", ("no network",))
+        object.__setattr__(answer, "denials", ("no network",))
         it.registry.events.publish(
             "execution_finished", session=execution.session.id, subject=execution
         )

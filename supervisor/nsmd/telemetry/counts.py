@@ -153,7 +153,7 @@ class Counts:
             self.latency[env, outcome_of(answer)].add(happening.at_s - submitted_s)
         if sent_s is not None and not execution.earlier:
             self.wait[env].add(sent_s - submitted_s)
-        if isinstance(answer, RunResult) and answer.notes:
+        if isinstance(answer, RunResult) and answer.denials:
             self.denials[env] += 1
         for limit in execution.limit_events:
             self.limits_hit[limit.kind, limit.enforced_by] += limit.times
