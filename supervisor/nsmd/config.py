@@ -23,8 +23,8 @@ from nsmd.settings import (
     BoxSettings,
     EnvironmentSettings,
     HttpSettings,
-    NetworkSettings,
     Settings,
+    network_rule,
 )
 
 MAX_CONFIG_BYTES = 1024 * 1024
@@ -76,6 +76,7 @@ def parse(data: bytes, path: str) -> Settings:
         raise ConfigError(path, [f"is not UTF-8 text (byte {error.start})"]) from error
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise ConfigError(path, [f"is not valid TOML: {error}"]) from error
+    _respell_networks(table)
     try:
         # As JSON, because pydantic's strict mode takes tables for dataclasses only from there.
         text = json.dumps(table, default=str)
@@ -166,12 +167,11 @@ def _check_hosts(key: str, patterns: Sequence[str]) -> Iterator[str]:
         try:
             parse_rule(pattern)
         except HostRuleError as error:
-            yield f"{key}.allow: {pattern!r:.80} {error}"
+            yield f"{key}: {pattern!r:.80} {error}"
 
 
 def _check_box(box: BoxSettings) -> Iterator[str]:
-    if isinstance(box.net, NetworkSettings):
-        yield from _check_hosts("box.net", box.net.allow)
+    yield from _check_hosts("box.net", network_rule(box.net).allow)
     for path in box.protect_paths:
         if not path or path.startswith("/") or ".." in path.split("/"):
             yield (
@@ -205,8 +205,7 @@ def _check_http(http: HttpSettings) -> Iterator[str]:
             yield f"http.programs: found {program!r:.80}, expected names of the bridge's programs"
     if http.project is not None and not http.project.startswith(("/", "~")):
         yield f"http.project: found {http.project!r:.80}, expected an absolute path"
-    if isinstance(http.network, NetworkSettings):
-        yield from _check_hosts("http.network", http.network.allow)
+    yield from _check_hosts("http.network", http.network_rule.allow)
 
 
 def _check_variables(name: str, variables: Mapping[str, str]) -> Iterator[str]:
@@ -233,11 +232,9 @@ def _describe(error: Mapping[str, Any]) -> str:
     location: tuple[int | str, ...] = error["loc"]
     key = ".".join(str(part) for part in location)
     if location[:1] == ("environments",) and location[2:3] == ("network",):
-        return _describe_network(location[:3], location[3:], error, _NETWORKS)
-    if location[:2] == ("box", "net"):
-        return _describe_network(location[:2], location[2:], error, _BOX_NETWORKS)
-    if location[:2] == ("http", "network"):
-        return _describe_network(location[:2], location[2:], error, _NETWORKS)
+        return _describe_network(location[:3], error)
+    if location[:2] in (("box", "net"), ("http", "network")):
+        return _describe_network(location[:2], error)
     context: Mapping[str, Any] = error.get("ctx", {})
     found = f"found {error['input']!r:.80}"
     if location[:1] == ("environments",) and location[2:3] == ("env",):
@@ -259,39 +256,41 @@ def _describe(error: Mapping[str, Any]) -> str:
             return f"{key}: {found}, {error['msg'][0].lower()}{error['msg'][1:]}"
 
 
-_NETWORKS = 'expected "off", "full" or { allow = ["HOST", ...] }'
-_BOX_NETWORKS = 'expected "host", "none" or { allow = ["HOST", ...] }'
+def _respell_networks(table: dict[str, Any]) -> None:
+    """Put the old spellings of networks in words of today, in place: `{ allow = [...] }`, "host"
+    and "none"."""
+    environments: object = table.get("environments")
+    places = [(table.get("box"), "net"), (table.get("http"), "network")]
+    if isinstance(environments, dict):
+        places += [(each, "network") for each in cast("dict[str, object]", environments).values()]
+    for section, key in places:
+        if isinstance(section, dict) and key in section:
+            section[key] = _respelled(section[key])
 
 
-def _describe_network(
-    key_path: tuple[int | str, ...],
-    inside: tuple[int | str, ...],
-    error: Mapping[str, Any],
-    allowed: str,
-) -> str:
-    """Of a key that is a word or a table, both of which pydantic complains about with a made-up
-    location behind the key; whoever wrote a table is not told about the words.
+def _respelled(network: Any) -> Any:
+    match network:
+        case "host":
+            return "full"
+        case "none":
+            return "off"
+        case {"allow": list() as hosts, **others} if not others:
+            return hosts
+        case _:
+            return network
 
-    Args:
-        key_path, inside: the key's location, and where in its value the mistake is.
-        allowed: what the value may be.
-    """
+
+def _describe_network(key_path: tuple[int | str, ...], error: Mapping[str, Any]) -> str:
+    """A network is a word or a list, and pydantic complains about both; whoever wrote a list is not
+    told about the words."""
     key = ".".join(str(part) for part in key_path)
     given: Any = error["input"]
-    match error["type"]:
-        case "literal_error" if isinstance(given, dict):
-            return ""
-        case "literal_error" | "dataclass_type":
-            return f"{key}: found {given!r:.80}, {allowed}"
-        case "unexpected_keyword_argument":
-            return f"{key}.{inside[-1]}: unknown key; {allowed}"
-        case "missing":
-            return f"{key}: has no allow; {allowed}"
-        case "too_long":
-            most = error["ctx"]["max_length"]
-            return f"{key}.allow: has {len(given)} hosts, expected at most {most}"
-        case _:
-            return f"{key}.allow: found {given!r:.80}, {allowed}"
+    if error["type"] == "literal_error" and isinstance(given, list):
+        return ""
+    if error["type"] == "too_long":
+        most = error["ctx"]["max_length"]
+        return f"{key}: has {len(given)} hosts, expected at most {most}"
+    return f'{key}: found {given!r:.80}, expected "off", "full" or a list of hosts'
 
 
 def _unknown_key(location: tuple[int | str, ...]) -> str:

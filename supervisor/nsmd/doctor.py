@@ -296,7 +296,7 @@ def check_network(settings: Settings, open_sockets: str | None) -> list[Check]:
                 name="network",
                 status="warn",
                 detail=f"{', '.join(full)} may use the host's, and {open_sockets}",
-                fix='Use network = { allow = [...] }, or "*", in config.toml, or a newer kernel.',
+                fix='Use a list of hosts, which may be ["*"], in config.toml, or a newer kernel.',
             )
         ]
     words = [f"{', '.join(full)} may use the host's"] if full else []

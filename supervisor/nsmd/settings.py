@@ -54,13 +54,15 @@ class Defaults:
     jail_uid: Annotated[int, Ge(1), Le(2**32 - 2)] = DEFAULT_JAIL_UID
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NetworkSettings:
-    """`network = { allow = [...] }` of an environment: the hosts that it may reach."""
+NetworkSetting = Literal["off", "full"] | Annotated[tuple[str, ...], MaxLen(256)]
+"""Nothing, all that the host reaches, or a list of hosts."""
 
-    __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
 
-    allow: Annotated[tuple[str, ...], MaxLen(256)]
+def network_rule(setting: NetworkSetting) -> NetworkRule:
+    """The rule that a setting means."""
+    if isinstance(setting, str):
+        return NetworkRule(mode=setting)
+    return NetworkRule(mode="allow", allow=setting)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,15 +87,13 @@ class EnvironmentSettings:
     memory_mb: Megabytes | None = None
     cpu_weight: CpuWeight | None = None
     preload: tuple[str, ...] = ()
-    network: Literal["off", "full"] | NetworkSettings = "off"
+    network: NetworkSetting = "off"
     env: dict[str, str] = field(default_factory=dict[str, str], repr=False)
 
     @property
     def network_rule(self) -> NetworkRule:
         """What its sessions may reach."""
-        if isinstance(self.network, NetworkSettings):
-            return NetworkRule(mode="allow", allow=self.network.allow)
-        return NetworkRule(mode=self.network)
+        return network_rule(self.network)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -251,7 +251,7 @@ class HttpSettings:
     hosts: Annotated[tuple[str, ...], MaxLen(64)] = ()
     origins: Annotated[tuple[str, ...], MaxLen(64)] = ()
     project: Annotated[str, MinLen(1)] | None = None
-    network: Literal["off", "full"] | NetworkSettings = "full"
+    network: NetworkSetting = "full"
     programs: Annotated[tuple[str, ...], MaxLen(256)] = ()
     max_body_mb: Annotated[int, Ge(1), Le(64)] = 16
     max_connections: Annotated[int, Ge(1), Le(1000)] = 64
@@ -264,9 +264,7 @@ class HttpSettings:
     @property
     def network_rule(self) -> NetworkRule:
         """What sessions of its clients may reach at most."""
-        if isinstance(self.network, NetworkSettings):
-            return NetworkRule(mode="allow", allow=self.network.allow)
-        return NetworkRule(mode=self.network)
+        return network_rule(self.network)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -278,7 +276,7 @@ class BoxSettings:
 
     __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
 
-    net: Literal["host", "none"] | NetworkSettings = "host"
+    net: NetworkSetting = "full"
     profile: Annotated[str, MinLen(1)] | None = None
     protect: bool = True
     protect_paths: Annotated[tuple[str, ...], MaxLen(256)] = ()

@@ -246,7 +246,7 @@ def test_what_is_missing_is_told_at_once_with_what_to_do(world: World) -> None:
 
 
 def test_a_shell_box_needs_no_command_to_be_checked(world: World) -> None:
-    done = world.run("nsm", "box", "--check", "--net", "none")
+    done = world.run("nsm", "box", "--check", "--net", "off")
     assert done.returncode == 0, done.stdout
     assert row(done.stdout, "box") == "ok shell: starts"
     done = world.run("nsm", "box", "--check", "--", "no-such-command")

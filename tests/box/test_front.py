@@ -8,6 +8,7 @@ import pytest
 
 from nsm.box import claudebox, front
 from nsm.box.plan import BoxError, Network
+from nsm.wire.errors import BadRequestError
 
 
 @pytest.mark.parametrize(
@@ -28,8 +29,11 @@ def test_three_words_are_claudeboxs_own(words: str, own: str, others: str) -> No
 @pytest.mark.parametrize(
     ("text", "means"),
     [
+        ("full", Network()),
+        ("off", Network(mode="none")),
         ("host", Network()),
         ("none", Network(mode="none")),
+        ("a.org", Network(mode="allow", allow=("a.org",))),
         ("allow=a.org", Network(mode="allow", allow=("a.org",))),
         ("allow=a.org, *.b.org:443 ,,a.org", Network(mode="allow", allow=("a.org", "*.b.org:443"))),
     ],
@@ -38,9 +42,9 @@ def test_networks(text: str, means: Network) -> None:
     assert front.network(text) == means
 
 
-@pytest.mark.parametrize("text", ["", "full", "allow", "allow=", "allow=,", "none=x", "HOST"])
+@pytest.mark.parametrize("text", ["", "on", "allow", "allow=", ",", "HOST", "off,a.org"])
 def test_what_is_no_network(text: str) -> None:
-    with pytest.raises(ValueError, match="^" + text):
+    with pytest.raises(BadRequestError, match=f"The network '{text}' is neither off nor full"):
         front.network(text)
 
 

@@ -52,7 +52,7 @@ def test_agreement_holds_until_the_box_is_another_one(world: World) -> None:
         assert terminal.end() == 0
         assert "AGAIN" in terminal.text
         assert ASKED not in terminal.text
-    with on_terminal(world, "nsm", "box", "--net", "none", "--", "echo", "OTHER") as terminal:
+    with on_terminal(world, "nsm", "box", "--net", "off", "--", "echo", "OTHER") as terminal:
         terminal.see("It has changed since you agreed to it", "+ network: nothing", ASKED)
         terminal.type("n\r")
         assert terminal.end() == 1

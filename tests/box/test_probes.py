@@ -31,7 +31,7 @@ STARTS = {
     "opencode": ("nsm", "box", "--yes", "--profile", "opencode", "--", "run"),
     "shell": ("nsm", "box", "--yes", "--profile", "shell", "--"),
     "safe": ("nsm", "box", "--yes", "--profile", "safe", "--"),
-    "no network": ("nsm", "box", "--yes", "--net", "none", "--"),
+    "no network": ("nsm", "box", "--yes", "--net", "off", "--"),
 }
 
 BY_THE_HOST = {"writing-outside", "writing-outside-by-links", "signal-to-the-starters-group"}

@@ -43,7 +43,7 @@ def test_arguments_are_claudes_but_for_three(shared_world: World) -> None:
     for own, rest, seen in (
         ((), ("-p", "--yes", "a b", "", "--continue"), ("-p", "a b", "", "--continue")),
         (("--yes",), ("--yess", "--profile", "x"), ("--yess", "--profile", "x")),
-        (("--yes",), ("--net", "none", "mcp", "list"), ("--net", "none", "mcp", "list")),
+        (("--yes",), ("--net", "off", "mcp", "list"), ("--net", "off", "mcp", "list")),
     ):
         done = shared_world.run("claudebox", *own, *rest)
         assert done.stdout == FLAG + "".join(f"<{word}>\n" for word in seen), done.stderr

@@ -132,7 +132,7 @@ def test_the_doctor_in_a_box_says_what_reaches_in_there(
     nsm doctor --json >with.json; NSM_SOCKET=/nowhere nsm doctor; echo "without: $?"
     cat with.json
     """
-    done = world.box("sh", "-c", script, options=("--net", "allow=a.example"))
+    done = world.box("sh", "-c", script, options=("--net", "a.example"))
     before, _, after = done.stdout.partition("without: 1\n")
     assert "fail  supervisor" in before
     assert "no supervisor" in before
@@ -198,7 +198,7 @@ def test_a_list_of_hosts_is_all_that_is_reached(
 ) -> None:
     world, _ = served
     allowed = f"http://host.nsm.internal:{port}/allowed"
-    start = ("nsm", "box", "--yes", "--net", f"allow=host.nsm.internal:{port}", "--", "env", IN_BOX)
+    start = ("nsm", "box", "--yes", "--net", f"host.nsm.internal:{port}", "--", "env", IN_BOX)
     done = world.run(
         *(*start, "-I", "-c", FETCHES, allowed, "http://other.test/", f"{allowed}?again")
     )
@@ -215,7 +215,7 @@ def test_sessions_of_a_box_reach_no_more_than_it(
 ) -> None:
     world, _ = served
     code = f"import urllib.request as r; print(r.urlopen('http://127.0.0.1:{port}/x').read())"
-    start = ("nsm", "box", "--yes", "--net", "none", "--")
+    start = ("nsm", "box", "--yes", "--net", "off", "--")
     done = world.run(*start, "sh", "-c", 'nsm run -e python --network full "$0"; echo $?', code)
     assert "here is" not in done.stdout
     assert done.stdout.splitlines()[-1] != "0"

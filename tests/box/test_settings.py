@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from nsm.box import settings
-from nsm.box.plan import BoxError, Network
+from nsm.box.plan import MODES, BoxError, Network
 from nsm.box.settings import BoxSettings, load, parse
 from nsmd import config
 from nsmd import settings as of_supervisor
@@ -22,7 +22,7 @@ FULL = b"""
 max_sessions = 3
 
 [box]
-net = { allow = ["pypi.org", "*.github.com:443"] }
+net = ["pypi.org", "*.github.com:443"]
 profile = "shell"
 protect = false
 protect_paths = ["Makefile", "ci/hooks"]
@@ -31,10 +31,10 @@ bridge = ["deploy", "restart-db"]
 """
 
 WRONG = {
-    b"[box]\nnet = 'off'": 'box.net: found \'off\', expected "host", "none" or',
-    b"[box]\nnet = {}": 'box.net: found {}, expected "host", "none" or',
-    b"[box]\nnet = { allow = 'x.org' }": "box.net.allow: found 'x.org', expected a list",
-    b"[box]\nnet = { allow = [''] }": "box.net.allow: found [''], expected a list",
+    b"[box]\nnet = 'on'": 'box.net: found \'on\', expected "off", "full" or a list of hosts',
+    b"[box]\nnet = {}": 'box.net: found {}, expected "off", "full" or a list of hosts',
+    b"[box]\nnet = { allow = 'x.org' }": "box.net: found 'x.org', expected",
+    b"[box]\nnet = ['']": "box.net: found [''], expected a list",
     b"[box]\nprofile = 3": "box.profile: found 3",
     b"[box]\nprofile = ''": "box.profile: found ''",
     b"[box]\nprotect = 'yes'": "box.protect: found 'yes', expected true or false",
@@ -61,23 +61,32 @@ def test_a_file_gives_all_keys() -> None:
     )
 
 
-@pytest.mark.parametrize(("word", "mode"), [("host", "host"), ("none", "none")])
+@pytest.mark.parametrize(
+    ("word", "mode"), [("full", "host"), ("off", "none"), ("host", "host"), ("none", "none")]
+)
 def test_the_network_is_a_word(word: str, mode: str) -> None:
     assert parse(f"[box]\nnet = {word!r}".encode(), "c").net.mode == mode
+
+
+def test_the_older_spelling_of_a_list_is_read_by_both() -> None:
+    older = FULL.replace(b"net = [", b"net = { allow = [").replace(b'443"]', b'443"] }')
+    assert older != FULL
+    assert parse(older, "c") == parse(FULL, "c")
+    assert config.parse(older, "c") == config.parse(FULL, "c")
 
 
 def test_the_supervisor_has_the_same_keys_and_defaults() -> None:
     ours = {field.name for field in dataclasses.fields(BoxSettings)}
     assert {field.name for field in dataclasses.fields(of_supervisor.BoxSettings)} == ours
     default, its = BoxSettings(), of_supervisor.Settings().box
-    assert its.net == default.net.mode
+    assert MODES[str(its.net)] == default.net.mode
     for name in ours - {"net"}:
         assert getattr(its, name) == getattr(default, name)
 
 
 def test_the_supervisor_takes_what_is_right() -> None:
     box = config.parse(FULL, "c").box
-    assert box.net == of_supervisor.NetworkSettings(allow=("pypi.org", "*.github.com:443"))
+    assert box.net == ("pypi.org", "*.github.com:443")
     assert (box.profile, box.protect, box.protect_paths) == (
         "shell",
         False,
@@ -118,7 +127,7 @@ def test_names_of_programs_are_those_of_the_supervisor(name: str) -> None:
 
 
 def test_hosts_are_checked_by_the_supervisor() -> None:
-    with pytest.raises(config.ConfigError, match=r"box\.net\.allow"):
+    with pytest.raises(config.ConfigError, match=r"box\.net: "):
         config.parse(b"[box]\nnet = { allow = ['http://x'] }", "c")
 
 

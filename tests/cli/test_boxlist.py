@@ -38,12 +38,12 @@ def test_each_box_is_a_line() -> None:
         *([["1b85b408", "10459", "claude"]] * 6),
     ]
     assert [line[26:].split("  ")[0] for line in text.splitlines()[1:]] == [
-        "none",
-        "host",
-        "allow=a.example,*.b.example",
-        "allow=a.example (3 refused)",
-        "allow (there is no proxy: it did not come along)",
-        "none",
+        "off",
+        "full",
+        "a.example,*.b.example",
+        "a.example (3 refused)",
+        "a.example (there is no proxy: it did not come along)",
+        "off",
     ]
     assert [" deploy,restart-db " in line for line in text.splitlines()].index(True) == 2
     assert "1m15s  ~/project" in text

@@ -105,7 +105,7 @@ def supervisor(path: str) -> Iterator[FakeSupervisor]:
         (["box", "--pro"], ["--profile", "--protect"]),
         (["box", "--profile", "c"], ["claude", "codex"]),
         (["box", "--profile", "w"], []),
-        (["box", "--net", ""], ["host", "none"]),
+        (["box", "--net", ""], ["full", "off"]),
         (["box", "--", ""], []),
         (["box", "--", "nsm-test-"], ["nsm-test-one", "nsm-test-two"]),
         (["box", "--yes", "--", "./"], [":files"]),

@@ -231,7 +231,7 @@ def test_net(capsys: pytest.CaptureFixture[str], supervisor: FakeSupervisor) -> 
     supervisor.handlers["net"] = answer(**samples.network())
     said = Said(capsys, "net", "a")
     assert said.out.splitlines() == [
-        "allow:",
+        "a list of hosts:",
         "  example.org",
         "  *.example.com:443",
         "",
@@ -246,7 +246,7 @@ def test_net(capsys: pytest.CaptureFixture[str], supervisor: FakeSupervisor) -> 
     ("changes", "says"),
     [
         ({"mode": "off", "allow": [], "decisions": []}, "off: this session reaches nothing\n"),
-        ({"mode": "allow", "allow": [], "decisions": []}, "allow: nothing yet\n"),
+        ({"mode": "allow", "allow": [], "decisions": []}, "a list of hosts, which is empty\n"),
         (
             {"mode": "full", "allow": [], "decisions": []},
             "full: this session has the network of the host\n",

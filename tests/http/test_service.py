@@ -29,7 +29,7 @@ from nsmd.http.port import NAME, HeldPort, bound
 from nsmd.http.service import SCOPE, HttpService
 from nsmd.loopback import Port
 from nsmd.mcp.shape import MAX_VALUES
-from nsmd.settings import HttpSettings, NetworkSettings, Settings
+from nsmd.settings import HttpSettings, Settings
 from nsmd.telemetry import Traffic
 from nsmd.values import NetworkRule, ProjectMount
 
@@ -183,7 +183,7 @@ async def test_the_sdks_client_is_told_that_a_call_is_of_too_much(opened: Open, 
 async def test_clients_are_kept_to_what_is_configured_whatever_they_say(
     opened: Open, mode: str
 ) -> None:
-    network = NetworkSettings(allow=("pypi.org",))
+    network = ("pypi.org",)
     async with opened(project="~/p", network=network) as place, place.client(mode) as client:
         await client.call_tool("run", RUN)
         asked = (await place.runner.next()).request.client

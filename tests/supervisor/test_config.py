@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from nsmd import config
-from nsmd.settings import EnvironmentSettings, Settings
+from nsmd.settings import EnvironmentSettings, Settings, network_rule
+from nsmd.values import NetworkMode, NetworkRule
 
 MISTAKES: list[tuple[str, str]] = [
     (
@@ -60,18 +61,18 @@ MISTAKES: list[tuple[str, str]] = [
         'environments.node.network: found True, expected "off"',
     ),
     ("[environments.node]\nnetwork = 'on'", "environments.node.network: found 'on', expected"),
-    ("[environments.node]\nnetwork = {}", "environments.node.network: has no allow; expected"),
+    ("[environments.node]\nnetwork = {}", "environments.node.network: found {}, expected"),
     (
         "[environments.node]\nnetwork = { allow = [], deny = [] }",
-        "environments.node.network.deny: unknown key; expected",
+        'expected "off", "full" or a list of hosts',
     ),
     (
         "[environments.node]\nnetwork = { allow = 'a.org' }",
-        "environments.node.network.allow: found 'a.org', expected",
+        "environments.node.network: found {'allow': 'a.org'}, expected",
     ),
     (
         f"[environments.node]\nnetwork = {{ allow = {['a.org'] * 257} }}",
-        "environments.node.network.allow: has 257 hosts, expected at most 256",
+        "environments.node.network: has 257 hosts, expected at most 256",
     ),
     ("[environments.python.env]\n'A B' = ''", "environments.python.env: 'A B' is not the name"),
     ("[environments.python.env]\nPATH = '/x'", "env: PATH is for the jail to decide"),
@@ -95,11 +96,39 @@ def test_a_mistake_is_named(text: str, complaint: str) -> None:
     assert message.startswith("/etc/config.toml: ")
 
 
-@pytest.mark.parametrize("network", ["3", "'on'", "{}", "{ allow = [1] }", "{ allow = [], x = 1 }"])
+@pytest.mark.parametrize(
+    "network", ["3", "'on'", "{}", "[1]", "{ allow = [1] }", "{ allow = [], x = 1 }"]
+)
 def test_a_key_of_two_kinds_is_complained_about_once(network: str) -> None:
     with pytest.raises(config.ConfigError) as caught:
         config.parse(f"[environments.node]\nnetwork = {network}".encode(), "config.toml")
     assert len(caught.value.problems) == 1
+
+
+@pytest.mark.parametrize(
+    ("spelling", "mode", "hosts"),
+    [
+        ('"off"', "off", ()),
+        ('"full"', "full", ()),
+        ('["a.org", "*.b.org:443"]', "allow", ("a.org", "*.b.org:443")),
+        ("[]", "allow", ()),
+        ('"none"', "off", ()),
+        ('"host"', "full", ()),
+        ('{ allow = ["a.org"] }', "allow", ("a.org",)),
+    ],
+)
+def test_networks_have_one_spelling_and_older_ones_are_read(
+    spelling: str, mode: NetworkMode, hosts: tuple[str, ...]
+) -> None:
+    settings = config.parse(
+        f"[environments.node]\nnetwork = {spelling}\n[http]\nnetwork = {spelling}\n"
+        f"[box]\nnet = {spelling}".encode(),
+        "c",
+    )
+    rule = NetworkRule(mode=mode, allow=hosts)
+    assert settings.environments["node"].network_rule == settings.http.network_rule == rule
+    assert network_rule(settings.box.net) == rule
+    assert "{" not in config.render(settings)
 
 
 def test_all_mistakes_are_named_at_once() -> None:

@@ -32,7 +32,7 @@ from nsmd.doctor import (
 from nsmd.jail.arguments import JailContent
 from nsmd.jail.launcher import Plan
 from nsmd.nix.program import find_nix
-from nsmd.settings import Defaults, EnvironmentSettings, NetworkSettings, Settings
+from nsmd.settings import Defaults, EnvironmentSettings, Settings
 from nsmd.values import Environment
 from realjail import SYSTEM_PATH, environments, needs_bwrap, new_launcher
 
@@ -380,7 +380,7 @@ def test_who_may_reach_what_is_said_where_anybody_may() -> None:
     settings = Settings(
         environments={
             "python": EnvironmentSettings(network="full"),
-            "bash": EnvironmentSettings(network=NetworkSettings(allow=("x.org",))),
+            "bash": EnvironmentSettings(network=("x.org",)),
             "node": EnvironmentSettings(),
         }
     )

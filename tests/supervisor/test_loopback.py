@@ -74,7 +74,7 @@ def test_what_clients_say_who_mean_it() -> None:
         ('origins = ["*"]', "expected SCHEME://HOST"),
         ('project = "here"', "expected an absolute path"),
         ('network = "some"', 'expected "off", "full"'),
-        ('network = { allow = ["http://a"] }', "http.network.allow"),
+        ('network = { allow = ["http://a"] }', "http.network"),
         ('programs = ["Deploy It"]', "expected names of the bridge's programs"),
         ("max_connections = 0", "expected at least 1"),
     ],

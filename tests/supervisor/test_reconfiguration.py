@@ -58,9 +58,9 @@ def told(old: str, new: str) -> list[tuple[str, str, str, bool]]:
         ),
         (
             '[environments.bash]\nenv = { KEY = "old secret" }',
-            '[environments.bash]\nenv = { KEY = "new secret" }\nnetwork = { allow = ["a.org"] }',
+            '[environments.bash]\nenv = { KEY = "new secret" }\nnetwork = ["a.org"]',
             [
-                ("environments.bash.network", '"off"', '{"allow": ["a.org"]}', True),
+                ("environments.bash.network", '"off"', '["a.org"]', True),
                 ("environments.bash.env", "(not shown)", "(not shown)", True),
             ],
         ),

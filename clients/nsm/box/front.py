@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from nsm.box import profile, settings
 from nsm.box.facts import Request
-from nsm.box.plan import BoxError, Network
+from nsm.box.plan import MODES, BoxError, Network
 from nsm.box.run import EXIT_INTERRUPTED, Way, run
 
 if TYPE_CHECKING:
@@ -100,18 +100,15 @@ def extra(variables: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def network(text: str) -> Network:
-    """`host`, `none` or `allow=HOST,...`.
+    """`off`, `full`, or hosts separated by commas; `network_argument` reads older spellings too.
 
     Raises:
-        ValueError: none of these.
+        BadRequestError: none of these.
     """
-    if text in ("host", "none"):
-        return Network(mode="host" if text == "host" else "none")
-    word, _, hosts = text.partition("=")
-    allow = tuple(dict.fromkeys(filter(None, (host.strip() for host in hosts.split(",")))))
-    if word != "allow" or not allow:
-        raise ValueError(text)
-    return Network(mode="allow", allow=allow)
+    from nsm.wire.network import network_argument  # noqa: PLC0415  # most starts name none
+
+    asked = network_argument(text)
+    return Network(mode=MODES[asked["mode"]], allow=tuple(asked.get("allow", ())))
 
 
 def programs(text: str) -> tuple[str, ...]:

@@ -16,6 +16,11 @@ MountKind = Literal[
     "bind", "ro-bind", "tmpfs", "dir", "proc", "dev", "symlink", "file", "ro-file", "mask"
 ]
 NetworkMode = Literal["host", "none", "allow"]
+"""As agreements on disk have them."""
+
+MODES: dict[str, NetworkMode] = {"full": "host", "off": "none", "allow": "allow"}
+"""By the words that people use."""
+
 
 RUN_DIRECTORY = "/run/nsm"
 """In a box: what is nsm's own there."""

@@ -10,11 +10,11 @@ from typing import NoReturn
 
 from nsm.box import links, lookup, planning
 from nsm.box.facts import Facts, Request
-from nsm.box.plan import TOOLS_DIRECTORY, BoxError, NetworkMode, Plan
+from nsm.box.plan import MODES, TOOLS_DIRECTORY, BoxError, Plan
 
 EXIT_INTERRUPTED = 130
 
-_NETWORKS: Mapping[NetworkMode, str] = {"host": "full", "none": "off", "allow": "allow"}
+_NETWORKS = {mode: word for word, mode in MODES.items()}
 """As sessions' networks are called, which reach no more than the box."""
 
 

@@ -25,7 +25,7 @@ class BoxSettings:
     """`[box]`.
 
     Attributes:
-        net: what boxes may reach: `"host"`, `"none"`, or `{ allow = ["HOST", ...] }`.
+        net: what boxes may reach: `"off"`, `"full"`, or a list of hosts.
         profile: of `nsm box` where none is named; `claudebox` has its own.
         protect: whether what would run on the host later is protected in working directories.
         protect_paths: protected besides, relative to the working directory.
@@ -120,29 +120,30 @@ def _settings(given: dict[str, object]) -> BoxSettings:
 
 
 def _network(value: object) -> Network:
-    if value == "host":
+    # "host", "none" and { allow = [...] } are the older spellings.
+    if isinstance(value, dict) and list(cast("dict[str, object]", value)) == ["allow"]:
+        value = cast("dict[str, object]", value)["allow"]
+    if value in ("full", "host"):
         return Network()
-    if value == "none":
+    if value in ("off", "none"):
         return Network(mode="none")
-    if isinstance(value, dict):
-        table = cast("dict[str, object]", value)
-        if list(table) == ["allow"]:
-            return Network(mode="allow", allow=_texts(table, "allow", MAX_HOSTS, "box.net"))
+    if isinstance(value, list):
+        return Network(mode="allow", allow=_texts({"net": cast("object", value)}, "net", MAX_HOSTS))
     raise _WrongValueError(
-        f'box.net: found {value!r:.80}, expected "host", "none" or {{ allow = ["HOST", ...] }}'
+        f'box.net: found {value!r:.80}, expected "off", "full" or a list of hosts'
     )
 
 
-def _texts(given: dict[str, object], key: str, at_most: int, table: str = "box") -> tuple[str, ...]:
+def _texts(given: dict[str, object], key: str, at_most: int) -> tuple[str, ...]:
     found: object = given.get(key, [])
     values = cast("list[object]", found) if isinstance(found, list) else [None]
     texts = [value for value in values if isinstance(value, str) and value and "\0" not in value]
     if len(texts) < len(values):
         raise _WrongValueError(
-            f"{table}.{key}: found {found!r:.80}, expected a list of texts that are not empty"
+            f"box.{key}: found {found!r:.80}, expected a list of texts that are not empty"
         )
     if len(texts) > at_most:
-        raise _WrongValueError(f"{table}.{key}: has {len(texts)}, expected at most {at_most}")
+        raise _WrongValueError(f"box.{key}: has {len(texts)}, expected at most {at_most}")
     return tuple(texts)
 
 

@@ -8,6 +8,7 @@ import os
 from typing import TYPE_CHECKING
 
 from nsm.cli.options import Parser
+from nsm.wire.errors import BadRequestError
 
 if TYPE_CHECKING:
     from nsm.box.plan import Network
@@ -18,8 +19,8 @@ variables a few. `claudebox` is the same for Claude Code. docs/claudebox.md has 
 
 examples:
   nsm box -- bash
-  nsm box --net none -- make test
-  nsm box --net allow=pypi.org,files.pythonhosted.org -- pip download cbor2
+  nsm box --net off -- make test
+  nsm box --net pypi.org,files.pythonhosted.org -- pip download cbor2
   nsm box --profile codex
   nsm box --profile claude --bridge deploy,restart-db
   nsm box --dry-run -- bash
@@ -41,7 +42,7 @@ def parser() -> Parser:
         "--net",
         metavar="NET",
         type=_network,
-        help="what it may reach: host (the default), none, or allow=HOST,...",
+        help="what it may reach: off, full (the default), or hosts separated by commas",
     )
     parser.add_argument(
         "--bridge",
@@ -110,6 +111,5 @@ def _network(text: str) -> Network:
 
     try:
         return front.network(text)
-    except ValueError:
-        message = f"{text!r} is not host, none or allow=HOST,..."
-        raise argparse.ArgumentTypeError(message) from None
+    except BadRequestError as error:
+        raise argparse.ArgumentTypeError(f"{error.message}\n{error.hint}") from None

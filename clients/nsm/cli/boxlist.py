@@ -55,10 +55,8 @@ def rows(boxes: Sequence[BoxRow], home: str) -> str:
 
 
 def _network(box: BoxRow) -> str:
+    shown = (",".join(box.allow) or "-") if box.network == "allow" else box.network
     if box.network_problem:
-        return f"{box.network} ({box.network_problem})"
-    if box.network != "allow":
-        return "none" if box.network == "off" else "host"
+        return f"{shown} ({box.network_problem})"
     refused = sum(count for name, count in box.counters.items() if name in REFUSED)
-    shown = f"allow={','.join(box.allow) or '-'}"
-    return f"{shown} ({refused} refused)" if refused else shown
+    return f"{shown} ({refused} refused)" if refused and box.network == "allow" else shown

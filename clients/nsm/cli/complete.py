@@ -99,7 +99,7 @@ def _values(kind: str, current: str) -> list[str]:
         case "FILE" | "PATH":
             return [FILES]
         case "NET":
-            return _beginning(current, ["host", "none"])
+            return _beginning(current, ["off", "full"])
         case "COMMAND":
             return _command([], current)
         case "DIR":

@@ -78,9 +78,9 @@ def _rule(report: NetworkReport) -> str:
         case "full":
             return "full: this session has the network of the host"
         case _ if not report.allow:
-            return "allow: nothing yet"
+            return "a list of hosts, which is empty"
         case _:
-            return "allow:"
+            return "a list of hosts:"
 
 
 def _decision(decision: NetworkDecision) -> str:

@@ -93,21 +93,28 @@ class NetworkReport(NamedTuple):
         }
 
 
-_NO_MODES = frozenset(("", "all", "allow", "false", "host", "no", "none", "on", "true", "yes"))
+_OLD_WORDS = {"host": "full", "none": "off"}
+_NO_HOSTS = frozenset(("", "all", "allow", "false", "no", "on", "true", "yes"))
+_WORDS = frozenset(("off", "full", *_OLD_WORDS, *_NO_HOSTS))
 
 
 def network_argument(text: str) -> dict[str, Any]:
     """What `run` takes, from ``off``, ``full`` or hosts that are separated by commas.
 
+    The older spellings ``host``, ``none`` and ``allow=HOST,...`` are read as well.
+
     Raises:
-        BadRequestError: it is a word that looks like a mode and is none.
+        BadRequestError: it names no host, or is a word that looks like a mode and is none.
     """
-    if text in ("off", "full"):
-        return {"mode": text}
-    if text in _NO_MODES:  # each might be a host's name, and is nobody's
+    mode = _OLD_WORDS.get(text, text)
+    if mode in ("off", "full"):
+        return {"mode": mode}
+    listed = [host.strip() for host in text.removeprefix("allow=").split(",")]
+    hosts = list(dict.fromkeys(filter(None, listed)))
+    # Each of these words might be a host's name, and is nobody's.
+    if not hosts or any(host.lower() in _WORDS for host in hosts):
         raise BadRequestError(
-            f"The network {text!r} is neither 'off' nor 'full', nor hosts separated by commas.",
+            f"The network {text!r} is neither off nor full, nor hosts separated by commas.",
             hint="For example: pypi.org,*.example.org:443",
         )
-    hosts = [host.strip() for host in text.split(",")]
-    return {"mode": "allow", "allow": [host for host in hosts if host]}
+    return {"mode": "allow", "allow": hosts}

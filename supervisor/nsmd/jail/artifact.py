@@ -144,7 +144,7 @@ class ArtifactLauncher:
             raise StartFailedError(
                 f"Environment '{environment.name}' was built by Nix, and its jails have no network "
                 "but their own: they cannot have the host's.",
-                hint="Allow it the hosts that it needs: network = { allow = [...] }, or nsm net.",
+                hint='Allow it the hosts that it needs: network = ["HOST", ...], or nsm net.',
             )
         if spec.project is not None and spec.project.copied:
             raise NoCopyError(
