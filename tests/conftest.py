@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import gc
 import os
+import resource
 import shutil
 import signal
 from typing import TYPE_CHECKING, cast
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING, cast
 import pytest
 from hypothesis import HealthCheck, settings
 
+from nsmd.descriptors import raise_limit
 from runworkers import PLUGIN, join_run, worker_count
 
 if TYPE_CHECKING:
@@ -107,6 +109,19 @@ def pytest_pyfunc_call() -> Generator[None, object, object]:
         if skip.msg or not isinstance(reason, pytest.skip.Exception):
             raise
         raise reason from None
+
+
+@pytest.fixture
+def many_descriptors() -> Generator[None]:
+    """As many descriptors as the hard limit allows, as the supervisor and its holder have.
+
+    A desktop's soft limit is 1024. It bounds the test process as well: the kernel refuses to pass
+    more descriptors through sockets than that, whoever sends them.
+    """
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    raise_limit()
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
 @pytest.fixture(scope="session")

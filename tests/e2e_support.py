@@ -152,6 +152,20 @@ def supervisor(
         assert not left, f"left behind: {left}"
 
 
+def holder_pid(link: socket.socket, directory: Path) -> int:
+    """Connect to what holds the sessions of a supervisor, and return its process id.
+
+    Args:
+        directory: of the supervisor's socket.
+
+    Raises:
+        FileNotFoundError, ConnectionError: there is none.
+    """
+    link.connect(str(directory / "keeper.sock"))
+    peer = link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
+    return int(_UCRED.unpack(peer)[0])
+
+
 def end_keeper(directory: Path) -> bool:
     """End what holds sessions for the supervisor after one that was killed.
 
@@ -163,11 +177,7 @@ def end_keeper(directory: Path) -> bool:
     """
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as link:
         try:
-            link.connect(str(directory / "keeper.sock"))
-            pid, _, _ = _UCRED.unpack(
-                link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
-            )
-            fds = _held([pid])
+            fds = _held([holder_pid(link, directory)])
             link.send(b"supervise")
             link.send(b"end")
             # Closed with its answer unread, the connection would lose what was not read there yet.

@@ -84,6 +84,14 @@ def test_many_at_once_make_one(places: tuple[str, str]) -> None:
     assert os.readlink(f"{these.path}/bash") == f"{places[1]}/bash"
 
 
+def test_one_that_another_box_has_renamed_since_it_was_listed(
+    places: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listdir = os.listdir
+    monkeypatch.setattr(os, "listdir", lambda path: [*listdir(path), ".begun-by-another"])
+    links.make(links.look(places))
+
+
 def test_a_cache_that_cannot_be_written(places: tuple[str, str], tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     these = replace(links.look(places), path=str(tmp_path / "file" / "box-tools" / "x"))

@@ -5,8 +5,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import resource
+import socket
+import subprocess
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,9 +18,10 @@ import pytest
 import trio
 
 import nsm
-from e2e_support import supervisor
+from e2e_support import holder_pid, program, supervisor
 from nsm.wire.errors import NsmError, SessionLimitError, StartFailedError
 from nsmd.descriptors import share_out
+from processes import ending
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -127,3 +131,52 @@ async def test_few_descriptors_are_a_limit_that_is_told(short_dir: Path) -> None
         assert all(isinstance(error, SessionLimitError) for error in failed.values())
         assert all("ulimit -Hn" in error.hint for error in failed.values())
         assert_each_has_its_variable(it, served)
+
+
+@pytest.mark.parametrize("soft", [1024, 256])
+def test_a_soft_limit_of_a_desktop_is_enough(short_dir: Path, soft: int) -> None:
+    """The supervisor and its holder raise it to the hard limit; nsm and nsm-mcp live with it."""
+    with supervisor(short_dir, limits=f"-Sn {soft}") as it:
+        limited = ["/bin/sh", "-c", f'ulimit -Sn {soft} && exec "$@"', "sh"]
+        ran = subprocess.run(
+            [*limited, program("nsm"), "run", "-e", "python", "-s", "kept", "print(6 * 7)"],
+            env=it.variables,
+            cwd=short_dir,
+            capture_output=True,
+            timeout=60,
+            check=True,
+        )
+        assert ran.stdout == b"42\n"
+        assert said_by_shim([*limited, program("nsm-mcp")], it) == "42\n"
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as link:
+            holder = holder_pid(link, it.directory)
+        for pid in (it.pid, holder):
+            now, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+            assert now == hard > soft
+
+
+def said_by_shim(command: list[str], it: Supervisor) -> str:
+    """What a model reads of ``print(6 * 7)`` through `nsm-mcp`."""
+    client = {"protocolVersion": "2025-06-18", "capabilities": {}}
+    client["clientInfo"] = {"name": "test", "version": "1"}
+    call = {"name": "run", "arguments": {"env": "python", "code": "print(6 * 7)"}}
+    messages = (
+        {"id": 1, "method": "initialize", "params": client},
+        {"method": "notifications/initialized"},
+        {"id": 2, "method": "tools/call", "params": call},
+    )
+    with ending(
+        subprocess.Popen(
+            command, env=it.variables, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+    ) as shim:
+        assert shim.stdin is not None
+        assert shim.stdout is not None
+        for message in messages:
+            shim.stdin.write(json.dumps({"jsonrpc": "2.0", **message}) + "\n")
+        shim.stdin.flush()
+        answers = map(json.loads, shim.stdout)
+        text: str = next(a for a in answers if a.get("id") == 2)["result"]["content"][0]["text"]
+        shim.stdin.close()
+        assert shim.wait(20) == 0
+    return text

@@ -8,6 +8,7 @@ are made anew when a directory of programs has changed.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import time
@@ -111,12 +112,14 @@ def _programs(directories: tuple[str, ...]) -> Iterator[tuple[str, str]]:
 
 
 def _remove_unused(parent: str) -> None:
-    """Those of long ago, and what somebody who was killed has begun."""
+    """Remove what no box has used for long, and what a box that was killed had begun."""
     oldest = time.time() - UNUSED_S
     for name in os.listdir(parent):
         path = os.path.join(parent, name)
-        if os.lstat(path).st_mtime < oldest:
-            _remove(path)
+        # Another box that starts now may have renamed or removed its own since it was listed.
+        with contextlib.suppress(FileNotFoundError):
+            if os.lstat(path).st_mtime < oldest:
+                _remove(path)
 
 
 def _remove(directory: str) -> None:
