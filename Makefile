@@ -8,13 +8,16 @@ WORKERS ?= auto
 SOAK_MINUTES ?= 30
 SOAK_EXECUTIONS ?= 10000
 BIN := .venv/bin
+# A minute's worth: the protocol, sessions, interpreters, real clients and a sibling's attacks.
+SMOKE := $(addprefix tests/, wire supervisor client jail/test_bubblewrap.py isolation/test_forks.py \
+	e2e/test_sessions.py e2e/test_mcp_clients.py agent/test_agent_python.py agent/test_agent_bash.py)
 CODE := agent benchmarks clients supervisor tests tools
 
 # Other people's settings must not change what is imported or measured here.
 unexport PYTHONPATH PYTHONHOME PYTHONSTARTUP PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run nix-demo test test-vm soak fuzz conformance check lint types mypy pyright bench format pin clean
+.PHONY: help setup run nix-demo test smoke test-vm soak fuzz conformance check lint types mypy pyright bench format pin clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' Makefile
@@ -32,6 +35,10 @@ nix-demo: ## show a Nix environment that comes to a connected client, without a 
 test: ## run the tests (ARGS='-k name' for some, ARGS='-n 0 --pdb' in one process)
 	@PYTHON='$(PYTHON)' sh tools/setup.sh --tests
 	@$(BIN)/python -m pytest -n $(WORKERS) $(ARGS)
+
+smoke: ## run a minute's worth of the tests
+	@PYTHON='$(PYTHON)' sh tools/setup.sh
+	@$(BIN)/python -m pytest -q -n $(WORKERS) $(SMOKE) $(ARGS)
 
 soak: setup ## run the tests that take minutes (SOAK_MINUTES=30 SOAK_EXECUTIONS=10000)
 	@SOAK_MINUTES=$(SOAK_MINUTES) SOAK_EXECUTIONS=$(SOAK_EXECUTIONS) NSM_TEST_EXAMPLES=100 \

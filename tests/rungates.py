@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import os
 import select
+import shutil
 import time
 from pathlib import Path
 
 import pytest
+
+import bootstrap
 
 ALLOWED_REASON = "not here:"
 
@@ -32,9 +35,14 @@ def skip_reason(report: pytest.TestReport | pytest.CollectReport) -> str | None:
 
 
 class SkipGate:
-    """Collects skips that CI does not accept."""
+    """Skips for want of something that can be installed: told at the end, and refused in CI.
 
-    def __init__(self) -> None:
+    Args:
+        in_ci: such a skip fails the run.
+    """
+
+    def __init__(self, *, in_ci: bool) -> None:
+        self._in_ci = in_ci
         self.refused: list[str] = []
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -49,11 +57,17 @@ class SkipGate:
             self.refused.append(f"{report.nodeid}: {reason}")
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        if self.refused and session.exitstatus == pytest.ExitCode.OK:
+        if self._in_ci and self.refused and session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
+    @pytest.hookimpl(trylast=True)
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        if self.refused:
+        if self.refused and not self._in_ci:
+            terminalreporter.write_line(
+                f"Not run for want of programs: {len(self.refused)} tests. {how_to_install()}",
+                yellow=True,
+            )
+        elif self.refused:
             terminalreporter.section("skipped in CI", sep="=", red=True)
             for line in self.refused:
                 terminalreporter.write_line(line)
@@ -61,6 +75,33 @@ class SkipGate:
                 f"A skip in CI needs a reason that begins with {ALLOWED_REASON!r}; what the set-up"
                 " installs must be there."
             )
+
+
+def how_to_install() -> str:
+    """The command that installs all programs that tests need and this machine lacks."""
+    packages = bootstrap.TEST_PROGRAMS | {"node": "nodejs"}
+    lacking = [package for name, package in packages.items() if shutil.which(name) is None]
+    if not lacking:
+        return "Their reasons are listed above."
+    return f"To run them too (Debian, Ubuntu): sudo apt-get install {' '.join(lacking)}"
+
+
+class EarlyFailures:
+    """A line for each failure when it happens; pytest shows failures at the end of the run."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        reporter: pytest.TerminalReporter | None = self._config.pluginmanager.get_plugin(
+            "terminalreporter"
+        )
+        if not report.failed or reporter is None:
+            return
+        crash = getattr(report.longrepr, "reprcrash", None)
+        lines = str(crash.message if crash else report.longreprtext).strip().splitlines()
+        reporter.ensure_newline()
+        reporter.write_line(f"FAILED {report.nodeid} - {lines[0] if lines else ''}", red=True)
 
 
 class LeftoverGate:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import pytest
 
-from rungates import RUN_VARIABLE, LeftoverGate, SkipGate
+from rungates import RUN_VARIABLE, EarlyFailures, LeftoverGate, SkipGate
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -51,8 +51,8 @@ def join_run(config: pytest.Config) -> None:
     gate = LeftoverGate()
     config.pluginmanager.register(gate, "nsm-leftover-gate")
     config.pluginmanager.register(MainProcess(gate.run), PLUGIN)
-    if os.environ.get("CI"):
-        config.pluginmanager.register(SkipGate(), "nsm-skip-gate")
+    config.pluginmanager.register(SkipGate(in_ci=bool(os.environ.get("CI"))), "nsm-skip-gate")
+    config.pluginmanager.register(EarlyFailures(config), "nsm-early-failures")
 
 
 def worker_count(config: pytest.Config) -> int:

@@ -42,7 +42,9 @@ class Clone:
         environment = {key: value for key, value in os.environ.items() if key != "CI"}
         environment.pop("PYTEST_ADDOPTS", None)
         environment["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
-        environment["PYTHONPATH"] = os.pathsep.join([str(self.directory), str(TESTS)])
+        environment["PYTHONPATH"] = os.pathsep.join(
+            [str(self.directory), str(TESTS), str(TESTS.parent / "tools")]
+        )
         if ci:
             environment["CI"] = "true"
         command = [sys.executable, "-P", "-m", "pytest", "-q", "-p", "no:cacheprovider"]
@@ -98,9 +100,28 @@ def test_a_skip_for_the_machines_sake_is_accepted(clone: Clone) -> None:
     assert clone.run(ci=True)[0] == pytest.ExitCode.OK
 
 
+FAILING = """
+    import pytest
+    def test_fails(): assert 1 == 2, "the sum"
+    def test_later(): pass
+"""
+
+
+@both
+def test_a_failure_is_shown_when_it_happens(clone: Clone, options: tuple[str, ...]) -> None:
+    clone.write(test_fails=FAILING)
+    code, output = clone.run(*options)
+    assert code == pytest.ExitCode.TESTS_FAILED
+    assert (
+        "FAILED test_fails.py::test_fails - AssertionError: the sum"
+        in (output.partition("= FAILURES =")[0])
+    )
+
+
 def test_elsewhere_a_skip_is_no_failure(clone: Clone) -> None:
     clone.write(test_it=REFUSED)
     assert clone.run()[0] == pytest.ExitCode.OK
+    assert "Not run for want of programs: 1 tests." in output
 
 
 LEAVES = """
