@@ -130,6 +130,11 @@ class Execution:
         """Whether somebody wants the output as it comes."""
         return bool(self._sinks)
 
+    @property
+    def wanted(self) -> bool:
+        """Whether a caller is left who gets the answer."""
+        return self._callers > 0
+
     async def wait(self) -> RunResult:
         """The answer. Cancelling the waiter does nothing to the execution.
 
@@ -246,6 +251,7 @@ class Execution:
         waited = 0.0
         if self._queued_behind:
             waited = (self._sent_s or trio.current_time()) - self._submitted_s
+        environment = self.session.spec.environment
         return RunResult(
             outcome=outcome,
             execution_id=self.id,
@@ -259,6 +265,8 @@ class Execution:
             clamped_from_s=self.origin.clamped_from_s,
             limit_events=self.limit_events,
             denials=self._denials(outcome),
+            longest_s=environment.timeout_s,
+            background=environment.interpreter if environment.keeps_state else None,
         )
 
     def _denials(self, outcome: Outcome) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ whoever waits. When the next one may go is the session's to say.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Protocol
 
 import trio
@@ -78,6 +79,7 @@ class Runs:
         "_owner",
         "_queue",
         "_streamed",
+        "_told_restart",
         "count",
         "running",
     )
@@ -100,6 +102,7 @@ class Runs:
         self.count = 0
         self._agent_id = ""  # of what runs
         self._streamed = False
+        self._told_restart = ""  # why state was lost, as the last result said
         # Results that an earlier supervisor may have had, by the agent's ids.
         self._answered_before: dict[str, Execution] | None = None
         self._overdue = Timer(timers, self._no_answer)
@@ -278,10 +281,28 @@ class Runs:
             if (confinement := owner.confinement) is not None:
                 outcome = answer if isinstance(answer, Outcome) else None
                 execution.limit_events = confinement.ended(outcome)
+            if isinstance(answer, Outcome):
+                answer = self._without_repetition(execution, answer)
             execution.finish(answer)  # first: somebody waits
             owner.transcript.finish(answer)
             self._finished(execution)
         owner.answered(execution)
+
+    def _without_repetition(self, execution: Execution, outcome: Outcome) -> Outcome:
+        """The outcome, less a restart that the result before has told already.
+
+        The agent tells of a restart twice: with the execution that ended the interpreter, and with
+        the first one of the new interpreter. Of a failure the second time may be the explanation.
+        """
+        told, self._told_restart = self._told_restart, ""
+        if not outcome.interpreter_restarted:
+            return outcome
+        if outcome.exit_code == 0 and outcome.restart_reason == told != "":
+            return replace(outcome, interpreter_restarted=False, restart_reason="")
+        # Nobody reads the answer of a call that was taken back, or whose client is gone.
+        if not outcome.interrupted and execution.wanted:
+            self._told_restart = outcome.restart_reason
+        return outcome
 
     # Time.
 

@@ -118,6 +118,36 @@ async def test_interrupting_what_runs_and_what_waits(autojump_clock: trio.abc.Cl
         assert (await it.submit("after").wait()).outcome.stdout == "after"
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "told_again"),
+    [
+        ({"exit_code": 137}, {}, False),
+        ({"exit_code": 137}, {"exit_code": 1}, True),  # it explains a variable that is missing
+        ({"exit_code": 130, "interrupted": True}, {}, True),  # nobody reads that answer
+        ({"exit_code": 137, "restart_reason": "another"}, {}, True),
+    ],
+)
+async def test_a_success_does_not_repeat_why_state_was_lost(
+    autojump_clock: trio.abc.Clock,
+    first: dict[str, object],
+    second: dict[str, object],
+    told_again: bool,
+) -> None:
+    lost = {"interpreter_restarted": True, "restart_reason": "it was killed"}
+
+    async def restarting(agent: FakeAgent, jail: FakeJail) -> None:
+        await agent.be_ready()
+        await agent.answer(await agent.receive(), **lost | first)
+        await agent.answer(await agent.receive(), **lost | second)
+
+    async with bench(restarting) as it:
+        outcome = (await it.submit("x").wait()).outcome
+        assert outcome.interpreter_restarted
+        outcome = (await it.submit("y").wait()).outcome
+        assert outcome.interpreter_restarted is told_again
+        assert outcome.restart_reason == ("it was killed" if told_again else "")
+
+
 async def test_an_agent_that_cannot_interrupt_costs_the_session(
     autojump_clock: trio.abc.Clock,
 ) -> None:
