@@ -12,6 +12,7 @@ from nsm.wire.errors import NsmError
 from nsmd.values import (
     Client,
     Environment,
+    Interpreter,
     Outcome,
     Output,
     OutputSink,
@@ -39,6 +40,8 @@ def a_result(
     timeout_s: float = 30.0,
     clamped_from_s: float | None = None,
     notes: tuple[str, ...] = (),
+    longest_s: float | None = None,
+    background: Interpreter | None = None,
 ) -> RunResult:
     """A result with every field that a test does not care about."""
     return RunResult(
@@ -53,6 +56,8 @@ def a_result(
         timeout_s=timeout_s,
         clamped_from_s=clamped_from_s,
         denials=notes,
+        longest_s=longest_s,
+        background=background,
     )
 
 

@@ -160,7 +160,9 @@ async def call(client: Client, part: Part, step: Step) -> str:
     if result.is_error:
         raise DemoError(f"{part.env}, {step.title}: {text}")
     # For a model: that the session is new. Here the heading says it.
-    return "\n".join(line for line in text.splitlines() if not line.startswith("[session "))
+    return "\n".join(
+        line for line in text.splitlines() if not line.startswith(("[session ", "[exit code 0]"))
+    )
 
 
 def show_sessions(style: Style, variables: Mapping[str, str]) -> None:

@@ -464,6 +464,8 @@ class RunResult:
         clamped_from_s: the limit that was asked for when it was larger; else None.
         limit_events: limits of the session that were reached meanwhile.
         denials: which rules of the jail stopped the code, for models and people; mostly none.
+        longest_s: the longest limit that can be asked for, seconds; None where it is not known.
+        background: the interpreter, where its session could do longer work in the background.
     """
 
     outcome: Outcome
@@ -478,6 +480,8 @@ class RunResult:
     clamped_from_s: float | None
     limit_events: tuple[LimitEvent, ...] = ()
     denials: tuple[str, ...] = ()
+    longest_s: float | None = None
+    background: Interpreter | None = None
 
     @property
     def notes(self) -> tuple[str, ...]:

@@ -88,7 +88,7 @@ async def test_a_client_has_its_own_as_soon_as_it_is_built(
             while (answer := await client.call_tool("run", code)).is_error:
                 await changed.wait()
                 changed = trio.Event()
-        assert text_of(answer) == "42\n"
+        assert text_of(answer) == "42\n[exit code 0]"
         failed = await client.call_tool("run", {"code": "1", "env": "bad"})
         assert "its build failed: error: no such luck" in text_of(failed)
         assert it.run("nsm", "run", "-e", "science", "1").returncode == 125

@@ -136,7 +136,7 @@ def test_every_kind_of_client_gets_its_answer_once(short_dir: Path) -> None:
             for name in names:
                 assert client.run("print(n)", env="python", session=name).stdout == "1\n"
             mcp.run("print(n)", 4)
-            assert mcp.text() == "1"
+            assert mcp.text().split() == ["1", "[exit", "code", "0]"]
             mcp.run("print('interrupted', n)", 5, session="t")
             assert mcp.text() == "interrupted 0"
             mcp.end()

@@ -77,7 +77,7 @@ async def test_the_main_job_in_both_eras(emptied: Supervisor, project: Path, era
 
         total = "t = sum(int(n) for n in open('/project/numbers.txt'))"
         assert not (await call(total, "python", session="s")).is_error
-        assert text_of(await call("t", "python", session="s")) == "42\n"
+        assert text_of(await call("t", "python", session="s")) == "42\n[exit code 0]"
         failed = await call("exit 3", "bash")
         assert failed.is_error
         assert "exit code 3" in text_of(failed)
@@ -132,7 +132,7 @@ async def test_what_a_result_has_no_room_for_is_in_a_file_of_the_session(
         counted = await call(
             {"code": f"len(open('{found[1]}').readlines())", "env": "python", "session": "long"}
         )
-        assert text_of(counted) == "20000\n"
+        assert text_of(counted) == "20000\n[exit code 0]"
         once = text_of(await call({"code": code, "env": "python"}))
         assert "repeat with a session" in once
 
@@ -215,7 +215,7 @@ async def test_ten_shims_at_once_start_one_supervisor(short_dir: Path) -> None:
     async def use(number: int) -> None:
         async with Client(server(variables), mode="legacy") as client:
             result = await client.call_tool("run", {"code": f"echo {number}", "env": "bash"})
-            assert text_of(result) == f"{number}\n"
+            assert text_of(result) == f"{number}\n[exit code 0]"
             pids.add(_supervisor_pid(short_dir))
 
     try:

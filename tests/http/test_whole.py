@@ -113,7 +113,9 @@ async def test_after_a_reload_clients_come_again_and_nothing_is_lost(served: Sup
             got += data
     assert served.run("nsm", "reload").returncode == 0
     async with sdk_client(url, token, "legacy") as client:
-        assert text_of(await client.call_tool("run", run("print(kept)", "kept"))) == "6\n"
+        assert (
+            text_of(await client.call_tool("run", run("print(kept)", "kept"))) == "6\n[exit code 0]"
+        )
 
 
 def send_call(url: str, token: str, arguments: dict[str, str]) -> socket.socket:

@@ -23,6 +23,18 @@ def test_null_counts_as_left_out() -> None:
     assert parse_arguments(given) == parse_arguments({"code": "1", "env": "python"})
 
 
+@pytest.mark.parametrize("session", ["", " ", "null", "None", "undefined"])
+@pytest.mark.parametrize("timeout", [0, 0.0, "0", "", "null"])
+def test_what_clients_write_that_must_send_every_argument(session: str, timeout: object) -> None:
+    given = {"code": "1", "env": "python", "session": session, "timeout_seconds": timeout}
+    assert parse_arguments(given) == parse_arguments({"code": "1", "env": "python"})
+
+
+def test_a_number_may_come_as_text() -> None:
+    given = {"code": "1", "env": "python", "timeout_seconds": " 2.5 "}
+    assert parse_arguments(given).timeout_s == 2.5
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
@@ -40,14 +52,13 @@ def test_null_counts_as_left_out() -> None:
         ({"code": "1"}, "`env` is missing"),
         ({"code": "1", "env": 3}, "`env` must be a string, not a number"),
         ({"code": "1", "env": "python", "session": 3}, "`session` must be a string"),
-        ({"code": "1", "env": "python", "session": ""}, "'' is not allowed.*1 to 64"),
         ({"code": "1", "env": "python", "session": "../x"}, "'../x' is not allowed"),
         ({"code": "1", "env": "python", "session": "a\n"}, "not allowed"),
         ({"code": "1", "env": "python", "session": "x" * 65}, "1 to 64"),
         ({"code": "1", "env": "python", "session": "\u0430"}, "not allowed"),  # looks like a
-        ({"code": "1", "env": "python", "timeout_seconds": "30"}, "not the string '30'"),
+        ({"code": "1", "env": "python", "timeout_seconds": "30 s"}, "not the string '30 s'"),
+        ({"code": "1", "env": "python", "timeout_seconds": "inf"}, "finite"),
         ({"code": "1", "env": "python", "timeout_seconds": True}, "not a boolean"),
-        ({"code": "1", "env": "python", "timeout_seconds": 0}, "above 0, not 0"),
         ({"code": "1", "env": "python", "timeout_seconds": -1.5}, "above 0, not -1.5"),
         ({"code": "1", "env": "python", "timeout_seconds": float("nan")}, "finite"),
         ({"code": "1", "env": "python", "timeout_seconds": float("inf")}, "finite"),

@@ -460,7 +460,7 @@ async def test_two_programs_at_once_and_code_beside_them() -> None:
         for _ in range(2):
             one = await programs.next()
             started[one.asked.name] = one
-        assert text_of(await peer.call({"code": "1", "env": "python"})) == "1"
+        assert text_of(await peer.call({"code": "x", "env": "python"})) == "x"
         started["b"].answer(Ended(exit_code=0, stdout="b"))
         assert (await peer.receive())["id"] == second
         started["a"].answer(Ended(exit_code=0, stdout="a"))

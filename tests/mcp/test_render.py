@@ -14,7 +14,7 @@ from nsm.wire.errors import (
     UnknownEnvironmentError,
     WrongEnvironmentError,
 )
-from nsmd.mcp.render import ToolReply, render_error, render_result
+from nsmd.mcp.render import ToolReply, render_error, render_result, unlike_json
 from nsmd.values import Outcome, RunResult, Truncation
 
 
@@ -26,6 +26,8 @@ def ran(stdout: str = "", stderr: str = "", exit_code: int = 0, **more: object) 
 def truncated(file: str | None = "/workspace/.nsm/out") -> dict[str, Truncation]:
     return {"stdout": Truncation(omitted_bytes=123_456, file=file)}
 
+
+TIMED_OUT = Outcome(stdout="", stderr="", exit_code=124, timed_out=True)
 
 GOLDEN: list[tuple[str, RunResult, str, bool]] = [
     ("output", ran("hi\n"), "hi\n", False),
@@ -42,6 +44,36 @@ GOLDEN: list[tuple[str, RunResult, str, bool]] = [
         "timed out",
         ran("tick\n", exit_code=124, timed_out=True),
         "tick\n[timed out after 30 s; exit code 124]",
+        True,
+    ),
+    (
+        "timed out, with room for a longer limit",
+        a_result(TIMED_OUT, session="a", timeout_s=5, longest_s=30, background="python"),
+        "[timed out after 5 s; exit code 124]\n[timeout_seconds may be up to 30]",
+        True,
+    ),
+    (
+        "timed out at the longest limit",
+        a_result(TIMED_OUT, session="a", longest_s=30, background="bash"),
+        (
+            "[timed out after 30 s; exit code 124]\n[for longer work start `COMMAND > log 2>&1 &` "
+            "in this session, and look at it in later calls]"
+        ),
+        True,
+    ),
+    (
+        "timed out in a one-shot",
+        a_result(TIMED_OUT, longest_s=30, background="python"),
+        (
+            "[timed out after 30 s; exit code 124]\n[for longer work start a subprocess.Popen or a "
+            "thread in a session, and look at it in later calls]"
+        ),
+        True,
+    ),
+    (
+        "timed out where there are no sessions",
+        a_result(TIMED_OUT, longest_s=30),
+        "[timed out after 30 s; exit code 124]",
         True,
     ),
     (
@@ -194,6 +226,32 @@ def test_images_follow_the_text() -> None:
     )
     assert reply.text == "1\n[image 1: image/png, 4x3]\n[session 'a' is new]"
     assert [image.data for image in reply.images] == [pictures.png()]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "42\n",
+        "42",
+        " -1.5e3 \n",
+        "1" * 5000,
+        "[1, 2]\n",
+        '"text"\n',
+        "true",
+        "null\n",
+        "[" * 20_000 + "]" * 20_000,
+    ],
+)
+def test_a_text_that_is_json_and_no_object_gets_a_note(text: str) -> None:
+    assert unlike_json(text) == f"{text.rstrip(chr(10))}\n[exit code 0]"
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "\n", '{"a": 1}\n', "{}", "['a']\n", "1\n2\n", "True\n", "NaN", "Infinity\n", "[1", "(1)"],
+)
+def test_other_texts_get_none(text: str) -> None:
+    assert unlike_json(text) == text
 
 
 def test_an_error_has_no_images() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import math
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import cast
 
@@ -13,6 +14,7 @@ from nsmd import names
 from nsmd.values import MAX_CODE_BYTES
 
 _NAMES = ("code", "env", "session", "timeout_seconds")
+_NOTHING = ("", "null", "none", "undefined")
 _SHOWN_CHARS = 60
 
 
@@ -29,7 +31,8 @@ class RunArguments:
 def parse_arguments(arguments: object) -> RunArguments:
     """Check the arguments of a call of `run`.
 
-    An argument that is null counts as left out: several clients send every optional one.
+    Several clients send every optional argument: null, an empty text, a time limit of 0, and a
+    session called null or none count as left out.
 
     Raises:
         BadRequestError, CodeTooLargeError: with what was expected.
@@ -97,7 +100,7 @@ def _env(env: object) -> str:
 
 
 def _session(session: object) -> str | None:
-    if session is None:
+    if session is None or _is_nothing(session):
         return None
     if not isinstance(session, str):
         raise BadRequestError(
@@ -108,8 +111,11 @@ def _session(session: object) -> str | None:
 
 
 def _timeout(timeout: object) -> float | None:
-    if timeout is None:
+    if timeout is None or _is_nothing(timeout):
         return None
+    if isinstance(timeout, str):
+        with suppress(ValueError):
+            timeout = float(timeout)
     if isinstance(timeout, bool) or not isinstance(timeout, int | float):
         raise BadRequestError(
             f"`timeout_seconds` must be a number, not {_kind(timeout)}.",
@@ -119,12 +125,19 @@ def _timeout(timeout: object) -> float | None:
         seconds = float(timeout)
     except OverflowError:
         seconds = math.inf
+    if seconds == 0:
+        return None
     if not (math.isfinite(seconds) and seconds > 0):
         raise BadRequestError(
             f"`timeout_seconds` must be a finite number above 0, not {_shown(seconds)}.",
             hint="Leave it out for the environment's own limit; more than that is clamped.",
         )
     return seconds
+
+
+def _is_nothing(value: object) -> bool:
+    """Whether a text is what a client writes that has nothing to say."""
+    return isinstance(value, str) and value.strip().casefold() in _NOTHING
 
 
 def _kind(value: object) -> str:

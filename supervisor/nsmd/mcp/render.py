@@ -6,6 +6,7 @@ so that success and failure can be told apart from the text alone.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +17,7 @@ from nsm.wire.images import Image
 from nsmd.mcp import displays
 from nsmd.mcp.displays import Shown
 from nsmd.mcp.text import clean, head_and_tail, line_end, one_line, shares, size
-from nsmd.values import Outcome, RunResult
+from nsmd.values import Interpreter, Outcome, RunResult
 
 MAX_RESULT_CHARS = 40_000
 """Default of `[mcp] max_result_chars`: most characters of output in one result."""
@@ -38,6 +39,17 @@ MAX_NOTE_CHARS = 600
 """Of what is said about a rule of the jail; such notes are made short."""
 
 _STDERR_HEADING = "--- stderr ---\n"
+
+_JSON_SPACE = " \t\r\n"
+_JSON_BEGINNINGS = '-0123456789"[tfn'
+_JSON_ENDS = '0123456789"]el'
+"""Of numbers, strings, arrays, and of `true`, `false` and `null`. Most texts have another."""
+
+_BACKGROUND: Mapping[Interpreter, str] = {
+    "bash": "start `COMMAND > log 2>&1 &`",
+    "python": "start a subprocess.Popen or a thread",
+    "node": "start a child_process.spawn",
+}
 
 _MAX_ESCAPED_BYTES = 6
 """Of one character in JSON: ``\\u0000``."""
@@ -77,7 +89,7 @@ def render_result(
     shown = _show(outcome, max_chars)
     body, omitted = _body(outcome, shown.text, max_chars)
     notes = _session_notes(result, name_chosen) + _image_notes(result, shown.omitted_images)
-    notes += _outcome_notes(result, omitted)
+    notes += _outcome_notes(result, omitted) + _longer(result)
     notes += [one_line(note, MAX_NOTE_CHARS) for note in result.notes]
     if not body and not outcome.exit_code:
         body = "(no output)\n"
@@ -89,6 +101,28 @@ def render_result(
         meta={META_KEY: _extras(result, omitted)},
         images=shown.images,
     )
+
+
+def unlike_json(text: str) -> str:
+    """The text of a result, with a note behind it where it would be JSON that is no object.
+
+    A widely used client reads the first text as structured content if it parses, refuses what is
+    no object, and the model gets nothing.
+    """
+    first = text.lstrip(_JSON_SPACE)[:1]
+    if not first or first not in _JSON_BEGINNINGS or text.rstrip(_JSON_SPACE)[-1] not in _JSON_ENDS:
+        return text
+    try:
+        json.loads(text, parse_int=float, parse_constant=_refuse_constant)
+    except ValueError:
+        return text
+    except RecursionError:
+        pass  # other parsers read on
+    return f"{line_end(text)}[exit code 0]"
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")
 
 
 def render_error(error: NsmError) -> ToolReply:
@@ -183,6 +217,20 @@ def _outcome_notes(result: RunResult, omitted_chars: int) -> list[str]:
         said.append(f"interpreter restarted (state lost){': ' if why else ''}{why}")
     said += _truncation(result, omitted_chars)
     return ["; ".join(said)] if said else []
+
+
+def _longer(result: RunResult) -> list[str]:
+    """How code that was stopped at its time limit could have gone on for longer."""
+    longest_s = result.longest_s
+    if not result.outcome.timed_out or longest_s is None:
+        return []
+    if result.timeout_s < longest_s:
+        return [f"timeout_seconds may be up to {_seconds(longest_s).removesuffix(' s')}"]
+    if result.background is None:
+        return []
+    where = "this session" if result.session_name is not None else "a session"
+    how = _BACKGROUND[result.background]
+    return [f"for longer work {how} in {where}, and look at it in later calls"]
 
 
 def _truncation(result: RunResult, omitted_chars: int) -> list[str]:

@@ -29,7 +29,7 @@ from nsm.wire.errors import (
     OverloadedError,
     ResultTooLargeError,
 )
-from nsmd.mcp.render import ToolReply, render_error
+from nsmd.mcp.render import ToolReply, render_error, unlike_json
 from nsmd.values import MAX_CODE_BYTES
 
 MAX_BATCH = 1000
@@ -154,7 +154,7 @@ def result_map(reply: ToolReply) -> dict[str, Any]:
         {"type": "image", "data": image.base64, "mimeType": image.kind} for image in reply.images
     ]
     return {
-        "content": [{"type": "text", "text": reply.text}, *images],
+        "content": [{"type": "text", "text": unlike_json(reply.text)}, *images],
         "isError": reply.is_error,
         "_meta": dict(reply.meta),
     }
