@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import trio
@@ -129,11 +129,11 @@ async def test_interrupting_what_runs_and_what_waits(autojump_clock: trio.abc.Cl
 )
 async def test_a_success_does_not_repeat_why_state_was_lost(
     autojump_clock: trio.abc.Clock,
-    first: dict[str, object],
-    second: dict[str, object],
+    first: dict[str, Any],
+    second: dict[str, Any],
     told_again: bool,
 ) -> None:
-    lost = {"interpreter_restarted": True, "restart_reason": "it was killed"}
+    lost: dict[str, Any] = {"interpreter_restarted": True, "restart_reason": "it was killed"}
 
     async def restarting(agent: FakeAgent, jail: FakeJail) -> None:
         await agent.be_ready()
