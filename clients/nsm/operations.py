@@ -162,7 +162,7 @@ def entries_to(on_entry: OnEntry) -> Callable[[Event], None]:
 
 
 def _project_path(project: str | os.PathLike[str]) -> str:
-    path = os.path.abspath(project)
+    path = os.path.abspath(os.path.expanduser(project))
     try:
         path.encode()
     except UnicodeEncodeError:  # frames hold text; sent as it is, it would be another path

@@ -24,7 +24,7 @@ def socket_path() -> str:
     Raises:
         PathError: the path is relative, a directory's, or too long for a socket.
     """
-    path = os.environ.get("NSM_SOCKET") or os.path.join(runtime_dir(), "control.sock")
+    path = _named("NSM_SOCKET") or os.path.join(runtime_dir(), "control.sock")
     check_socket_path(path)
     return path
 
@@ -57,7 +57,7 @@ def runtime_dir() -> str:
     That of ``NSM_SOCKET``, else ``$XDG_RUNTIME_DIR/nsm``, else ``/run/user/UID/nsm`` if that
     directory is ours, else ``/tmp/nsm-UID``.
     """
-    named = os.environ.get("NSM_SOCKET")
+    named = _named("NSM_SOCKET")
     if named:
         return os.path.dirname(named)
     base = _xdg("XDG_RUNTIME_DIR")
@@ -116,7 +116,7 @@ def supervisor_command() -> tuple[str, ...]:
     Raises:
         PathError: the variable's value is no absolute path.
     """
-    named = os.environ.get("NSM_SUPERVISOR")
+    named = _named("NSM_SUPERVISOR")
     if not named:
         return (sys.executable, "-P", "-m", "nsmd")
     if not os.path.isabs(named):
@@ -125,6 +125,12 @@ def supervisor_command() -> tuple[str, ...]:
             "nsm-supervisor, or unset it."
         )
     return (named,)
+
+
+def _named(variable: str) -> str:
+    """The path that a variable holds, empty where it is not set; no shell has expanded the `~` of
+    an editor's entry."""
+    return os.path.expanduser(os.environ.get(variable, ""))
 
 
 def home() -> str:

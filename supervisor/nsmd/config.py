@@ -8,8 +8,9 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import json
+import os
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, cast, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
@@ -28,6 +29,9 @@ from nsmd.settings import (
 )
 
 MAX_CONFIG_BYTES = 1024 * 1024
+
+_SCHEMES = ("unix:", "path:", "git+file://", "git+file:")
+"""What may stand before a path."""
 
 HIDDEN = "(not shown)"
 """In place of a value that may be a secret."""
@@ -76,7 +80,7 @@ def parse(data: bytes, path: str) -> Settings:
         raise ConfigError(path, [f"is not UTF-8 text (byte {error.start})"]) from error
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise ConfigError(path, [f"is not valid TOML: {error}"]) from error
-    _respell_networks(table)
+    _respell(table)
     try:
         # As JSON, because pydantic's strict mode takes tables for dataclasses only from there.
         text = json.dumps(table, default=str)
@@ -136,7 +140,7 @@ def _cross_check(settings: Settings) -> Iterator[str]:
             "environments.project: with project.use_flake, that is the name of the project's own "
             "shell; choose another one"
         )
-    if settings.project.path is not None and not settings.project.path.startswith(("/", "~")):
+    if settings.project.path is not None and not settings.project.path.startswith("/"):
         yield f"project.path: found {settings.project.path!r}, expected an absolute path"
     yield from _check_box(settings.box)
     yield from _check_http(settings.http)
@@ -179,11 +183,8 @@ def _check_box(box: BoxSettings) -> Iterator[str]:
                 "directory"
             )
     for path in box.show:
-        if not path.startswith(("/", "~/")):
-            yield (
-                f"box.show: found {path!r:.80}, expected an absolute path, or one that begins "
-                "with ~/"
-            )
+        if not os.path.expanduser(path).startswith("/"):
+            yield f"box.show: found {path!r:.80}, expected an absolute path, or one below ~"
     for program in box.bridge:
         if not PROGRAM_NAME.fullmatch(program):
             yield f"box.bridge: found {program!r:.80}, expected names of the bridge's programs"
@@ -203,7 +204,7 @@ def _check_http(http: HttpSettings) -> Iterator[str]:
     for program in http.programs:
         if not PROGRAM_NAME.fullmatch(program):
             yield f"http.programs: found {program!r:.80}, expected names of the bridge's programs"
-    if http.project is not None and not http.project.startswith(("/", "~")):
+    if http.project is not None and not http.project.startswith("/"):
         yield f"http.project: found {http.project!r:.80}, expected an absolute path"
     yield from _check_hosts("http.network", http.network_rule.allow)
 
@@ -256,16 +257,38 @@ def _describe(error: Mapping[str, Any]) -> str:
             return f"{key}: {found}, {error['msg'][0].lower()}{error['msg'][1:]}"
 
 
-def _respell_networks(table: dict[str, Any]) -> None:
-    """Put the old spellings of networks in words of today, in place: `{ allow = [...] }`, "host"
-    and "none"."""
+def _respell(table: dict[str, Any]) -> None:
+    """Put what may be written in several ways in one, in place: networks, and paths below a home
+    directory. What has another type than expected stays as it is, to be complained about."""
+    rows: list[tuple[str, str, Callable[[Any], Any]]] = [
+        ("project", "path", _expanded),
+        ("http", "project", _expanded),
+        ("http", "listen", _expanded),
+        ("http", "network", _respelled),
+        ("box", "net", _respelled),
+    ]
+    for name, key, respell in rows:
+        _respell_key(table.get(name), key, respell)
     environments: object = table.get("environments")
-    places = [(table.get("box"), "net"), (table.get("http"), "network")]
     if isinstance(environments, dict):
-        places += [(each, "network") for each in cast("dict[str, object]", environments).values()]
-    for section, key in places:
-        if isinstance(section, dict) and key in section:
-            section[key] = _respelled(section[key])
+        for environment in cast("dict[str, object]", environments).values():
+            _respell_key(environment, "interpreter", _expanded)
+            _respell_key(environment, "flake", _expanded)
+            _respell_key(environment, "network", _respelled)
+
+
+def _respell_key(section: object, key: str, respell: Callable[[Any], Any]) -> None:
+    if isinstance(section, dict) and key in section:
+        keys = cast("dict[str, Any]", section)
+        keys[key] = respell(keys[key])
+
+
+def _expanded(path: Any) -> Any:
+    """A path that begins with `~/` or `~USER/`, with that home directory in its place."""
+    if not isinstance(path, str):
+        return path
+    scheme = next((each for each in _SCHEMES if path.startswith(f"{each}~")), "")
+    return scheme + os.path.expanduser(path.removeprefix(scheme))
 
 
 def _respelled(network: Any) -> Any:

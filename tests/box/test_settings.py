@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from typing import TYPE_CHECKING
 
 import pytest
@@ -56,7 +57,7 @@ def test_a_file_gives_all_keys() -> None:
         profile="shell",
         protect=False,
         protect_paths=("Makefile", "ci/hooks"),
-        show=("~/data", "/srv/models"),
+        show=(os.path.expanduser("~/data"), "/srv/models"),
         bridge=("deploy", "restart-db"),
     )
 

@@ -34,6 +34,17 @@ def test_the_socket_s_variable_comes_first(environment: pytest.MonkeyPatch) -> N
     assert paths.runtime_dir() == "/a/b"
 
 
+def test_a_tilde_in_an_editors_entry_is_the_home_directory(
+    environment: pytest.MonkeyPatch,
+) -> None:
+    environment.setenv("HOME", "/home/ada")
+    environment.setenv("NSM_SOCKET", "~/run/c.sock")
+    environment.setenv("NSM_SUPERVISOR", "~/bin/nsm-supervisor")
+    assert paths.socket_path() == "/home/ada/run/c.sock"
+    assert paths.runtime_dir() == "/home/ada/run"
+    assert paths.supervisor_command() == ("/home/ada/bin/nsm-supervisor",)
+
+
 def test_then_the_runtime_directory_of_xdg(environment: pytest.MonkeyPatch) -> None:
     environment.setenv("XDG_RUNTIME_DIR", "/run/x")
     environment.setenv("NSM_SOCKET", "")

@@ -131,6 +131,42 @@ def test_networks_have_one_spelling_and_older_ones_are_read(
     assert "{" not in config.render(settings)
 
 
+def test_a_tilde_is_the_home_directory_wherever_a_path_is_configured(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("HOME", "/home/ada")
+    settings = config.parse(
+        b"""
+        [environments.science]
+        preset = "python"
+        interpreter = "~/venv/bin/python"
+        [environments.data]
+        flake = "path:~/envs#data"
+        [project]
+        path = "~"
+        [http]
+        listen = "unix:~/nsm.sock"
+        project = "~/shop"
+        [box]
+        show = ["~/data"]
+        """,
+        "c",
+    )
+    assert settings.environments["science"].interpreter == "/home/ada/venv/bin/python"
+    assert settings.environments["data"].flake == "path:/home/ada/envs#data"
+    assert settings.project.path == "/home/ada"
+    assert (settings.http.listen, settings.http.project) == (
+        "unix:/home/ada/nsm.sock",
+        "/home/ada/shop",
+    )
+
+
+@pytest.mark.parametrize("path", ["~nobody-of-that-name/x", "x/~", "./~"])
+def test_a_tilde_elsewhere_is_no_home_directory(path: str) -> None:
+    with pytest.raises(config.ConfigError, match="expected an absolute path"):
+        config.parse(f'[environments.python]\ninterpreter = "{path}"'.encode(), "c")
+
+
 def test_all_mistakes_are_named_at_once() -> None:
     with pytest.raises(config.ConfigError) as caught:
         config.parse(b"[defaults]\nx = 1\ny = 2\n[nothing]", "c")

@@ -29,7 +29,7 @@ class BoxSettings:
         profile: of `nsm box` where none is named; `claudebox` has its own.
         protect: whether what would run on the host later is protected in working directories.
         protect_paths: protected besides, relative to the working directory.
-        show: paths of HOME that the profile `safe` shows, read-only; absolute or with `~/`.
+        show: paths of HOME that the profile `safe` shows, read-only; absolute.
         bridge: names of the bridge's programs that boxes may start on the host.
     """
 
@@ -175,8 +175,9 @@ def _relative(path: str) -> str:
 
 
 def _absolute(path: str) -> str:
-    if not path.startswith(("/", "~/")):
+    expanded = os.path.expanduser(path)
+    if not expanded.startswith("/"):
         raise _WrongValueError(
-            f"box.show: found {path!r:.80}, expected an absolute path, or one that begins with ~/"
+            f"box.show: found {path!r:.80}, expected an absolute path, or one below ~"
         )
-    return path
+    return expanded
