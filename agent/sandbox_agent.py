@@ -4781,7 +4781,7 @@ const shared = {
   CONTROL_FD: 3, INTERRUPTED: 0, PHASE: 1, LOCK: 2, ANSWERED: 0, RUNNING: 1, INTERRUPTING: 2,
   state: new Int32Array(new SharedArrayBuffer(12)),
 };
-const { CONTROL_FD, INTERRUPTED, PHASE, ANSWERED, RUNNING, state } = shared;
+const { CONTROL_FD, INTERRUPTED, PHASE, ANSWERED, RUNNING, INTERRUPTING, state } = shared;
 
 // What the worker answers about texts; its source is put into the worker's.
 const questions = (inspector) => {
@@ -4971,8 +4971,8 @@ const asExpression = (vm, code) => {
   }
 };
 
-const prepare = (vm, { id, token, code }) => ({
-  type: 'run', id, token,
+const prepare = (vm, { id, token, code, one_shot }) => ({
+  type: 'run', id, token, one_shot,
   expression: rewriteImports(asExpression(vm, code)) + '\n//# sourceURL=<exec-' + id + '>',
   lines: code.split(/\r\n|[\n\r\u2028\u2029]/),  // as V8 counts them
 });
@@ -5043,7 +5043,7 @@ const worker = new Worker(`
     send({ type: 'done', id, token, exit_code });
   };
   parentPort.on('message', (message) => {
-    if (message.type === 'display') send(message);
+    if (message.type === 'display' || message.type === 'note') send(message);
     else if (message.type === 'names') {
       send({ type: 'answer', id: message.id, ...choose(message, message.names.split('\\0')) });
     } else if (message.type === 'first') listen(message.first);
@@ -5120,6 +5120,7 @@ const worker = new Worker(`
   stdout: true, stderr: true,
 });
 const reallyExit = process.reallyExit.bind(process);
+const exit = process.exit.bind(process);
 worker.on('exit', () => reallyExit(1));
 const post = worker.postMessage.bind(worker);
 
@@ -5141,6 +5142,7 @@ const ask = (method, params, callback) => {
 let exiting = false;
 process.on('exit', () => {
   exiting = true;
+  concludeOneShot();
   session.disconnect();
   // Reached when a handler that failed has stopped the exit: without the inspector there is no
   // going on.
@@ -5240,10 +5242,28 @@ const describe = (error) => {
 const { from: encode } = Buffer;
 const complain = (text) => writeAll(2, encode(text));
 
-// Failures that no code waits for. A rejection while an execution runs counts as its own.
-let running = 0, failed = false, turn;
-process.on('uncaughtException', (error) => complain(describe(error)));
-process.on('unhandledRejection', (error) => { failed = true; complain(describe(error)); });
+// Failures that no code waits for, unless code listens for them itself. A rejection while an
+// execution runs counts as its own. A one-shot ends with the first one, as a program does.
+let running = 0, failed = false, turn, oneShot;
+const listenerCount = process.listenerCount.bind(process);
+const tellUncaught = (error) => {
+  complain(describe(error));
+  if (!oneShot) return;
+  process.exitCode ||= 1;
+  if (!exiting) exit();
+};
+process.on('uncaughtException', (error) => {
+  if (listenerCount('uncaughtException') === 1) tellUncaught(error);
+});
+process.on('unhandledRejection', (error) => {
+  if (listenerCount('unhandledRejection') > 1) return;
+  if (listenerCount('uncaughtException') > 1) {
+    process.emit('uncaughtException', error, 'unhandledRejection');
+    return;
+  }
+  failed = true;
+  tellUncaught(error);
+});
 
 // The value behind an inspector's reference. It is handed to a function that is known to the
 // inspector from the beginning, and in no place where code could find it.
@@ -5297,23 +5317,68 @@ const isUsable = () => {
   return usable;
 };
 
-const finish = (id, token, exit_code, shown) => {
+const finish = (id, token, exit_code, shown, note) => {
   running = 0;
   const data = shown !== undefined && { __proto__: null, 'text/plain': shown };
   const itself = compareExchange(state, PHASE, RUNNING, ANSWERED) === RUNNING;
-  if (data) (itself ? send : post)({ __proto__: null, type: 'display', data });
+  const tell = itself ? send : post;
+  if (data) tell({ __proto__: null, type: 'display', data });
+  if (note) tell({ __proto__: null, type: 'note', text: note });
   if (itself) send({ __proto__: null, type: 'done', id, token, exit_code });
   else post({ id, exit_code });
 };
 
-const run = ({ id, token, expression, lines }) => {
+// What keeps the event loop going besides the runner, and the names that people have for it.
+const KINDS = {
+  __proto__: null, Timeout: 'timer', ProcessWrap: 'child process', TCPServerWrap: 'server',
+  PipeServerWrap: 'server', TCPSocketWrap: 'connection', UDPWrap: 'connection',
+  FSEventWrap: 'file watcher', StatWatcher: 'file watcher', FSReqCallback: 'request',
+  FSReqPromise: 'request', GetAddrInfoReqWrap: 'request',
+};
+const { getActiveResourcesInfo, nextTick } = process;
+const countResources = () => {
+  const counts = { __proto__: null };
+  const active = apply(getActiveResourcesInfo, process, []);
+  for (let i = 0; i < active.length; i++) {
+    const kind = KINDS[active[i]];
+    if (kind !== undefined) counts[kind] = (counts[kind] ?? 0) + 1;
+  }
+  return counts;
+};
+const describeUnfinished = (before) => {
+  const now = countResources(), kinds = ownKeys(now);
+  let text = '', sum = 0;
+  for (let i = 0; i < kinds.length; i++) {
+    const kind = kinds[i], count = now[kind] - (before[kind] ?? 0);
+    if (count <= 0) continue;
+    sum += count;
+    const ending = count === 1 ? '' : kind === 'child process' ? 'es' : 's';
+    text += (text && ' and ') + count + ' ' + kind + ending;
+  }
+  return text && text + (sum === 1 ? ' is still under way; its' : ' are still under way; their') +
+    ' output comes with the next call';
+};
+
+// The exit code that code itself has asked for.
+const takeExitCode = () => {
+  try {
+    const wanted = Number(process.exitCode ?? 0) & 255;
+    if (wanted !== 0) process.exitCode = undefined;
+    return wanted;
+  } catch {  // it is a property that code can replace
+    return 0;
+  }
+};
+
+const run = ({ id, token, one_shot, expression, lines }) => {
   if (load(state, INTERRUPTED) === id) { finish(id, token, 130); return; }
   running = id;
   failed = false;
+  if (one_shot) beginOneShot(id, token);
+  else takeExitCode();  // of what ran between executions
+  const before = one_shot || countResources();
   const name = '<exec-' + id + '>';
-  ask('Runtime.evaluate', {
-    expression, replMode: true, awaitPromise: true, objectGroup: 'exec',
-  }, (error, outcome) => {
+  const takeOutcome = (error, outcome) => {
     if (running !== id || exiting) return;  // abandoned while it awaited, or overtaken
     let exit_code = 0, shown;
     try {
@@ -5330,7 +5395,21 @@ const run = ({ id, token, expression, lines }) => {
         const isSyntax = details.exception.className === 'SyntaxError'
           && !apply(includes, details.exception.description || '', [' <exec-'])
           && !apply(includes, details.exception.description || '', ['(<exec-']);
-        complain(isSyntax ? describeSyntax(details, lines, name) : describe(thrown));
+        if (isSyntax) complain(describeSyntax(details, lines, name));
+        else if (oneShot) {
+          // Node is to find out that nobody has caught it: code may listen for that.
+          oneShot.settled = true;
+          nextTick(() => { throw thrown; });
+          return;
+        } else complain(describe(thrown));
+      } else if (awaited === undefined && hasOwn(outcome.result, 'subtype')
+        && outcome.result.subtype === 'promise') {
+        // The promise that is the value is awaited too.
+        awaited = take(outcome.result);
+        if (oneShot) oneShot.value = awaited;
+        const { objectId: promiseObjectId } = outcome.result;
+        ask('Runtime.awaitPromise', { promiseObjectId }, takeOutcome);
+        return;
       } else {
         const value = take(outcome.result);
         if (value !== undefined) shown = inspect(value);
@@ -5340,13 +5419,54 @@ const run = ({ id, token, expression, lines }) => {
       try { complain(describe(problem)); } catch {}
     }
     ask('Runtime.releaseObjectGroup', { objectGroup: 'exec' });
+    if (oneShot && exit_code !== 130) {
+      oneShot.settled = true;
+      oneShot.shown = shown;
+      if (exit_code) exit(exit_code);
+      return;
+    }
     // One turn of the loop later rejections that nobody handles are known. Node never gets over
     // an interrupt in the second of two callbacks of one turn, so there is but one of ours.
     clearImmediate(turn);
     turn = setImmediate(() => {
-      if (running === id) finish(id, token, exit_code || (failed ? 1 : 0), shown);
+      if (running !== id) return;
+      const wanted = takeExitCode();
+      const note = one_shot ? '' : describeUnfinished(before);
+      finish(id, token, exit_code || (failed ? 1 : wanted), shown, note);
     });
-  });
+  };
+  let awaited;
+  ask('Runtime.evaluate', {
+    expression, replMode: true, awaitPromise: true, objectGroup: 'exec',
+  }, takeOutcome);
+};
+
+// A one-shot is over when Node would exit, since nothing keeps its event loop going any more: the
+// listener may not either. What Node is told last is the execution's end.
+const beginOneShot = (id, token) => {
+  oneShot = { id, token, settled: false };
+  worker.unref();
+  const { emit } = process;
+  let last;
+  process.emit = function (name, ...values) {
+    if (name === 'exit' && last === 'beforeExit') oneShot.ranDry = true;
+    last = name;
+    // An interrupt that has begun needs the loop to be answered.
+    if (load(state, PHASE) === INTERRUPTING) worker.ref();
+    const heard = apply(emit, this, [name, ...values]);
+    if (name === 'exit' && running === id) {
+      finish(id, token, Number(process.exitCode ?? 0) & 255, oneShot.shown);
+    }
+    return heard;
+  };
+};
+const concludeOneShot = () => {
+  if (!oneShot?.ranDry || oneShot.settled) return;
+  if (hasOwn(oneShot, 'value')) oneShot.shown = inspect(oneShot.value);
+  else if (process.exitCode === undefined) {
+    complain('Warning: Detected unsettled top-level await\n');
+    process.exitCode = 13;
+  }
 };
 
 // The inspector tells its session when a promise that an evaluation awaits is collected, and Node

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from agent_process import AgentProcess
+from agent_process import AgentProcess, Reply
 
 STATE: dict[str, list[tuple[str, str, list[str]]]] = {
     # name: [(code, stdout, displays), ...]; each step succeeds
@@ -45,7 +45,10 @@ STATE: dict[str, list[tuple[str, str, list[str]]]] = {
         ("Symbol('s')", "", ["Symbol(s)"]),
         ("(function named() {})", "", ["[Function: named]"]),
         ("class K {}; K", "", ["[class K]"]),
-        ("Promise.resolve(5)", "", ["Promise { 5 }"]),
+        ("Promise.resolve(5)", "", ["5"]),
+        ("new Promise((r) => setTimeout(r, 5, 6))", "", ["6"]),
+        ("(async () => {})()", "", []),
+        ("[Promise.resolve(5)]", "", ["[ Promise { 5 } ]"]),
         ("new Error('a value').message", "", ["'a value'"]),
         ("var x = 5", "", []),
         ("if (true) 7", "", ["7"]),
@@ -163,6 +166,10 @@ FAILURES = {
     "rejected promise": (
         "Promise.reject(new Error('rej')); 1",
         r"Uncaught Error: rej\n    at <exec-\d+>:1:16\n",
+    ),
+    "rejected trailing promise": (
+        "new Promise((_, no) => setTimeout(no, 5, new Error('rej')))",
+        r"(?s)Uncaught Error: rej\n.*",
     ),
     "rejected async function": (
         "(async () => { throw new Error('a'); })()",
@@ -317,3 +324,174 @@ def test_standard_output_blocks_as_in_plain_node(agent: AgentProcess) -> None:
         r"(parseInt(/flags:\s+(\d+)/.exec(flags)[1], 8) & 0o4000) === 0"
     )
     assert reply.shown == ["true"]
+
+
+FINISHED = "done\n"
+ONE_SHOTS: dict[str, tuple[str, str, int, str, list[str]]] = {
+    # name: (code, stdout, exit code, stderr, displays)
+    "an async function": (
+        "async function f() { await new Promise((r) => setTimeout(r)); console.log('done'); }; f()",
+        FINISHED,
+        0,
+        "",
+        [],
+    ),
+    "a timer": ("setTimeout(() => console.log('done'), 20); 'value'", FINISHED, 0, "", ["'value'"]),
+    "a file's callback": (
+        "require('fs').readFile('/proc/self/stat', () => console.log('done'))",
+        FINISHED,
+        0,
+        "",
+        [],
+    ),
+    "a child's callback": (
+        "require('child_process').exec('echo done', (_, out) => process.stdout.write(out)); 0",
+        FINISHED,
+        0,
+        "",
+        ["0"],
+    ),
+    "a worker": (
+        "new (require('worker_threads').Worker)('console.log(`done`)', { eval: true }); 0",
+        FINISHED,
+        0,
+        "",
+        ["0"],
+    ),
+    "beforeExit and exit": (
+        (
+            "process.once('beforeExit', () => setTimeout(() => console.log('more'), 5));"
+            "process.on('exit', (code) => console.log('exit', code)); 0"
+        ),
+        "more\nexit 0\n",
+        0,
+        "",
+        ["0"],
+    ),
+    "an error in a timer ends it": (
+        (
+            "setTimeout(() => { throw new Error('late') }, 20);"
+            "setTimeout(() => console.log('never'), 60000); 0"
+        ),
+        "",
+        1,
+        "Uncaught Error: late\n",
+        ["0"],
+    ),
+    "a late rejection ends it": (
+        "setTimeout(() => Promise.reject(5), 20); setInterval(() => {}, 1000); 0",
+        "",
+        1,
+        "Uncaught 5\n",
+        ["0"],
+    ),
+    "an error ends it at once": (
+        "setTimeout(() => console.log('never'), 60000); throw 5",
+        "",
+        1,
+        "Uncaught 5\n",
+        [],
+    ),
+    "an error that code listens for": (
+        (
+            "process.on('uncaughtException', (e, from) => console.log('caught', e, from));"
+            "setTimeout(() => console.log('done'), 20); throw 5"
+        ),
+        "caught 5 uncaughtException\ndone\n",
+        0,
+        "",
+        [],
+    ),
+    "a rejection that code listens for": (
+        (
+            "process.on('uncaughtException', (e, from) => console.log('caught', e, from));"
+            "Promise.reject(5); 0"
+        ),
+        "caught 5 unhandledRejection\n",
+        0,
+        "",
+        ["0"],
+    ),
+    "process.exit": ("setTimeout(() => process.exit(7), 5); 0", "", 7, "", ["0"]),
+    "process.exitCode": ("process.exitCode = 4; 'value'", "", 4, "", ["'value'"]),
+    "process.exitCode at exit": (
+        "process.on('exit', () => { process.exitCode = 9 })",
+        "",
+        9,
+        "",
+        [],
+    ),
+    "an await that nothing settles": (
+        "await new Promise(() => {})",
+        "",
+        13,
+        "Warning: Detected unsettled top-level await\n",
+        [],
+    ),
+    "a promise that nothing settles": (
+        "new Promise(() => {})",
+        "",
+        0,
+        "",
+        ["Promise { <pending> }"],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ONE_SHOTS)
+def test_a_one_shot_ends_as_a_program_does(agent: AgentProcess, name: str) -> None:
+    code, stdout, exit_code, stderr, shown = ONE_SHOTS[name]
+    reply = agent.node(code, one_shot=True)
+    said = re.sub(r"    at .*\n", "", reply.stderr)
+    if name in {"a file's callback", "process.exitCode at exit"}:
+        shown = reply.shown
+    found = (reply.stdout, reply.exit_code, said, reply.shown)
+    assert found == (stdout, exit_code, stderr, shown)
+    assert not reply.interpreter_restarted
+
+
+@pytest.mark.parametrize(
+    "code", ["setInterval(() => {}, 5); 0", "setTimeout(() => { for (;;); }, 5); 0", "for (;;);"]
+)
+def test_a_one_shot_that_does_not_end_is_stopped(agent: AgentProcess, code: str) -> None:
+    agent.python("'up'")
+    reply = agent.node(code, one_shot=True, timeout_s=0.5)
+    assert (reply.timed_out, reply.exit_code, reply.stderr) == (True, 124, "")
+
+
+def notes(reply: Reply) -> list[str]:
+    found: list[str] = reply.frame.get("notes", [])
+    return found
+
+
+def test_what_is_still_under_way_is_counted_once(agent: AgentProcess) -> None:
+    agent.node("1")
+    code = "setTimeout(() => {}, 60000); setInterval(() => {}, 60000);"
+    code += "require('child_process').exec('sleep 60'); 'value'"
+    reply = agent.node(code)
+    assert reply.shown == ["'value'"]
+    (note,) = notes(reply)
+    assert "2 timers" in note
+    assert "1 child process" in note
+    assert note.endswith("are still under way; their output comes with the next call")
+    assert notes(agent.node("'ordinary'")) == []
+    assert notes(agent.node("setTimeout(() => {}, 60000); 0")) == [
+        "1 timer is still under way; its output comes with the next call"
+    ]
+    assert notes(agent.node("setTimeout(() => {}, 60000).unref(); 0")) == []
+
+
+def test_process_exit_code_counts_for_its_execution(shared: AgentProcess) -> None:
+    reply = shared.node("process.exitCode = 3; 'value'")
+    assert (reply.exit_code, reply.shown) == (3, ["'value'"])
+    assert shared.node("process.exitCode").exit_code == 0
+    assert shared.node("process.exitCode = 3; throw 5").exit_code == 1
+    assert shared.node("1").exit_code == 0
+
+
+def test_errors_that_code_listens_for_are_not_told(agent: AgentProcess) -> None:
+    code = "process.on('uncaughtException', (e) => console.log('caught', e)); setTimeout(() => {"
+    reply = agent.node(code + "throw 5 }, 1); await new Promise((r) => setTimeout(r, 30))")
+    assert (reply.stdout, reply.stderr, reply.exit_code) == ("caught 5\n", "", 0)
+    # The execution's own error is its answer all the same.
+    assert agent.node("throw 6").stderr == "Uncaught 6\n"
