@@ -128,6 +128,17 @@ def request_id(message: dict[str, object]) -> int | str | None:
     return found if isinstance(found, str) or type(found) is int else None
 
 
+def unread_id(line: bytes) -> int | str | None:
+    """The id of a request in a line that is no JSON, if it can be read all the same.
+
+    `NaN` and `Infinity` are no JSON, yet several languages write them.
+    """
+    if line.lstrip()[:1] != b"{":  # a batch: whose fault it is cannot be told
+        return None
+    found = outline(ends_of(line))
+    return request_id(found) if "method" in found else None
+
+
 def ends_of(line: bytes) -> TooLong:
     """Of a whole line what would be kept of one that is too long."""
     return TooLong(len(line), line[:_KEPT_HEAD_BYTES], line[-_KEPT_TAIL_BYTES:])

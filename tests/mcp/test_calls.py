@@ -86,7 +86,7 @@ async def test_an_id_of_a_cancelled_call_can_be_used_again() -> None:
         assert text_of((await peer.receive())["result"]) == "again"
 
 
-async def test_an_id_in_use_is_refused_without_answering_the_first() -> None:
+async def test_an_id_in_use_is_refused_and_the_first_is_answered() -> None:
     runner = FakeRunner()
     async with attachment(runner) as peer:
         await peer.attach()
@@ -95,9 +95,38 @@ async def test_an_id_in_use_is_refused_without_answering_the_first() -> None:
         await peer.send(call)
         await peer.send(call)
         refusal = await peer.receive()
-        assert (refusal["id"], refusal["error"]["code"]) == (None, -32600)
+        assert (refusal["id"], refusal["error"]["code"]) == (50, -32600)
         (await runner.next()).finish("first")
         assert text_of((await peer.receive())["result"]) == "first"
+
+
+@pytest.mark.parametrize("modern", [False, True])
+@pytest.mark.parametrize("at_once", [False, True])
+async def test_a_number_and_the_same_as_text_are_two_ids(modern: bool, at_once: bool) -> None:
+    runner = FakeRunner()
+    async with attachment(runner) as peer:
+        await peer.attach()
+        await peer.initialize()
+        if at_once:  # without the SDK, as from the second call on
+            await peer.start("tools/call", call_params(CODE, modern=modern))
+            (await runner.next()).finish("warm")
+            await peer.receive()
+        params = call_params(CODE, modern=modern)
+        started = {}
+        for known in (401, "401", "=401"):
+            await peer.send(
+                {"jsonrpc": "2.0", "id": known, "method": "tools/call", "params": params}
+            )
+            started[known] = await runner.next()
+        await peer.notify("notifications/cancelled", {"requestId": "401"})
+        await started["401"].interrupted.wait()
+        started["=401"].finish("third")
+        answer = await peer.receive()
+        assert (answer["id"], text_of(answer["result"])) == ("=401", "third")
+        assert not started[401].interrupted.is_set()
+        started[401].finish("first")
+        answer = await peer.receive()
+        assert (answer["id"], text_of(answer["result"])) == (401, "first")
 
 
 async def test_too_many_calls_at_once_are_refused() -> None:

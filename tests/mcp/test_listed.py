@@ -116,6 +116,19 @@ async def test_a_modern_client_is_told_on_the_stream_that_it_opened() -> None:
         assert "science" not in await description(peer, modern=True)
 
 
+async def test_a_stream_keeps_the_id_that_its_client_gave_it() -> None:
+    """The SDK takes a text for the number that it reads like."""
+    params = {"notifications": {"toolsListChanged": True}, "_meta": MODERN_META}
+    async with attachment(FakeRunner(echo)) as peer:
+        await peer.attach()
+        await peer.request("server/discover", {"_meta": MODERN_META})
+        for known in (70, "70"):
+            message = {"jsonrpc": "2.0", "id": known, "method": "subscriptions/listen"}
+            await peer.send({**message, "params": params})
+            acknowledged = await peer.receive()
+            assert acknowledged["params"]["_meta"] == {SUBSCRIPTION: known}
+
+
 async def test_a_modern_client_that_opened_none_is_told_nothing() -> None:
     runner = FakeRunner(echo)
     async with attachment(runner) as peer:

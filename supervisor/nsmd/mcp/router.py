@@ -24,6 +24,7 @@ import trio
 from anyio.streams.memory import MemoryObjectSendStream
 from mcp.server.lowlevel import NotificationOptions, Server
 from mcp.server.runner import serve_loop
+from mcp.shared import subscriptions
 from mcp.shared.dispatcher import coerce_request_id
 from mcp.shared.jsonrpc_dispatcher import cancelled_request_id_from_params
 from mcp.shared.message import ServerMessageMetadata, SessionMessage
@@ -54,6 +55,9 @@ _QUEUED_LINES = 16
 """Lines that wait for the writer; beyond, whoever has something to say waits too."""
 
 _CHUNK_BYTES = 65536
+
+_MARK = "="
+"""Before an id that the SDK would take for a number."""
 
 
 class Endpoint(Protocol):
@@ -162,10 +166,24 @@ class Router:
             case JSONRPCNotification(method="notifications/cancelled", params={"requestId": asked}):
                 params = {**(message.params or {}), "requestId": f"{self._id_prefix}{asked}"}
                 message = message.model_copy(update={"params": params})
+            case JSONRPCNotification(
+                params={"_meta": {subscriptions.SUBSCRIPTION_ID_META_KEY: stream}}
+            ):
+                params = message.params or {}
+                meta = {
+                    **params["_meta"],
+                    subscriptions.SUBSCRIPTION_ID_META_KEY: _client_id(stream),
+                }
+                message = message.model_copy(update={"params": {**params, "_meta": meta}})
             case JSONRPCResponse() | JSONRPCError() if message.id is not None:
-                self._forget(message.id)
+                message = message.model_copy(update={"id": _client_id(message.id)})
+                if message.id is not None:
+                    self._forget(message.id)
             case _:
                 pass
+        await self._queue(message)
+
+    async def _queue(self, message: JSONRPCMessage) -> None:
         try:
             await self._out.send(wire.encode(message))
         except (trio.BrokenResourceError, trio.ClosedResourceError):
@@ -257,20 +275,18 @@ class Router:
                 await self._route_answer(message)
 
     async def _route_request(self, request: JSONRPCRequest, number: Number | None) -> None:
-        key = coerce_request_id(request.id)
-        if key in self._calls:
-            # Not with that id: the client would take this for the answer to the first.
+        if request.id in self._calls:
             why = f"Invalid request: id {str(request.id)[:80]!r} is in use"
-            await self.send(
-                wire.error_message(wire.Refusal(id=None, code=INVALID_REQUEST, message=why))
-            )
+            refusal = wire.Refusal(id=request.id, code=INVALID_REQUEST, message=why)
+            # Not by `send`, for which that would be the end of the first.
+            await self._queue(wire.error_message(refusal))
             return
         if len(self._calls) >= MAX_CALLS:
             await self.send(wire.too_many(request, MAX_CALLS))
             return
         meta = (request.params or {}).get("_meta")
         call = Call(era=_era_of(request), meta=meta, number=number)
-        self._calls[key] = call
+        self._calls[request.id] = call
         if request.method != "tools/call":
             self._endpoint.forget()
         elif self._answer_at_once(request, call):
@@ -278,6 +294,7 @@ class Router:
         metadata = ServerMessageMetadata(
             request_context=call, on_request_unanswered=partial(self._unanswered, request.id)
         )
+        request = request.model_copy(update={"id": _sdk_id(request.id)})
         await self._inputs[call.era].send(SessionMessage(request, metadata))
 
     def _answer_at_once(self, request: JSONRPCRequest, call: Call) -> bool:
@@ -306,14 +323,17 @@ class Router:
 
     async def _route_cancellation(self, notification: JSONRPCNotification) -> None:
         cancelled = cancelled_request_id_from_params(notification.params)
-        call = self._calls.get(coerce_request_id(cancelled)) if cancelled is not None else None
-        if call is not None:  # else answered already
-            call.cancelled = True
-            if call.execution is None:
-                await self._inputs[call.era].send(SessionMessage(notification))
-            elif cancelled is not None:
-                self._forget(cancelled)
-                call.execution.interrupt()
+        call = self._calls.get(cancelled) if cancelled is not None else None
+        if cancelled is None or call is None:  # answered already
+            return
+        call.cancelled = True
+        if call.execution is None:
+            params = {**(notification.params or {}), "requestId": _sdk_id(cancelled)}
+            notification = notification.model_copy(update={"params": params})
+            await self._inputs[call.era].send(SessionMessage(notification))
+        else:
+            self._forget(cancelled)
+            call.execution.interrupt()
 
     async def _route_answer(self, answer: JSONRPCResponse | JSONRPCError) -> None:
         # Only the handshake era lets a server ask.
@@ -327,7 +347,7 @@ class Router:
         self._forget(request_id)
 
     def _forget(self, request_id: RequestId) -> None:
-        self._calls.pop(coerce_request_id(request_id), None)
+        self._calls.pop(request_id, None)
 
 
 class _Output:
@@ -352,6 +372,19 @@ class _Output:
         exc_tb: TracebackType | None,
     ) -> None:
         return None
+
+
+def _sdk_id(request_id: RequestId) -> RequestId:
+    """What the SDK is given for the id of a request: for "7" it would take another's 7."""
+    if isinstance(request_id, str) and (
+        request_id.startswith(_MARK) or coerce_request_id(request_id) != request_id
+    ):
+        return _MARK + request_id
+    return request_id
+
+
+def _client_id(sdk_id: RequestId) -> RequestId:
+    return sdk_id.removeprefix(_MARK) if isinstance(sdk_id, str) else sdk_id
 
 
 def _era_of(request: JSONRPCRequest) -> Era:

@@ -62,7 +62,8 @@ def decode(line: bytes) -> list[JSONRPCMessage | Refusal]:
     try:
         parsed = jsonlines.parse(line)
     except ValueError as error:
-        return [Refusal(id=None, code=PARSE_ERROR, message=f"Parse error: {error}")]
+        known = jsonlines.unread_id(line)
+        return [Refusal(id=known, code=PARSE_ERROR, message=f"Parse error: {error}")]
     items = cast("list[object]", parsed) if isinstance(parsed, list) else [parsed]
     if not items:
         return [_invalid("an empty batch")]
