@@ -38,6 +38,10 @@ DRAIN_S = 5.0
 close stdin and wait do so for 2 s, then send SIGTERM; pipelines in a shell wait as long as it takes
 to start a supervisor."""
 
+CALL_DRAIN_S = 0.7
+"""The same where nothing but tool calls is under way, which may take minutes: their code goes on as
+it would after the end of the client."""
+
 HELD_BYTES = 32 * 1024 * 1024
 """Of requests under way, kept so that another supervisor can be given them. Those beyond are told
 to be lost with the one that had them."""
@@ -191,6 +195,7 @@ class Relay:
             for known in [k for k, call in self._calls.items() if call.method == _LISTEN]:
                 self._forget(known)
             self._deadline = time.monotonic() + self._drain_s
+            self._shorten_drain()
             lines = [self._lines.rest()]  # a last line may lack its end
         for line in lines:
             if failure:
@@ -223,7 +228,7 @@ class Relay:
         try:
             messages = jsonlines.members(jsonlines.parse(line))
         except ValueError as error:
-            self._answer_error(None, PARSE_ERROR, f"Parse error: {error}")
+            self._answer_error(jsonlines.unread_id(line), PARSE_ERROR, f"Parse error: {error}")
             return
         requests = [
             (known, method)
@@ -231,6 +236,11 @@ class Relay:
             if (known := jsonlines.request_id(message)) is not None
             and isinstance(method := message.get("method"), str)
         ]
+        if len(messages) == len(requests) == 1 and (known := requests[0][0]) in self._calls:
+            self._answer_error(
+                known, INVALID_REQUEST, f"Invalid request: id {str(known)[:80]!r} is in use"
+            )
+            return
         if self._link is None and requests:
             failure = self._open_link(replay=requests[0][1] != "initialize")
             if failure:
@@ -273,8 +283,9 @@ class Relay:
             self._initialized = line
         elif method == "notifications/cancelled":
             cancelled = jsonlines.first_member(message.get("params")).get("requestId")
-            if isinstance(cancelled, int | str):
-                self._forget(cancelled)  # a cancelled request is not answered
+            known = jsonlines.request_id({"id": cancelled})
+            if known is not None:
+                self._forget(known)  # a cancelled request is not answered
 
     def _refuse(self, line: bytes | jsonlines.TooLong, failure: str) -> None:
         """Answer while there was no supervisor from the start; then end.
@@ -322,6 +333,13 @@ class Relay:
                 if known is not None:
                     self._forget(known)
             self._to_client += line + b"\n"
+        if not self._stdin_open:
+            self._shorten_drain()
+
+    def _shorten_drain(self) -> None:
+        """Wait no longer than `CALL_DRAIN_S` once only tool calls are left to be answered."""
+        if all(call.method == "tools/call" for call in self._calls.values()):
+            self._deadline = min(self._deadline, time.monotonic() + CALL_DRAIN_S)
 
     # The link comes and goes.
 

@@ -15,6 +15,7 @@ import trio
 from json_peer import Message, Peer, call_params, text_of
 from nsm import jsonlines
 from nsm._version import __version__
+from nsm.shim import CALL_DRAIN_S
 from shim_process import PATIENCE_S, Shim, fake_supervisor, shim
 
 CODE = {"code": "print(1)", "env": "python"}
@@ -130,6 +131,34 @@ async def test_what_is_not_json_is_answered_and_goes_no_further(
         answer = await running.receive()
         assert (answer["id"], answer["error"]["code"]) == (None, -32700)
         assert (await peer.receive())["method"] == "notifications/next"
+
+
+async def test_what_is_not_json_is_answered_under_an_id_that_can_be_read(tmp_path: Path) -> None:
+    async with fake_supervisor(tmp_path) as supervisor, shim(supervisor.path) as running:
+        await supervisor.attached()
+        await running.send_raw(b'{"jsonrpc":"2.0","id":8,"method":"m","params":{"a":Infinity}}')
+        answer = await running.receive()
+        assert (answer["id"], answer["error"]["code"]) == (8, -32700)
+
+
+async def test_an_id_in_use_is_refused_and_the_first_call_stays(tmp_path: Path) -> None:
+    call: Message = {"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": call_params(CODE)}
+    async with fake_supervisor(tmp_path) as supervisor, shim(supervisor.path) as running:
+        peer, _ = await supervisor.attached()
+        for known in (7, "7", 7):
+            await running.send({**call, "id": known})
+        answer = await running.receive()
+        assert (answer["id"], answer["error"]["code"]) == (7, -32600)
+        for known in (7, "7"):
+            assert (await peer.receive())["id"] == known
+        for cancelled in ("7", True):
+            await running.notify("notifications/cancelled", {"requestId": cancelled})
+            await peer.receive()
+        await peer.stream.aclose()
+        answer = await running.receive()  # nobody else is left to be told
+        assert (answer["id"], answer["result"]["isError"]) == (7, True)
+        await running.stdin.aclose()
+        assert await running.ended() == 0
 
 
 @pytest.mark.parametrize("id_first", [True, False])
@@ -378,6 +407,36 @@ async def test_end_of_file_waits_for_answers_and_for_a_line_without_end(tmp_path
         assert (await peer.receive())["id"] == 1
         await peer.send({"jsonrpc": "2.0", "id": 1, "result": {}})
         assert (await running.receive())["id"] == 1
+        assert await running.ended() == 0
+
+
+async def test_end_of_file_with_a_call_running_ends_it_soon(tmp_path: Path) -> None:
+    async with fake_supervisor(tmp_path) as supervisor, shim(supervisor.path) as running:
+        peer, _ = await supervisor.attached()
+        await handshake(running, peer)
+        await running.start("tools/call", call_params(CODE))
+        await peer.receive()
+        await running.stdin.aclose()
+        with trio.fail_after(1):
+            assert await running.process.wait() == 0
+        with pytest.raises(EOFError):
+            await peer.receive()
+
+
+async def test_end_of_file_waits_longer_for_what_takes_no_code(tmp_path: Path) -> None:
+    async with fake_supervisor(tmp_path) as supervisor, shim(supervisor.path) as running:
+        peer, _ = await supervisor.attached()
+        listing = await running.start("tools/list")
+        call = await running.start("tools/call", call_params(CODE))
+        await running.stdin.aclose()
+        for _ in range(2):
+            await peer.receive()
+        with trio.move_on_after(CALL_DRAIN_S + 0.3):  # as a supervisor that has just begun
+            await running.process.wait()
+        await peer.send({"jsonrpc": "2.0", "id": listing, "result": {}})
+        assert (await running.receive())["id"] == listing
+        await peer.send({"jsonrpc": "2.0", "id": call, "result": {}})
+        assert (await running.receive())["id"] == call
         assert await running.ended() == 0
 
 
