@@ -117,11 +117,41 @@ async def test_the_first_root_is_the_project(uris: list[str], root: str | None) 
     async with attachment(runner) as peer:
         await peer.attach()
         await peer.initialize(capabilities=ROOTS)
-        listing = await peer.start("tools/list")
+        call = await peer.start("tools/call", call_params(CODE))
         await answer_roots(peer, *uris)
-        assert (await peer.receive())["id"] == listing
+        assert (await peer.receive())["id"] == call
         await peer.call(CODE)  # asked once only
-        assert [asked[1] for asked in runner.asked_projects] == [root, root]
+        assert [asked[1] for asked in runner.asked_projects] == [root]
+
+
+async def test_the_list_of_tools_does_not_wait_for_roots() -> None:
+    runner = FakeRunner(echo)
+    async with attachment(runner) as peer:
+        await peer.attach()
+        await peer.initialize(capabilities=ROOTS)
+        (tool,) = (await peer.request("tools/list"))["result"]["tools"]  # the very next line
+        assert "Project: the client is asked for it with the first call." in tool["description"]
+        runner.project = a_project("/p")
+        call = await peer.start("tools/call", call_params(CODE))
+        await answer_roots(peer, "file:///p")
+        assert (await peer.receive())["method"] == "notifications/tools/list_changed"
+        assert (await peer.receive())["id"] == call
+        (tool,) = (await peer.request("tools/list"))["result"]["tools"]
+        assert "/p is at /project" in tool["description"]
+        await peer.call(CODE)  # and nothing more is told
+
+
+async def test_a_project_that_roots_confirm_is_not_told_again() -> None:
+    runner = FakeRunner(echo)
+    runner.project = a_project("/p")
+    async with attachment(runner) as peer:
+        await peer.attach()
+        await peer.initialize(capabilities=ROOTS)
+        (tool,) = (await peer.request("tools/list"))["result"]["tools"]
+        assert "/p is at /project" in tool["description"]
+        call = await peer.start("tools/call", call_params(CODE))
+        await answer_roots(peer, "file:///p")
+        assert (await peer.receive())["id"] == call
 
 
 async def test_who_may_only_run_code_chooses_nothing_of_what_it_sees() -> None:
@@ -222,10 +252,9 @@ async def test_changed_roots_are_asked_for_again_and_the_tool_with_them() -> Non
         await answer_roots(peer, "file:///old")
         assert (await peer.receive())["id"] == call
         await peer.notify("notifications/roots/list_changed")
-        assert (await peer.receive())["method"] == "notifications/tools/list_changed"
-        call = await peer.start("tools/call", call_params(CODE))
         await answer_roots(peer, "file:///new")
-        assert (await peer.receive())["id"] == call
+        assert (await peer.receive())["method"] == "notifications/tools/list_changed"
+        await peer.call(CODE)
         assert [asked[1] for asked in runner.asked_projects] == ["/old", "/new"]
 
 
@@ -240,11 +269,13 @@ async def test_roots_that_change_while_they_are_told_are_asked_for_again() -> No
         await wait_all_tasks_blocked()
         roots = {"roots": [{"uri": "file:///old"}]}
         await peer.send({"jsonrpc": "2.0", "id": question["id"], "result": roots})
-        for _ in range(2):  # the notification and the answer
-            await peer.receive()
-        call = await peer.start("tools/call", call_params(CODE))
-        await answer_roots(peer, "file:///new")
-        assert (await peer.receive())["id"] == call
+        received = [await peer.receive() for _ in range(2)]  # the answer and another question
+        (question,) = [message for message in received if message.get("method") == "roots/list"]
+        roots = {"roots": [{"uri": "file:///new"}]}
+        await peer.send({"jsonrpc": "2.0", "id": question["id"], "result": roots})
+        assert (await peer.receive())["method"] == "notifications/tools/list_changed"
+        await peer.call(CODE)
+        assert [asked[1] for asked in runner.asked_projects] == ["/old", "/new"]
 
 
 async def test_ids_of_our_questions_are_our_own() -> None:
@@ -254,7 +285,7 @@ async def test_ids_of_our_questions_are_our_own() -> None:
         async with attachment(FakeRunner(echo)) as peer:
             await peer.attach()
             await peer.initialize(capabilities=ROOTS)
-            await peer.start("tools/list")
+            await peer.start("tools/call", call_params(CODE))
             question = await peer.receive()
             assert isinstance(question["id"], str)
             ids.add(question["id"])

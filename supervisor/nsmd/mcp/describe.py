@@ -22,6 +22,9 @@ INSTRUCTIONS_WITH_PROGRAMS = (
 )
 """Where there are some."""
 
+ASKED_LATER = "the client is asked for it with the first call"
+"""Why there is no project yet."""
+
 _NO_SESSIONS = "(no sessions)"
 
 _MAX_LINE_CHARS = 100
@@ -139,6 +142,8 @@ def _entry(name: str, text: str) -> str:
 
 
 def _project_line(project: ProjectMount | None, reason: str) -> str:
+    if project is None and reason == ASKED_LATER:
+        return f"Project: {ASKED_LATER}."
     if project is None:
         why = one_line(reason, _MAX_LINE_CHARS).rstrip(".")
         return f"No project is mounted: {why or 'none was found'}."

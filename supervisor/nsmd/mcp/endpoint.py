@@ -129,6 +129,7 @@ class Endpoint:
         self._way: Way = way
         self._roots = Roots()
         self._mount: tuple[str | None, ProjectMount] | None = None
+        self._described: tuple[ProjectMount | None] | None = None  # once the tools were listed
         self._info = {"name": _NAME, "version": __version__}
         self._passed: _Passed | None = None
         self._forgotten = 0
@@ -215,13 +216,17 @@ class Endpoint:
     ) -> ListToolsResult:
         self._mount = None
         try:
-            project, reason = await self._project(ctx)
+            # Clients exist that read nothing but the answer to what they asked: roots have to wait.
+            project, reason = self._project_at(self._roots.last)
         except NsmError as error:
             project, reason = None, str(error)
             client = self._client_with(ctx, None)
         else:
             client = self._client_with(ctx, project)
             self._runner.expect(client)
+        if project is None and not self._is_told and self._roots.to_be_asked(ctx):
+            reason = describe.ASKED_LATER
+        self._described = (project,)
         view = environments, has_programs = self._view(client)
         self._had_programs = has_programs  # who has this list knows
         self._listed.note(ctx, client, view)
@@ -398,24 +403,35 @@ class Endpoint:
         Raises:
             BadProjectError: one that was asked for explicitly cannot be mounted.
         """
+        project, reason = self._project_at(None if self._is_told else await self._roots.first(ctx))
+        if self._described not in (None, (project,)):
+            # The tool's description names another one: the client had not told its roots yet.
+            self._described = (project,)
+            await ctx.session.send_tool_list_changed()
+        return project, reason
+
+    def _project_at(self, root: str | None) -> tuple[ProjectMount | None, str]:
         if self._attach.confined:
             reason = "" if self._attach.project is not None else "this client may not choose one"
             return self._attach.project, reason
-        variables = self._attach.variables
-        told = bool(variables.get("PROJECT_DIR"))
-        root = None if told else await self._roots.first(ctx)
         if self._mount is not None and self._mount[0] == root:
             return self._mount[1], ""
         project, reason = self._runner.resolve_project(
-            variables=variables, root=root, cwd=self._attach.cwd
+            variables=self._attach.variables, root=root, cwd=self._attach.cwd
         )
         if project is not None:
             self._mount = root, project
         return project, reason
 
+    @property
+    def _is_told(self) -> bool:
+        """Whether the project is known without the client's roots."""
+        return self._attach.confined or bool(self._attach.variables.get("PROJECT_DIR"))
+
     async def _roots_changed(self, ctx: Context, _params: NotificationParams | None) -> None:
         self._roots.forget()
-        if not self._attach.variables.get("PROJECT_DIR"):
+        if not self._is_told:
+            await self._roots.first(ctx)  # no request waits for it
             # The tool's description names the project.
             await ctx.session.send_tool_list_changed()
 

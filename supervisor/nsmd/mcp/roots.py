@@ -27,6 +27,15 @@ class Roots:
         self._first: str | None = None
         self._changes = 0
 
+    @property
+    def last(self) -> str | None:
+        """The first root as the client said last; it is not asked."""
+        return self._first
+
+    def to_be_asked(self, ctx: Context) -> bool:
+        """Whether the client has some to tell, and has not told them."""
+        return not self._known and _can_be_asked(ctx)
+
     def forget(self) -> None:
         """The client said that they have changed."""
         self._known = False
@@ -34,8 +43,7 @@ class Roots:
 
     async def first(self, ctx: Context) -> str | None:
         """Path of the first root; None if the client has none, or does not say."""
-        capabilities = ctx.session.client_capabilities
-        if capabilities is None or capabilities.roots is None or not ctx.session.can_send_request:
+        if not _can_be_asked(ctx):
             return None
         async with self._lock:
             if not self._known:
@@ -43,6 +51,12 @@ class Roots:
                 self._first = await _ask_first_root(ctx)
                 self._known = changes == self._changes  # else they changed while it answered
             return self._first
+
+
+def _can_be_asked(ctx: Context) -> bool:
+    capabilities = ctx.session.client_capabilities
+    has_roots = capabilities is not None and capabilities.roots is not None
+    return has_roots and ctx.session.can_send_request
 
 
 async def _ask_first_root(ctx: Context) -> str | None:
