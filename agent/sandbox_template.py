@@ -53,6 +53,18 @@ SESSION_FD = 3
 REQUEST_BYTES = 64 * 1024
 FD_BYTES = struct.calcsize("i")
 MAX_ERROR = 4096
+MAX_REASON = 300
+
+SCRATCH = ("/workspace", "/tmp")  # noqa: S108 - in the jail
+"""Where modules may write while they are preloaded. It is emptied then, and each fork mounts file
+systems of its own there."""
+
+OWN_PLACES = ("/run/nsm", "/proc", "/dev", *SCRATCH)
+"""What is loaded from there is no file of the host."""
+
+MAX_LOADED_DIRECTORIES = 256
+MAX_LOADED_BYTES = 40 * 1024
+"""Of the list of what was loaded: all of the message must be less than 64 KiB."""
 
 WENT_WELL = b"+"
 WENT_WRONG = b"-"
@@ -62,6 +74,9 @@ UID = 1000
 
 POLICY_PATH = "/run/nsm/policy.json"
 """Where a session finds its rules."""
+
+MAX_SCRATCH_DIRECTORIES = 64
+"""Empty ones that each fork gets, since a preloaded module may count on those that it has made."""
 
 # sched.h, sys/mount.h, sys/prctl.h, linux/capability.h, linux/sockios.h, net/if.h
 CLONE_NEWNS = 0x0002_0000
@@ -320,6 +335,13 @@ def make_file_systems(sizes: Mapping[str, int]) -> None:
     mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC)
 
 
+def make_directories(paths: Sequence[str]) -> None:
+    """Make the directories that preloaded modules have made for themselves."""
+    for path in paths:
+        with contextlib.suppress(OSError):
+            os.mkdir(path, 0o700)
+
+
 def told_by_proc() -> Sequence[str]:
     """Files of /proc that tell code, whatever its namespaces, what is not for it to know."""
     told: list[str] = []
@@ -489,6 +511,7 @@ class Session:
         copy = make_copy_on_write(copied["path"], copied["size_mb"]) if copied else ()
         sizes = self._request["sizes"]
         make_file_systems(sizes)
+        make_directories(self._template.directories)
         cover(self._template.told_by_proc)
         if "policy" in self._request and self._template.shows_policies:
             show_policy(self._request["policy"], next(iter(sizes)))
@@ -549,6 +572,8 @@ class Template:
         uid, gid: its user, in its own namespace.
         shows_policies: whether its jail has a place for its sessions'.
         host_network: its sessions have the network that it has, which is the host's.
+        failed: modules that could not be preloaded, and why.
+        directories: what preloaded modules have made for themselves, parents first.
     """
 
     def __init__(
@@ -568,6 +593,8 @@ class Template:
         self.pid = os.getpid()
         self.uid, self.gid = os.getuid(), os.getgid()
         self.shows_policies = os.path.exists(POLICY_PATH)
+        self.failed: Mapping[str, str] = {}
+        self.directories: Sequence[str] = ()
         self._control = control
         self._message = bytearray(REQUEST_BYTES)
 
@@ -603,7 +630,13 @@ class Template:
     def _announce(self) -> None:
         """Says that requests are served, with a handle on this process."""
         pidfd = os.pidfd_open(os.getpid())
-        told = {"ready": True, "protocol": PROTOCOL, "pid": os.getpid()}
+        told = {
+            "ready": True,
+            "protocol": PROTOCOL,
+            "pid": os.getpid(),
+            "failed": self.failed,
+            "loaded": loaded_files(),
+        }
         ready = json.dumps(told).encode()
         socket.send_fds(self._control, [ready], [pidfd])
         os.close(pidfd)
@@ -681,46 +714,121 @@ def load_agent(path: str) -> Any:
     return module
 
 
-def preload(wanted: Sequence[str]) -> None:
+class UnforkableError(Exception):
+    """An imported module has left behind what forks cannot have each for itself.
+
+    Args:
+        module: which it was.
+        why: one line, for people.
+    """
+
+    def __init__(self, module: str, why: str) -> None:
+        super().__init__(module, why)
+        self.module = module
+        self.why = why
+
+
+def preload(wanted: Sequence[str]) -> Mapping[str, str]:
     """Imports the common modules and the wanted ones.
 
+    Returns:
+        Wanted modules that cannot be imported, and the exception of each in one line.
+
     Raises:
-        SetupError: one that was wanted cannot be imported, or leaves behind what forks cannot
-            have each for itself: a thread, or shared memory.
+        UnforkableError: one has started a thread, or made shared memory. Only a new process is
+            without it.
     """
     for name in COMMON.split():
         with contextlib.suppress(ImportError):  # a Python may be built without
             importlib.import_module(name)
     added = [name for name in SINGLE_THREADED if name not in os.environ]
     os.environ.update(dict.fromkeys(added, "1"))
+    failed: dict[str, str] = {}
     for name in wanted:
         try:
             importlib.import_module(name)
         except BaseException as error:
-            raise SetupError(f"import {name}: {type(error).__name__}: {error}") from error
+            failed[name] = one_line(f"{type(error).__name__}: {error}")
         if len(os.listdir("/proc/self/task")) > 1:
-            raise SetupError(f"import {name} started a thread, so sessions cannot be forked")
+            raise UnforkableError(name, "it starts a thread, and sessions cannot be forked then")
         if has_shared_memory():
-            raise SetupError(
-                f"import {name} made shared memory, which all sessions would have together, so "
-                "they cannot be forked"
-            )
+            why = "it makes shared memory, which all sessions would have together"
+            raise UnforkableError(name, why)
     for name in added:
         del os.environ[name]
+    return failed
+
+
+def one_line(text: str) -> str:
+    return " ".join(text.split())[:MAX_REASON]
+
+
+def empty_scratch() -> Sequence[str]:
+    """Removes what modules have written; returns the directories that were there."""
+    directories: list[str] = []
+    for top in SCRATCH:
+        if not os.access(top, os.W_OK):
+            continue  # as in a jail without
+        for folder, folders, files in os.walk(top, topdown=False):
+            for name in files:
+                os.unlink(os.path.join(folder, name))
+            for name in folders:
+                path = os.path.join(folder, name)
+                if os.path.islink(path):
+                    os.unlink(path)
+                else:
+                    os.rmdir(path)
+                    directories.append(path)
+    return sorted(directories)[:MAX_SCRATCH_DIRECTORIES]
 
 
 def has_shared_memory() -> bool:
     """Whether there is memory that forks could write to and that all of them would have in common.
 
-    Files are not: no file in a template's jail can be written to.
+    Files outside the scratch are not: they cannot be written to in a template's jail.
     """
     with open("/proc/self/maps", encoding="utf-8", errors="replace") as file:
         for line in file:
-            permissions = line.split(None, 2)[1]
+            _, permissions, _, _, _, *path = line.split(None, 5)
+            if permissions[3] != "s":
+                continue
             # What has no name or lost it may be made writable later, see mprotect(2).
-            if permissions[3] == "s" and ("w" in permissions or line.endswith(" (deleted)\n")):
+            if "w" in permissions or line.endswith(" (deleted)\n"):
+                return True
+            if path and path[0].startswith(tuple(f"{top}/" for top in SCRATCH)):
                 return True
     return False
+
+
+def loaded_files() -> Mapping[str, Sequence[str]]:
+    """What this process was made of, to be watched: directory, and names of files in it.
+
+    Mapped files come first, then modules, those of a package's top before those below: there is a
+    bound on the message, and an upgrade changes the top.
+    """
+    paths: dict[str, None] = {}
+    with open("/proc/self/maps", encoding="utf-8", errors="replace") as file:
+        for line in file:
+            _, _, _, _, _, *mapped = line.rstrip("\n").split(None, 5)
+            if mapped and mapped[0].startswith("/"):
+                paths.setdefault(mapped[0].replace(" (deleted)", ""))
+    modules = [getattr(module, "__file__", None) for module in tuple(sys.modules.values())]
+    named = [path for path in modules if isinstance(path, str) and path.startswith("/")]
+    for path in sorted(named, key=lambda path: path.count("/")):
+        paths.setdefault(path)
+    loaded: dict[str, list[str]] = {}
+    size = 0
+    for path in paths:
+        directory, name = os.path.split(path)
+        if directory.startswith(OWN_PLACES):
+            continue
+        known = directory in loaded
+        # ASCII, as JSON has it, with quotes and separators.
+        size += len(json.dumps(name)) + 2 + (0 if known else len(json.dumps(directory)) + 6)
+        if size > MAX_LOADED_BYTES or (not known and len(loaded) >= MAX_LOADED_DIRECTORIES):
+            break
+        loaded.setdefault(directory, []).append(name)
+    return loaded
 
 
 def forget_lookups() -> None:
@@ -736,18 +844,46 @@ def forget_lookups() -> None:
             break
 
 
+def begin_anew(control: socket.socket, unforkable: UnforkableError, failed: str) -> NoReturn:
+    """Replaces this process by a new one that does without a module.
+
+    Args:
+        failed: what the process before this one had to do without, as JSON.
+    """
+    without = {**json.loads(failed), unforkable.module: unforkable.why}
+    words = sys.argv[1:]
+    if words[0] == "--failed":
+        words = words[2:]
+    os.dup2(control.fileno(), 0, inheritable=True)
+    os.execv(
+        sys.executable,
+        [sys.executable, "-I", sys.argv[0], "--failed", json.dumps(without), *words],
+    )
+
+
 def main(arguments: Sequence[str]) -> NoReturn:
-    """`template.py [--host-network] AGENT FILTER [MODULE ...]`: paths of the agent and the filter,
-    and what to preload."""
+    """`template.py [--failed JSON] [--host-network] AGENT FILTER [MODULE ...]`: paths of the agent
+    and the filter, and what to preload. `--failed` is for this program itself: modules to leave
+    out, and why."""
     control = claim_control()
     try:
+        failed = "{}"
+        if arguments[0] == "--failed":
+            _, failed, *arguments = arguments
         host_network = arguments[0] == "--host-network"
         agent_path, filter_path, *wanted = arguments[1:] if host_network else arguments
         with open(filter_path, "rb") as file:
             system_calls = Filter(file.read())
         agent = load_agent(agent_path)
         template = Template(control, agent, system_calls, host_network=host_network)
-        preload(wanted)
+        without: Mapping[str, str] = json.loads(failed)
+        try:
+            now = preload([name for name in wanted if name not in without])
+        except UnforkableError as error:
+            begin_anew(control, error, failed)
+        failures = {**without, **now}
+        template.failed = {name: failures[name] for name in wanted if name in failures}
+        template.directories = empty_scratch()
         request, fd = template.serve()
     except Exception as error:
         text = str(error) if isinstance(error, SetupError) else f"{type(error).__name__}: {error}"

@@ -153,6 +153,7 @@ class FakeJail:
         self.released = False
         self.words = ""
         self.policy: Policy | None = policy_of(spec, SessionLimits(), "cold")
+        self.remarks: Callable[[], Sequence[str]] = tuple
         self._gone = trio.Event()
 
     def kill(self) -> None:

@@ -108,6 +108,7 @@ def environment_row(**changes: Any) -> dict[str, Any]:
         "aliases": [],
         "only_for": None,
         "hides": [],
+        "not_preloaded": [],
     }
     return row | changes
 

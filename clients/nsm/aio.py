@@ -310,11 +310,15 @@ class AsyncClient:
         """Interrupt what runs in a session; False when nothing did."""
         return flag_of(await self.call("interrupt", {"target": target}), "interrupted")
 
-    async def envs(self) -> list[EnvironmentRow]:
-        """The environments, those that cannot be used included."""
+    async def envs(self, *, preload: bool = False) -> list[EnvironmentRow]:
+        """The environments, those that cannot be used included.
+
+        Args:
+            preload: first find out which modules cannot be preloaded, which may take seconds.
+        """
         from nsm.wire.environments import EnvironmentRow  # noqa: PLC0415  # few programs ask
 
-        wire = await self.call("envs")
+        wire = await self.call("envs", {"preload": True} if preload else None)
         return [EnvironmentRow.from_wire(row) for row in rows_of(wire, "environments")]
 
     @property

@@ -363,11 +363,15 @@ class Client:
         """Interrupt what runs in a session; False when nothing did."""
         return flag_of(self.call("interrupt", {"target": target}), "interrupted")
 
-    def envs(self) -> list[EnvironmentRow]:
-        """The environments, those that cannot be used included."""
+    def envs(self, *, preload: bool = False) -> list[EnvironmentRow]:
+        """The environments, those that cannot be used included.
+
+        Args:
+            preload: first find out which modules cannot be preloaded, which may take seconds.
+        """
         from nsm.wire.environments import EnvironmentRow  # noqa: PLC0415  # `nsm ps` does without
 
-        wire = self.call("envs")
+        wire = self.call("envs", {"preload": True} if preload else None)
         return [EnvironmentRow.from_wire(row) for row in rows_of(wire, "environments")]
 
     @property

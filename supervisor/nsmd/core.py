@@ -4,7 +4,7 @@ nobody is connected any more."""
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -145,6 +145,8 @@ async def open_core(setup: Setup, ground: Ground) -> AsyncGenerator[Core]:
             limits=ground.keeper.facts(),
             audit=ground.journal.facts,
             cold_starts=_cold_starts_of(ground.launcher),
+            unloaded=_unloaded_of(ground.launcher),
+            try_preloading=_try_preloading_of(ground.launcher),
             started_s=ground.started_s,
             shutdown=partial(ground.ending.ask, "end"),
             ending=ground.ending,
@@ -241,6 +243,14 @@ def _templates_of(launcher: Launcher) -> Callable[[], int]:
     if not isinstance(launcher, TemplateLauncher):
         return lambda: 0
     return lambda: len(launcher.templates)
+
+
+def _unloaded_of(launcher: Launcher) -> Mapping[str, Sequence[str]]:
+    return launcher.unloaded if isinstance(launcher, TemplateLauncher) else {}
+
+
+def _try_preloading_of(launcher: Launcher) -> Callable[[Environment], Awaitable[None]] | None:
+    return launcher.try_preloading if isinstance(launcher, TemplateLauncher) else None
 
 
 def _cold_starts_of(launcher: Launcher) -> Mapping[str, str]:

@@ -114,6 +114,7 @@ def examine(settings: Settings, search_path: str) -> list[Check]:
         *check_lockdown(trials),
         *check_filter(trials, platform.machine(), has_table=launcher.system_calls is not None),
         *check_forking(launcher, settings, trials),
+        *check_preloading(launcher, settings, trials),
         *check_copies(launcher, settings, [t.environment for t in trials if t.facts is not None]),
         *check_user(launcher),
         *check_network(settings, open_sockets()),
@@ -279,6 +280,33 @@ def check_forking(
             "and a /proc of their own: see docs/isolation.md, 'Where forking does not work'.",
         )
     ]
+
+
+def check_preloading(
+    launcher: BwrapLauncher, settings: Settings, trials: Sequence[Trial]
+) -> list[Check]:
+    """Whether modules can be preloaded, for each environment that has some."""
+    if not settings.defaults.templates:
+        return []
+    checks: list[Check] = []
+    for environment in [t.environment for t in trials if t.facts is not None]:
+        if not environment.preload:
+            continue
+        name = f"preload {environment.name}"
+        failed = trio.run(_why_not_preloaded, launcher, environment)
+        if not failed:
+            checks.append(Check(name=name, status="ok", detail=", ".join(environment.preload)))
+            continue
+        checks.append(
+            Check(
+                name=name,
+                status="warn",
+                detail=f"not preloaded: {'; '.join(failed)}",
+                fix=f"Code imports it itself, or fails to. Correct `preload` of [environments."
+                f"{environment.name}] in config.toml, or what it imports.",
+            )
+        )
+    return checks
 
 
 def check_network(settings: Settings, open_sockets: str | None) -> list[Check]:
@@ -469,6 +497,16 @@ async def _why_not_forked(launcher: BwrapLauncher, spec: JailSpec) -> str | None
             with trio.CancelScope(shield=True):
                 await jail.wait()
             jail.release()
+
+
+async def _why_not_preloaded(launcher: BwrapLauncher, environment: Environment) -> Sequence[str]:
+    """Modules that cannot be, and why; empty where there are no templates."""
+    async with open_templates(launcher) as forking:
+        if not isinstance(forking, TemplateLauncher):
+            return ()
+        await forking.try_preloading(environment)
+        reason = forking.reasons.get(environment.name)
+        return [*forking.unloaded.get(environment.name, ()), *([reason] if reason else [])]
 
 
 async def _read_all(channel: socket.socket) -> bytes:

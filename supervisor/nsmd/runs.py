@@ -6,7 +6,7 @@ whoever waits. When the next one may go is the session's to say.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
@@ -37,6 +37,10 @@ class Owner(Protocol):
     @property
     def confinement(self) -> Confinement | None:
         """Its limits as they are kept; None before it has a jail."""
+        ...
+
+    def remarks(self) -> Sequence[str]:
+        """Notes on how it started, for the first execution that ends."""
         ...
 
     def offers(self, capability: str) -> bool:
@@ -283,6 +287,8 @@ class Runs:
                 execution.limit_events = confinement.ended(outcome)
             if isinstance(answer, Outcome):
                 answer = self._without_repetition(execution, answer)
+                if remarks := owner.remarks():
+                    answer = replace(answer, notes=(*answer.notes, *remarks))
             execution.finish(answer)  # first: somebody waits
             owner.transcript.finish(answer)
             self._finished(execution)

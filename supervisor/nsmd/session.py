@@ -7,7 +7,7 @@ polls: the task sleeps until the agent speaks, the jail ends, a timer fires or s
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Protocol, assert_never
 
 import trio
@@ -203,6 +203,10 @@ class Session:
     def project_copy(self) -> ProjectCopy | None:
         """What it has changed in a project that is copied on write; None for any other."""
         return self._conversation.project_copy
+
+    def remarks(self) -> Sequence[str]:
+        """See `Owner`."""
+        return () if self.jail is None else self.jail.remarks()
 
     @property
     def name(self) -> str | None:

@@ -243,6 +243,7 @@ class TemplateSpec:
         agent_python, binds, path, preload, artifact: as in `Environment`.
         project: as in `JailSpec`.
         host_network: its sessions have the host's network, not one of their own.
+        variables: what modules that are preloaded find set; empty where none are.
     """
 
     agent_python: str
@@ -252,6 +253,7 @@ class TemplateSpec:
     project: ProjectMount | None
     artifact: Artifact | None = None
     host_network: bool = False
+    variables: tuple[tuple[str, str], ...] = field(default=(), repr=False)
 
     def __hash__(self) -> int:
         # As for `Environment`.

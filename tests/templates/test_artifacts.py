@@ -95,7 +95,7 @@ def replace_in(artifact: Path, name: str, change: Callable[[str], str]) -> Envir
 
 async def test_a_template_that_does_not_say_its_protocol_is_of_the_first(folder: Path) -> None:
     silent = replace_in(
-        write_artifact(folder), "template", lambda text: text.replace('"protocol": PROTOCOL, ', "")
+        write_artifact(folder), "template", lambda text: text.replace('"protocol": PROTOCOL,', "")
     )
     async with (
         open_launcher(folder) as forking,

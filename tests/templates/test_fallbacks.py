@@ -50,24 +50,10 @@ async def open_launcher(cold: BwrapLauncher | None = None) -> AsyncGenerator[Tem
         yield made
 
 
-async def test_what_cannot_be_preloaded_falls_back_alone(python: Environment) -> None:
-    broken = replace(python, name="broken", preload=("nonesuch_module",))
-    async with open_launcher() as forking:
-        for _ in range(2):
-            async with open_session(broken, launcher=forking) as session:
-                assert not isinstance(session.jail, ForkedJail)
-                assert (await session.run("print(1)")).stdout == "1\n"
-        assert "import nonesuch_module: ModuleNotFoundError" in forking.reasons["broken"]
-        async with open_session(python, launcher=forking) as session:
-            assert isinstance(session.jail, ForkedJail)
-        assert set(forking.reasons) == {"broken"}
-
-
 async def test_sessions_that_wait_for_one_template_share_its_failure(
     python: Environment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else each would try in turn, and count as another failure in a row."""
-    broken = replace(python, name="broken", preload=("nonesuch_module",))
     tried = 0
 
     async def count(cold: BwrapLauncher, spec: TemplateSpec, system_calls: bytes) -> object:
@@ -76,14 +62,15 @@ async def test_sessions_that_wait_for_one_template_share_its_failure(
         return await template.start_template(cold, spec, system_calls)
 
     monkeypatch.setattr(launcher, "start_template", count)
-    async with open_launcher() as forking, trio.open_nursery() as nursery:
+    with preloadable(python, "import os; os.abort()") as (broken, project):
+        async with open_launcher() as forking, trio.open_nursery() as nursery:
 
-        async def start() -> None:
-            async with open_session(broken, launcher=forking) as session:
-                assert not isinstance(session.jail, ForkedJail)
+            async def start() -> None:
+                async with open_session(broken, project, launcher=forking) as session:
+                    assert not isinstance(session.jail, ForkedJail)
 
-        for _ in range(3):
-            nursery.start_soon(start)
+            for _ in range(3):
+                nursery.start_soon(start)
     assert tried == 1
 
 
@@ -125,40 +112,6 @@ def preloadable(
             replace(python, name="unforkable", preload=("unforkable",)),
             mount_of(package, paths[0]),
         )
-
-
-@pytest.mark.parametrize(
-    ("source", "reason"),
-    [
-        (
-            """\
-import threading, time
-threading.Thread(target=time.sleep, args=(3600,), daemon=True).start()
-""",
-            "started a thread",
-        ),
-        ("import mmap\nshared = mmap.mmap(-1, mmap.PAGESIZE)\n", "made shared memory"),
-        (
-            """\
-import mmap, os
-fd = os.memfd_create("shared")
-os.ftruncate(fd, mmap.PAGESIZE)
-shared = mmap.mmap(fd, mmap.PAGESIZE, prot=mmap.PROT_READ)
-""",
-            "made shared memory",
-        ),
-    ],
-)
-async def test_a_module_that_sessions_would_share_something_of_is_refused(
-    python: Environment, source: str, reason: str
-) -> None:
-    with preloadable(python, source) as (unforkable, project):
-        async with (
-            open_launcher() as forking,
-            open_session(unforkable, project, launcher=forking) as session,
-        ):
-            assert not isinstance(session.jail, ForkedJail)
-            assert reason in forking.reasons["unforkable"]
 
 
 async def test_what_hangs_while_it_is_preloaded_is_named(

@@ -33,7 +33,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _reload(*, as_json: bool) -> int:
-    from nsm.cli import running, terminal  # noqa: PLC0415  # not to check or show
+    from nsm.cli import render, running, terminal  # noqa: PLC0415  # not to check or show
     from nsm.cli.render import visible  # noqa: PLC0415
     from nsm.wire.fields import rows_of  # noqa: PLC0415
 
@@ -43,6 +43,8 @@ def _reload(*, as_json: bool) -> int:
         return EXIT_OK
     with client:
         answer = client.call("config_reload")
+        for line in render.not_preloaded(client.envs(preload=True)):
+            terminal.note(line)
     problems: list[str] = [str(problem) for problem in answer.get("problems", ())]
     if as_json:
         terminal.out_json({"changes": answer["changes"], "problems": problems})

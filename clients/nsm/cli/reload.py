@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nsm.cli import running, terminal
+from nsm.cli import render, running, terminal
 from nsm.cli.options import EXIT_OK, Parser
 from nsm.cli.render import visible
 
@@ -46,6 +46,8 @@ def main(arguments: list[str]) -> int:
     with client:
         client.reload(lambda report: terminal.note(waits(report)))
         status = client.status()
+        for line in render.not_preloaded(client.envs(preload=True)):
+            terminal.note(line)
     if options.json:
         names = ("version", "pid", "sessions")
         terminal.out_json({name: getattr(status, name) for name in names})

@@ -195,9 +195,11 @@ def _environment_note(row: EnvironmentRow) -> str:
         problem = " ".join((row.problem or "").splitlines()[:2])
         return f"unavailable: {problem}{only}"
     separator = ", " if row.description else ""
-    preload = f"{separator}with {', '.join(row.preload)}" if row.preload else ""
+    preloaded = _preloaded(row)
+    preload = f"{separator}with {', '.join(preloaded)}" if preloaded else ""
     stateless = "" if row.keeps_state else " (no sessions)"
     cold = f" (starts slowly: {row.cold_start})" if row.cold_start else ""
+    cold += f" (not preloaded: {'; '.join(row.not_preloaded)})" if row.not_preloaded else ""
     return f"{row.description}{preload}{stateless}{cold}{only}"
 
 
@@ -216,7 +218,8 @@ def environment(row: EnvironmentRow) -> list[tuple[str, str]]:
     optional = [
         ("description", row.description),
         ("unavailable", row.problem),
-        ("preloaded", ", ".join(row.preload)),
+        ("preloaded", ", ".join(_preloaded(row))),
+        ("not preloaded", "\n".join(row.not_preloaded)),
         ("sessions", None if row.keeps_state or not row.available else "none: single runs only"),
         ("starts slowly", row.cold_start),
         ("only for", row.only_for),
@@ -229,6 +232,23 @@ def environment(row: EnvironmentRow) -> list[tuple[str, str]]:
         for name, text in lines
         for number, line in enumerate(text.splitlines() or [""])
     ]
+
+
+def _preloaded(row: EnvironmentRow) -> list[str]:
+    """The modules that its sessions find imported."""
+    failed = {text.partition(":")[0] for text in row.not_preloaded}
+    return [module for module in row.preload if module not in failed]
+
+
+def not_preloaded(rows: Sequence[EnvironmentRow]) -> list[str]:
+    """A line for each module that could not be preloaded."""
+    lines = [f"{row.name}: not preloaded: {text}" for row in rows for text in row.not_preloaded]
+    lines += [
+        f"{row.name}: nothing is preloaded: {row.cold_start}"
+        for row in rows
+        if row.preload and row.cold_start
+    ]
+    return [visible(line) for line in lines]
 
 
 def listing(lines: Sequence[tuple[str, str]]) -> str:

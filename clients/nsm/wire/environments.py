@@ -18,6 +18,7 @@ class EnvironmentRow(NamedTuple):
         timeout_s: default and upper limit of one run, seconds.
         memory_mb: memory limit of a session, MiB.
         preload: Python modules that its sessions find imported already.
+        not_preloaded: those that could not be imported, each with the reason.
         keeps_state: whether it has sessions.
         cold_start: why its last session was not forked from a template; None if it was.
         aliases: other names that it answers to.
@@ -40,6 +41,7 @@ class EnvironmentRow(NamedTuple):
     aliases: tuple[str, ...]
     only_for: str | None
     hides: tuple[str, ...]
+    not_preloaded: tuple[str, ...] = ()
 
     @classmethod
     def from_wire(cls, wire: Mapping[str, Any]) -> Self:
@@ -61,4 +63,5 @@ class EnvironmentRow(NamedTuple):
             aliases=row.texts("aliases"),
             only_for=row.optional("only_for", row.text),
             hides=row.texts("hides"),
+            not_preloaded=row.optional("not_preloaded", row.texts) or (),
         )

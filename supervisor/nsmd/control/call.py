@@ -22,7 +22,7 @@ from nsmd.registry import Registry
 from nsmd.session import Session
 from nsmd.survival.store import DescriptorStore, NoStore
 from nsmd.telemetry import Telemetry
-from nsmd.values import Client
+from nsmd.values import Client, Environment
 
 Right = Literal["read", "run", "manage", "bridge"]
 """To see what all clients have, to run code in one's own sessions, to change anything, to start
@@ -39,6 +39,8 @@ class Services:
         jail: facts for people: how jails are made here.
         limits: the same: what keeps sessions to theirs.
         cold_starts: why sessions of an environment are no forks, by the environment's name.
+        unloaded: modules that an environment could not preload, by its name.
+        try_preloading: finds that out for an environment that has not been used yet.
         shutdown: asks the daemon to end, and to end all sessions.
         ending: the same, in other ways.
         configuration: reads the file again.
@@ -80,6 +82,8 @@ class Services:
     successor: Sequence[str] = ()
     audit: Callable[[], Mapping[str, Any]] = dict[str, Any]
     http: Callable[[], Mapping[str, Any]] = dict[str, Any]
+    unloaded: Mapping[str, Sequence[str]] = field(default_factory=dict[str, Sequence[str]])
+    try_preloading: Callable[[Environment], Awaitable[None]] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

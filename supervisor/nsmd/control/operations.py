@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -28,16 +28,19 @@ from nsmd.control import (
     reloading,
     running,
 )
-from nsmd.control.call import Call, Operation, Right
+from nsmd.control.call import Call, Operation, Right, Services
 from nsmd.execution import Execution
 from nsmd.hostpaths import is_within
 from nsmd.limits import check_inherited
 from nsmd.listing import as_row
 from nsmd.session import Session
-from nsmd.values import EnvironmentProblem, OutputSink, ProjectMount, RunRequest
+from nsmd.values import Environment, EnvironmentProblem, OutputSink, ProjectMount, RunRequest
 
 KILL_WAIT_S = 5.0
 """How long `kill` waits for what it killed to be gone; the kernel needs milliseconds."""
+
+PRELOAD_WAIT_S = 20.0
+"""How long `envs` waits for modules that are imported to find out whether they can be."""
 
 
 _OF_HTTP = {"enabled", "listen", "url", "token", "connections", "max_connections", "problem"}
@@ -150,13 +153,29 @@ async def _interrupt(call: Call) -> dict[str, Any]:
 
 
 async def _envs(call: Call) -> dict[str, Any]:
-    registry, cold_starts = call.services.registry, call.services.cold_starts
+    registry, services = call.services.registry, call.services
     if call.confined:
         mine = registry.environments(call.as_client())
-        return {"environments": [_listed(Listed(item=each), cold_starts) for each in mine]}
+        return {"environments": [_listed(Listed(item=each), services) for each in mine]}
     await registry.look()
-    listed = registry.provision.catalog.listed()
-    return {"environments": [_listed(each, cold_starts) for each in listed]}
+    listed = list(registry.provision.catalog.listed())
+    if arguments.flag(call.args, "preload"):
+        await _try_preloading([each.item for each in listed], services)
+    return {"environments": [_listed(each, services) for each in listed]}
+
+
+async def _try_preloading(
+    items: Sequence[Environment | EnvironmentProblem], services: Services
+) -> None:
+    """Find out what cannot be preloaded, as far as there is time."""
+    try_one = services.try_preloading
+    if try_one is None:
+        return
+    with trio.move_on_after(PRELOAD_WAIT_S):
+        async with trio.open_nursery() as nursery:
+            for item in items:
+                if isinstance(item, Environment) and item.preload and item.problem is None:
+                    nursery.start_soon(try_one, item)
 
 
 async def _config_reload(call: Call) -> dict[str, Any]:
@@ -282,7 +301,7 @@ def _project_within(call: Call) -> ProjectMount | None:
     return None if call.boundary is None else call.boundary.project
 
 
-def _listed(listed: Listed, cold_starts: Mapping[str, str]) -> dict[str, Any]:
+def _listed(listed: Listed, services: Services) -> dict[str, Any]:
     item = listed.item
     if isinstance(item, EnvironmentProblem):
         return {
@@ -296,6 +315,7 @@ def _listed(listed: Listed, cold_starts: Mapping[str, str]) -> dict[str, Any]:
             "timeout_s": 0.0,
             "memory_mb": 0,
             "preload": [],
+            "not_preloaded": [],
             "keeps_state": False,
             "cold_start": None,
             "aliases": [],
@@ -313,8 +333,9 @@ def _listed(listed: Listed, cold_starts: Mapping[str, str]) -> dict[str, Any]:
         "timeout_s": item.timeout_s,
         "memory_mb": item.memory_mb,
         "preload": list(item.preload),
+        "not_preloaded": list(services.unloaded.get(item.name, ())),
         "keeps_state": item.keeps_state,
-        "cold_start": cold_starts.get(item.name),
+        "cold_start": services.cold_starts.get(item.name),
         "aliases": list(listed.aliases),
         "only_for": listed.only_for,
         "hides": list(listed.hides),

@@ -14,11 +14,15 @@ from dataclasses import dataclass, field
 from nsmd.jail.host import HostSystem
 from nsmd.policy import JAIL_UID, WORKSPACE, session_file_systems
 from nsmd.values import Environment, JailSizes, TemplateSpec
+from sandbox_template import SCRATCH
 
 HOSTNAME = "nsm"
 AGENT_PATH = "/run/nsm/agent.py"
 TEMPLATE_PATH = "/run/nsm/template.py"
 FILTER_PATH = "/run/nsm/filter"
+
+SCRATCH_MB = 64
+"""Of each writable place in a template's jail; matplotlib's list of fonts takes 1 MiB."""
 
 PLACES = ("/bin", "/dev", "/etc", "/proc", "/run/nsm", "/sbin", "/tmp", "/usr", WORKSPACE)  # noqa: S108
 """What every jail has of its own; nothing else is mounted there or above."""
@@ -105,17 +109,23 @@ def session_arguments(content: JailContent, sizes: JailSizes) -> list[str]:
 def template_arguments(content: JailContent) -> list[str]:
     """The same for a template's jail, in which sessions are forked.
 
-    Forks need nested user namespaces, and mount their file systems over the empty directories
-    here; nothing in it is writable. bwrap stays PID 1, so that forks outlive the template.
+    Forks need nested user namespaces, and mount their file systems over the directories here.
+    Preloaded modules may write to `SCRATCH`, which the template empties before the first fork, and
+    which forks see read-only and covered. bwrap stays PID 1, so that forks outlive the template.
     """
+    scratch = str(SCRATCH_MB * 1024 * 1024)
     return [
         *_namespaces(content),
         *_base_system(content.host),
         *("--proc", "/proc", "--dev", "/dev"),
         *(
             argument
-            for path, _, _ in session_file_systems(JailSizes())
-            for argument in ("--dir", path)
+            for path, _, mode in session_file_systems(JailSizes())
+            for argument in (
+                ("--perms", mode, "--size", scratch, "--tmpfs", path)
+                if path in SCRATCH
+                else ("--dir", path)
+            )
         ),
         *_content(content),
         *("--chdir", "/"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from nsmd.jail.projectcopy import ProjectCopy
@@ -20,9 +21,12 @@ class HeldJail:
         pid: the same process, on the host.
         policy: as in `Jail`.
         project_copy: as in `Jail`; owned from now on.
+
+    Attributes:
+        remarks: as in `Jail`.
     """
 
-    __slots__ = ("_pid", "_pidfd", "_released", "_socket", "policy", "project_copy")
+    __slots__ = ("_pid", "_pidfd", "_released", "_socket", "policy", "project_copy", "remarks")
 
     def __init__(
         self,
@@ -35,6 +39,7 @@ class HeldJail:
     ) -> None:
         self.policy = policy
         self.project_copy = project_copy
+        self.remarks: Callable[[], Sequence[str]] = tuple
         self._socket = channel
         self._pidfd = pidfd
         self._pid = pid

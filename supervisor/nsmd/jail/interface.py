@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from nsmd.policy import Policy
@@ -21,9 +22,11 @@ class Jail(Protocol):
 
     Attributes:
         policy: of the session, as it is at its start.
+        remarks: notes on how its sessions start, each of which is given out once.
     """
 
     policy: Policy | None
+    remarks: Callable[[], Sequence[str]]
 
     @property
     def starter_pid(self) -> int:

@@ -247,7 +247,7 @@ class BwrapLauncher:
                 channel=socket.SOCK_SEQPACKET,
                 binds=spec.binds,
                 path=spec.path,
-                variables=(),  # each fork is told its own
+                variables=spec.variables,  # each fork is told its own
                 project=spec.project,
                 programs={
                     # Python that is not the agent's own may run it, too.

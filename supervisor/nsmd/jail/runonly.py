@@ -12,7 +12,7 @@ import os
 import signal
 import socket
 import subprocess
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack, suppress
 from dataclasses import dataclass
 from typing import Any
@@ -54,7 +54,7 @@ class RunOnlyJail:
         scope: cancelling it ends the task.
     """
 
-    __slots__ = ("_ended_fd", "_released", "_scope", "_socket", "policy")
+    __slots__ = ("_ended_fd", "_released", "_scope", "_socket", "policy", "remarks")
 
     def __init__(self, channel: socket.socket, ended_fd: int, scope: trio.CancelScope) -> None:
         self._socket = channel
@@ -62,6 +62,7 @@ class RunOnlyJail:
         self._scope = scope
         self._released = False
         self.policy: Policy | None = None
+        self.remarks: Callable[[], Sequence[str]] = tuple
 
     def __repr__(self) -> str:
         return f"<RunOnlyJail{' released' if self._released else ''}>"

@@ -12,7 +12,7 @@ import os
 import socket
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 
 import trio
@@ -44,6 +44,7 @@ class TemplateRecord:
         pid: of its jail's PID 1 on the host.
         starter: process id of what made the jail, a child of the supervisor; 0 for none.
         channel: identity of its control socket.
+        failed: as in `Template`.
     """
 
     spec: TemplateSpec
@@ -51,6 +52,7 @@ class TemplateRecord:
     pid: int
     starter: int
     channel: str
+    failed: dict[str, str] = field(default_factory=dict[str, str])
 
 
 @cache
@@ -119,6 +121,7 @@ class TemplateBook:
             pid=template.pid,
             starter=template.jail.starter_pid,
             channel=records.identity(channel),
+            failed=dict(template.failed),
         )
         file = records.memory_file(records.encode(record))
         owned.callback(os.close, file)
@@ -204,4 +207,4 @@ def _template(record: TemplateRecord, left: list[int]) -> Template | None:
     control.setblocking(False)
     starter = record.starter
     made = AdoptedTemplateJail(control, jail, record.pid, starter_pid=starter)
-    return Template(record.spec, made, forker)
+    return Template(record.spec, made, forker, failed=record.failed)

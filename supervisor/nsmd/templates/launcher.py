@@ -7,7 +7,7 @@ import platform
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import trio
 
@@ -29,7 +29,7 @@ from nsmd.templates.template import (
     TemplateGoneError,
     start_template,
 )
-from nsmd.values import Enforcement, Environment, JailSpec, TemplateSpec
+from nsmd.values import Enforcement, Environment, JailSizes, JailSpec, TemplateSpec
 
 log = logging.getLogger(__name__)
 
@@ -89,6 +89,8 @@ class TemplateLauncher:
         self._nursery = nursery
         self._lines: dict[TemplateSpec, _Line] = {}
         self._reasons: dict[str, str] = {}
+        self._unloaded: dict[str, Sequence[str]] = {}
+        self._remarked: dict[str, Sequence[str]] = {}
         self._starting = trio.CapacityLimiter(MAX_STARTING)
 
     def __repr__(self) -> str:
@@ -130,6 +132,12 @@ class TemplateLauncher:
         """Environments whose last session was no fork, by name, and why."""
         return self._reasons
 
+    @property
+    def unloaded(self) -> Mapping[str, Sequence[str]]:
+        """Modules that were to be preloaded and could not be, by environment: each with the
+        reason."""
+        return self._unloaded
+
     async def prepare(self, spec: JailSpec) -> None:
         """See `Launcher`: a template is, which may import for seconds."""
         if why_unforkable(spec):
@@ -143,14 +151,52 @@ class TemplateLauncher:
         except (TemplateError, StartFailedError) as error:
             self._failed(line, failures, error)
 
+    async def try_preloading(self, environment: Environment) -> None:
+        """Find out what of an environment cannot be preloaded; see `unloaded` and `reasons`."""
+        spec = JailSpec(environment=environment, project=None, sizes=JailSizes())
+        line = self._line(template_of(spec))
+        await self.prepare(spec)
+        if line.failures:
+            self._note(environment, line.reason)
+        elif line.template is not None:
+            self._note_unloaded(environment, line.template.failed)
+            if not line.template.forks:
+                line.template.close()  # most sessions have a project, and so another template
+
     async def launch(self, spec: JailSpec) -> Jail:
         """See `Launcher`."""
-        reason = await self._why_not_forked(spec)
-        if isinstance(reason, str):
-            self._note(spec.environment, reason)
-            return await self._launch_cold(spec, reason)
-        self._reasons.pop(spec.environment.name, None)
-        return reason
+        environment = spec.environment
+        jail = await self._why_not_forked(spec)
+        if isinstance(jail, str):
+            self._note(environment, jail)
+            if environment.preload:
+                text = f"nothing is preloaded in {environment.name}: {jail}"
+                jail = await self._launch_cold(spec, jail)
+                jail.remarks = partial(self._remark, environment.name, (text,))
+                return jail
+            return await self._launch_cold(spec, jail)
+        self._reasons.pop(environment.name, None)
+        return jail
+
+    def _remark(self, environment: str, remarks: Sequence[str]) -> Sequence[str]:
+        """Those remarks if they have not been made yet."""
+        if self._remarked.get(environment) == remarks:
+            return ()
+        self._remarked[environment] = remarks
+        return remarks
+
+    def _note_unloaded(self, environment: Environment, failed: Mapping[str, str]) -> Sequence[str]:
+        """Remember what could not be preloaded; returns what there is to say about it."""
+        name = environment.name
+        texts = [f"{module}: {why}" for module, why in failed.items()]
+        if self._unloaded.get(name, []) != texts:
+            self._unloaded[name] = texts
+            for text in texts:
+                log.warning("environment %s cannot preload %s", name, text)
+        if not texts:
+            self._unloaded.pop(name, None)
+            return ()
+        return (f"not preloaded in {name}: {'; '.join(texts)}",)
 
     async def _launch_cold(self, spec: JailSpec, reason: str) -> Jail:
         """A jail of its own.
@@ -187,6 +233,9 @@ class TemplateLauncher:
             return self._failed(line, failures, error)
         line.failures = 0
         jail.policy = policy
+        if line.template is not None:
+            remarks = self._note_unloaded(spec.environment, line.template.failed)
+            jail.remarks = partial(self._remark, spec.environment.name, remarks)
         return jail
 
     @staticmethod

@@ -20,7 +20,9 @@ MAX_REQUEST_BYTES = 64 * 1024
 def template_of(spec: JailSpec) -> TemplateSpec:
     """The template whose forks are such sessions.
 
-    Environments that show the same share one: Bash is started by a fork of the same Python.
+    Environments that show the same share one: Bash is started by a fork of the same Python. Modules
+    may look at variables while they are imported, so with modules to preload those have to be the
+    same, too.
     """
     environment = spec.environment
     return TemplateSpec(
@@ -31,6 +33,9 @@ def template_of(spec: JailSpec) -> TemplateSpec:
         project=spec.project,
         artifact=environment.artifact,
         host_network=spec.network.mode == "full",
+        variables=environment.variables
+        if environment.preload and environment.artifact is None
+        else (),
     )
 
 

@@ -36,6 +36,7 @@ KEEP_S = 900.0
 END_TIMEOUT_S = 10.0
 
 MESSAGE_BYTES = 64 * 1024
+MAX_TEXT = 300
 
 PROTOCOL = 1
 """Of templates (`docs/agent-protocol.md`, Templates). The first ones did not say it."""
@@ -124,13 +125,22 @@ class Template:
     Args:
         jail: its socket is the control socket; owned from now on.
         pidfd: of the process that forks; owned from now on.
+        failed: modules that it could not preload, and why.
 
     Attributes:
         on_closed: called once it can no longer be asked for forks.
     """
 
-    def __init__(self, spec: TemplateSpec, jail: TemplateJail, pidfd: int) -> None:
+    def __init__(
+        self,
+        spec: TemplateSpec,
+        jail: TemplateJail,
+        pidfd: int,
+        *,
+        failed: Mapping[str, str] | None = None,
+    ) -> None:
         self.spec = spec
+        self.failed = failed or {}
         self._copies = spec.project is not None and spec.project.copied
         self.forks = 0
         self.used_s = trio.current_time()
@@ -292,7 +302,7 @@ async def start_template(
     try:
         told: dict[str, Any] = json.loads(message)
         if told["ready"] and len(fds) == 1 and told.get("protocol", PROTOCOL) == PROTOCOL:
-            return Template(spec, jail, fds[0])
+            return Template(spec, jail, fds[0], failed=_texts(told.get("failed", {})))
         why = _why_not_taken(told)
     except (ValueError, KeyError, TypeError, AttributeError):
         why = f"it said {message[:200]!r}"
@@ -303,6 +313,11 @@ async def start_template(
         await jail.wait()
     jail.release()
     raise TemplateError(why)
+
+
+def _texts(told: dict[object, object]) -> Mapping[str, str]:
+    """What it says of modules; texts of bounded length."""
+    return {str(name)[:MAX_TEXT]: str(text)[:MAX_TEXT] for name, text in told.items()}
 
 
 def _why_not_taken(told: Mapping[str, Any]) -> str:

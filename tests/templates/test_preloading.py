@@ -1,0 +1,156 @@
+"""Modules that are preloaded: what they may need, and what is said of those that fail."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Generator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from e2e_support import run, supervisor, variables_for
+from nsmd.templates import TemplateLauncher, open_templates
+from nsmd.templates.template import ForkedJail
+from nsmd.values import Environment
+from realjail import environments, needs_bwrap, new_launcher, open_directory, open_session
+from venvs import WRITES, in_venv, make_venv
+
+pytestmark = [pytest.mark.jail, needs_bwrap]
+
+MODULES = {
+    "plots": WRITES,
+    "broken": "raise ValueError('two\\nlines')",
+    "leaves": "import sys; sys.exit(3)",
+    "threads": "import threading; threading.Thread(target=threading.Event().wait, daemon=True)"
+    ".start()",
+    "shares": "import mmap; shared = mmap.mmap(-1, 4096)",
+    "shares_nameless": "import mmap, os; fd = os.memfd_create('shared'); "
+    "os.ftruncate(fd, mmap.PAGESIZE); "
+    "shared = mmap.mmap(fd, mmap.PAGESIZE, prot=mmap.PROT_READ)",
+    "shares_file": "import mmap, tempfile; file = tempfile.NamedTemporaryFile(); "
+    "file.truncate(4096); shared = mmap.mmap(file.fileno(), 4096, access=mmap.ACCESS_READ)",
+}
+LOADED = "import sys; print([name for name in NAMES if name in sys.modules])"
+
+
+@pytest.fixture(scope="module")
+def python() -> Environment:
+    return environments()["python"]
+
+
+@pytest.fixture
+def venv() -> Generator[Path]:
+    with open_directory("/var/tmp") as directory:
+        make_venv(directory, MODULES)
+        yield directory
+
+
+@asynccontextmanager
+async def open_launcher() -> AsyncGenerator[TemplateLauncher]:
+    async with open_templates(new_launcher()) as made:
+        assert isinstance(made, TemplateLauncher)
+        yield made
+
+
+async def test_a_module_may_write_while_it_is_imported(python: Environment, venv: Path) -> None:
+    """To HOME, or where a variable of the environment says; each fork has such a directory, empty
+    and its own."""
+    code = "import os, sys; assert 'plots' in sys.modules; import plots; print(plots.save('mine'))"
+    look = "import os; print(sorted(os.listdir(PLACE)))"
+    for variables, place in (
+        ({}, "/workspace/.config/plots"),
+        ({"PLOTS_DIR": "/tmp/plots/here", "PLOTS_STYLE": "dark"}, "/tmp/plots/here"),
+    ):
+        environment = in_venv(python, venv, "plots", **variables)
+        async with open_launcher() as forking:
+            async with (
+                open_session(environment, launcher=forking) as one,
+                open_session(environment, launcher=forking) as other,
+            ):
+                assert isinstance(one.jail, ForkedJail)
+                assert (await one.run(code)).stdout == "['saved']\n"
+                assert (await other.run(look.replace("PLACE", repr(place)))).stdout == "[]\n"
+                style = await one.run("print(plots.STYLE)")
+                assert style.stdout == variables.get("PLOTS_STYLE", "none") + "\n"
+                assert one.jail.remarks() == ()
+            assert forking.reasons == {}
+            assert forking.unloaded == {}
+
+
+async def test_variables_make_another_template_only_where_something_is_preloaded(
+    python: Environment, venv: Path
+) -> None:
+    async with open_launcher() as forking:
+        for preload, templates in ((), 1), (("plots",), 3):
+            for style in "dark", "light":
+                environment = in_venv(python, venv, *preload, PLOTS_STYLE=style)
+                async with open_session(environment, launcher=forking) as session:
+                    code = "import plots; print(plots.STYLE)"
+                    assert (await session.run(code)).stdout == f"{style}\n"
+            assert len(forking.templates) == templates
+
+
+async def test_one_that_fails_does_not_drop_the_others(python: Environment, venv: Path) -> None:
+    wanted = tuple(MODULES)
+    environment = in_venv(python, venv, *wanted, "nonesuch", "colorsys")
+    async with open_launcher() as forking:
+        await forking.try_preloading(environment)
+        failed = dict(text.split(": ", 1) for text in forking.unloaded["science"])
+        assert set(failed) == {*wanted, "nonesuch"} - {"plots"}
+        assert failed["broken"] == "ValueError: two lines"
+        assert failed["leaves"] == "SystemExit: 3"
+        assert failed["nonesuch"] == "ModuleNotFoundError: No module named 'nonesuch'"
+        assert "starts a thread" in failed["threads"]
+        assert "shared memory" in failed["shares"]
+        assert "shared memory" in failed["shares_file"]
+        assert "shared memory" in failed["shares_nameless"]
+        async with open_session(environment, launcher=forking) as session:
+            assert isinstance(session.jail, ForkedJail)
+            names = repr([*wanted, "colorsys"])
+            loaded = await session.run(LOADED.replace("NAMES", names))
+            assert loaded.stdout == "['plots', 'colorsys']\n"
+            (remark,) = session.jail.remarks()
+            assert remark.startswith("not preloaded in science: broken: ValueError: two lines; ")
+        # It is said once.
+        async with open_session(environment, launcher=forking) as session:
+            assert session.jail.remarks() == ()
+
+
+async def test_an_import_that_ends_the_process_is_told(python: Environment, venv: Path) -> None:
+    packages = next(venv.glob("lib/*/site-packages"))
+    (packages / "dies.py").write_text("import os; os.abort()")
+    environment = in_venv(python, venv, "dies")
+    async with open_launcher() as forking:
+        await forking.try_preloading(environment)
+        assert "did not start" in forking.reasons["science"]
+        async with open_session(environment, launcher=forking) as session:
+            assert not isinstance(session.jail, ForkedJail)
+            (remark,) = session.jail.remarks()
+            assert remark.startswith("nothing is preloaded in science: ")
+
+
+def test_what_failed_is_said_by_commands_and_in_the_first_run(venv: Path) -> None:
+    config = f"""
+[environments.science]
+preset = "python"
+interpreter = "{venv}/bin/python3"
+preload = ["plots", "broken"]
+"""
+    told = "not preloaded: broken: ValueError: two lines"
+    with open_directory() as directory, supervisor(directory, config=config) as running:
+        variables = variables_for(directory)
+
+        def nsm(*words: str) -> str:
+            done = run("nsm", *words, variables=variables)
+            assert done.returncode == 0, done.stderr
+            return done.stdout + done.stderr
+
+        assert f"science: {told}" in nsm("config", "reload")
+        with running.client() as client:
+            notes = [client.run("1", env="science").notes for _ in range(2)]
+            assert notes == [("not preloaded in science: broken: ValueError: two lines",), ()]
+            (row,) = [row for row in client.envs() if row.name == "science"]
+            assert row.not_preloaded == ("broken: ValueError: two lines",)
+        assert told in nsm("envs")
+        assert told in nsm("doctor")
+        assert f"science: {told}" in nsm("reload")
