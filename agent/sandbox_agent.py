@@ -84,6 +84,9 @@ READ_BYTES = 65536
 UNSENT_BYTES = 8 * 1024 * 1024
 """Above this the agent takes no more requests from a supervisor that does not read answers."""
 
+TORN_BYTES = 400
+"""More than several torn markers, one after the other: what begins with no length is none then."""
+
 LAG_BYTES = 1024 * 1024
 """Unacknowledged bytes above which output is no longer streamed but merged."""
 
@@ -396,7 +399,7 @@ class FrameReader:
         if self.marker and not (fits and whole and b"\xff" not in buffer[4:end]):
             if self._cut_at_marker():
                 return RESUMED
-            if self._may_begin_marker(end if fits else 4):
+            if (fits or len(buffer) < TORN_BYTES) and self._may_end_in_marker():
                 return None
         if not fits:
             raise FrameError(
@@ -425,15 +428,15 @@ class FrameReader:
             self._searched = 0
         return False
 
-    def _may_begin_marker(self, end: int) -> bool:
-        """Whether a marker, not all of it here yet, may begin before `end`.
+    def _may_end_in_marker(self) -> bool:
+        """Whether the beginning of a marker is the last that has come.
 
-        A writer that died left a length or a body incomplete, and the beginning of what its
+        A writer that died left a frame or a marker incomplete, and the beginning of what its
         successor sends completes it by chance. A 0xFF gives it away.
         """
         # A whole one was found before: what is looked at is short, whatever a peer sends.
         place = max(0, len(self._buffer) - len(self.marker) + 1)
-        while (place := self._buffer.find(b"\xff", place, end)) >= 0:
+        while (place := self._buffer.find(b"\xff", place)) >= 0:
             if self.marker.startswith(self._buffer[place:]):
                 return True
             place += 1

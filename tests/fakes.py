@@ -82,13 +82,13 @@ class FakeAgent:
 
     async def take_marker(self, marker: bytes) -> None:
         """Wait for a new holder of the channel; what follows its marker are frames."""
-        seen = b""
-        while marker not in seen:
+        self._reader.marker = marker
+        self._reader.skip_to_marker()
+        while self._reader.next_message() is None:
             data = await self._stream.receive_some(65536)
             if not data:
                 raise EOFError
-            seen += bytes(data)
-        self._reader.receive_data(seen.partition(marker)[2])
+            self._reader.receive_data(bytes(data))
 
     async def receive(self) -> Mapping[str, Any]:
         """The next frame that is not an acknowledgement; raises EOFError at the end."""

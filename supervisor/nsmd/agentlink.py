@@ -18,6 +18,7 @@ from nsmd.agentframes import (
     ErrorFrame,
     FileDataFrame,
     ListeningFrame,
+    OtherFrame,
     OutputFrame,
     ReadyFrame,
     ResultFrame,
@@ -69,6 +70,7 @@ class AgentLink:
     """
 
     __slots__ = (
+        "_acked",
         "_awaits_descriptor",
         "_backlog",
         "_channel",
@@ -76,7 +78,6 @@ class AgentLink:
         "_last",
         "_nursery",
         "_reader",
-        "_resuming",
         "_unacked_chars",
         "_unacked_frames",
         "capabilities",
@@ -89,8 +90,7 @@ class AgentLink:
         self._channel = channel
         self._nursery = nursery
         self._reader = FrameReader()
-        self._resuming = False
-        self._last = 0
+        self._acked = self._last = 0
         self._unacked_frames = 0
         self._unacked_chars = 0
         self._backlog: bytearray | None = None
@@ -149,26 +149,33 @@ class AgentLink:
         self.token = token
         self.capabilities = _OFFERED if capabilities == _OFFERED else capabilities
         marker = self._reader.marker = resume_marker(token.hex())
+        await self._pass_over_earlier_answers(marker)
+        # Nobody but us has said anything since then. So the next marker is the answer to this one.
         self._reader.skip_to_marker()
         self._write_or_keep(marker)
-        while (frame := self._next_frame()) is None:
-            await trio.lowlevel.wait_readable(self._channel)
-            self._receive_more()
-        if frame is not RESUMED:
+        if await self._receive_frame() is not RESUMED:
             raise AgentProtocolError("no resume marker was sent back")
-        while (frame := await self._receive_frame()) is RESUMED:
-            pass
-        resumed = agentframes.parse(frame)
+        resumed = agentframes.parse(await self._receive_frame())
         if not isinstance(resumed, ResumedFrame):
             raise AgentProtocolError(
                 f"the first frame is not `resumed` but {type(resumed).__name__}"
             )
-        # It may be the answer to one before us that was killed before it had it: ours follows then,
-        # and once more what nobody has acknowledged. Whatever comes after this has no such answer
-        # behind it.
-        self._resuming = True
-        self.post({"type": "ping"})
+        self._reader.marker = b""
         return resumed
+
+    async def _pass_over_earlier_answers(self, marker: bytes) -> None:
+        """Discard what the agent has sent, or will send, to holders before this one.
+
+        Any number of them may have sent a marker and been killed, while the agent was stopped. It
+        answers each, and nothing in an answer says whose it is. So we ask something that only we
+        can have asked: the answer to that comes after all the others. To interrupt an execution
+        that there is not changes nothing, and every agent says the id again.
+        """
+        question = f"resume-{secrets.token_hex(8)}"
+        self._reader.skip_to_marker()
+        self._write_or_keep(marker + encode_frame({"type": "interrupt", "id": question}))
+        while (await self._receive_frame()).get("id") != question:
+            pass
 
     def post(self, frame: Mapping[str, Any]) -> None:
         """Send a frame to the agent; what its socket does not take at once waits here.
@@ -176,9 +183,10 @@ class AgentLink:
         Raises:
             AgentLinkError: too much waits, because the agent does not read.
         """
-        if frame["type"] == "execute" and self._unacked_frames:
+        if frame["type"] == "execute" and self._last > self._acked:
             # Carries what would else be a frame of its own.
             frame = {**frame, "ack": self._last}
+            self._acked = self._last
             self._unacked_frames = self._unacked_chars = 0
         elif frame["type"] == "listen":
             self._awaits_descriptor = True
@@ -207,12 +215,7 @@ class AgentLink:
             AgentProtocolError: it is not a valid one.
             AgentLinkError: the channel ended.
         """
-        while (frame := self._next_frame()) is None:
-            # Waiting even where data is there already keeps a flood from starving other sessions.
-            await trio.lowlevel.wait_readable(self._channel)
-            self._receive_more()
-        while self._resuming and self._is_repeated(frame):
-            frame = await self._receive_frame()
+        frame = await self._receive_frame()
         parsed = agentframes.parse(frame)
         if self._awaits_descriptor and isinstance(parsed, ListeningFrame | ErrorFrame):
             self._awaits_descriptor = False
@@ -221,21 +224,10 @@ class AgentLink:
 
     async def _receive_frame(self) -> Mapping[str, Any]:
         while (frame := self._next_frame()) is None:
+            # Waiting even where data is there already keeps a flood from starving other sessions.
             await trio.lowlevel.wait_readable(self._channel)
             self._receive_more()
         return frame
-
-    def _is_repeated(self, frame: Mapping[str, Any]) -> bool:
-        """Whether it belongs to a further answer to a resume marker, and says nothing new."""
-        if frame is RESUMED or frame.get("type") == "resumed":
-            return True
-        number = agentframes.sequence(frame)
-        if number is not None and number <= self._last:
-            return True
-        if frame.get("type") == "pong":
-            self._resuming = False
-            self._reader.marker = b""
-        return False
 
     def _receive_more(self) -> None:
         """
@@ -318,11 +310,14 @@ class AgentLink:
         if number is None:
             return
         self._last = number
+        if isinstance(parsed, OtherFrame):
+            return  # take-overs leave one each, and must not add up to an acknowledgement
         self._unacked_frames += 1
         self._unacked_chars += _size(parsed)
         if isinstance(parsed, ResultFrame):
             return
         if self._unacked_frames >= ACK_FRAMES or self._unacked_chars >= ACK_CHARS:
+            self._acked = number
             self._unacked_frames = self._unacked_chars = 0
             self.post({"type": "ack", "seq": number})
 

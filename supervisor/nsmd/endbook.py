@@ -51,6 +51,7 @@ class EndBook:
             reason=ended.reason,
             at_s=ended.at_s - trio.current_time() + time.monotonic(),
             boot=boot_id(),
+            lost=ended.lost,
         )
         key = _key(scope, name)
         if self._kept.pop(key, None) is not None:
@@ -96,7 +97,8 @@ class EndBook:
         for key, record, data in sorted(found, key=lambda each: each[1].at_s):
             self._kept[key] = data
             age_s = max(0.0, now_s - record.at_s) if record.boot == boot_id() else 0.0
-            tell(record.scope, record.name, Ended(reason=record.reason, at_s=current_s - age_s))
+            ended = Ended(reason=record.reason, at_s=current_s - age_s, lost=record.lost)
+            tell(record.scope, record.name, ended)
 
 
 def _key(scope: str, name: str) -> str:

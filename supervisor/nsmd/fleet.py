@@ -212,7 +212,8 @@ class Fleet:
         for record in takeover.gone:
             tenancy = record.tenancy
             if tenancy.name is not None:
-                self.ended.add(tenancy.scope, tenancy.name, "while there was no supervisor")
+                why = "while there was no supervisor"
+                self.ended.add(tenancy.scope, tenancy.name, why, lost=True)
         self._resumption.begin(takeover, sessions)
         for session in sessions:
             self._nursery.start_soon(session.run, name=repr(session))
@@ -264,17 +265,19 @@ class Fleet:
         if named and tenancy is not None and tenancy.name is not None and not self.closing:
             # Else its successor has been told already. First of all: a supervisor that is killed
             # in between has either the session or its end.
-            self.ended.add(tenancy.scope, tenancy.name, session.end_reason)
+            self.ended.add(tenancy.scope, tenancy.name, session.end_reason, lost=session.lost)
         self._book.drop(session)
         self._resumption.ended(session)
         self.pool.forget(session)
         self._places.given_back()
         if tenancy is None or tenancy.name is None:
             return
-        log.info(
-            "session %s (%s) of %s ended: %s",
+        log.log(
+            logging.WARNING if session.lost else logging.INFO,
+            "session %s (%s) of %s %s: %s",
             session.id,
             tenancy.name,
             tenancy.client,
+            "was lost" if session.lost else "ended",
             session.end_reason,
         )

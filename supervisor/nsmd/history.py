@@ -20,14 +20,20 @@ MAX_RESULT_BYTES = 32 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
-    """How a session ended, and when on the monotonic clock (seconds)."""
+    """How a session ended, and when on trio's clock (seconds).
+
+    Attributes:
+        lost: its jail or its agent failed: nobody and no limit ended it.
+    """
 
     reason: str
     at_s: float
+    lost: bool = False
 
     def words(self) -> str:
         """For people: ``ended 12 min ago (idle timeout)``."""
-        return f"ended {ago(trio.current_time() - self.at_s)} ago ({self.reason})"
+        verb = "was lost" if self.lost else "ended"
+        return f"{verb} {ago(trio.current_time() - self.at_s)} ago ({self.reason})"
 
 
 class EndKeeper(Protocol):
@@ -51,9 +57,9 @@ class EndedSessions:
         self._keeper = keeper
         self._ends: OrderedDict[tuple[str, str], Ended] = OrderedDict()
 
-    def add(self, scope: str, name: str, reason: str) -> None:
+    def add(self, scope: str, name: str, reason: str, *, lost: bool = False) -> None:
         """A session of that name has ended."""
-        ended = Ended(reason=reason, at_s=trio.current_time())
+        ended = Ended(reason=reason, at_s=trio.current_time(), lost=lost)
         self.restore(scope, name, ended)
         self._keeper.keep(scope, name, ended)
 

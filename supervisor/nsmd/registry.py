@@ -424,7 +424,7 @@ class Registry:
             raise wrong_environment(name, session.spec.environment, environment)
         created = self._new_session(client, environment, name)
         if session is not None:  # it is ending right now, and has not reported yet
-            self.fleet.ended.add(client.scope, name, session.end_reason)
+            self.fleet.ended.add(client.scope, name, session.end_reason, lost=session.lost)
         self._directory.give_name(created)
         return created, True, self.fleet.ended.take(client.scope, name)
 

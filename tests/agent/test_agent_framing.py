@@ -94,6 +94,15 @@ def test_a_marker_that_comes_byte_by_byte(cut: int) -> None:
     assert feed(reader, stream, list(range(len(stream)))) == [RESUMED]
 
 
+@pytest.mark.parametrize("cut", range(20))
+def test_a_marker_that_was_torn_is_followed_by_another(cut: int) -> None:
+    """Whoever wrote it was killed, and the next holder of the channel writes its own."""
+    reader = FrameReader()
+    reader.marker = MARKER
+    stream = MARKER[:cut] + MARKER
+    assert feed(reader, stream, list(range(len(stream)))) == [RESUMED]
+
+
 @given(st.binary(max_size=60), st.lists(messages, max_size=3), st.lists(st.integers(0, 300)))
 def test_a_new_holder_drops_everything_up_to_the_marker(
     torn: bytes, sent: list[dict[str, Any]], cuts: list[int]
@@ -108,7 +117,7 @@ def test_a_new_holder_drops_everything_up_to_the_marker(
 def test_another_token_is_no_marker() -> None:
     reader = FrameReader()
     reader.marker = MARKER
-    found = feed(reader, resume_marker("f" * 32), [])
+    found = feed(reader, resume_marker("e" * 32), [])
     assert isinstance(found[0], FrameError)
     assert found[0].fatal
 

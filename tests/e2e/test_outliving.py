@@ -96,6 +96,30 @@ def test_sessions_of_all_interpreters_keep_their_state(short_dir: Path) -> None:
                     client.kill_all()
 
 
+def test_supervisors_that_are_killed_while_they_take_sessions_up_lose_none(
+    short_dir: Path,
+) -> None:
+    """The agents are stopped meanwhile: all answers to all of them come to the last one."""
+    with supervisor(short_dir) as first:
+        with first.client() as client:
+            for env, code in PLACE.items():
+                client.run(code, env=env, session=env)
+            agents = [row.pid for row in client.sessions()]
+        for pid in agents:
+            os.kill(pid, signal.SIGSTOP)
+        die(first)
+        for _ in range(3):
+            with another(first) as it:
+                die(it)
+        with another(first) as it, it.client() as client:
+            for pid in agents:
+                os.kill(pid, signal.SIGCONT)
+            for _ in range(2):
+                for env, code in LOOK.items():
+                    assert shown(client.run(code, env=env, session=env)) == SEEN[env]
+            client.kill_all()
+
+
 def test_what_runs_goes_on_and_its_result_can_be_asked_for(short_dir: Path) -> None:
     code = (
         "import os, time\nprint('up', flush=True)\n"
@@ -166,6 +190,7 @@ def test_one_that_ended_meanwhile_is_told_of(short_dir: Path) -> None:
         with another(first) as it, it.client() as client:
             assert [row.name for row in client.sessions()] == ["b"]
             result = client.run("'x' in dir()", env="python", session="a")
+            assert str(result.session.replaced).startswith("was lost ")
             assert "no supervisor" in str(result.session.replaced)
             assert shown(client.run("x", env="python", session="b")) == "1"
             client.kill_all()

@@ -32,13 +32,13 @@ async def test_the_next_supervisor_tells_and_the_one_after_does_not() -> None:
     _, ended = book_with(store)
     ended.add("s", "a", "idle timeout")
     ended.add("s", "b", "killed by nsm")
-    ended.add("s", "a", "its jail died")
+    ended.add("s", "a", "its jail died", lost=True)
     assert len(store.held) == 2
     book, unasked = book_with(store)
     book.take_up(given(store), unasked.restore)
     book, next_one = book_with(store)
     book.take_up(given(store), next_one.restore)
-    assert "its jail died" in str(next_one.take("s", "a"))
+    assert str(next_one.take("s", "a")) == "was lost 0 s ago (its jail died)"
     assert next_one.take("s", "a") is None
     book, last = book_with(store)
     book.take_up(given(store), last.restore)

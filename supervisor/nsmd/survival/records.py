@@ -101,6 +101,7 @@ class EndRecord:
     reason: str
     at_s: float
     boot: str = ""
+    lost: bool = False
 
 
 def identity(descriptor: int) -> str:
