@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     import _ast
     from collections.abc import (
         Callable,
-        Coroutine,
         Generator,
         Iterable,
         Iterator,
@@ -3893,6 +3892,10 @@ class WholeWriter(io.FileIO):
         return done
 
 
+def _counted(count: int, thing: str) -> str:
+    return f"{count} {thing}" if count == 1 else f"{count} {thing}s"
+
+
 class PythonWorker:
     """The interpreter's side: namespace, event loop, displays, tracebacks.
 
@@ -3938,6 +3941,9 @@ class PythonWorker:
         self._sources: list[str] = []
         self._flags: int = 0
         self._loop: Any = None
+        self._context: Any = None
+        self._known: list[object] = []
+        self._thread_count = _thread._count  # noqa: SLF001
         # A template has asyncio already, and a loop takes memory and descriptors.
         self._wants_loop = "asyncio" not in sys.modules
         self._handler: Any = signal.default_int_handler
@@ -3962,6 +3968,9 @@ class PythonWorker:
 
         faulthandler.enable(2)
         self._silence_show()
+        self._tracing = [self._hide_from("trace"), self._hide_from("profile")]
+        self._tracers: list[Any] = [None, None]
+        self._exit_functions = self._count_exit_functions()
         random = sys.modules.get("numpy.random")
         if random is not None:  # a fork of a template would share the stream with its siblings
             random.seed()
@@ -3975,6 +3984,54 @@ class PythonWorker:
         import _warnings
 
         _warnings.filters.insert(0, ("ignore", NO_SHOW, UserWarning, None, 0))
+
+    def _hide_from(self, name: str) -> tuple[Callable[[], Any], Callable[[Any], None]]:
+        """Keeps frames of this file from the functions that code gives to `sys.settrace` or
+        `sys.setprofile`, e.g. those below `print`.
+
+        Returns:
+            Python's own functions, to get and to set.
+        """
+        original_set: Any = getattr(sys, f"set{name}")
+        original_get: Any = getattr(sys, f"get{name}")
+        own = self._run.__code__.co_filename
+
+        def set_function(function: Any, /) -> None:
+            if function is None:
+                original_set(None)
+                return
+
+            def filtered(frame: Any, event: str, argument: Any) -> Any:
+                if frame.f_code.co_filename == own:
+                    return None
+                return function(frame, event, argument)
+
+            setattr(filtered, "given", function)  # noqa: B010  # a function has no such field
+            original_set(filtered)
+
+        def get_function() -> Any:
+            function = original_get()
+            return getattr(function, "given", function)
+
+        setattr(sys, f"set{name}", set_function)
+        setattr(sys, f"get{name}", get_function)
+        return original_get, original_set
+
+    def _resume_tracing(self) -> None:
+        for (_, set_function), function in zip(self._tracing, self._tracers):
+            if function is not None:
+                set_function(function)
+
+    def _suspend_tracing(self) -> None:
+        """Between two executions nothing of what runs is code's.
+
+        Tracers and profilers in C, which did not come through `sys`, cannot be set again, and stay.
+        """
+        found = [get_function() for get_function, _ in self._tracing]
+        self._tracers = [each if hasattr(each, "given") else None for each in found]
+        for (_, set_function), function in zip(self._tracing, self._tracers):
+            if function is not None:
+                set_function(None)
 
     # Control socket.
 
@@ -3990,7 +4047,8 @@ class PythonWorker:
                 self._complete(message)
             elif message["type"] == "run":
                 number = message["id"]
-                exit_code = self._run(number, message["code"])
+                one_shot = message.get("one_shot") is True
+                exit_code = self._run(number, message["code"], one_shot=one_shot)
                 if os.getpid() != self._pid:
                     os._exit(exit_code)  # code forked and its child got to the end
                 if not self._is_intact():
@@ -4142,7 +4200,7 @@ class PythonWorker:
 
     # Running code.
 
-    def _run(self, number: int, code: str) -> int:
+    def _run(self, number: int, code: str, *, one_shot: bool = False) -> int:
         """Runs a piece of code; returns its exit code. Never raises."""
         name = f"<exec {number}>"
         code = code.removeprefix("\ufeff")  # as a file's would be
@@ -4168,12 +4226,19 @@ class PythonWorker:
                     exit_code = 0
                 except BaseException as error:
                     exit_code = self._report(error)
+                if one_shot and os.getpid() == self._pid:
+                    try:
+                        exit_code = self._end_program() or exit_code
+                    except BaseException as error:
+                        exit_code = self._report(error) or exit_code
                 self._show_figures()
             finally:
                 self._disarm()
         except BaseException as error:  # an interrupt during the report
             exit_code = self._report(error)
-        self._adopt_loop()
+        if not one_shot:
+            self._adopt_loop()
+            self._note_what_goes_on()
         return exit_code
 
     def _execute(self, name: str, code: str) -> None:
@@ -4182,52 +4247,44 @@ class PythonWorker:
             tree: _ast.Module = compile(
                 code, name, "exec", flags | self.ONLY_AST, dont_inherit=True
             )
-            ends_in_value = tree.body and isinstance(tree.body[-1], self._expression)
+            ends_in_value = (
+                tree.body
+                and isinstance(tree.body[-1], self._expression)
+                and not self._ends_in_semicolon(code, tree.body[-1])
+            )
             last = tree.body.pop() if ends_in_value else None
             whole: CodeType = compile(tree, name, "exec", flags, dont_inherit=True)
         except RecursionError:
             # Python 3.9 compiles texts that are too deep to become a tree of objects, and back.
-            self._run_piece(compile(code, name, "exec", flags, dont_inherit=True))
-            return
+            last, whole = None, compile(code, name, "exec", flags, dont_inherit=True)
         self._flags |= whole.co_flags & self.FUTURE_FLAGS
         flags |= self._flags
-        # The loop must not run around synchronous code, or `asyncio.run` would fail there.
-        waits = whole.co_flags & self.COROUTINE
-        pieces = list(self._split(tree, name, flags)) if waits else [whole]
+        pieces = [whole]
         if last is not None:
             value = self._interactive([last])
             pieces.append(compile(value, name, "single", flags, dont_inherit=True))
-        for piece in pieces:
-            self._run_piece(piece)
-
-    def _run_piece(self, piece: CodeType) -> None:
-        if piece.co_flags & self.COROUTINE:
-            self._run_in_loop(eval(piece, self._namespace))
-        else:
-            exec(piece, self._namespace)
-
-    def _split(self, tree: _ast.Module, name: str, flags: int) -> Iterator[CodeType]:
-        """The code in pieces that either await or do not."""
-        waiting: list[_ast.stmt] = []
-        for statement in tree.body:
-            code = self._compile([statement], name, flags)
-            if not code.co_flags & self.COROUTINE:
-                waiting.append(statement)
-                continue
-            if waiting:
-                yield self._compile(waiting, name, flags)
-                waiting = []
-            yield code
-        if waiting:
-            yield self._compile(waiting, name, flags)
+        if any(piece.co_flags & self.COROUTINE for piece in pieces):
+            self._run_in_loop(pieces)
+            return
+        try:
+            self._resume_tracing()
+            for piece in pieces:
+                if self._context is None:
+                    exec(piece, self._namespace)
+                else:
+                    self._context.run(exec, piece, self._namespace)
+        finally:
+            self._suspend_tracing()
 
     @staticmethod
-    def _compile(statements: list[_ast.stmt], name: str, flags: int) -> CodeType:
-        from _ast import Module
-
-        module = Module(body=statements, type_ignores=[])
-        code: CodeType = compile(module, name, "exec", flags, dont_inherit=True)
-        return code
+    def _ends_in_semicolon(code: str, last: _ast.stmt) -> bool:
+        """Whether `;` follows the last statement, so that its value is not to be shown."""
+        if ";" not in code:
+            return False
+        lines = code.replace("\r\n", "\n").replace("\r", "\n").split("\n")
+        end = last.end_lineno or 0
+        after = "".join([lines[end - 1].encode()[last.end_col_offset :].decode(), *lines[end:]])
+        return after.lstrip(" \t\f\\").startswith(";")
 
     def _import(self, name: str) -> Any:
         """A module of the standard library, whatever lies in the working directory."""
@@ -4288,10 +4345,29 @@ class PythonWorker:
         policy = getattr(sys.modules.get("asyncio.events"), "_event_loop_policy", None)
         return getattr(getattr(policy, "_local", None), "_loop", None)
 
-    def _run_in_loop(self, coroutine: Coroutine[Any, Any, object]) -> None:
+    async def _in_turn(self, pieces: list[CodeType]) -> None:
+        try:
+            self._resume_tracing()
+            for piece in pieces:
+                if piece.co_flags & self.COROUTINE:
+                    await eval(piece, self._namespace)
+                else:
+                    exec(piece, self._namespace)
+        finally:
+            self._suspend_tracing()
+
+    def _run_in_loop(self, pieces: list[CodeType]) -> None:
+        """Runs code that awaits: the loop runs from its beginning to its end."""
         asyncio = self._import("asyncio")
         loop = self._current_loop()
-        task = loop.create_task(coroutine)
+        if sys.version_info >= (3, 11):  # noqa: UP036  # jails may have an older one
+            # A task has a context of its own. This one is that of all code from now on: what a
+            # context variable is set to must be there for the next code.
+            if self._context is None:
+                self._context = self._import("contextvars").copy_context()
+            task = loop.create_task(self._in_turn(pieces), context=self._context)
+        else:
+            task = loop.create_task(self._in_turn(pieces))
         try:
             loop.run_until_complete(task)
         except KeyboardInterrupt:
@@ -4308,6 +4384,107 @@ class PythonWorker:
             task.cancel()
             raise
 
+    # What code leaves under way.
+
+    def _note(self, text: str) -> None:
+        """Adds a sentence to the result; it is sent with what comes next."""
+        self._held += encode_frame({"type": "note", "text": text})
+
+    def _tasks(self) -> list[Any]:
+        """Tasks of our loop that are not done."""
+        loop = self._loop
+        if loop is None or loop.is_closed():
+            return []
+        return list(sys.modules["asyncio"].all_tasks(loop))
+
+    def _threads(self) -> list[Any]:
+        """Threads for which Python would wait before it exits, without idle ones of pools."""
+        threading = sys.modules.get("threading")
+        if threading is None or not self._thread_count():
+            return []
+        frames = sys._current_frames()  # noqa: SLF001
+
+        def is_idle(thread: Any) -> bool:
+            frame = frames.get(thread.ident)
+            where = frame.f_code if frame is not None else None
+            return where is not None and (
+                where.co_name == "_worker"
+                and where.co_filename.endswith(os.path.join("concurrent", "futures", "thread.py"))
+            )
+
+        return [
+            thread
+            for thread in threading.enumerate()
+            if thread.ident != self._main_thread and not thread.daemon and not is_idle(thread)
+        ]
+
+    def _note_what_goes_on(self) -> None:
+        """Tells, once of each, of threads and tasks that outlive the code that started them."""
+        try:
+            threads, tasks = self._threads(), self._tasks()
+            if not threads and not tasks:
+                self._known.clear()
+                return
+            known, self._known = self._known, [*threads, *tasks]
+            words = [
+                _counted(len(new), word)
+                for things, word in ((threads, "thread"), (tasks, "asyncio task"))
+                if (new := [thing for thing in things if all(thing is not old for old in known)])
+            ]
+            if words:
+                self._note(
+                    f"{' and '.join(words)} still under way: "
+                    "what is printed there comes with the next result"
+                )
+        except Exception:  # noqa: S110
+            pass  # code may have replaced any of it
+
+    @staticmethod
+    def _count_exit_functions() -> int:
+        atexit = sys.modules.get("atexit")
+        return 0 if atexit is None else atexit._ncallbacks()  # noqa: SLF001
+
+    def _end_program(self) -> int:
+        """Does what Python does at the end of a program: nothing comes after a one-shot.
+
+        As `asyncio.run` it cancels the tasks that are left; it waits for threads, and calls the
+        functions of `atexit`.
+
+        Returns:
+            An exit code if that went wrong, else 0.
+        """
+        tasks = self._tasks()
+        if tasks:
+            self._note(
+                f"{_counted(len(tasks), 'asyncio task')} cancelled, since the code had ended: "
+                "await what has to be finished"
+            )
+            self._cancel(tasks)
+        threads = self._threads()
+        try:
+            if self._thread_count() and "threading" in sys.modules:
+                sys.modules["threading"]._shutdown()  # noqa: SLF001
+        except KeyboardInterrupt:
+            running = sum(thread.is_alive() for thread in threads)
+            if not running:
+                raise
+            self._note(f"the code had ended, but not {_counted(running, 'thread')} that it started")
+            return 130
+        if self._count_exit_functions() != self._exit_functions:
+            sys.modules["atexit"]._run_exitfuncs()  # noqa: SLF001
+        return 0
+
+    def _cancel(self, tasks: list[Any]) -> None:
+        asyncio, loop = sys.modules["asyncio"], self._loop
+        for task in tasks:
+            task.cancel()
+        loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+        loop.run_until_complete(loop.shutdown_asyncgens())
+        for task in tasks:
+            error = None if task.cancelled() else task.exception()
+            if error is not None:
+                self._report(error)
+
     # What is shown.
 
     def _report(self, error: BaseException) -> int:
@@ -4319,6 +4496,13 @@ class PythonWorker:
                 if isinstance(error.code, int):
                     return error.code & 255
                 print(error.code, file=sys.stderr)
+                return 1
+            if isinstance(error, getattr(sys.modules.get("bdb"), "BdbQuit", ())):
+                print(
+                    "The debugger ended the code: standard input is empty, so nobody can answer "
+                    "its prompt. Leave breakpoint() and pdb out, and print what you want to see.",
+                    file=sys.stderr,
+                )
                 return 1
             self._print_error(error)
         except BaseException as second:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import re
 import subprocess
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -186,6 +187,10 @@ DISPLAYS: dict[str, tuple[str, list[str]]] = {
     "None is not": ("None", []),
     "a statement is not": ("x = 1", []),
     "nor with a semicolon before it": ("x = 1; x", ["1"]),
+    "a semicolon behind it suppresses it": ("'\u00fc'; # a comment", []),
+    "and behind a continued line": ("(1\n) \\\n;", []),
+    "a semicolon in it does not": ("';'  # ;", ["';'"]),
+    "nor one where it awaits": ("import asyncio\nawait asyncio.sleep(0, 1);", []),
     "inside a block is not": ("if True:\n    5", []),
     "display": ("display(1, 'a')\ndisplay([2])", ["1", "'a'", "[2]"]),
     "display and trailing in order": ("display('first')\n'second'", ["'first'", "'second'"]),
@@ -391,10 +396,142 @@ def test_asyncio_run_works_in_every_execution(shared: AgentProcess) -> None:
     for _ in range(3):
         assert shared.python("asyncio.run(main())").shown == ["'ran'"]
         assert shared.python("await main()").shown == ["'ran'"]
-        mixed = shared.python(
-            "print(asyncio.run(main()))\nprint(await main())\nasyncio.run(main())"
-        )
-        assert (mixed.stdout, mixed.shown) == ("ran\nran\n", ["'ran'"])
+
+
+def test_a_loop_runs_all_through_code_that_awaits(shared: AgentProcess) -> None:
+    reply = shared.python(
+        "import asyncio\n"
+        "task = asyncio.create_task(asyncio.sleep(0, 'done'))\n"
+        "loop = asyncio.get_running_loop()\n"
+        "print(await task)\n"
+        "asyncio.get_running_loop() is loop"
+    )
+    assert (reply.stdout, reply.shown, reply.stderr) == ("done\n", ["True"], "")
+    reply = shared.python("asyncio.get_running_loop()")
+    assert "RuntimeError: no running event loop" in reply.stderr  # as at other prompts
+    reply = shared.python(
+        "nothing = asyncio.sleep(0)\ntry: asyncio.run(nothing)\nfinally: await nothing"
+    )
+    assert "asyncio.run() cannot be called from a running event loop" in reply.stderr
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="not here: a task cannot be given a context")
+def test_what_code_that_awaits_sets_a_context_variable_to(shared: AgentProcess) -> None:
+    shared.python("import asyncio, contextvars; v = contextvars.ContextVar('v', default=0)")
+    shared.python("await asyncio.sleep(0); token = v.set(1)")
+    assert shared.python("print(v.get()); v.reset(token); v.get()").shown == ["0"]
+    shared.python("v.set(2)")
+    assert shared.python("await asyncio.sleep(0, v.get())").shown == ["2"]
+
+
+# What code leaves under way.
+
+STILL = "still under way: what is printed there comes with the next result"
+
+
+def test_what_is_still_under_way_is_told_once(agent: AgentProcess) -> None:
+    reply = agent.python(
+        "import asyncio, threading\nend = threading.Event()\n"
+        "thread = threading.Thread(target=end.wait); thread.start()\n"
+        "threading.Thread(target=end.wait, daemon=True).start()\n"
+        "tasks = [asyncio.create_task(asyncio.sleep(60)) for _ in range(2)]\n"
+        "await asyncio.sleep(0)"
+    )
+    assert reply.frame["notes"] == [f"1 thread and 2 asyncio tasks {STILL}"]
+    assert "notes" not in agent.python("pass").frame
+    reply = agent.python("threading.Thread(target=end.wait).start()")
+    assert reply.frame["notes"] == [f"1 thread {STILL}"]
+    agent.python("end.set(); [task.cancel() for task in tasks];")
+
+
+def test_an_idle_pool_is_not_under_way(agent: AgentProcess) -> None:
+    code = """
+import asyncio, concurrent.futures, sys, threading
+pool = concurrent.futures.ThreadPoolExecutor(1)
+name = pool.submit(threading.get_ident).result()
+while sys._current_frames()[name].f_code.co_name != "_worker": pass
+"""
+    assert "notes" not in agent.python(code).frame
+
+
+def test_a_one_shot_waits_for_threads_and_calls_exit_functions(agent: AgentProcess) -> None:
+    reply = agent.python(
+        "import atexit, threading, time\n"
+        "atexit.register(print, 'bye')\n"
+        "def work(): main.join(0.05); print('worked')\n"
+        "main = threading.main_thread()\n"
+        "threading.Thread(target=work).start()\n"
+        "raise SystemExit(3)",
+        one_shot=True,
+    )
+    assert (reply.stdout, reply.stderr, reply.exit_code) == ("worked\nbye\n", "", 3)
+    assert "notes" not in reply.frame
+
+
+def test_a_one_shot_waits_within_its_time_limit(agent: AgentProcess) -> None:
+    reply = agent.python(
+        "import threading; threading.Thread(target=threading.Event().wait).start(); print('end')",
+        one_shot=True,
+        timeout_s=0.3,
+    )
+    assert (reply.stdout, reply.stderr, reply.exit_code) == ("end\n", "", 124)
+    assert reply.frame["notes"] == ["the code had ended, but not 1 thread that it started"]
+
+
+def test_a_one_shot_cancels_tasks_as_asyncio_run_does(agent: AgentProcess) -> None:
+    code = """
+import asyncio
+async def work():
+    try: await asyncio.sleep(60)
+    finally: print('cancelled')
+async def fail():
+    try: await asyncio.sleep(60)
+    finally: raise ValueError('at the end')
+tasks = [asyncio.create_task(work()), asyncio.create_task(fail())]
+await asyncio.sleep(0)
+"""
+    reply = agent.python(code, one_shot=True)
+    assert (reply.stdout, reply.exit_code) == ("cancelled\n", 0)
+    assert "ValueError: at the end" in reply.stderr
+    assert "sandbox_agent" not in reply.stderr
+    assert reply.frame["notes"] == [
+        "2 asyncio tasks cancelled, since the code had ended: await what has to be finished"
+    ]
+
+
+# Debuggers.
+
+
+@pytest.mark.parametrize(
+    "code",
+    ["x = 1\nbreakpoint()\nx", "import pdb\ndef f():\n    pdb.set_trace()\n    return 1\nf()"],
+)
+def test_a_debugger_ends_the_code_with_a_message(shared: AgentProcess, code: str) -> None:
+    reply = shared.python(code)
+    assert reply.stderr == (
+        "The debugger ended the code: standard input is empty, so nobody can answer its prompt. "
+        "Leave breakpoint() and pdb out, and print what you want to see.\n"
+    )
+    assert reply.exit_code == 1
+    assert "(Pdb)" in reply.stdout
+    assert "sandbox_agent" not in reply.stdout
+    assert shared.python("import sys; sys.gettrace()").shown == []
+
+
+@pytest.mark.parametrize("kind", ["trace", "profile"])
+def test_tracers_see_frames_of_code_only(agent: AgentProcess, kind: str) -> None:
+    agent.python(
+        "import asyncio, sys\nfiles = {}\ndef seen(frame, event, argument):\n"
+        "    files.setdefault(frame.f_code.co_filename, frame.f_code.co_name); return seen\n"
+        f"sys.set{kind}(seen)\nprint(1)\n2"
+    )
+    assert agent.python(f"sys.get{kind}() is seen").shown == ["True"]
+    assert agent.python(
+        f"sys.set{kind}(None); {{*files}} <= {{'<exec 1>', '<exec 2>', '<exec 3>'}}"
+    )
+    agent.python(f"sys.set{kind}(seen)\nprint(await asyncio.sleep(0, 3))\n4")
+    reply = agent.python(f"sys.set{kind}(None); [each for each in files if 'agent' in each]")
+    assert reply.shown == ["[]"]
 
 
 def test_context_variables_and_errors_in_awaits(shared: AgentProcess) -> None:
