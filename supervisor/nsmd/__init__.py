@@ -19,6 +19,7 @@ policy               what one session may see, change, reach and use
 locales              the user's language and time zone, for jails
 denials/             which rule of it stopped code, in one line
 limits               what is checked of a request first
+fences               Markdown around code
 pending              calls of an environment that is being made wait
 poolpolicy           how many sessions should be kept ready: a pure function
 demand, habits       how often sessions are taken, and which ones by whom

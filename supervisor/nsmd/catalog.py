@@ -23,8 +23,22 @@ from nsmd.values import Client, Environment, EnvironmentProblem, Sources
 
 log = logging.getLogger(__name__)
 
-ALIASES: Mapping[str, str] = {"shell": "bash"}
+ALIASES = {"shell": "bash"}
 """Older names of environments; what bears one itself comes first."""
+
+_SPOKEN = {
+    "js": "node",
+    "javascript": "node",
+    "nodejs": "node",
+    "py": "python",
+    "python3": "python",
+    "sh": "bash",
+    "zsh": "bash",
+}
+"""What models call languages. They are understood where nothing else bears the name, and listed
+nowhere."""
+
+OTHER_NAMES: Mapping[str, str] = ALIASES | _SPOKEN
 
 MAX_REMOVED = 256
 """Environments that are remembered to have been there."""
@@ -347,7 +361,7 @@ class Catalog:
                 found[environment.name] = environment
             problems += said.problems
         names = dict(found)
-        for alias, name in ALIASES.items():
+        for alias, name in OTHER_NAMES.items():
             if name in found:
                 names.setdefault(alias, found[name])
         return View(

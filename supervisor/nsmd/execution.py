@@ -34,6 +34,7 @@ class Origin:
         timeout_s: the limit that holds, seconds.
         clamped_from_s: the larger limit that was asked for; else None.
         one_shot: the session is thrown away with the answer.
+        notes: what was done to the code before it was run.
     """
 
     env: str
@@ -42,6 +43,7 @@ class Origin:
     timeout_s: float
     clamped_from_s: float | None
     one_shot: bool
+    notes: tuple[str, ...] = ()
 
 
 class Execution:
@@ -252,6 +254,8 @@ class Execution:
         if self._queued_behind:
             waited = (self._sent_s or trio.current_time()) - self._submitted_s
         environment = self.session.spec.environment
+        if self.origin.notes:
+            outcome = replace(outcome, notes=(*self.origin.notes, *outcome.notes))
         return RunResult(
             outcome=outcome,
             execution_id=self.id,

@@ -23,9 +23,9 @@ from nsm.wire.errors import (
     UnknownSessionError,
 )
 from nsm.wire.transcripts import EndedRow
-from nsmd import names, procstats
+from nsmd import fences, names, procstats
 from nsmd.boundary import narrowed
-from nsmd.catalog import ALIASES
+from nsmd.catalog import OTHER_NAMES
 from nsmd.cgroups import memory_of
 from nsmd.comers import Comers
 from nsmd.ending import Ending
@@ -296,6 +296,9 @@ class Registry:
         session: Session,
         on_output: OutputSink | None,
     ) -> Execution:
+        code, note = fences.take_off(request.code, session.spec.environment.interpreter)
+        if note:
+            request, origin = replace(request, code=code), replace(origin, notes=(note,))
         finished = self._first_finished if origin.created else self._executions.finished
         execution = Execution(execution_id, request, origin, session, on_output, finished)
         session.submit(execution)
@@ -403,7 +406,7 @@ class Registry:
         if session is None or not session.live or session.tenancy is None:
             return None
         bound, env = session.spec.environment.name, request.env
-        meant = bound in (env, ALIASES.get(env)) and session.tenancy.is_for(request.client)
+        meant = bound in (env, OTHER_NAMES.get(env)) and session.tenancy.is_for(request.client)
         return session if meant else None
 
     def _session_for(

@@ -30,6 +30,13 @@ def test_what_clients_write_that_must_send_every_argument(session: str, timeout:
     assert parse_arguments(given) == parse_arguments({"code": "1", "env": "python"})
 
 
+def test_language_is_another_word_for_env() -> None:
+    expected = parse_arguments({"code": "1", "env": "js"})
+    assert parse_arguments({"code": "1", "language": "js"}) == expected
+    assert parse_arguments({"code": "1", "env": "js", "language": "js"}) == expected
+    assert parse_arguments({"code": "1", "env": "js", "language": None, "cwd": None}) == expected
+
+
 def test_a_number_may_come_as_text() -> None:
     given = {"code": "1", "env": "python", "timeout_seconds": " 2.5 "}
     assert parse_arguments(given).timeout_s == 2.5
@@ -64,7 +71,11 @@ def test_a_number_may_come_as_text() -> None:
         ({"code": "1", "env": "python", "timeout_seconds": float("inf")}, "finite"),
         ({"code": "1", "env": "python", "timeout_seconds": 10**4000}, "finite"),
         ({"code": "1", "env": "python", "timeout": 3}, "Did you mean 'timeout_seconds'"),
-        ({"code": "1", "env": "python", "language": "x"}, "no argument 'language'"),
+        ({"code": "1", "env": "python", "language": "x"}, "name two environments"),
+        (
+            {"code": "1", "env": "bash", "cwd": "/project"},
+            "'cwd': put `cd DIRECTORY` into the code",
+        ),
         ({"script": "1", "env": "python"}, "no argument 'script'"),
     ],
 )

@@ -105,6 +105,19 @@ def test_an_older_name_is_known_unless_something_bears_it() -> None:
     assert catalog.view(EVERYONE).aliases(BASH) == []
 
 
+def test_what_models_call_languages_is_understood_and_not_listed() -> None:
+    catalog = Catalog([PYTHON, BASH])
+    for name in ("sh", "zsh"):
+        assert catalog.find(EVERYONE, name) == BASH
+    for name in ("py", "python3"):
+        assert catalog.find(EVERYONE, name) == PYTHON
+    assert catalog.view(EVERYONE).aliases(PYTHON) == []
+    with pytest.raises(UnknownEnvironmentError, match="No environment 'js'"):
+        catalog.find(EVERYONE, "js")
+    catalog.put(DIRECTORY, [built("sh")])
+    assert catalog.find(EVERYONE, "sh") == built("sh")
+
+
 def test_subscribers_are_told_of_changes_and_of_nothing_else() -> None:
     catalog = Catalog([PYTHON])
     told: list[int] = []

@@ -120,6 +120,19 @@ async def test_an_older_name_of_an_environment_is_accepted(
         assert (await it.run(env="bash")).created is False
 
 
+async def test_a_markdown_fence_is_taken_off(autojump_clock: trio.abc.Clock) -> None:
+    async with bench() as it:
+        result = await it.run("```js\nx\n```", env="python")
+        assert result.outcome.stdout == "x\n"
+        assert result.notes == (
+            "the Markdown fence around the code was taken off; it says js, and python ran the code",
+        )
+        session = it.registry.find(result.session_id)
+        request = RunRequest(client=ALICE, env="", code="```\ny\n```")
+        result = await it.registry.submit_in(session, request).wait()
+        assert (result.outcome.stdout, len(result.notes)) == ("y\n", 1)
+
+
 async def test_a_lost_session_is_told_once(autojump_clock: trio.abc.Clock) -> None:
     async with bench() as it:
         await it.run()

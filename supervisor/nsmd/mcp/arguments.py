@@ -14,6 +14,7 @@ from nsmd import names
 from nsmd.values import MAX_CODE_BYTES
 
 _NAMES = ("code", "env", "session", "timeout_seconds")
+_DIRECTORIES = ("cwd", "directory", "workdir", "working_dir", "working_directory")
 _NOTHING = ("", "null", "none", "undefined")
 _SHOWN_CHARS = 60
 
@@ -45,8 +46,9 @@ def parse_arguments(arguments: object) -> RunArguments:
         raise BadRequestError(
             f"The arguments must be an object, not {_kind(arguments)}.", hint=_EXAMPLE
         )
-    for name in given:
-        if name not in _NAMES:
+    given = _with_env(given)
+    for name, value in given.items():
+        if name not in _NAMES and value is not None:
             raise _unknown(name)
     return RunArguments(
         code=_code(given.get("code")),
@@ -59,7 +61,25 @@ def parse_arguments(arguments: object) -> RunArguments:
 _EXAMPLE = 'Example: {"env": "python", "code": "print(\'hi\')"}.'
 
 
+def _with_env(given: Mapping[str, object]) -> Mapping[str, object]:
+    """The arguments, in which `language` may stand for `env`."""
+    if given.get("language") is None or given.get("env") not in (None, given["language"]):
+        return given
+    return {k: v for k, v in given.items() if k != "language"} | {"env": given["language"]}
+
+
 def _unknown(name: str) -> BadRequestError:
+    if name in _DIRECTORIES:
+        return BadRequestError(
+            f"`run` has no argument {name!r}: put `cd DIRECTORY` into the code "
+            "(Python: os.chdir, Node: process.chdir).",
+            hint="In a session it holds for later calls, too. The code was not run.",
+        )
+    if name == "language":
+        return BadRequestError(
+            "`language` and `env` name two environments.",
+            hint="Give `env` only. The code was not run.",
+        )
     # The beginning of it: megabytes take a second, in which nobody is answered.
     near = difflib.get_close_matches(name[:60], _NAMES, n=1, cutoff=0.5)
     guess = f"Did you mean {near[0]!r}? " if near else ""
