@@ -53,7 +53,7 @@ DEFAULT_ACTION: int = import_module("_signal").SIG_DFL
 """`signal.signal` without the enumerations around it, which take ten times as long as what they
 wrap, and whose objects every fork would have its own copies of."""
 
-AGENT_VERSION = "0.1.0"
+AGENT_VERSION = "0.2.0"
 PROTOCOL = 1
 CAPABILITIES = (
     "sequence",

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 
 from nsm import jsonlines
-from nsm._version import __version__
+from nsm._version import program_version
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -154,7 +154,7 @@ def _attach_line(attachment_id: str) -> bytes:
         cwd = None
     attach = {
         "id": attachment_id,
-        "program_version": __version__,
+        "program_version": program_version(),
         "variables": {name: os.environ[name] for name in VARIABLES if name in os.environ},
         "cwd": cwd,
         "pid": os.getpid(),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from nsm._version import __version__
+from nsm._version import program_version
 from nsm.wire.errors import BadProjectError, BadRequestError, CodeTooLargeError
 from nsm.wire.frames import MAX_FRAME_BYTES
 from nsm.wire.messages import Hello
@@ -32,7 +32,7 @@ _FRAME_RESERVE_BYTES = 64 * 1024
 
 def hello(*, name: str, scope: str) -> Hello:
     """How a client introduces itself."""
-    return Hello(name=name, program_version=__version__, scope=scope)
+    return Hello(name=name, program_version=program_version(), scope=scope)
 
 
 def run_arguments(

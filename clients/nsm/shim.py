@@ -19,7 +19,7 @@ import sys
 import time
 
 from nsm import jsonlines, paths, start
-from nsm._version import __version__
+from nsm._version import program_version
 from nsm.link import AttachLostError, Link, attach
 
 TYPE_CHECKING = False  # `typing` itself takes 8 ms to import; checkers know this name
@@ -517,7 +517,7 @@ def main() -> int:
     arguments = sys.argv[1:]
     if arguments:
         if arguments == ["--version"]:
-            sys.stdout.write(f"nsm-mcp {__version__}\n")
+            sys.stdout.write(f"nsm-mcp {program_version()}\n")
             return 0
         known = arguments in (["--help"], ["-h"])
         (sys.stdout if known else sys.stderr).write(_HELP)

@@ -12,7 +12,7 @@ import os
 import trio
 
 from nsm import paths
-from nsm._version import __version__
+from nsm._version import program_version
 from nsmd.cgroups import open_keeper
 from nsmd.core import Core, open_core
 from nsmd.draining import Draining
@@ -76,7 +76,9 @@ async def _serve_clients(setup: Setup, ground: Ground, core: Core) -> How:
             heed_signals, setup.store, ground.ending, draining, services.configuration
         )
         # Before whatever clients do: they may have waited for this.
-        ground.recorder.say("supervisor_started", {"pid": os.getpid(), "version": __version__})
+        ground.recorder.say(
+            "supervisor_started", {"pid": os.getpid(), "version": program_version()}
+        )
         connections.start_soon(guard.serve, reception.handle, connections)
         connections.start_soon(guard.watch)
         await connections.start(services.boxes.serve, reception.of_box)

@@ -12,7 +12,7 @@ from contextlib import ExitStack, suppress
 from functools import partial
 
 from nsm import paths
-from nsm._version import __version__
+from nsm._version import program_version
 from nsmd import failedstart, journald, logflood, servicemanager
 from nsmd.foothold import Foothold, open_foothold
 from nsmd.listening import PlaceError
@@ -74,7 +74,9 @@ def _parser() -> argparse.ArgumentParser:
         description="Keeps jailed Python, Bash and Node sessions and serves them on a Unix socket. "
         "Clients start it by themselves; run it by hand to see its log.",
     )
-    parser.add_argument("--version", action="version", version=f"nsm-supervisor {__version__}")
+    parser.add_argument(
+        "--version", action="version", version=f"nsm-supervisor {program_version()}"
+    )
     parser.add_argument("--config", metavar="FILE", help="instead of the user's config.toml")
     parser.add_argument(
         "--ready-fd",
@@ -151,7 +153,7 @@ def _try(config_path: str, *, strict: bool) -> int:
     from nsmd import daemon, templates  # noqa: PLC0415
 
     del daemon, templates
-    sys.stdout.write(f"{__version__}\n")
+    sys.stdout.write(f"{program_version()}\n")
     return 0
 
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-import nsm
 import samples
 from fakesupervisor import Exchange, FakeSupervisor
+from nsm._version import program_version
 from nsm.cli import main as cli
 from nsm.cli import ps
 from nsm.cli.top.figures import ORDERS
@@ -66,7 +66,7 @@ def test_help_and_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert Said(capsys, "help").out == said.out == Said(capsys, "-h").out
     bare = Said(capsys)
     assert (bare.code, bare.out, bare.err) == (2, "", said.out)
-    assert Said(capsys, "--version").out == f"nsm {nsm.__version__}\n"
+    assert Said(capsys, "--version").out == f"nsm {program_version()}\n"
 
 
 @pytest.mark.parametrize("verb", cli.VERBS)

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from nsm._version import __version__
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -21,7 +23,14 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pytest.importorskip("hatchling")
     directory = tmp_path_factory.mktemp("dist")
     command = [sys.executable, "-m", "hatchling", "build", "--directory", str(directory)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command,
+        cwd=ROOT,
+        env={**os.environ, "NSM_COMMIT": "1a2b3c4d" * 5},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return directory
 
@@ -59,6 +68,28 @@ def test_wheel_works_without_the_clone(built: Path, tmp_path: Path) -> None:
         check=True,
     )
     assert done.stdout.strip() == str(tmp_path / "sandbox_agent.py")
+
+
+@pytest.mark.parametrize("place", ["wheel", "source archive"])
+def test_what_was_built_knows_its_commit(built: Path, tmp_path: Path, place: str) -> None:
+    if place == "wheel":
+        with zipfile.ZipFile(next(built.glob("*.whl"))) as archive:
+            archive.extractall(tmp_path)
+    else:
+        with tarfile.open(next(built.glob("*.tar.gz"))) as file:
+            file.extractall(tmp_path, filter="data")
+        (clients,) = tmp_path.glob("*/clients")
+        tmp_path = clients
+    code = "import nsm._version; print(nsm._version.program_version())"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.strip() == f"{__version__}+{'1a2b3c4d' * 5:.8}"
 
 
 def test_source_distribution_can_be_built_and_tested(built: Path) -> None:

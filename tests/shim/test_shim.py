@@ -14,7 +14,7 @@ import trio
 
 from json_peer import Message, Peer, call_params, text_of
 from nsm import jsonlines
-from nsm._version import __version__
+from nsm._version import program_version
 from nsm.shim import CALL_DRAIN_S
 from shim_process import PATIENCE_S, Shim, fake_supervisor, shim
 
@@ -55,7 +55,7 @@ async def test_it_introduces_itself_and_nothing_more(tmp_path: Path) -> None:
         _, attach = await supervisor.attached()
         assert re.fullmatch("[0-9a-f]{32}", attach.pop("id"))
         assert attach == {
-            "program_version": __version__,
+            "program_version": program_version(),
             "variables": {
                 "PROJECT_DIR": "/p",
                 "CLAUDE_PROJECT_DIR": "/c",

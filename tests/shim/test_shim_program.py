@@ -10,7 +10,7 @@ import pytest
 import trio
 
 from nsm import jsonlines
-from nsm._version import __version__
+from nsm._version import program_version
 from shim_process import PATIENCE_S, FakeSupervisor
 
 
@@ -62,7 +62,7 @@ def test_closed_standard_descriptors_are_told(closed: int) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "out", "err"),
     [
-        (["--version"], 0, f"nsm-mcp {__version__}\n", ""),
+        (["--version"], 0, f"nsm-mcp {program_version()}\n", ""),
         (["--help"], 0, "usage: nsm-mcp", ""),
         (["serve"], 2, "", "usage: nsm-mcp"),
     ],

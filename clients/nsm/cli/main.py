@@ -6,7 +6,7 @@ import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Protocol, cast
 
-from nsm._version import __version__
+from nsm._version import program_version
 from nsm.wire.errors import NsmError
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def main(argv: list[str] | None = None) -> int:
         sys.stdout.write(overview())
         return 0
     if first in ("-V", "--version"):
-        sys.stdout.write(f"nsm {__version__}\n")
+        sys.stdout.write(f"nsm {program_version()}\n")
         return 0
     if first in VERBS or first in _HIDDEN:
         return _guarded(load(first), rest)

@@ -10,7 +10,7 @@ from typing import Any
 
 import trio
 
-from nsm._version import __version__
+from nsm._version import program_version
 from nsm.wire.connection import ServerConnection
 from nsm.wire.errors import (
     ForbiddenError,
@@ -219,7 +219,7 @@ class _Connection:
                 )
                 ours = Hello(
                     name="nsm-supervisor",
-                    program_version=__version__,
+                    program_version=program_version(),
                     capabilities=CAPABILITIES,
                     pid=os.getpid(),
                     rights=tuple(sorted(self._rights)),
@@ -303,7 +303,7 @@ class _Connection:
         if row is None:
             raise UnknownOperationError(
                 f"Unknown operation {op[:50]!r}.",
-                hint=f"This supervisor ({__version__}) knows: {', '.join(OPERATIONS)}.",
+                hint=f"This supervisor ({program_version()}) knows: {', '.join(OPERATIONS)}.",
             )
         if row.right not in self._rights and not (row.own and "run" in self._rights):
             error = ForbiddenError(

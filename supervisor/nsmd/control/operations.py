@@ -9,7 +9,7 @@ from typing import Any
 
 import trio
 
-from nsm._version import __version__
+from nsm._version import program_version
 from nsm.wire.errors import BadRequestError, ForbiddenError, NsmError
 from nsmd.catalog import Listed
 from nsmd.control import (
@@ -54,9 +54,9 @@ async def _ping(call: Call) -> dict[str, Any]:  # noqa: ARG001 (all operations l
 async def _status(call: Call) -> dict[str, Any]:
     services = call.services
     if call.confined:
-        return {"version": __version__}
+        return {"version": program_version()}
     return {
-        "version": __version__,
+        "version": program_version(),
         "pid": services.pid,
         "uptime_s": trio.current_time() - services.started_s,
         "sessions": len(services.registry.live_sessions()),

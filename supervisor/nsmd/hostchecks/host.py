@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from nsm import paths
-from nsm._version import __version__
+from nsm._version import program_version
 
 MAX_BYTES = 64 * 1024 * 1024
 """Of a file: clients keep their history beside their entries."""
@@ -133,7 +133,7 @@ def this_host(search_path: str) -> Host:
         variables=os.environ,
         search_path=search_path,
         shim=shim if os.access(shim, os.X_OK) else shutil.which("nsm-mcp", path=search_path) or "",
-        version=__version__,
+        version=program_version(),
         socket=paths.socket_path(),
         lock=os.path.join(paths.runtime_dir(), "supervisor.lock"),
         state=paths.state_dir(),

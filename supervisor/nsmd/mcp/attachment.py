@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import trio
 
-from nsm._version import __version__
+from nsm._version import program_version
 from nsm.wire.errors import BadRequestError, NsmError
 from nsmd.boundary import Boundary
 from nsmd.limits import Variables
@@ -87,7 +87,9 @@ async def serve_attachment(
             wanted = runner.inherit if attach.inherits else ()
             numbered = attach.id is not None
             await stream.send_all(
-                accepted(version=__version__, pid=os.getpid(), inherit=wanted, numbered=numbered)
+                accepted(
+                    version=program_version(), pid=os.getpid(), inherit=wanted, numbered=numbered
+                )
             )
             if wanted:
                 line, rest = await _first_line(stream, rest)
