@@ -26,7 +26,7 @@ _MAX_TAG_CHARS = 20
 
 
 def take_off(code: str, interpreter: Interpreter) -> tuple[str, str]:
-    """The code without a fence around all of it, and a note that says so; empty where there is none.
+    """The code without a fence around all of it, and a note that says so where there was one.
 
     No language that is run here has code that begins and ends like that.
 

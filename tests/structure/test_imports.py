@@ -38,6 +38,7 @@ FLOORS = (
         "pending",
         "flakes",
         "limits",
+        "fences",
         "hostpaths",
         "headtail",
         "packages",
