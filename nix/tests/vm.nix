@@ -64,7 +64,7 @@ pkgs.testers.runNixOSTest {
         first = supervisor("MainPID")
 
     with subtest("environments: the presets and the system's own"):
-        listed = alice("nsm envs")
+        listed = alice("nsm env")
         for name in ("bash", "node", "python", "test-sandbox"):
             assert name in listed, listed
 

@@ -396,7 +396,7 @@ class Catalog:
         known = self._usable(client)
         return EnvironmentUnavailableError(
             f"Environment {name!r} is unavailable: {why}",
-            hint=f"Available: {', '.join(known) or 'none'}. `nsm envs` and `nsm doctor` say more.",
+            hint=f"Available: {', '.join(known) or 'none'}. `nsm env` and `nsm doctor` say more.",
             data={"available": known},
         )
 

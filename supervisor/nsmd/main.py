@@ -254,7 +254,7 @@ def _last_settings(mistakes: str) -> Settings:
     """What held last: sessions wait, and a mistake in the file is not to be their end."""
     settings, _ = _load(failedstart.last_good(paths.state_dir()))
     logging.getLogger(__name__).error(
-        "%s. %s, for the sessions that are here; `nsm config reload` reads the file again",
+        "%s. %s, for the sessions that are here; `nsm reload --config` reads the file again",
         mistakes,
         "Defaults hold" if settings is None else "What was configured before holds on",
     )

@@ -55,7 +55,7 @@ def supervisor(path: str) -> Iterator[FakeSupervisor]:
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (["p"], ["pool", "ps"]),
+        (["s"], ["service", "shutdown", "status"]),
         (["co"], ["completion", "config"]),
         (["c"], ["completion", "config", "cp"]),
         (["--v"], ["--version"]),
@@ -160,7 +160,7 @@ for word in "${{COMPREPLY[@]}}"; do echo "$word"; done
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        ("nsm p", ["pool", "ps"]),
+        ("nsm s", ["service", "shutdown", "status"]),
         ("nsm run -e ''", ["bash", "python"]),
         ("nsm kill wor", ["word", "work"]),
         ("nsm kill zzz", []),

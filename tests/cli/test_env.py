@@ -1,4 +1,4 @@
-"""`nsm env` and `nsm envs ENV` against a fake supervisor; references that begin here."""
+"""`nsm env` and `nsm env show ENV` against a fake supervisor; references that begin here."""
 
 from __future__ import annotations
 

@@ -62,7 +62,11 @@ class Said:
 def test_help_and_version(capsys: pytest.CaptureFixture[str]) -> None:
     said = Said(capsys, "--help")
     assert said.code == 0
-    assert all(f"\n  {verb}" in said.out for verb in cli.VERBS)
+    assert all(f"\n  {verb} " in said.out for verb in cli.VERBS)
+    assert not any(f"\n  {verb} " in said.out for verb in cli.ALIASES)
+    assert all(f"\n{group}:\n" in said.out for group in cli.GROUPS)
+    assert len(cli.VERBS) == sum(map(len, cli.GROUPS.values()))
+    assert all(len(line) <= 80 for line in said.out.splitlines())
     assert Said(capsys, "help").out == said.out == Said(capsys, "-h").out
     bare = Said(capsys)
     assert (bare.code, bare.out, bare.err) == (2, "", said.out)
@@ -75,7 +79,37 @@ def test_every_verb_has_help(capsys: pytest.CaptureFixture[str], verb: str) -> N
     assert said.code == 0
     assert said.out.startswith(f"usage: nsm {verb}")
     assert Said(capsys, "help", verb).out == said.out
-    assert all(len(line) <= 100 for line in said.out.splitlines())
+    assert all(len(line) <= 80 for line in said.out.splitlines())
+
+
+@pytest.mark.parametrize(("old", "new"), cli.ALIASES.items())
+def test_older_verbs_work(capsys: pytest.CaptureFixture[str], old: str, new: str) -> None:
+    assert Said(capsys, old, "--help").code == Said(capsys, *new.split(), "--help").code == 0
+
+
+def test_joined_verbs_do_what_the_older_ones_did(
+    capsys: pytest.CaptureFixture[str], supervisor: FakeSupervisor
+) -> None:
+    supervisor.handlers["envs"] = answer(environments=[samples.environment_row()])
+    supervisor.handlers["env_list"] = answer(environments=[])
+    supervisor.handlers["pool"] = answer(**samples.pool())
+    supervisor.handlers["stats"] = lambda _: samples.stats()
+    supervisor.handlers["metrics"] = answer(text="a 1\n# EOF\n", content_type="text/plain")
+    supervisor.handlers["config_reload"] = answer(changes=[], problems=[])
+    for old, new in {
+        "envs": "env",
+        "envs --json": "env --json",
+        "envs  --json": "env list --json",
+        "envs python": "env show python",
+        "env ls": "env builds",
+        "pool --json": "status pool --json",
+        "stats": "status times",
+        "metrics --openmetrics": "status metrics --openmetrics",
+        "config reload --json": "reload --config --json",
+    }.items():
+        before, now = Said(capsys, *old.split()), Said(capsys, *new.split())
+        assert (before.code, before.out, before.err) == (now.code, now.out, now.err)
+        assert now.out
 
 
 @pytest.mark.parametrize(
@@ -94,8 +128,8 @@ def test_every_verb_has_help(capsys: pytest.CaptureFixture[str], verb: str) -> N
         (["kill", "--idle", "-5"], "nsm: argument --idle: "),
         (["kill", "--idle", "nan"], "nsm: argument --idle: 'nan' is not"),
         (["interrupt"], "nsm: the following arguments are required: SESSION"),
-        (["config"], "nsm: the following arguments are required: action"),
-        (["config", "edit"], "nsm: argument action: invalid choice: 'edit'"),
+        (["config"], "nsm: the following arguments are required: {check,show}"),
+        (["config", "edit"], "nsm: argument {check,show}: invalid choice: 'edit'"),
         (["completion", "tcsh"], "nsm: argument shell: invalid choice: 'tcsh'"),
     ],
 )

@@ -1,4 +1,4 @@
-"""`nsm stats`, `nsm metrics` and `nsm events`, against a fake supervisor."""
+"""`nsm status times`, `nsm status metrics` and `nsm events`, against a fake supervisor."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A changed `config.toml` under a running supervisor, by SIGHUP and by `nsm config reload`."""
+"""A changed `config.toml` under a running supervisor, by SIGHUP and by `nsm reload --config`."""
 
 from __future__ import annotations
 

@@ -513,7 +513,7 @@ async def test_sessions_outlive_their_artifact(folder: Path) -> None:
         assert (await session.run("import os; print(os.system('echo hi'))")).stdout == "hi\n0\n"
         with pytest.raises(StartFailedError, match="not there any more") as error:
             await bench.launcher.launch(jail_spec(environment))
-    assert "nsm envs" in error.value.hint
+    assert "nsm env" in error.value.hint
 
 
 async def test_without_a_home_older_ones_do_not_start(folder: Path) -> None:

@@ -84,21 +84,29 @@ def test_the_fields_of_an_ended_session() -> None:
 
 
 def test_the_fields_of_top() -> None:
-    section = PAGE[PAGE.index("`nsm top --json` prints") : PAGE.index("`nsm pool --json` prints")]
+    section = PAGE[
+        PAGE.index("`nsm top --json` prints") : PAGE.index("`nsm status pool --json` prints")
+    ]
     assert {*Totals._fields, *Line._fields[1:]} <= set(re.findall(r"\w+", section))
 
 
 def test_the_fields_of_the_pool() -> None:
-    section = PAGE[PAGE.index("`nsm pool --json` prints") : PAGE.index("`nsm logs --json` prints")]
-    assert names(table("kind", after="`nsm pool --json`")) == list(PoolKind._fields)
+    section = PAGE[
+        PAGE.index("`nsm status pool --json` prints") : PAGE.index("`nsm logs --json` prints")
+    ]
+    assert names(table("kind", after="`nsm status pool --json`")) == list(PoolKind._fields)
     assert set(PoolTotals._fields + PoolMemory._fields) <= set(re.findall(r"\w+", section))
 
 
 def test_the_fields_of_the_stats() -> None:
-    section = PAGE[PAGE.index("`nsm stats --json` prints") : PAGE.index("`nsm events --json`")]
+    section = PAGE[
+        PAGE.index("`nsm status times --json` prints") : PAGE.index("`nsm events --json`")
+    ]
     assert set(Stats._fields + Times._fields) <= set(re.findall(r"\w+", section))
-    assert names(table("figures", after="`nsm stats --json`")) == list(EnvironmentStats._fields)
-    starts = table("starts of sessions", after="`nsm stats --json`")
+    assert names(table("figures", after="`nsm status times --json`")) == list(
+        EnvironmentStats._fields
+    )
+    starts = table("starts of sessions", after="`nsm status times --json`")
     assert names(starts) == list(StartStats._fields)
 
 
@@ -124,7 +132,7 @@ def test_the_fields_of_a_session_s_network() -> None:
 
 
 def test_the_fields_of_a_built_environment() -> None:
-    rows = table("built environment", after="nsm env ls --json")
+    rows = table("built environment", after="nsm env builds --json")
     assert names([row[:1] for row in rows]) == list(BuiltRow._fields)
     (progress,) = [row[1] for row in rows if row[0] == "`progress`"]
     assert set(BuildProgress._fields) <= set(re.findall(r"\w+", progress))

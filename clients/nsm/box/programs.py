@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from nsm.box.plan import Plan
     from nsm.wire.bridge import ProgramProblem, ProgramRow, ProgramsReport
 
-_OFF = "`[bridge] enabled = true` in config.toml turns it on; then `nsm config reload`."
+_OFF = "`[bridge] enabled = true` in config.toml turns it on; then `nsm reload --config`."
 
 
 def look(plan: Plan, *, client: str) -> tuple[str, ...]:

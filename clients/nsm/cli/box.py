@@ -32,6 +32,7 @@ def parser() -> Parser:
     from nsm.box import profile  # noqa: PLC0415  # shells ask for other verbs' options, too
 
     parser = Parser("box", "Run a command in a box.", _EPILOG)
+    parser.usage = "nsm box [OPTIONS] [-- COMMAND ...]"
     parser.add_argument(
         "--profile",
         metavar="PROFILE",

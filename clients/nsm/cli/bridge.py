@@ -45,8 +45,11 @@ What follows PROGRAM is the program's, options included. Its standard input is e
 comes line by line. Ctrl-C stops it, and all that it has started.
 
 exit codes:
-  the program's own, 128+N when signal N ended it, else 124 timed out, 125 nsm did not start it or
-  stopped it, 130 interrupted, 2 wrong usage
+  the program's own, 128+N when signal N ended it, else
+  124  timed out
+  125  nsm did not start it, or stopped it
+  130  interrupted
+  2    wrong usage
 """
 
 

@@ -39,10 +39,10 @@ def absolute(reference: str) -> str:
 
 
 def table(rows: Sequence[BuiltRow]) -> str:
-    """The table of `nsm env ls`."""
+    """The table of `nsm env builds`."""
     if not rows:
         return (
-            "None was added. `nsm env add REF#NAME` builds one; `nsm envs` lists all environments."
+            "None was added. `nsm env add REF#NAME` builds one; `nsm env` lists all environments."
         )
     now_s = time.time()
     return render.table(
@@ -71,7 +71,7 @@ def _note(row: BuiltRow) -> str:
 
 
 def detail(row: BuiltRow) -> list[tuple[str, str]]:
-    """What `nsm envs NAME` says of how an environment was built, as names and texts."""
+    """What `nsm env show NAME` says of how an environment was built, as names and texts."""
     lines = [("reference", row.reference), ("build", row.state)]
     if row.progress is not None:
         lines.append(("", _state(row, row.progress)))

@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from nsm.cli import terminal
-from nsm.cli.main import VERBS, load
+from nsm.cli.main import ALIASES, VERBS, load
 from nsm.cli.options import EXIT_OK
 from nsm.client import Client
 from nsm.wire.errors import NsmError
@@ -41,7 +41,7 @@ def candidates(words: list[str]) -> list[str]:
         return _beginning(current, [*VERBS, "--help", "--version"])
     if before == ["help"]:
         return _beginning(current, list(VERBS))
-    if before[0] not in VERBS:
+    if before[0] not in VERBS and before[0] not in ALIASES:
         return []
     parser, given = load(before[0]).parser(), before[1:]
     if given and (action := parser.action(given[0])) is not None:

@@ -1,4 +1,4 @@
-"""`nsm config`: check or show the configuration, or have it read again."""
+"""`nsm config`: check or show the configuration."""
 
 from __future__ import annotations
 
@@ -10,12 +10,16 @@ def parser() -> Parser:
     """The verb's options."""
     parser = Parser(
         "config",
-        "Check the configuration, show what is in effect, or have the supervisor read it again.",
-        "Exits 1 when the configuration has mistakes; each is named with its key.",
+        "Check the configuration, or show what is in effect.",
+        "Exits 1 when the configuration has mistakes; each is named with its key.\n"
+        "`nsm reload --config` has the supervisor read it again.",
     )
-    parser.add_argument("action", choices=["check", "show", "reload"], help="what to do")
+    # `reload` is the older form of `nsm reload --config`, which help does not name.
+    parser.add_argument(
+        "action", choices=["check", "show", "reload"], metavar="{check,show}", help="what to do"
+    )
     parser.add_argument("--config", metavar="FILE", help="instead of the user's own config.toml")
-    parser.add_json("with `show`: the configuration; with `reload`: what has changed,")
+    parser.add_json("with `show`, the configuration")
     return parser
 
 
@@ -25,14 +29,15 @@ def main(arguments: list[str]) -> int:
     if options.action == "reload":
         if options.config is not None:
             parser().error("`reload` takes no --config: the supervisor reads the file it has")
-        return _reload(as_json=options.json)
+        return reload(as_json=options.json)
     more = ["--config", options.config] if options.config is not None else []
     if options.json:
         more.append("--json")
     return supervisor.replace_us(f"--{options.action}-config", *more)
 
 
-def _reload(*, as_json: bool) -> int:
+def reload(*, as_json: bool) -> int:
+    """Have the supervisor read it again, and tell what has changed."""
     from nsm.cli import render, running, terminal  # noqa: PLC0415  # not to check or show
     from nsm.cli.render import visible  # noqa: PLC0415
     from nsm.wire.fields import rows_of  # noqa: PLC0415

@@ -1,11 +1,11 @@
-"""`nsm env`: environments that Nix builds."""
+"""`nsm env`: what there is to run code in, and environments that Nix builds."""
 
 from __future__ import annotations
 
 import sys
 from typing import TYPE_CHECKING
 
-from nsm.cli import builds, render, terminal
+from nsm.cli import builds, envs, render, terminal
 from nsm.cli.options import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, Parser
 from nsm.client import Client
 
@@ -16,11 +16,14 @@ if TYPE_CHECKING:
     from nsm.wire.builds import BuiltRow
 
 _EPILOG = """\
+Without an ACTION it lists the environments, as `list` does.
+
 REF#NAME is a reference to a flake that yields a sandbox (`lib.mkSandbox` of nsm's flake), as in
 github:OWNER/REPO#NAME or ./DIRECTORY#NAME. Nix builds it in the background: calls to other
 environments work meanwhile, and a build goes on when you leave.
 
 examples:
+  nsm env
   nsm env add github:me/envs#data-science
   nsm env log -f data-science
   nsm env update
@@ -31,23 +34,30 @@ _LEFT = "goes on being built in the background"
 
 def parser() -> Parser:
     """The verb's options."""
-    parser = Parser("env", "Build environments with Nix, and keep them.", _EPILOG)
-    actions = parser.add_actions()
-    add = actions.add("add", "build an environment and keep it", "Exits 1 when its build fails.")
+    parser = Parser("env", "List what there is to run code in; build more of it with Nix.", _EPILOG)
+    parser.add_json("an array of objects")
+    actions = parser.add_actions(required=False)
+    listed = actions.add("list", envs.LISTS, envs.EPILOG)
+    listed.add_json("an array of objects")
+    shown = actions.add("show", "show all that is known of one", envs.EPILOG_OF_ONE)
+    shown.add_argument("env", metavar="ENV", help="its name")
+    shown.add_json("an object")
+    add = actions.add("add", "have Nix build one, and keep it", "Exits 1 when its build fails.")
     add.add_argument("reference", metavar="REF#NAME", help="a reference to a flake")
     add.add_argument("--name", metavar="NEW", help="call it that, not by its own name")
     _add_no_wait(add)
     add.add_json("the environment")
-    ls = actions.add("ls", "list them, and how their builds come along")
-    ls.add_json("an array of objects")
+    built = actions.add("builds", "list those that Nix builds, and how that comes along")
+    built.add_json("an array of objects")
+    actions.add_alias("ls", built)
     rm = actions.add(
-        "rm", "keep one no more, and stop its build", "Sessions that run in it live on."
+        "rm", "keep one of those no more, and stop its build", "Sessions that run in it live on."
     )
     rm.add_argument("names", nargs="+", metavar="BUILT", help="a name, or a reference")
     rm.add_json("an array of those that were removed")
     update = actions.add(
         "update",
-        "build them again, from newer sources if there are some",
+        "build those again, from newer sources if there are some",
         "What worked goes on working when its update fails, which exits 1.",
     )
     update.add_argument("names", nargs="*", metavar="BUILT", help="a name or a reference; or all")
@@ -157,7 +167,11 @@ def _log(client: Client, options: argparse.Namespace) -> int:
     return EXIT_OK
 
 
-_ACTIONS: dict[str, Callable[[Client, argparse.Namespace], int]] = {
+_ACTIONS: dict[str | None, Callable[[Client, argparse.Namespace], int]] = {
+    None: envs.list_all,
+    "list": envs.list_all,
+    "show": envs.show,
+    "builds": _ls,
     "add": _add,
     "ls": _ls,
     "rm": _rm,

@@ -1,4 +1,4 @@
-"""`nsm envs`: what there is to run code in."""
+"""`nsm env list`, `nsm env show` and their older form `nsm envs [ENV]`."""
 
 from __future__ import annotations
 
@@ -10,32 +10,38 @@ from nsm.cli.options import EXIT_FAILED, EXIT_OK, Parser
 from nsm.client import Client
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Sequence
 
     from nsm.wire.builds import BuiltRow
     from nsm.wire.environments import EnvironmentRow
 
 
+LISTS = "list the environments, also those that cannot be used here, with the reason"
+EPILOG = "LIMIT is the default and the upper limit of one run."
+EPILOG_OF_ONE = (
+    "Of one that Nix builds, why its last build failed. Exits 1 where there is none of that name."
+)
+
+
 def parser() -> Parser:
-    """The verb's options."""
-    parser = Parser(
-        "envs",
-        "List the environments, also those that cannot be used here, with the reason.",
-        "LIMIT is the default and the upper limit of one run. With ENV, all that is known of one\n"
-        "is shown, and why its last build failed if Nix builds it; exits 1 where there is none.",
-    )
+    """The options of the older form."""
+    parser = Parser("envs", f"{LISTS[0].upper()}{LISTS[1:]}.", f"{EPILOG}\n{EPILOG_OF_ONE}")
     parser.add_argument("env", nargs="?", metavar="ENV", help="show this one in detail")
     parser.add_json("an array of objects, or with ENV an object")
     return parser
 
 
 def main(arguments: list[str]) -> int:
-    """List."""
+    """List, or show one."""
     options = parser().parse_args(arguments)
     with Client() as client:
-        rows = client.envs()
-        if options.env is not None:
-            return _show(client, options.env, rows, as_json=options.json)
+        return list_all(client, options) if options.env is None else show(client, options)
+
+
+def list_all(client: Client, options: argparse.Namespace) -> int:
+    """All of them."""
+    rows = client.envs()
     if options.json:
         terminal.out_json([row._asdict() for row in rows])
     else:
@@ -43,8 +49,9 @@ def main(arguments: list[str]) -> int:
     return EXIT_OK
 
 
-def _show(client: Client, name: str, rows: Sequence[EnvironmentRow], *, as_json: bool) -> int:
+def show(client: Client, options: argparse.Namespace) -> int:
     """One environment: what can be used, what is the matter, and how it was built."""
+    rows, name = client.envs(), options.env
     found = [row for row in rows if name in (row.name, *row.aliases)]
     built = next(
         (row for row in client.builds.list_all() if name in (row.name, row.reference)), None
@@ -53,7 +60,7 @@ def _show(client: Client, name: str, rows: Sequence[EnvironmentRow], *, as_json:
         known = ", ".join(dict.fromkeys(row.name for row in rows if row.name))
         terminal.note(render.error(f"no environment {name!r}", f"There are: {known}"))
         return EXIT_FAILED
-    if as_json:
+    if options.json:
         plain = {
             "environments": [row._asdict() for row in found],
             "build": None if built is None else built.to_plain(),

@@ -12,40 +12,60 @@ from nsm.wire.errors import NsmError
 if TYPE_CHECKING:
     from nsm.cli.options import Parser
 
-VERBS = {
-    "run": "run code in a session, or in a fresh jail",
-    "box": "run an agent, or any command, in a jail with the working directory",
-    "ps": "list the sessions",
-    "top": "watch the sessions: processor, memory, rates",
-    "logs": "show what was run in a session, and what came of it",
-    "cp": "copy files to and from sessions",
-    "diff": "show what a session has changed in the project",
-    "apply": "bring what a session has changed to the project",
-    "discard": "take back what a session has changed in its copy of the project",
-    "attach": "join a session: run code in it, and see what others run",
-    "kill": "end sessions",
-    "interrupt": "stop what runs in a session, and keep the session",
-    "net": "show or change what a session may reach",
-    "inspect": "show all that is known of a session",
-    "envs": "list what there is to run code in",
-    "env": "build environments with Nix, and keep them",
-    "bridge": "show, try and check the programs of the host that agents may start",
-    "audit": "show who ran what, when, and what came of it",
-    "pool": "show the sessions that are kept ready, and why so many",
-    "stats": "show how long things take",
-    "events": "show what happens in the supervisor",
-    "http": "show where MCP is served over HTTP, and the token",
-    "metrics": "print what the supervisor counts, for Prometheus",
-    "status": "show the supervisor's state",
-    "drain": "take no new work, and wait until nothing runs",
-    "reload": "start the supervisor anew, with all its sessions",
-    "shutdown": "end the supervisor and all sessions",
-    "service": "have systemd keep the supervisor",
-    "doctor": "check what nsm needs on this host",
-    "config": "check or show the configuration, or have it read again",
-    "completion": "print a script that completes commands in your shell",
+GROUPS = {
+    "Run code": {
+        "run": "run code in a session, or in a fresh jail",
+        "attach": "join a session: run code in it, and see what others run",
+        "interrupt": "stop what runs in a session, and keep the session",
+    },
+    "Sessions": {
+        "ps": "list the sessions",
+        "top": "watch the sessions: processor, memory, rates",
+        "logs": "show what was run in a session, and what came of it",
+        "inspect": "show all that is known of a session",
+        "net": "show or change what a session may reach",
+        "kill": "end sessions",
+    },
+    "Files and changes": {
+        "cp": "copy files and directories to and from sessions",
+        "diff": "show what a session has changed in the project",
+        "apply": "bring what a session has changed to the project",
+        "discard": "take back what a session has changed",
+    },
+    "Environments": {
+        "env": "list what there is to run code in; build more with Nix",
+    },
+    "Boxes for agents, and programs of the host": {
+        "box": "run an agent, or any command, in a jail",
+        "bridge": "show, try and check the programs that agents may start",
+    },
+    "The supervisor": {
+        "status": "show its state, what it keeps ready, and what it counts",
+        "events": "show what happens in it",
+        "audit": "show who ran what, when, and what came of it",
+        "http": "show where MCP is served over HTTP, and the token",
+        "drain": "take no new work, and wait until nothing runs",
+        "reload": "start it anew with all sessions, or read the configuration",
+        "shutdown": "end it and all sessions",
+        "service": "have systemd keep it",
+    },
+    "Set-up": {
+        "doctor": "check what nsm needs on this host",
+        "config": "check or show the configuration",
+        "completion": "print a script that completes commands in your shell",
+    },
 }
-"""The verbs and what they do; each is a module of this package."""
+"""The verbs and what they do, by what they are about; each is a module of this package."""
+
+VERBS = {verb: what for verbs in GROUPS.values() for verb, what in verbs.items()}
+
+ALIASES = {
+    "envs": "env",
+    "pool": "status pool",
+    "stats": "status times",
+    "metrics": "status metrics",
+}
+"""Older verbs, which work as before, and what they are now; each has a module, too."""
 
 _HIDDEN = {"__complete": "complete"}
 
@@ -76,7 +96,7 @@ def main(argv: list[str] | None = None) -> int:
     if first in ("-V", "--version"):
         sys.stdout.write(f"nsm {program_version()}\n")
         return 0
-    if first in VERBS or first in _HIDDEN:
+    if first in VERBS or first in ALIASES or first in _HIDDEN:
         return _guarded(load(first), rest)
     if not first:
         sys.stderr.write(overview())
@@ -93,19 +113,13 @@ def load(verb: str) -> Verb:
 def overview() -> str:
     """The text of `nsm --help`."""
     width = max(map(len, VERBS))
-    lines = [f"  {verb:<{width}}  {what}" for verb, what in VERBS.items()]
-    return "\n".join(
-        [
-            "usage: nsm COMMAND [OPTIONS]",
-            "",
-            "Jailed, pre-warmed Python, Bash and Node sessions, kept by one supervisor.",
-            "",
-            *lines,
-            "",
-            "`nsm COMMAND --help` tells more; `nsm --version` prints the version.",
-            "",
-        ]
-    )
+    lines = ["usage: nsm COMMAND [OPTIONS]", ""]
+    lines += ["Jailed, pre-warmed Python, Bash and Node sessions, kept by one supervisor."]
+    for group, verbs in GROUPS.items():
+        lines += ["", f"{group}:"]
+        lines += [f"  {verb:<{width}}  {what}" for verb, what in verbs.items()]
+    lines += ["", "`nsm COMMAND --help` tells more; `nsm --version` prints the version.", ""]
+    return "\n".join(lines)
 
 
 def _guarded(verb: Verb, arguments: list[str]) -> int:

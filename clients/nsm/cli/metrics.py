@@ -1,9 +1,14 @@
-"""`nsm metrics`: what the supervisor counts, as Prometheus reads it."""
+"""`nsm status metrics`: what the supervisor counts, as Prometheus reads it."""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from nsm.cli import running, terminal
 from nsm.cli.options import EXIT_FAILED, EXIT_OK, Parser
+
+if TYPE_CHECKING:
+    import argparse
 
 _OPENMETRICS = "application/openmetrics-text; version=1.0.0"
 
@@ -11,15 +16,15 @@ _EPILOG = """\
 docs/metrics.md says what each of them means, and how Prometheus gets them.
 
 examples:
-  nsm metrics | grep ^nsm_sessions
-  nsm metrics > /var/lib/prometheus/node-exporter/nsm.prom
+  nsm status metrics | grep ^nsm_sessions
+  nsm status metrics > /var/lib/prometheus/node-exporter/nsm.prom
 """
 
 
 def parser() -> Parser:
     """The verb's options."""
     parser = Parser(
-        "metrics",
+        "status metrics",
         "Print what the supervisor counts, as Prometheus reads it. Starts no supervisor.",
         _EPILOG,
     )
@@ -31,7 +36,11 @@ def parser() -> Parser:
 
 def main(arguments: list[str]) -> int:
     """Print."""
-    options = parser().parse_args(arguments)
+    return show(parser().parse_args(arguments))
+
+
+def show(options: argparse.Namespace) -> int:
+    """The same, with options that are parsed."""
     client = running.connect()
     if client is None:
         return EXIT_FAILED

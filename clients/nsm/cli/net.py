@@ -16,7 +16,7 @@ ACTIONS: tuple[NetworkAction, ...] = ("list", "allow", "deny", "off")
 
 _EPILOG = """\
 actions:
-  list          show the list, and the latest hosts that were asked for (the default)
+  list          show the list, and the latest hosts asked for (the default)
   allow HOST... add to the list, from now on and until the session ends
   deny HOST...  take away from it; connections that are allowed no more end
   off           allow nothing

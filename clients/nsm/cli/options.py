@@ -22,7 +22,25 @@ class _Formatter(argparse.RawDescriptionHelpFormatter):
     own, and do so whenever an option is added."""
 
     def __init__(self, prog: str) -> None:
-        super().__init__(prog, max_help_position=26, width=90)
+        super().__init__(prog, max_help_position=28, width=80)
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        """Paragraphs are wrapped anew; those with lines of their own (examples) stay."""
+        from textwrap import fill  # noqa: PLC0415  # for help only
+
+        del indent  # there is none
+        return "\n\n".join(
+            paragraph
+            if "\n  " in paragraph or _fits(paragraph, width)
+            else fill(paragraph, width, break_on_hyphens=False)
+            for paragraph in text.rstrip().split("\n\n")
+        )
+
+    def _format_action_invocation(self, action: argparse.Action) -> str:
+        """As Python 3.13 has it, `-s, --session NAME`: the value's name is said once."""
+        if not action.option_strings or action.nargs == 0:
+            return super()._format_action_invocation(action)
+        return f"{', '.join(action.option_strings)} {_value_of(action)}"
 
 
 class Parser(argparse.ArgumentParser):
@@ -48,9 +66,11 @@ class Parser(argparse.ArgumentParser):
         """Add ``--json``."""
         self.add_argument("--json", action="store_true", help=f"print {what} as JSON")
 
-    def add_actions(self) -> Actions:
+    def add_actions(self, *, required: bool = True) -> Actions:
         """Words that each have options of their own; the one that is given is in ``action``."""
-        return Actions(self)
+        if not required:
+            self.usage = f"{self.prog} [OPTIONS] [ACTION ...]"
+        return Actions(self, required=required)
 
     def action(self, word: str) -> Parser | None:
         """The parser of one of these words; None where it is none."""
@@ -96,6 +116,17 @@ class Parser(argparse.ArgumentParser):
         ]
 
 
+def _fits(paragraph: str, width: int) -> bool:
+    return all(len(line) <= width for line in paragraph.split("\n"))
+
+
+def _value_of(action: argparse.Action) -> str:
+    """How the value of an option is written in help."""
+    if action.metavar is None and action.choices is not None:
+        return "{" + ",".join(_words_of(action)) + "}"
+    return str(action.metavar or action.dest.upper())
+
+
 def _words_of(action: argparse.Action) -> list[str]:
     return [str(word) for word in action.choices or ()]
 
@@ -103,29 +134,31 @@ def _words_of(action: argparse.Action) -> list[str]:
 class Actions:
     """The words of a parser that each have options of their own."""
 
-    def __init__(self, parser: Parser) -> None:
+    def __init__(self, parser: Parser, *, required: bool) -> None:
         self._verb = parser.prog.removeprefix("nsm ")
         self._actions = parser.add_subparsers(
-            dest="action", metavar="ACTION", required=True, parser_class=_ActionParser
+            dest="action", metavar="ACTION", required=required, parser_class=_given
         )
 
     def add(self, word: str, does: str, epilog: str = "") -> Parser:
-        """One more; returns its parser."""
-        return self._actions.add_parser(
-            word,
-            help=does,
-            verb=f"{self._verb} {word}",
-            description=f"{does[0].upper()}{does[1:]}.",
-            epilog=epilog,
+        """Add one; returns its parser."""
+        return self.add_parser(
+            word, does, Parser(f"{self._verb} {word}", f"{does[0].upper()}{does[1:]}.", epilog)
         )
 
+    def add_parser(self, word: str, does: str, parser: Parser) -> Parser:
+        """Add one whose parser there is already."""
+        return self._actions.add_parser(word, help=does, parser=parser)
 
-class _ActionParser(Parser):
-    """Made by argparse, which has an idea of its own of the program's name."""
+    def add_alias(self, word: str, parser: Parser) -> None:
+        """Add an older word for one of them, which help does not name."""
+        self._actions.add_parser(word, parser=parser)
 
-    def __init__(self, *, verb: str, description: str, epilog: str, prog: str) -> None:
-        del prog
-        super().__init__(verb, description, epilog)
+
+def _given(*, parser: Parser, prog: str) -> Parser:
+    """What argparse calls to make a parser; its idea of the program's name is not ours."""
+    del prog
+    return parser
 
 
 def seconds(text: str) -> float:

@@ -1,17 +1,21 @@
-"""`nsm pool`: the sessions that are kept ready, and why so many."""
+"""`nsm status pool`: the sessions that are kept ready, and why so many."""
 
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
 
 from nsm.cli import render, running, terminal
 from nsm.cli.options import EXIT_OK, Parser
+
+if TYPE_CHECKING:
+    import argparse
 
 
 def parser() -> Parser:
     """The verb's options."""
     parser = Parser(
-        "pool",
+        "status pool",
         "Show the sessions that are kept ready, and why so many. Starts no supervisor.",
         "HITS were there when asked for, MISSES had to be started first.\n"
         "REFILL is what a start takes, P95 what at most 5 of 100 exceed.",
@@ -22,7 +26,11 @@ def parser() -> Parser:
 
 def main(arguments: list[str]) -> int:
     """Show."""
-    options = parser().parse_args(arguments)
+    return show(parser().parse_args(arguments))
+
+
+def show(options: argparse.Namespace) -> int:
+    """The same, with options that are parsed."""
     client = running.connect()
     if client is None:
         terminal.out("null" if options.json else "")

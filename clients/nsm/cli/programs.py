@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _OFF = (
     "The bridge is off. `[bridge] enabled = true` in config.toml turns it on, and "
-    "`nsm config reload` has that take effect."
+    "`nsm reload --config` has that take effect."
 )
 _NONE = "No programs. Each is described by a file in ~/.config/nsm/tools, see docs/bridge.md."
 

@@ -1,10 +1,11 @@
-"""`nsm reload`: the supervisor becomes the program that is installed now."""
+"""`nsm reload`: the supervisor becomes the program that is installed now, or reads its
+configuration."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nsm.cli import render, running, terminal
+from nsm.cli import config, render, running, terminal
 from nsm.cli.options import EXIT_OK, Parser
 from nsm.cli.render import visible
 
@@ -12,9 +13,12 @@ if TYPE_CHECKING:
     from nsm.wire.reload import ReloadReport
 
 _EPILOG = """\
-For a new version, or settings that only a start reads. Sessions stay, and what runs in them goes
-on; clients connect again by themselves. The process keeps its number. Where the program that is
-installed now would not start, the supervisor goes on as it is, and this says why.
+With --config it only reads `config.toml` again, and tells what has changed; it exits 1 when there
+are mistakes, and then nothing has.
+
+Without, it is for a new version, or settings that only a start reads. Sessions stay, and what runs
+in them goes on; clients connect again by themselves. The process keeps its number. Where the
+program that is installed now would not start, the supervisor goes on as it is, and this says why.
 
 Programs of the bridge cannot go on: they have `[drain] timeout_seconds` to end, and are stopped
 then. `nsm drain` waits for them as long as it takes.
@@ -32,6 +36,7 @@ def parser() -> Parser:
         "Starts none.",
         _EPILOG,
     )
+    parser.add_argument("--config", action="store_true", help="only read the configuration again")
     parser.add_json("one object with version, pid and sessions, or null when no supervisor runs,")
     return parser
 
@@ -39,6 +44,8 @@ def parser() -> Parser:
 def main(arguments: list[str]) -> int:
     """Reload."""
     options = parser().parse_args(arguments)
+    if options.config:
+        return config.reload(as_json=options.json)
     client = running.connect()
     if client is None:
         terminal.out("null" if options.json else "")

@@ -167,7 +167,7 @@ def killed(rows: Sequence[KilledSession]) -> str:
 
 
 def environments(rows: Sequence[EnvironmentRow], home: str) -> str:
-    """The table of `nsm envs`."""
+    """The table of `nsm env`."""
     if not rows:
         return "No environments."
     return table(
@@ -191,7 +191,7 @@ def _environment_note(row: EnvironmentRow) -> str:
     only = f" [only for {row.only_for}]" if row.only_for else ""
     only += f" [in place of {', '.join(row.hides)}]" if row.hides else ""
     if not row.available:
-        # What failed and the cause; `nsm envs NAME` has the log's end, too.
+        # What failed and the cause; `nsm env show NAME` has the log's end, too.
         problem = " ".join((row.problem or "").splitlines()[:2])
         return f"unavailable: {problem}{only}"
     separator = ", " if row.description else ""
@@ -258,7 +258,7 @@ def listing(lines: Sequence[tuple[str, str]]) -> str:
 
 
 def pool(report: PoolReport, home: str) -> str:
-    """The table of `nsm pool` and a line of totals."""
+    """The table of `nsm status pool` and a line of totals."""
     totals, memory_ = report.totals, report.memory
     pressure = memory_.pressure_percent
     taken = f"{memory(memory_.spares_bytes)} taken of {memory(memory_.budget_bytes)} for spares"

@@ -41,7 +41,11 @@ is your home directory, one above it, or one that nsm refuses. A session that is
 its project and network: asked for others by these two options, it does not run the code.
 
 exit codes:
-  the code's own, else 124 timed out, 125 nsm could not run it, 130 interrupted, 2 wrong usage
+  the code's own, else
+  124  timed out
+  125  nsm could not run it
+  130  interrupted
+  2    wrong usage
 
 examples:
   nsm run -e python 'print(6 * 7)'
@@ -57,38 +61,45 @@ def parser() -> Parser:
     parser = Parser(
         "run", "Run code in a session, or in a fresh jail that is thrown away.", _EPILOG
     )
-    parser.add_argument(
+    parser.usage = "nsm run [OPTIONS] [CODE]"
+    code = parser.add_argument_group("code")
+    code.add_argument(
         "code", nargs="?", metavar="CODE", help="the code; `-` or nothing: standard input"
     )
-    parser.add_argument(
-        "-e", "--env", required=True, metavar="ENV", help="the environment, see `nsm envs`"
+    code.add_argument("-f", "--file", metavar="FILE", help="read the code from a file")
+    where = parser.add_argument_group("where it runs")
+    where.add_argument(
+        "-e", "--env", required=True, metavar="ENV", help="the environment, see `nsm env`"
     )
-    parser.add_argument("-f", "--file", metavar="FILE", help="read the code from a file")
-    parser.add_argument(
+    where.add_argument(
         "-s",
         "--session",
         metavar="NAME",
         help="keep state in the session of that name; `new`: under a fresh name, which is told",
     )
-    parser.add_argument(
+    where.add_argument(
         "-t", "--timeout", type=seconds, metavar="SECONDS", help="limit, up to the environment's"
     )
-    project = parser.add_mutually_exclusive_group()
+    sees = parser.add_argument_group("what it sees")
+    project = sees.add_mutually_exclusive_group()
     project.add_argument("--project", metavar="DIR", help="mount DIR, not the current directory")
     project.add_argument("--no-project", action="store_true", help="mount no project")
-    parser.add_argument(
+    sees.add_argument(
         "--project-mode",
         choices=["readonly", "overlay"],
-        help="overlay: code may change the project, in a copy (default: as configured)",
+        metavar="MODE",
+        help="readonly, or overlay: code may change the project, in a copy",
     )
-    parser.add_argument(
+    sees.add_argument(
         "--network",
         metavar="NETWORK",
-        help="what a new session may reach: off, full, or hosts separated by commas "
-        "(default: as configured)",
+        help="what a new session may reach: off, full, or hosts separated by commas",
     )
-    parser.add_argument("--images", metavar="DIR", help="write displayed images to this directory")
-    parser.add_json("the result, once the code has ended,")
+    result = parser.add_argument_group("what comes of it")
+    result.add_argument("--images", metavar="DIR", help="write displayed images to this directory")
+    result.add_argument(
+        "--json", action="store_true", help="print the result, once the code has ended, as JSON"
+    )
     return parser
 
 

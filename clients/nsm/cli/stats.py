@@ -1,4 +1,4 @@
-"""`nsm stats`: how long things take."""
+"""`nsm status times`: how long things take."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from nsm.cli.options import EXIT_OK, Parser
 from nsm.cli.render import count, duration, table
 
 if TYPE_CHECKING:
+    import argparse
+
     from nsm.wire.telemetry import EnvironmentStats, StartStats, Stats, Times
 
 _OUTCOMES = ("ok", "error", "timeout", "interrupted", "lost")
@@ -22,14 +24,18 @@ latency before the code was sent to its session.
 
 def parser() -> Parser:
     """The verb's options."""
-    parser = Parser("stats", "Show how long things take. Starts no supervisor.", _EPILOG)
+    parser = Parser("status times", "Show how long things take. Starts no supervisor.", _EPILOG)
     parser.add_json("one object, or null when no supervisor runs,")
     return parser
 
 
 def main(arguments: list[str]) -> int:
     """Show."""
-    options = parser().parse_args(arguments)
+    return show(parser().parse_args(arguments))
+
+
+def show(options: argparse.Namespace) -> int:
+    """The same, with options that are parsed."""
     client = running.connect()
     if client is None:
         terminal.out("null" if options.json else "")
@@ -58,7 +64,7 @@ def _plain(stats: Stats) -> dict[str, Any]:
 
 
 def render(stats: Stats) -> str:
-    """The tables of `nsm stats`."""
+    """The tables of `nsm status times`."""
     paragraphs: list[str] = []
     if stats.environments:
         paragraphs.append(

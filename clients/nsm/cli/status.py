@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
-from nsm.cli import render, running, terminal
+from typing import TYPE_CHECKING
+
+from nsm.cli import metrics, pool, render, running, stats, terminal
 from nsm.cli.options import EXIT_FAILED, EXIT_OK, Parser
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable
 
 
 def parser() -> Parser:
@@ -11,15 +17,23 @@ def parser() -> Parser:
     parser = Parser(
         "status",
         "Show the supervisor's version, process, socket and counts. Starts none.",
-        "Exits 1 when no supervisor runs.",
+        "Without an ACTION it exits 1 when no supervisor runs.",
     )
     parser.add_json("one object, or null when no supervisor runs,")
+    actions = parser.add_actions(required=False)
+    actions.add_parser("pool", "show the sessions that are kept ready", pool.parser())
+    actions.add_parser("times", "show how long things take", stats.parser())
+    actions.add_parser("metrics", "print all that is counted, for Prometheus", metrics.parser())
     return parser
 
 
 def main(arguments: list[str]) -> int:
     """Show."""
     options = parser().parse_args(arguments)
+    return _ACTIONS[options.action](options)
+
+
+def _show(options: argparse.Namespace) -> int:
     client = running.connect()
     if client is None:
         terminal.out("null" if options.json else "")
@@ -40,3 +54,11 @@ def main(arguments: list[str]) -> int:
     else:
         terminal.out(render.status(status))
     return EXIT_OK
+
+
+_ACTIONS: dict[str | None, Callable[[argparse.Namespace], int]] = {
+    None: _show,
+    "pool": pool.show,
+    "times": stats.show,
+    "metrics": metrics.show,
+}

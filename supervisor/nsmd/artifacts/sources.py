@@ -157,7 +157,7 @@ def _unwatched(where: str, why: str) -> EnvironmentProblem:
     return EnvironmentProblem(
         name=None,
         where=where,
-        why=f"{why}; it is looked at when somebody runs `nsm envs`, or asks for an environment "
+        why=f"{why}; it is looked at when somebody runs `nsm env`, or asks for an environment "
         "that is not known",
     )
 

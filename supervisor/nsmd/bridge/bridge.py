@@ -454,7 +454,7 @@ def off() -> BadRequestError:
     """What to say where there is no bridge."""
     return BadRequestError(
         "The bridge is off.",
-        hint="`[bridge] enabled = true` in config.toml turns it on; then `nsm config reload`.",
+        hint="`[bridge] enabled = true` in config.toml turns it on; then `nsm reload --config`.",
     )
 
 

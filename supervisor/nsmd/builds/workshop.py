@@ -339,7 +339,8 @@ class Workshop:
         waiting = sum(b.state == "queued" for b in self._all.values())
         if waiting >= MAX_QUEUED:
             raise OverloadedError(
-                f"{waiting} builds wait already.", hint="`nsm env ls` shows them; try again later."
+                f"{waiting} builds wait already.",
+                hint="`nsm env builds` shows them; try again later.",
             )
 
     def _begin(self, building: Building, *, refresh: bool = False) -> None:

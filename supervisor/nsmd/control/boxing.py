@@ -13,7 +13,7 @@ from nsmd.names import PROGRAM_NAME
 MAX_PROGRAMS = 64
 MAX_WRITABLE = 256
 
-_OFF = "`[bridge] enabled = true` in config.toml turns it on; then `nsm config reload`."
+_OFF = "`[bridge] enabled = true` in config.toml turns it on; then `nsm reload --config`."
 
 
 async def box_open(call: Call) -> dict[str, Any]:

@@ -55,7 +55,7 @@ def _over_http(host: Host, settings: Settings) -> Iterator[Check]:
             detail=f"`[http] programs`: {why} {', '.join(missing)}",
             fix="Correct it, or see `nsm bridge check`."
             if settings.bridge.enabled
-            else "Set `[bridge] enabled = true`; then `nsm config reload`.",
+            else "Set `[bridge] enabled = true`; then `nsm reload --config`.",
         )
 
 

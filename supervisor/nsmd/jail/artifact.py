@@ -315,7 +315,7 @@ class ArtifactLauncher:
             what = "needs a program that is not there" if there else "is not there any more"
         return StartFailedError(
             f"The environment's program {program} {what}.",
-            hint="Build the environment again, or put it back; `nsm envs` shows what there is.",
+            hint="Build the environment again, or put it back; `nsm env` shows what there is.",
         )
 
 

@@ -20,12 +20,12 @@ this page of the table in `families.py` beside it.
 
 | with | you see |
 | --- | --- |
-| `nsm stats` | how long things take: percentiles by environment |
+| `nsm status times` | how long things take: percentiles by environment |
 | `nsm events -f` | what happens, as it happens |
-| `nsm metrics` | everything below, as text |
+| `nsm status metrics` | everything below, as text |
 
-`nsm metrics` asks over the control socket, like every command. There is a socket of its own, too,
-which serves `/metrics` over HTTP to its user, `metrics.sock` in the runtime directory:
+`nsm status metrics` asks over the control socket, like every command. There is a socket of its own,
+too, which serves `/metrics` over HTTP to its user, `metrics.sock` in the runtime directory:
 
 ```text
 curl --unix-socket "$XDG_RUNTIME_DIR/nsm/metrics.sock" http://localhost/metrics
@@ -42,7 +42,7 @@ The port is on 127.0.0.1 only, and answers nothing but `GET /metrics`, asked for
 `localhost` (a web page cannot make your browser read it under a name of its own). Any user of the
 machine can read it: names of environments and counts, never code, output, or names of sessions,
 clients, files and hosts. Without a port, node_exporter's textfile collector takes what
-`nsm metrics > FILE.prom` writes.
+`nsm status metrics > FILE.prom` writes.
 
 What to load into Prometheus and Grafana is in `monitoring/`
 ([README](../monitoring/README.md)).
@@ -81,7 +81,7 @@ def _buckets() -> str:
     return (
         "\n## Buckets\n\n"
         f"Histograms have these upper bounds, in seconds: {shown}.\n"
-        "`nsm stats` has ten to a decade.\n"
+        "`nsm status times` has ten to a decade.\n"
     )
 
 

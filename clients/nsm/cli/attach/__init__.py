@@ -31,7 +31,8 @@ keys:
   Alt-Enter   runs the code as it is
   Tab         completes names that live in the session
   Ctrl-R      searches in what you typed earlier in this environment
-  Ctrl-C      clears the line; interrupts what you run; twice: what somebody else runs
+  Ctrl-C      clears the line; interrupts what you run;
+              twice: what somebody else runs
   Ctrl-D      leaves
 
 Exits 0 when you left, 1 when the session ended.
