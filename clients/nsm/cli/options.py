@@ -137,7 +137,10 @@ class Actions:
     def __init__(self, parser: Parser, *, required: bool) -> None:
         self._verb = parser.prog.removeprefix("nsm ")
         self._actions = parser.add_subparsers(
-            dest="action", metavar="ACTION", required=required, parser_class=_given
+            dest="action",
+            metavar="ACTION",
+            required=required,
+            parser_class=cast("type[Parser]", _given),
         )
 
     def add(self, word: str, does: str, epilog: str = "") -> Parser:
@@ -148,7 +151,8 @@ class Actions:
 
     def add_parser(self, word: str, does: str, parser: Parser) -> Parser:
         """Add one whose parser there is already."""
-        return self._actions.add_parser(word, help=does, parser=parser)
+        self._actions.add_parser(word, help=does, parser=parser)
+        return parser
 
     def add_alias(self, word: str, parser: Parser) -> None:
         """Add an older word for one of them, which help does not name."""
