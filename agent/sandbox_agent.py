@@ -204,6 +204,13 @@ CONTROL_END_S = 1.0
 MAX_POLL_MS = 24 * 3600 * 1000
 """poll(2) takes an int; a timer that is further away is looked at again after that."""
 
+STEP_S = 2.0
+WATCHED_S = 60.0
+LATE_S = 3.0
+"""In the last minute before a timer the clock is looked at every two seconds. When that comes
+more than three seconds late, the agent was stopped, with all that it started if a container was
+frozen, and the time does not count."""
+
 DISARM_ATTEMPTS = 100
 """Interrupts that may come while the Python worker puts its own handler in place."""
 
@@ -467,7 +474,10 @@ class Poller:
             self._poll.unregister(fd)
 
     def at(self, name: str, when: float, callback: Callable[[], None]) -> None:
-        """Calls `callback` once at `when` (monotonic, seconds); replaces a timer of that name."""
+        """Calls `callback` once at `when` (monotonic, seconds); replaces a timer of that name.
+
+        Time in which this process was stopped is added, as far as it is noticed.
+        """
         self._timers[name] = (when, callback)
 
     def cancel(self, name: str) -> None:
@@ -475,13 +485,18 @@ class Poller:
 
     def turn(self) -> None:
         """Waits for an event or a timer and handles what is due."""
-        timeout_ms = None
+        timeout_ms, due = None, 0.0
         if self._timers:
-            first = min(when for when, _ in self._timers.values())
+            now = time.monotonic()
+            left = min(when for when, _ in self._timers.values()) - now
+            left = left - WATCHED_S if left > WATCHED_S + STEP_S else min(left, STEP_S)
             # Rounded up: waking a fraction early would spin until the moment has come.
-            timeout_ms = max(0, int((first - time.monotonic()) * 1000) + 1)
-            timeout_ms = min(timeout_ms, MAX_POLL_MS)
-        for fd, events in self._poll.poll(timeout_ms):
+            timeout_ms = min(max(0, int(left * 1000) + 1), MAX_POLL_MS)
+            due = now + timeout_ms / 1000
+        ready = self._poll.poll(timeout_ms)
+        if self._timers:
+            self._put_off(time.monotonic() - due)
+        for fd, events in ready:
             handler = self._handlers.get(fd)
             if handler is not None:
                 handler(events)
@@ -491,6 +506,12 @@ class Poller:
                 if when <= now and self._timers.get(name) == (when, callback):
                     del self._timers[name]
                     callback()
+
+    def _put_off(self, late: float) -> None:
+        """Has timers wait for longer if poll(2) took so many seconds more than it was to take."""
+        if late > LATE_S:
+            for name, (when, callback) in self._timers.items():
+                self._timers[name] = (when + late, callback)
 
 
 class Link:

@@ -194,6 +194,7 @@ class _Starter:
 
         from nsmd import daemon, heap  # noqa: PLC0415
         from nsmd.setup import find_out  # noqa: PLC0415
+        from nsmd.timer import AwakeClock  # noqa: PLC0415
 
         heap.map_large_blocks()
         if "WATCHDOG_USEC" in os.environ:
@@ -209,7 +210,7 @@ class _Starter:
             command=own_command(),
         )
         try:
-            trio.run(daemon.serve, setup)
+            trio.run(daemon.serve, setup, clock=AwakeClock())
         except* KeyboardInterrupt:  # a second one, while all is being ended
             logging.getLogger(__name__).info("interrupted again")
         setup.store.end()

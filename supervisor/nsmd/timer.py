@@ -1,5 +1,5 @@
 """Timers by the thousand: one task waits for all of them, and setting one anew costs next to
-nothing."""
+nothing. And the clock by which the supervisor gives anybody up, which stops while it is stopped."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import heapq
 import itertools
 import logging
 import math
+import time
 from collections.abc import Callable
 
 import trio
@@ -21,12 +22,64 @@ AHEAD_S = 10.0
 were busy together would each wake an idle supervisor once more."""
 
 
-LATE_S = 5.0
-"""Beyond any load: this process was stopped, or a container with everything in it."""
+STEP_S = 2.0
+"""Between two looks at the clock while somebody may soon be given up."""
 
-CAUGHT_UP_S = 12.0
-"""After that, for agents to say what they have to say, as `grace_s` and the margin of an execution
-that is over. What came meanwhile is read first: nobody is given up for not having been heard."""
+WATCHED_S = 120.0
+"""Before each deadline, in which the clock is looked at every `STEP_S`. More than agents watch
+theirs (`sandbox_agent.WATCHED_S`), by more than what they are given beyond it. A supervisor whose
+deadlines are further away sleeps."""
+
+LATE_S = 1.0
+"""Later than that, a look at the clock says that this process did not run meanwhile. Less than
+agents allow (`sandbox_agent.LATE_S`): what counts for an agent counts for us."""
+
+WORTH_TELLING_S = 10.0
+
+
+class AwakeClock(trio.abc.Clock):
+    """Time in which this process ran, or waited of its own will.
+
+    All others are often stopped together with it: a frozen control group, `docker pause`, SIGSTOP.
+    Time in which nobody could say anything must not count against them, so no deadline passes in
+    it. (The kernel's monotonic clock stands still by itself while the machine is suspended.)
+    """
+
+    def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._monotonic = monotonic
+        self._stopped_s = 0.0
+        self._seen_s = self._due_s = 0.0
+        self._watched = True
+
+    def __repr__(self) -> str:
+        return f"<AwakeClock, stopped for {self._stopped_s:.1f} s>"
+
+    def start_clock(self) -> None:
+        """See `trio.abc.Clock`."""
+        self._seen_s = self._monotonic()
+        self._due_s = self._seen_s + LATE_S
+
+    def current_time(self) -> float:
+        """See `trio.abc.Clock`."""
+        now_s = self._monotonic()
+        if now_s > self._due_s:
+            # Nobody knows how much of a step others had. A long sleep was ours but for its end.
+            missed_s = now_s - (self._seen_s if self._watched else self._due_s - LATE_S)
+            self._stopped_s += missed_s
+            self._watched = True
+            if missed_s > WORTH_TELLING_S:
+                log.warning("the supervisor was stopped for %.0f s, which do not count", missed_s)
+        self._seen_s = now_s
+        self._due_s = max(self._due_s, now_s + LATE_S)
+        return now_s - self._stopped_s
+
+    def deadline_to_sleep_time(self, deadline: float) -> float:
+        """See `trio.abc.Clock`: shorter where somebody may soon be given up."""
+        left_s = deadline - self.current_time()
+        self._watched = left_s <= WATCHED_S + STEP_S
+        sleep_s = max(0.0, min(left_s, STEP_S) if self._watched else left_s - WATCHED_S)
+        self._due_s = self._seen_s + sleep_s + LATE_S
+        return sleep_s
 
 
 class Timers:
@@ -55,10 +108,6 @@ class Timers:
             with trio.CancelScope(deadline=self._wakes_s) as self._scope:
                 await trio.sleep_forever()
             now = trio.current_time()
-            if (late_s := now - self._wakes_s) > LATE_S:
-                log.warning("timers are %.0f s late: the supervisor was stopped", late_s)
-                await trio.sleep(CAUGHT_UP_S)
-                now = trio.current_time()
             while self._wakes_s <= now + AHEAD_S:
                 wakes_s, number, timer = self._heap[0]
                 waited_for = timer.waits_for(number)

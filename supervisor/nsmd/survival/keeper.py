@@ -42,6 +42,10 @@ MESSAGE_BYTES = 4096
 RESERVED = 64
 """Numbers below the limit that are not given away: connections come and go above what is held."""
 
+STEP_S, LATE_S = 10.0, 3.0
+"""Alone, it counts time in such steps, and not those that take so much longer: it was stopped then,
+as may be all who would have come."""
+
 GIVE_TIMEOUT_S = 30
 """A supervisor that takes nothing for so long is given no more."""
 
@@ -91,7 +95,7 @@ class Keeper:
         self.supervisor: socket.socket | None = first
         self.connections = {first.fileno(): first}
         self.linger_s = linger_s
-        self.alone_since = time.monotonic()
+        self.alone_s = 0.0
         self.ended = False
         self.held: dict[str, dict[tuple[int, int, str], int]] = {}
         self.poll = select.poll()
@@ -101,11 +105,14 @@ class Keeper:
     def run(self) -> None:
         """Until told to end, or nobody needs it."""
         while not self.ended and (self.supervisor or self.held):
-            left_s = self.alone_since + self.linger_s - time.monotonic()
-            ready = self.poll.poll(None if self.supervisor else max(0.0, left_s * 1000))
-            # Whoever came while this process was stopped is heard before the time is looked at.
-            if not ready and left_s <= 0:
-                return
+            began_s = time.monotonic()
+            step_s = max(0.0, min(STEP_S, self.linger_s - self.alone_s))
+            ready = self.poll.poll(None if self.supervisor else 1000 * step_s)
+            if not self.supervisor:
+                waited_s = time.monotonic() - began_s
+                self.alone_s += waited_s if waited_s < step_s + LATE_S else 0.0
+                if not ready and self.alone_s >= self.linger_s:
+                    return
             for fd, _ in ready:
                 if fd == self.listener.fileno():
                     self.accept()
@@ -136,7 +143,7 @@ class Keeper:
         connection.close()
         if connection is self.supervisor:
             self.supervisor = None
-            self.alone_since = time.monotonic()
+            self.alone_s = 0.0
 
     def hear(self, connection: socket.socket) -> bool:
         """Carry out one message; False where there is none."""
