@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import math
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 import trio
@@ -28,14 +29,19 @@ import trio
 from nsm import operations, paths, start
 from nsm.again import MAX_LOSSES, RECONNECTED, Asked, LostError
 from nsm.asyncwire import ANSWER_TIMEOUT_S, AsyncWire
-from nsm.wire.errors import DisconnectedError, NotRunningError
+from nsm.projects import DEFAULT, NO_PROJECT, Default, project_of
+from nsm.wire.errors import (
+    BadProjectError,
+    DisconnectedError,
+    ForbiddenError,
+    NotRunningError,
+)
 from nsm.wire.fields import flag_of, rows_of
 from nsm.wire.live import KillReport, SessionRow
 from nsm.wire.messages import CONNECTION_ID, Event
 from nsm.wire.results import RunResult
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Callable, Iterable
     from types import TracebackType
     from typing import Any, Self
@@ -44,6 +50,7 @@ if TYPE_CHECKING:
     from nsm.bridge import AsyncBridge
     from nsm.builds import AsyncBuilds
     from nsm.operations import NetworkAction, OnEntry, OnOutput
+    from nsm.projects import ProjectArgument
     from nsm.transfers import Transfer
     from nsm.wire.drain import DrainReport, OnDrain
     from nsm.wire.environments import EnvironmentRow
@@ -84,20 +91,25 @@ class AsyncClient:
         reconnect: bool = True,
         socket_path: str | None = None,
         name: str = "nsm",
+        project: ProjectArgument = DEFAULT,
         stream: trio.abc.Stream | None = None,
     ) -> None:
         """Remember how to connect; entering the context connects.
 
         Args:
-            scope: name space of session names; clients of one scope share their sessions.
+            scope: name space of session names; clients of one scope share their sessions. The
+                default is the command line's, in which each project has names of its own.
             autostart: start a supervisor where none listens.
             reconnect: make a lost connection anew; not one that was given.
             socket_path: absolute; None for the usual one (`nsm.paths.socket_path`).
             name: the program, for `nsm ps`.
+            project: directory that code sees; None for none. The default is the current
+                directory, unless it is your home directory, one above it, or one that nsm refuses.
             stream: a stream that leads to a supervisor already, in place of a path; it is closed
                 with the client.
         """
-        self._hello = operations.hello(name=name, scope=scope)
+        self._project = project_of(project)
+        self._hello = operations.hello(name=name, scope=scope, project=self._project.path)
         self._autostart = autostart
         self._may_reconnect = reconnect
         self._socket_path = socket_path
@@ -118,7 +130,14 @@ class AsyncClient:
 
         Raises:
             NotRunningError: no supervisor listens, and none may or could be started.
+            RuntimeError: this is not trio.
         """
+        if not trio.lowlevel.in_trio_task():
+            message = (
+                "AsyncClient works under trio only: use `trio.run(main)`. Under asyncio, use "
+                "nsm.Client in a thread: `await asyncio.to_thread(function_that_uses_it)`."
+            )
+            raise RuntimeError(message)
         for losses in range(MAX_LOSSES):
             try:
                 await self._connect()
@@ -150,7 +169,7 @@ class AsyncClient:
         session: str | None = None,
         timeout_s: float | None = None,
         execution_id: str | None = None,
-        project: str | os.PathLike[str] | None = None,
+        project: ProjectArgument = DEFAULT,
         mount_point: str | None = None,
         project_mode: str | None = None,
         network: str | None = None,
@@ -160,22 +179,29 @@ class AsyncClient:
 
         `on_output` is called in the task of this call. It must not block.
         """
-        arguments = operations.run_arguments(
+        given = self._project if isinstance(project, Default) else project_of(project)
+        arguments = partial(
+            operations.run_arguments,
             code,
             env=env,
             session=session,
             timeout_s=timeout_s,
             execution_id=execution_id,
-            project=project,
             mount_point=mount_point,
             project_mode=project_mode,
             network=network,
             stream=on_output is not None,
             inherit=self.server.inherit if self.server else (),
         )
-
         on_event = None if on_output is None else operations.output_to(on_output)
-        return RunResult.from_wire(await self.call("run", arguments, on_event=on_event))
+        call = partial(self.call, "run", on_event=on_event)
+        try:
+            return RunResult.from_wire(await call(arguments(project=given)))
+        except (BadProjectError, ForbiddenError):
+            if given.chosen or given.path is None or project_mode is not None:
+                raise
+            self._project = NO_PROJECT  # refused before anything ran, and nobody asked for it
+        return RunResult.from_wire(await call(arguments(project=NO_PROJECT)))
 
     async def result(self, execution_id: str) -> RunResult:
         """The result of an execution, once more or still to come."""

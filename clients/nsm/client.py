@@ -13,17 +13,18 @@ Example::
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from nsm import operations, paths, start
 from nsm.blockingwire import BlockingWire
-from nsm.wire.errors import DisconnectedError
+from nsm.projects import DEFAULT, NO_PROJECT, Default, project_of
+from nsm.wire.errors import BadProjectError, DisconnectedError, ForbiddenError
 from nsm.wire.fields import flag_of, rows_of
 from nsm.wire.live import KillReport, SessionRow
 from nsm.wire.results import RunResult
 
 if TYPE_CHECKING:
-    import os
     import socket
     from collections.abc import Callable, Iterable
     from types import TracebackType
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from nsm.bridge import Bridge
     from nsm.builds import Builds
     from nsm.operations import NetworkAction, OnEntry, OnOutput
+    from nsm.projects import ProjectArgument
     from nsm.wire.drain import DrainReport, OnDrain
     from nsm.wire.environments import EnvironmentRow
     from nsm.wire.inspection import Inspection
@@ -67,29 +69,34 @@ class Client:
         reconnect: bool = True,
         socket_path: str | None = None,
         name: str = "nsm",
+        project: ProjectArgument = DEFAULT,
         connection: socket.socket | None = None,
     ) -> None:
         """Connect.
 
         Args:
-            scope: name space of session names; clients of one scope share their sessions.
+            scope: name space of session names; clients of one scope share their sessions. The
+                default is the command line's, in which each project has names of its own.
             autostart: start a supervisor where none listens.
             reconnect: make a lost connection anew; not one that was given.
             socket_path: absolute; None for the usual one (`nsm.paths.socket_path`).
             name: the program, for `nsm ps`.
+            project: directory that code sees; None for none. The default is the current
+                directory, unless it is your home directory, one above it, or one that nsm refuses.
             connection: a stream socket that leads to a supervisor already, in place of a path; it
                 is closed with the client.
 
         Raises:
             NotRunningError: no supervisor listens, and none may or could be started.
         """
+        self._project = project_of(project)
         path = None
         if connection is None:
             path = socket_path or paths.socket_path()
             connection = start.connect(path, autostart=autostart)
         self._wire = BlockingWire(
             connection,
-            operations.hello(name=name, scope=scope),
+            operations.hello(name=name, scope=scope, project=self._project.path),
             path=path if reconnect else None,
             autostart=autostart,
         )
@@ -135,7 +142,7 @@ class Client:
         session: str | None = None,
         timeout_s: float | None = None,
         execution_id: str | None = None,
-        project: str | os.PathLike[str] | None = None,
+        project: ProjectArgument = DEFAULT,
         mount_point: str | None = None,
         project_mode: str | None = None,
         network: str | None = None,
@@ -162,7 +169,8 @@ class Client:
                 session under a fresh name (``result.session.name``).
             timeout_s: seconds; None for the environment's limit.
             execution_id: to ask for the result again; None to have one made.
-            project: directory that the code sees at `mount_point` (``/project``).
+            project: directory that the code sees at `mount_point` (``/project``); None for none.
+                The default is the client's.
             project_mode: ``readonly``, or ``overlay``: code may change a copy of its session's own.
             network: what a new session may reach: ``off``, ``full``, or hosts separated by commas
                 (docs/network.md); None for what is configured.
@@ -173,13 +181,14 @@ class Client:
             NsmError: the code could not be run; its subclasses say why. Code that fails is no
                 error: see ``exit_code``.
         """
-        arguments = operations.run_arguments(
+        given = self._project if isinstance(project, Default) else project_of(project)
+        arguments = partial(
+            operations.run_arguments,
             code,
             env=env,
             session=session,
             timeout_s=timeout_s,
             execution_id=execution_id,
-            project=project,
             mount_point=mount_point,
             project_mode=project_mode,
             network=network,
@@ -187,8 +196,14 @@ class Client:
             inherit=self.server.inherit,
         )
         on_event = None if on_output is None else operations.output_to(on_output)
-        wire = self.call("run", arguments, on_event=on_event, interruptible=True)
-        return RunResult.from_wire(wire)
+        call = partial(self.call, "run", on_event=on_event, interruptible=True)
+        try:
+            return RunResult.from_wire(call(arguments(project=given)))
+        except (BadProjectError, ForbiddenError):
+            if given.chosen or given.path is None or project_mode is not None:
+                raise
+            self._project = NO_PROJECT  # refused before anything ran, and nobody asked for it
+        return RunResult.from_wire(call(arguments(project=NO_PROJECT)))
 
     def result(self, execution_id: str) -> RunResult:
         """The result of an execution, once more or still to come.

@@ -6,6 +6,7 @@ import os
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from nsm._version import program_version
+from nsm.projects import NO_PROJECT
 from nsm.wire.errors import BadProjectError, BadRequestError, CodeTooLargeError
 from nsm.wire.frames import MAX_FRAME_BYTES
 from nsm.wire.messages import Hello
@@ -13,6 +14,7 @@ from nsm.wire.messages import Hello
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from nsm.projects import Project
     from nsm.wire.messages import Event
     from nsm.wire.transcripts import Entry
 
@@ -30,9 +32,11 @@ _FRAME_RESERVE_BYTES = 64 * 1024
 """Room in a frame for everything but the code."""
 
 
-def hello(*, name: str, scope: str) -> Hello:
+def hello(*, name: str, scope: str, project: str | None = None) -> Hello:
     """How a client introduces itself."""
-    return Hello(name=name, program_version=program_version(), scope=scope)
+    return Hello(
+        name=name, program_version=program_version(), scope=scope, project=project or ""
+    )
 
 
 def run_arguments(
@@ -42,7 +46,7 @@ def run_arguments(
     session: str | None = None,
     timeout_s: float | None = None,
     execution_id: str | None = None,
-    project: str | os.PathLike[str] | None = None,
+    project: Project = NO_PROJECT,
     mount_point: str | None = None,
     project_mode: str | None = None,
     network: str | None = None,
@@ -71,12 +75,16 @@ def run_arguments(
         arguments["network"] = network_argument(network)
     if env == PROJECT_SHELL and (variables := _variables(inherit)):
         arguments["variables"] = variables
-    if project is not None:
-        arguments["project"] = {"path": _project_path(project)}
+    if project.path is not None:
+        arguments["project"] = {"path": _project_path(project.path)}
+        if project.chosen:
+            arguments["project"]["chosen"] = True
         if mount_point is not None:
             arguments["project"]["mount_point"] = mount_point
         if project_mode is not None:
             arguments["project"]["mode"] = project_mode
+    elif project.chosen:
+        arguments["no_project"] = True
     return arguments
 
 
@@ -161,8 +169,8 @@ def entries_to(on_entry: OnEntry) -> Callable[[Event], None]:
     return on_event
 
 
-def _project_path(project: str | os.PathLike[str]) -> str:
-    path = os.path.abspath(os.path.expanduser(project))
+def _project_path(project: str) -> str:
+    path = os.path.abspath(project)
     try:
         path.encode()
     except UnicodeEncodeError:  # frames hold text; sent as it is, it would be another path

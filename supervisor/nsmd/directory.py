@@ -6,12 +6,35 @@ Whatever a call asks here costs the same with a thousand others, but for a name 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from nsm.wire.errors import AmbiguousSessionError, UnknownSessionError
+from nsmd import names
 from nsmd.session import Session
 
 _LISTED = 10
 """Sessions named in an error about several of one name."""
+
+
+class Here(NamedTuple):
+    """Where somebody asks from.
+
+    Attributes:
+        scope: of the names that the caller itself gives.
+        project: path of the caller's project; None for no project.
+    """
+
+    scope: str
+    project: str | None
+
+    def has(self, session: Session) -> bool:
+        """Whether a session sees the same project."""
+        return project_path(session) == self.project
+
+
+def project_path(session: Session) -> str | None:
+    """The directory that a session sees; None for no project."""
+    return None if session.spec.project is None else session.spec.project.path
 
 
 class Directory:
@@ -64,11 +87,12 @@ class Directory:
         del self._named[key]
         return True
 
-    def find(self, target: str, scope: str | None = None) -> Session:
-        """The live session that an id, a name or `scope/name` means.
+    def find(self, target: str, scope: str | None = None, here: Here | None = None) -> Session:
+        """The live session that an id, its beginning, a name or `scope/name` means.
 
         Args:
             scope: others are not there for who asks; None for all.
+            here: of several of one name, the session from here is meant; None for no preference.
 
         Raises:
             UnknownSessionError, AmbiguousSessionError: none, or several.
@@ -78,25 +102,52 @@ class Directory:
             for s in self._meant(target)
             if s.tenancy is not None and s.live and scope in (None, s.tenancy.scope)
         ]
+        if len(matches) > 1 and here is not None:
+            own = [s for s in matches if s.tenancy is not None and s.tenancy.scope == here.scope]
+            matches = own or [s for s in matches if here.has(s)] or matches
         if not matches:
             raise UnknownSessionError(
                 f"No session {target[:200]!r}.", hint="`nsm ps` lists the live ones."
             )
-        if len(matches) > 1:
-            shown = [f"{s.id} ({s.tenancy.scope if s.tenancy else ''})" for s in matches[:_LISTED]]
-            listed = ", ".join([*shown, "..."] if len(matches) > _LISTED else shown)
-            raise AmbiguousSessionError(
-                f"{len(matches)} sessions are called {target!r}: {listed}.",
-                hint="Use an id.",
-                data={"ids": [s.id for s in matches]},
-            )
-        return matches[0]
+        return _only(matches, target)
+
+    def identified(self, target: str) -> Session | None:
+        """The live session that an id, its beginning or `scope/name` means; never a name alone.
+
+        Raises:
+            AmbiguousSessionError: several ids begin so.
+        """
+        matches = [s for s in self._identified(target) if s.tenancy is not None and s.live]
+        return _only(matches, target) if matches else None
 
     def _meant(self, target: str) -> list[Session]:
+        if target not in self._sessions:
+            named = [s for (_, name), s in self._named.items() if name == target]
+            if named:
+                return named
+        return self._identified(target)
+
+    def _identified(self, target: str) -> list[Session]:
         session = self._sessions.get(target)
         if session is None:
             scope, _, name = target.rpartition("/")
             session = self._named.get((scope, name)) if scope else None
         if session is not None:
             return [session]
-        return [s for (_, name), s in self._named.items() if name == target]
+        if not names.may_be_id(target):
+            return []
+        return [s for s in self._sessions.values() if s.tenancy and s.id.startswith(target)]
+
+
+def _only(matches: list[Session], target: str) -> Session:
+    if len(matches) > 1:
+        shown = [f"{s.id} ({s.tenancy.scope if s.tenancy else ''})" for s in matches[:_LISTED]]
+        listed = ", ".join([*shown, "..."] if len(matches) > _LISTED else shown)
+        named = any(s.name == target for s in matches)
+        raise AmbiguousSessionError(
+            f"{len(matches)} sessions {'are called' if named else 'have ids that begin with'} "
+            f"{target!r}: {listed}.",
+            hint="Use an id.",
+            data={"ids": [s.id for s in matches]},
+        )
+    return matches[0]

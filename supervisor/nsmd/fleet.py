@@ -202,7 +202,7 @@ class Fleet:
         self._ends.take_up(kept, self.ended.restore)
         sessions: list[Session] = []
         for found in takeover.found:
-            tenancy = found.record.tenancy
+            tenancy = _in_its_project(found.record.tenancy, found.spec)
             session = self._make(found.spec, found.record.id, found.earlier)
             self._book.begin_after(session, found.names, found.record, found.earlier)
             session.claim(tenancy)
@@ -281,3 +281,11 @@ class Fleet:
             "was lost" if session.lost else "ended",
             session.end_reason,
         )
+
+
+def _in_its_project(tenancy: Tenancy, spec: JailSpec) -> Tenancy:
+    """The same, where nsm 0.1 had one scope for all that the command line named."""
+    if tenancy.scope != names.COMMAND_LINE:
+        return tenancy
+    project = None if spec.project is None else spec.project.path
+    return replace(tenancy, scope=names.command_line_scope(project))

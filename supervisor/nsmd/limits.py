@@ -119,27 +119,45 @@ def session_room(settings: Settings, shares: Shares | None = None) -> SessionRoo
 def check_same(request: RunRequest, rule: NetworkRule, project: ProjectMount | None) -> None:
     """
     Args:
-        request: which may ask for a network and a project mode.
+        request: which may ask for a network, a project and its mode.
         rule, project: what holds in the live session that it means.
 
     Raises:
         BadRequestError: these are not the same.
     """
-    wanted, mode = request.client.network, request.project_mode
+    wanted, asked, mode = request.client.network, request.client.project, request.project_mode
     if wanted is not None and (wanted.mode, set(wanted.allow)) != (rule.mode, set(rule.allow)):
-        known: str = rule.mode
-        if rule.mode == "allow":
-            known = f"limited to {', '.join(rule.allow) or 'an empty list of hosts'}"
-        raise BadRequestError(
-            f"The session is there already, and its network is {known}; the code was not run.",
+        raise _other(
+            request.session,
+            f"its network is {_network(rule)}, not {_network(wanted)}",
             hint="Change it with `nsm net SESSION`, or use another session name.",
         )
+    if request.project_chosen and _place(asked) != _place(project):
+        raise _other(request.session, f"it sees {_shown(project)}, not {_shown(asked)}")
     if mode is not None and (project is None or project.mode != mode):
-        known = "it has no project" if project is None else f"its project's mode is {project.mode}"
-        raise BadRequestError(
-            f"The session is there already, and {known}; the code was not run.",
-            hint="Use another session name, or end this one with `nsm kill`.",
-        )
+        known = "it sees no project" if project is None else f"its project's mode is {project.mode}"
+        raise _other(request.session, f"{known}, not {mode}" if project is not None else known)
+
+
+def _other(name: str | None, difference: str, hint: str = "") -> BadRequestError:
+    return BadRequestError(
+        f"Session {name!r} is there already, and {difference}; the code was not run.",
+        hint=hint or "Use another session name, or end this one with `nsm kill`.",
+    )
+
+
+def _network(rule: NetworkRule) -> str:
+    if rule.mode == "allow":
+        return f"limited to {', '.join(rule.allow) or 'an empty list of hosts'}"
+    return rule.mode
+
+
+def _place(project: ProjectMount | None) -> tuple[str, str] | None:
+    return None if project is None else (project.path, project.mount_point)
+
+
+def _shown(project: ProjectMount | None) -> str:
+    return "no project" if project is None else f"{project.path} at {project.mount_point}"
 
 
 def check_code(code: str) -> None:

@@ -11,6 +11,11 @@ from nsm.wire.errors import BadRequestError
 NEW = "new"
 """The name that asks for a fresh one."""
 
+COMMAND_LINE = "cli"
+"""The scope of clients of the control socket that name none. Names in it are apart by project."""
+
+_ID = re.compile(r"[0-9a-f]{4,8}")
+
 ENVIRONMENT_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
 
 PROGRAM_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
@@ -64,6 +69,26 @@ def fresh_id(taken: Container[str]) -> str:
     while (candidate := secrets.token_hex(4)) in taken:
         pass
     return candidate
+
+
+def may_be_id(text: str) -> bool:
+    """Whether a text may be the id of a session, or the beginning of one."""
+    return _ID.fullmatch(text) is not None
+
+
+def command_line_scope(project: str | None) -> str:
+    """The scope of the names that the command line gives in a project.
+
+    Args:
+        project: its path; None for no project.
+    """
+    shown = "-" if project is None else project.encode(errors="backslashreplace").decode()
+    return f"{COMMAND_LINE}:{shown}"
+
+
+def owner_of(scope: str) -> str:
+    """The scope without its project, where it is the command line's: that is one client."""
+    return COMMAND_LINE if scope.startswith(f"{COMMAND_LINE}:") else scope
 
 
 def why_not_inherited(name: str) -> str | None:

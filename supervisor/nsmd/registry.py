@@ -28,6 +28,7 @@ from nsmd.boundary import narrowed
 from nsmd.catalog import OTHER_NAMES
 from nsmd.cgroups import memory_of
 from nsmd.comers import Comers
+from nsmd.directory import Here
 from nsmd.ending import Ending
 from nsmd.execution import Execution, Origin
 from nsmd.fleet import Fleet
@@ -341,33 +342,47 @@ class Registry:
 
     # People's commands.
 
-    def find(self, target: str, scope: str | None = None) -> Session:
-        """The live session that an id, a name or `scope/name` means.
+    def find(self, target: str, scope: str | None = None, here: Here | None = None) -> Session:
+        """The live session that an id, its beginning, a name or `scope/name` means.
 
         Args:
             scope: the only one whose sessions are there for who asks; None for all.
+            here: as for `Directory.find`.
 
         Raises:
             UnknownSessionError, AmbiguousSessionError: none, or several.
         """
-        return self._directory.find(target, scope)
+        return self._directory.find(target, scope, here)
 
-    def transcript(self, target: str) -> tuple[Transcript, Session | None]:
+    def named(self, scope: str, name: str) -> Session | None:
+        """The live session of that name."""
+        session = self._directory.named(scope, name)
+        return session if session is not None and session.live else None
+
+    def identified(self, target: str) -> Session | None:
+        """See `Directory`."""
+        return self._directory.identified(target)
+
+    def transcript(
+        self, target: str, here: Here | None = None
+    ) -> tuple[Transcript, Session | None]:
         """The transcript of a session, live or ended, and the session while there is one.
 
         Args:
-            target: as for `find`; of ended sessions of one name it means the last.
+            target, here: as for `find`; of ended sessions of one name the last one is meant.
 
         Raises:
             UnknownSessionError, AmbiguousSessionError: none, or several live ones.
         """
         try:
-            session = self.find(target)
+            session = self.find(target, here=here)
         except UnknownSessionError:
             for ending in self._directory:
                 if ending.tenancy is not None and ending.transcript.subject.means(target):
                     return ending.transcript, ending
-            transcript = self.fleet.transcripts.find(target)
+            ended = self.fleet.transcripts
+            own = None if here is None else ended.find(f"{here.scope}/{target}")
+            transcript = own or ended.find(target)
             if transcript is None:
                 raise UnknownSessionError(
                     f"No session {target[:200]!r}, and no transcript of one that has ended.",

@@ -47,7 +47,7 @@ class Retries:
         wanted, client = _id_of(request), request.client
         scope = client.scope if scope is None else scope
         for execution in (self._executions.get(wanted), *self._executions.told_of(wanted)):
-            if execution is None or execution.request.client.scope != client.scope:
+            if execution is None or not _is_of(execution, request):
                 continue
             if _is_in(execution, request.session, scope):
                 return execution
@@ -85,9 +85,15 @@ class Retries:
 
     def _under_way(self, request: RunRequest) -> Execution | None:
         execution = self._executions.get(_id_of(request))
-        if execution is None or execution.request.client.scope != request.client.scope:
+        if execution is None or not _is_of(execution, request):
             return None
         return execution
+
+
+def _is_of(execution: Execution, request: RunRequest) -> bool:
+    """Whether the same client sent both."""
+    first, again = execution.request.client, request.client
+    return names.owner_of(first.scope) == names.owner_of(again.scope)
 
 
 def _is_in(execution: Execution, name: str | None, scope: str) -> bool:

@@ -392,6 +392,7 @@ class RunRequest:
         reply_bytes: what the caller has room for, for each stream; of a longer one it gets head
             and tail, and a file in the session has the whole. None for the agent's own bound.
         project_mode: that the session has to have; None where nobody asked for one.
+        project_chosen: the session has to have the client's project, since its user named it.
         again: it was sent before, under the same id, over a connection that was lost: it is run
             only if it is known not to have been, and else its result is the answer.
     """
@@ -404,6 +405,7 @@ class RunRequest:
     execution_id: str | None = None
     reply_bytes: int | None = None
     project_mode: ProjectMode | None = None
+    project_chosen: bool = False
     again: bool = False
 
 

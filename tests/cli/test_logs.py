@@ -61,7 +61,7 @@ def test_text(capsys: pytest.CaptureFixture[str], supervisor: FakeSupervisor) ->
     assert lines[0].startswith("session a (s-1): python, opened by nsm, ")
     assert lines[2].startswith("[1] ")
     assert lines[3:] == ["> print(1)", "  1\\x1b[2J", "[0.25 s]", "", "ended: killed"]
-    (request,) = supervisor.requests
+    _, request = supervisor.requests  # the first asks whose session it is
     assert request.args == {"target": "a", "follow": False}
 
 
@@ -77,7 +77,7 @@ def test_json(capsys: pytest.CaptureFixture[str], supervisor: FakeSupervisor) ->
         {"event": "finished", **samples.execution_end()},
         {"event": "end", **samples.log_end(state="ended", end_reason="killed")},
     ]
-    (request,) = supervisor.requests
+    _, request = supervisor.requests  # the first asks whose session it is
     assert request.args == {"target": "a", "executions": 3, "follow": False}
 
 
@@ -96,7 +96,7 @@ def test_following_until_ctrl_c(supervisor: FakeSupervisor, more: list[str]) -> 
         out, err = process.communicate(timeout=TIMEOUT_S)
     assert (process.returncode, err) == (0, b"")
     assert b"killed" in out
-    assert supervisor.cancelled == [1]
+    assert supervisor.cancelled == [2]
 
 
 def test_a_reader_that_has_enough(supervisor: FakeSupervisor) -> None:

@@ -16,7 +16,7 @@ import pictures
 import samples
 from fakesupervisor import Exchange, FakeSupervisor
 from nsm.cli import main as cli
-from nsm.cli.run import default_project
+from nsm.projects import default_project
 from nsm.wire.errors import BadProjectError, SessionLimitError
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ def test_every_option(capsys: pytest.CaptureFixture[bytes], supervisor: FakeSupe
         "code": "-1",
         "session": "a",
         "timeout_s": 2.5,
-        "project": {"path": "/usr"},
+        "project": {"path": "/usr", "chosen": True},
     }
 
 

@@ -321,10 +321,11 @@ def test_interrupt(capsys: pytest.CaptureFixture[str], supervisor: FakeSuperviso
 
 def test_shutdown(capsys: pytest.CaptureFixture[str], supervisor: FakeSupervisor) -> None:
     supervisor.handlers["shutdown"] = answer()
+    supervisor.handlers["status"] = answer(**samples.status(sessions=2))
     supervisor.hang_up_after = "shutdown"
     said = Said(capsys, "shutdown")
-    assert (said.code, said.out) == (0, "ended supervisor 4711\n")
-    assert json.loads(Said(capsys, "shutdown", "--json").out) == [{"pid": 4711}]
+    assert (said.code, said.out) == (0, "ended supervisor 4711 and 2 sessions\n")
+    assert json.loads(Said(capsys, "shutdown", "--json").out) == [{"pid": 4711, "sessions": 2}]
 
 
 def test_an_error_of_the_supervisor(

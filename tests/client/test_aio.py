@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -382,3 +383,12 @@ async def test_where_none_listens(tmp_path: Path) -> None:
     with pytest.raises(NotRunningError):
         async with nsm.AsyncClient(socket_path=str(tmp_path / "x"), autostart=False):
             raise AssertionError
+
+
+def test_under_asyncio_it_says_what_to_use(tmp_path: Path) -> None:
+    async def use() -> None:
+        async with nsm.AsyncClient(socket_path=str(tmp_path / "x")):
+            pass
+
+    with pytest.raises(RuntimeError, match=r"trio\.run.*nsm\.Client.*asyncio\.to_thread"):
+        asyncio.run(use())

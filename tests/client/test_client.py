@@ -44,7 +44,9 @@ def supervisor() -> Iterator[FakeSupervisor]:
 
 @pytest.fixture
 def client(supervisor: FakeSupervisor) -> Iterator[nsm.Client]:
-    with nsm.Client(connection=supervisor.connect(), scope="s", name="tests") as client:
+    with nsm.Client(
+        connection=supervisor.connect(), scope="s", name="tests", project=None
+    ) as client:
         yield client
 
 
@@ -69,7 +71,54 @@ def test_run(supervisor: FakeSupervisor, client: nsm.Client) -> None:
     supervisor.handlers["run"] = answer(**samples.run_result(stdout="hi\n", exit_code=3))
     result = client.run("print('hi')", env="python")
     assert (result.stdout, result.exit_code) == ("hi\n", 3)
-    assert supervisor.requests == [Request(1, "run", {"env": "python", "code": "print('hi')"})]
+    sent = {"env": "python", "code": "print('hi')", "no_project": True}
+    assert supervisor.requests == [Request(1, "run", sent)]
+
+
+def test_the_current_directory_is_the_project(
+    supervisor: FakeSupervisor, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    project = tmp_path / "project"
+    project.mkdir()
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(project)
+    supervisor.handlers["run"] = answer(**samples.run_result())
+    with nsm.Client(connection=supervisor.connect()) as client:
+        client.run("1", env="python")
+        client.run("2", env="python", project=None)
+    assert supervisor.hellos[0].project == str(project)
+    assert [request.args.get("project") for request in supervisor.requests] == [
+        {"path": str(project)},
+        None,
+    ]
+    monkeypatch.chdir(tmp_path)  # the home directory is none
+    with nsm.Client(connection=supervisor.connect()) as client:
+        client.run("3", env="python")
+    assert supervisor.hellos[1].project == ""
+    assert "project" not in supervisor.requests[2].args
+
+
+def test_a_directory_that_nobody_named_and_that_is_refused_is_left_out(
+    supervisor: FakeSupervisor, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("HOME", "/nowhere")
+    monkeypatch.chdir(tmp_path)
+
+    def refuse(exchange: Exchange) -> dict[str, Any]:
+        if "project" in exchange.args:
+            raise BadProjectError("It holds keys.")
+        return samples.run_result()
+
+    supervisor.handlers["run"] = refuse
+    with nsm.Client(connection=supervisor.connect()) as client:
+        assert client.run("1", env="python").exit_code == 0
+        with pytest.raises(BadProjectError):
+            client.run("1", env="python", project=".")
+    with (
+        nsm.Client(connection=supervisor.connect(), project=".") as client,
+        pytest.raises(BadProjectError),
+    ):
+        client.run("1", env="python")
 
 
 def test_run_with_everything(
@@ -93,7 +142,7 @@ def test_run_with_everything(
         "session": "a",
         "timeout_s": 5,
         "execution_id": "e",
-        "project": {"path": str(tmp_path / "sub"), "mount_point": "/p"},
+        "project": {"path": str(tmp_path / "sub"), "mount_point": "/p", "chosen": True},
         "stream": True,
     }
 

@@ -92,6 +92,7 @@ def test_files_while_code_runs(sh: Shell) -> None:
     with ending(
         subprocess.Popen(
             [program("nsm"), "run", "-e", "python", "-s", "work"],
+            cwd=sh.directory,
             env=sh.variables,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -108,6 +109,26 @@ def test_files_while_code_runs(sh: Shell) -> None:
         assert sh.out("nsm cp work:out -") == "made"
         assert sh.out("printf whole | nsm cp - work:in") == ""
         assert running.stdout.read() == b"whole\n"
+
+
+def test_a_name_is_of_this_project_only(sh: Shell, tmp_path: Path) -> None:
+    """Another directory's `work` has its own variables, and is ended only by who means it."""
+    other = tmp_path / "other"
+    other.mkdir()
+    assert sh.out("cd other && nsm run -e python -s work 'print(\"x\" in globals())'") == "False\n"
+    assert sh.out("nsm run -e python -s work x") == "1\n"
+    sh.out("cd other && nsm kill work")
+    told = sh("cd other && nsm logs -n 1 work").stderr.decode()
+    assert told == f"nsm: work is a session of {tmp_path}; this project has none of that name\n"
+    refused = sh.error("cd other && nsm kill work < /dev/null")
+    assert refused == (
+        f"nsm: work is a session of {tmp_path}, not of this project; nothing was done\n"
+        f"Name it cli:{tmp_path}/work, or add --yes.\n"
+    )
+    for verb in ("apply", "discard"):
+        assert told in sh(f"cd other && nsm {verb} work --yes").stderr.decode()
+    assert sh.out("nsm run -e python -s work x") == "1\n"
+    assert "(work)" in sh.out(f"cd other && nsm kill cli:{tmp_path}/work")
 
 
 def test_directories_as_the_hints_say(sh: Shell) -> None:
@@ -211,7 +232,11 @@ def test_following(sh: Shell) -> None:
     for ends_by_itself in (False, True):
         with ending(
             subprocess.Popen(
-                command, env=sh.variables, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+                command,
+                cwd=sh.directory,
+                env=sh.variables,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
             )
         ) as following:
             assert following.stdout is not None

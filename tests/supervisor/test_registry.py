@@ -275,10 +275,10 @@ async def test_a_live_session_is_what_a_call_asks_for_or_runs_nothing(
         plain = RunRequest(client=ALICE, env="python", code="x", session="a")
         listed = NetworkRule(mode="allow", allow=("x.org",))
         for request, why in (
-            (dataclasses.replace(plain, project_mode="overlay"), "it has no project"),
+            (dataclasses.replace(plain, project_mode="overlay"), "it sees no project"),
             (
                 dataclasses.replace(plain, client=dataclasses.replace(ALICE, network=listed)),
-                "its network is off",
+                "its network is off, not limited to x.org",
             ),
         ):
             with pytest.raises(BadRequestError, match=f"{why}; the code was not run"):

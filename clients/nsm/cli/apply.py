@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nsm.changes import Changes
-from nsm.cli import terminal
+from nsm.cli import targets, terminal
 from nsm.cli.changed import (
     add_operands,
     confirmed,
@@ -67,8 +67,18 @@ def main(arguments: list[str]) -> int:
     if not options.yes and (options.json or not may_ask()):
         verb.error("there is nobody to ask: look at `nsm diff`, and give --yes")
     with Client(autostart=False) as client:
+        session = targets.agreed(
+            client,
+            options.session,
+            "Bring what it has changed there?",
+            may_ask=may_ask(),
+            yes=options.yes,
+        )
+        if session is None:
+            terminal.note("nothing was applied")
+            return EXIT_FAILED
         changes = Changes(client)
-        rows, end = changes.rows(options.session, paths)
+        rows, end = changes.rows(session, paths)
         tell_unchanged(rows, paths)
         rows, repositories = without_repositories(rows, paths)
         wanted, left = chosen(rows, named=paths, force=options.force)
@@ -88,12 +98,12 @@ def main(arguments: list[str]) -> int:
                 terminal.out_json(_plain(0, [], left))
             return EXIT_FAILED if left else EXIT_OK
         if not options.yes:
-            agreed = _ask(changes, options.session, wanted, end.project)
+            agreed = _ask(changes, session, wanted, end.project)
             if agreed is None:
                 terminal.note("nothing was applied")
                 return EXIT_FAILED
             wanted = agreed
-        report = changes.apply(options.session, wanted, force=options.force, risky=paths)
+        report = changes.apply(session, wanted, force=options.force, risky=paths)
     if options.json:
         terminal.out_json(_plain(report.done, report.refused, left))
     else:

@@ -8,7 +8,7 @@ import signal
 import sys
 from typing import TYPE_CHECKING
 
-from nsm.cli import places, terminal
+from nsm.cli import places, targets, terminal
 from nsm.cli.harmless import Harmless
 from nsm.cli.localfiles import LocalFileError, Target, source, write_all
 from nsm.cli.options import EXIT_FAILED, EXIT_OK, Parser
@@ -62,6 +62,9 @@ def main(arguments: list[str]) -> int:
             signal.signal(number, _end)
     failed = False
     with Client(autostart=False) as client:
+        remotes = [c.target if isinstance(c, Upload) else c.source for c in copies]
+        for session in dict.fromkeys(remote.session for remote in remotes):
+            targets.tell(client, session)
         for copy in copies:
             try:
                 _copy(client, copy)

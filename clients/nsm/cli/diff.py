@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from nsm.changes import Changes
-from nsm.cli import terminal
+from nsm.cli import targets, terminal
 from nsm.cli.changed import (
     add_operands,
     counted,
@@ -45,6 +45,7 @@ def main(arguments: list[str]) -> int:
     options = verb.parse_intermixed_args(arguments)  # PATHs may follow options
     paths = project_paths(verb, options.paths)
     with Client(autostart=False) as client:
+        targets.tell(client, options.session)
         changes = Changes(client)
         rows, end = changes.rows(options.session, paths)
         tell_unchanged(rows, paths)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from nsm.changes import Changes
-from nsm.cli import terminal
+from nsm.cli import targets, terminal
 from nsm.cli.changed import (
     add_operands,
     confirmed,
@@ -46,8 +46,18 @@ def main(arguments: list[str]) -> int:
     if not options.yes and (options.json or not may_ask()):
         verb.error("there is nobody to ask: look at `nsm diff`, and give --yes")
     with Client(autostart=False) as client:
+        session = targets.agreed(
+            client,
+            options.session,
+            "Take back what it has changed?",
+            may_ask=may_ask(),
+            yes=options.yes,
+        )
+        if session is None:
+            terminal.note("nothing was discarded")
+            return EXIT_FAILED
         changes = Changes(client)
-        rows, _ = changes.rows(options.session, paths) if paths or not options.yes else ([], None)
+        rows, _ = changes.rows(session, paths) if paths or not options.yes else ([], None)
         tell_unchanged(rows, paths)
         if not options.yes:
             if not rows:
@@ -58,7 +68,7 @@ def main(arguments: list[str]) -> int:
             if answer not in ("y", "yes"):
                 terminal.note("nothing was discarded")
                 return EXIT_FAILED
-        report = changes.discard(options.session, paths)
+        report = changes.discard(session, paths)
     if options.json:
         refused = [each._asdict() for each in report.refused]
         terminal.out_json({"discarded": report.done, "refused": refused})

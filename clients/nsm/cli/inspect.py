@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from nsm.cli import terminal
+from nsm.cli import targets, terminal
 from nsm.cli.options import EXIT_OK, Parser
 from nsm.cli.rules import inspection
 from nsm.client import Client
@@ -33,6 +33,7 @@ def main(arguments: Sequence[str]) -> int:
     """Show."""
     options = parser().parse_args(arguments)
     with Client(autostart=False) as client:
+        targets.tell(client, options.session)
         found = client.inspect(options.session)
     if options.json:
         terminal.out_json(found.to_plain())

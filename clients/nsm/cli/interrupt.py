@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nsm.cli import terminal
+from nsm.cli import targets, terminal
 from nsm.cli.options import EXIT_OK, Parser
 from nsm.client import Client
 
@@ -22,6 +22,7 @@ def main(arguments: list[str]) -> int:
     """Interrupt."""
     options = parser().parse_args(arguments)
     with Client(autostart=False) as client:
+        targets.tell(client, options.session)
         if not client.interrupt(options.session):
             terminal.note("nothing was running")
     return EXIT_OK

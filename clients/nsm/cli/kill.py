@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nsm.cli import render, running, terminal
+from nsm.cli import render, running, targets, terminal
+from nsm.cli.changed import may_ask
 from nsm.cli.options import EXIT_FAILED, EXIT_OK, Parser, seconds
+from nsm.wire.errors import NsmError
+from nsm.wire.live import KillError, KillReport
 
 if TYPE_CHECKING:
     import argparse
 
     from nsm.client import Client
-    from nsm.wire.live import KillReport
 
 
 def parser() -> Parser:
@@ -19,7 +21,9 @@ def parser() -> Parser:
     parser = Parser(
         "kill",
         "End sessions, with everything that runs in them. Starts no supervisor.",
-        "Exits 1 when one of the sessions is unknown or ambiguous.",
+        "A name means a session of this project. If only another project has one of that name,\n"
+        "you are asked; where nobody can be asked, it is left alone.\n"
+        "Exits 1 when one of the sessions is unknown or ambiguous, or was left alone.",
     )
     parser.add_argument(
         "sessions", nargs="*", metavar="SESSION", help="an id, a name, or SCOPE/NAME"
@@ -28,6 +32,7 @@ def parser() -> Parser:
     parser.add_argument(
         "--idle", type=seconds, metavar="SECONDS", help="sessions idle for that long or longer"
     )
+    parser.add_argument("-y", "--yes", action="store_true", help="do not ask")
     parser.add_json("an array of the sessions that were ended")
     return parser
 
@@ -44,6 +49,8 @@ def main(arguments: list[str]) -> int:
         return EXIT_OK
     with client:
         report = _kill(client, options)
+    if report is None:
+        return EXIT_FAILED
     if options.json:
         terminal.out_json([session._asdict() for session in report.killed])
     else:
@@ -53,9 +60,22 @@ def main(arguments: list[str]) -> int:
     return EXIT_FAILED if report.errors else EXIT_OK
 
 
-def _kill(client: Client, options: argparse.Namespace) -> KillReport:
+def _kill(client: Client, options: argparse.Namespace) -> KillReport | None:
+    asks = may_ask() and not options.json
     if options.all:
+        if asks and not options.yes and not running.agreed_to_end(client):
+            return None
         return client.kill_all()
     if options.idle is not None:
         return client.kill_idle(options.idle)
-    return client.kill(options.sessions)
+    chosen: list[str] = []
+    left: list[KillError] = []
+    for session in options.sessions:
+        try:
+            target = targets.agreed(client, session, "End it?", may_ask=asks, yes=options.yes)
+        except NsmError as error:
+            left.append(KillError(session, error))
+        else:
+            chosen += [] if target is None else [target]
+    report = client.kill(chosen) if chosen else KillReport((), ())
+    return report._replace(errors=(*left, *report.errors))

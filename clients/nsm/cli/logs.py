@@ -6,7 +6,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from nsm import operations
-from nsm.cli import terminal
+from nsm.cli import targets, terminal
 from nsm.cli.continued import Continued
 from nsm.cli.options import EXIT_OK, Parser, whole_number
 from nsm.client import Client
@@ -57,6 +57,7 @@ def main(arguments: list[str]) -> int:
     with Client(autostart=False) as client:
         # One that is lost without a word has crashed: sessions may have outlived it.
         client.autostart = True
+        targets.tell(client, options.session)
         if options.json:
             _print_json(client, options)
         else:

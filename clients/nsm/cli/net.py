@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nsm.cli import render, terminal
+from nsm.cli import render, targets, terminal
 from nsm.cli.options import EXIT_OK, Parser
 from nsm.client import Client
 
@@ -52,6 +52,7 @@ def main(arguments: list[str]) -> int:
             else f"{options.action} which hosts?"
         )
     with Client(autostart=False) as client:
+        targets.tell(client, options.session)
         report = client.network(options.session, options.action, options.hosts)
     if options.json:
         terminal.out_json(report.to_plain())

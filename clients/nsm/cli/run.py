@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from typing import TYPE_CHECKING
 
@@ -21,13 +20,14 @@ from nsm.cli.options import (
 from nsm.cli.pictures import Folder
 from nsm.cli.source import read_code
 from nsm.client import Client
-from nsm.paths import home
+from nsm.projects import DEFAULT, NO_PROJECT, project_of
 from nsm.wire.errors import BadProjectError, NsmError
 from nsm.wire.results import RunResult
 
 if TYPE_CHECKING:
     import argparse
 
+    from nsm.projects import Project
     from nsm.wire.messages import Event
 
 _EPILOG = """\
@@ -37,8 +37,9 @@ error. Displayed images are written to new files, whose names it says: in DIR, e
 private directory below TMPDIR.
 
 The current directory is mounted at /project, to be read only or as --project-mode says, unless it
-is your home directory, one above it, or one that nsm refuses. A session that is there already keeps
-its project and network: asked for others by these two options, it does not run the code.
+is your home directory, one above it, or one that nsm refuses. NAME means a session of this project;
+another project's is named by its id, or SCOPE/NAME. A session that is there already keeps its
+environment, project and network: asked for others by options, it does not run the code.
 
 exit codes:
   the code's own, else
@@ -124,12 +125,6 @@ def main(arguments: list[str]) -> int:
         return terminal.report(error, EXIT_RUN_FAILED)
 
 
-def default_project(directory: str, home: str) -> str | None:
-    """The current directory, unless that would show much more than a project."""
-    directory, home = os.path.realpath(directory), os.path.realpath(home)
-    return None if os.path.commonpath((directory, home)) == directory else directory
-
-
 def exit_code(result: RunResult) -> int:
     """What the process says with its exit code."""
     if result.timed_out:
@@ -142,37 +137,29 @@ def exit_code(result: RunResult) -> int:
 
 def _run(options: argparse.Namespace) -> int:
     code = read_code(options.code, options.file)
-    project, chosen = options.project, options.project is not None
-    if not chosen and not options.no_project:
-        project = _current_project()
-        if project is None and options.project_mode is not None:
-            raise BadProjectError(
-                "The current directory is no project that code could be shown, so there is none "
-                f"of the mode {options.project_mode}.",
-                hint="Go to one, or name it with --project DIR.",
-            )
-    with Client() as client:
+    given = options.project or (None if options.no_project else DEFAULT)
+    project = project_of(given)
+    if project.path is None and options.project_mode is not None:
+        raise BadProjectError(
+            "The current directory is no project that code could be shown, so there is none "
+            f"of the mode {options.project_mode}.",
+            hint="Go to one, or name it with --project DIR.",
+        )
+    with Client(project=given) as client:
         try:
             return _Execution(client, options, project).run(code)
         except BadProjectError as error:
-            if chosen or project is None or options.project_mode is not None:
+            if project.chosen or project.path is None or options.project_mode is not None:
                 raise
             # Refused before anything ran. Nobody asked for this directory: go on without it.
             terminal.note(f"no project is mounted: {render.error(error.message, '')}")
-        return _Execution(client, options, None).run(code)
-
-
-def _current_project() -> str | None:
-    try:
-        return default_project(os.getcwd(), home())
-    except OSError:  # deleted, or there is no home to compare with
-        return None
+        return _Execution(client, options, NO_PROJECT).run(code)
 
 
 class _Execution:
     """One run, shown while it goes on."""
 
-    def __init__(self, client: Client, options: argparse.Namespace, project: str | None) -> None:
+    def __init__(self, client: Client, options: argparse.Namespace, project: Project) -> None:
         self._client = client
         self._options = options
         self._project = project

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nsm.cli import terminal
+from nsm.cli import render, terminal
 from nsm.client import Client
 from nsm.start import DID_NOT_START
 from nsm.wire.errors import NotRunningError
@@ -18,3 +18,19 @@ def connect() -> Client | None:
             terminal.note(f"sessions of an earlier one are kept, but {error.message}")
             terminal.note(error.hint)
         return None
+
+
+def agreed_to_end(client: Client) -> bool:
+    """Ask whether all sessions are to be ended, if there are any."""
+    from nsm.cli.changed import confirmed  # noqa: PLC0415  # most verbs ask nothing
+
+    rows = client.sessions()
+    if not rows:
+        return True
+    running = sum(row.state == "running" for row in rows)
+    busy = f", {running} of them running code" if running else ""
+    answer = confirmed(f"End {render.count(len(rows), 'session')}{busy}? [y]es, [N]o")
+    if answer in ("y", "yes"):
+        return True
+    terminal.note("nothing was ended")
+    return False

@@ -9,8 +9,9 @@ import struct
 from contextlib import ExitStack
 
 from nsm import paths
-from nsm.cli import running, terminal
-from nsm.cli.options import EXIT_OK, Parser
+from nsm.cli import render, running, terminal
+from nsm.cli.changed import may_ask
+from nsm.cli.options import EXIT_FAILED, EXIT_OK, Parser
 from nsm.wire.errors import DisconnectedError
 
 END_TIMEOUT_S = 30.0
@@ -24,8 +25,13 @@ def parser() -> Parser:
     parser = Parser(
         "shutdown",
         "End the supervisor and all sessions; returns when it has ended. Starts none.",
+        "On a terminal you are asked first, if there are sessions. `nsm reload` starts the\n"
+        "supervisor anew and keeps them.",
     )
-    parser.add_json("an array of the supervisors that were ended, each with its pid,")
+    parser.add_argument("-y", "--yes", action="store_true", help="do not ask")
+    parser.add_json(
+        "an array of the supervisors that were ended, each with its pid and its number of sessions,"
+    )
     return parser
 
 
@@ -37,6 +43,9 @@ def main(arguments: list[str]) -> int:
         terminal.out("[]" if options.json else "")
         return EXIT_OK
     with client, ExitStack() as stack:
+        if may_ask() and not (options.yes or options.json) and not running.agreed_to_end(client):
+            return EXIT_FAILED
+        sessions = client.status().sessions
         pid = client.server.pid
         process = _process(pid)
         if process is not None:
@@ -50,9 +59,10 @@ def main(arguments: list[str]) -> int:
                 hint=f"Its process is {pid}.",
             )
     if options.json:
-        terminal.out_json([{"pid": pid}])
+        terminal.out_json([{"pid": pid, "sessions": sessions}])
     else:
-        terminal.out(f"ended supervisor {pid}")
+        also = f" and {render.count(sessions, 'session')}" if sessions else ""
+        terminal.out(f"ended supervisor {pid}{also}")
     return EXIT_OK
 
 

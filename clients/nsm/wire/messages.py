@@ -39,6 +39,7 @@ class Hello(NamedTuple):
         inherit: names of variables whose values the server wants with code for the project's own
             shell; empty from a client.
         version: protocol version.
+        project: directory whose sessions a client's names mean first; empty for none.
     """
 
     name: str
@@ -49,6 +50,7 @@ class Hello(NamedTuple):
     rights: tuple[str, ...] = ()
     inherit: tuple[str, ...] = ()
     version: int = PROTOCOL_VERSION
+    project: str = ""
 
 
 class Request(NamedTuple):
@@ -203,6 +205,8 @@ def _hello_to_wire(hello: Hello) -> dict[str, Any]:
         "program_version": hello.program_version,
         "scope": hello.scope,
     }
+    if hello.project:
+        wire["project"] = hello.project
     if hello.pid is not None:
         wire["pid"] = hello.pid
     if hello.rights or hello.pid is not None:
@@ -231,6 +235,7 @@ def _hello_from_wire(value: object) -> Hello:
         name=_hello_text(wire, "name"),
         program_version=_hello_text(wire, "program_version"),
         scope=_hello_text(wire, "scope"),
+        project=_hello_text(wire, "project"),
         capabilities=_hello_words(wire, "capabilities"),
         pid=pid,
         rights=_hello_words(wire, "rights"),

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from nsm.wire.errors import BadProjectError
+from nsmd import names
 from nsmd.boundary import Boundary
 from nsmd.boxes import Boxes
 from nsmd.bridge.bridge import Bridge
@@ -13,6 +16,7 @@ from nsmd.builds.workshop import Workshop
 from nsmd.changes import Review
 from nsmd.control import arguments
 from nsmd.control.stream import Room
+from nsmd.directory import Here
 from nsmd.draining import Draining
 from nsmd.ending import Ending
 from nsmd.events import Events
@@ -22,7 +26,7 @@ from nsmd.registry import Registry
 from nsmd.session import Session
 from nsmd.survival.store import DescriptorStore, NoStore
 from nsmd.telemetry import Telemetry
-from nsmd.values import Client, Environment
+from nsmd.values import Client, Environment, ProjectMount
 
 Right = Literal["read", "run", "manage", "bridge"]
 """To see what all clients have, to run code in one's own sessions, to change anything, to start
@@ -93,6 +97,7 @@ class Call:
     Attributes:
         client: from the connection's hello.
         scope: likewise, or as the socket says.
+        project: directory of the client, whose sessions its names mean first; empty for none.
         boundary: what the socket keeps its connections to; None where it lets them say.
         peer: process and user id of who connected, as the kernel has them.
         confined: the connection may know and reach nothing beyond its scope.
@@ -109,6 +114,7 @@ class Call:
     args: arguments.Arguments
     client: str
     scope: str
+    project: str = ""
     boundary: Boundary | None = None
     peer: tuple[int, int]
     confined: bool
@@ -125,14 +131,40 @@ class Call:
         bound = self.boundary.network if self.boundary is not None else None
         return Client(name=self.client, scope=self.scope, peer=self.peer, bound=bound)
 
+    @property
+    def by_project(self) -> bool:
+        """Whether the names that it gives sessions are apart by project."""
+        return self.scope == names.COMMAND_LINE and self.boundary is None and not self.confined
+
+    def names_in(self, project: ProjectMount | None) -> str:
+        """The scope of the names that it gives sessions in a project."""
+        if not self.by_project:
+            return self.scope
+        return names.command_line_scope(None if project is None else project.path)
+
+    def here(self) -> Here | None:
+        """Where it asks from; None where names are not apart by project."""
+        if not self.by_project:
+            return None
+        project = None
+        if self.project:
+            # Where it must not be shown, code is run without it.
+            with suppress(BadProjectError):
+                project = self.services.registry.check_project(self.project, None, None)
+        return Here(self.names_in(project), None if project is None else project.path)
+
     def target(self) -> Session:
         """The live session that the argument `target` means.
 
         Raises:
             UnknownSessionError, AmbiguousSessionError: none, or several.
         """
+        return self.find(arguments.text(self.args, "target"))
+
+    def find(self, target: str) -> Session:
+        """The live session that a text means to this client; raises as `target` does."""
         scope = self.scope if self.confined else None
-        return self.services.registry.find(arguments.text(self.args, "target"), scope)
+        return self.services.registry.find(target, scope, self.here())
 
 
 Operation = Callable[[Call], Awaitable[dict[str, Any]]]

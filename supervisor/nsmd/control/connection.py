@@ -31,7 +31,7 @@ from nsm.wire.messages import (
     Result,
     ServerMessage,
 )
-from nsmd import journald
+from nsmd import journald, names
 from nsmd.boundary import Boundary
 from nsmd.control import running
 from nsmd.control.call import Call, Right, Services
@@ -211,7 +211,7 @@ class _Connection:
                 if message.rights:  # it wants no more than these
                     self._rights = self._rights.intersection(message.rights)
                 if self._scope is None:
-                    self._scope = message.scope or "cli"
+                    self._scope = message.scope or names.COMMAND_LINE
                 self._hello = message
                 journald.about(client=message.name)
                 self._services.events.publish(
@@ -325,6 +325,7 @@ class _Connection:
             args=request.args,
             client=self._hello.name or "unknown",
             scope=self._scope,
+            project=self._hello.project,
             boundary=self._boundary,
             peer=self._peer,
             confined=row.right not in self._rights or not self._rights & {"read", "manage"},

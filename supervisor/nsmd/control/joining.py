@@ -31,7 +31,7 @@ async def logs(call: Call) -> dict[str, Any]:
     registry = call.services.registry
     last = arguments.optional_count(call.args, "executions")
     follow = arguments.flag(call.args, "follow")
-    transcript, session = registry.transcript(arguments.text(call.args, "target"))
+    transcript, session = registry.transcript(arguments.text(call.args, "target"), call.here())
     reader = transcript.read(last=last, follow=follow)
     call.on_cancel(reader.stop)
     if follow and session is not None:

@@ -10,7 +10,8 @@ from typing import Any
 import trio
 
 from nsm._version import program_version
-from nsm.wire.errors import BadRequestError, ForbiddenError, NsmError
+from nsm.wire.errors import BadRequestError, ForbiddenError, NsmError, UnknownSessionError
+from nsmd import names
 from nsmd.catalog import Listed
 from nsmd.control import (
     arguments,
@@ -29,6 +30,7 @@ from nsmd.control import (
     running,
 )
 from nsmd.control.call import Call, Operation, Right, Services
+from nsmd.directory import project_path
 from nsmd.execution import Execution
 from nsmd.hostpaths import is_within
 from nsmd.limits import check_inherited
@@ -83,6 +85,7 @@ def _submit(call: Call, on_output: OutputSink | None = None) -> Execution:
     request = RunRequest(
         client=replace(
             call.as_client(),
+            scope=call.names_in(project),
             project=project,
             inherited=inherited,
             network=networking.wanted(call),
@@ -94,8 +97,38 @@ def _submit(call: Call, on_output: OutputSink | None = None) -> Execution:
         execution_id=arguments.optional_text(args, "execution_id"),
         again=arguments.flag(args, "again"),
         project_mode=project.mode if project is not None and wanted.get("mode") else None,
+        project_chosen=arguments.flag(wanted, "chosen") or arguments.flag(args, "no_project"),
     )
-    return call.services.registry.submit(request, on_output)
+    registry, name = call.services.registry, request.session
+    if not call.by_project or name is None or registry.named(request.client.scope, name):
+        return registry.submit(request, on_output)
+    session = registry.identified(name)
+    if session is not None and session.tenancy is not None and session.name is not None:
+        client = replace(request.client, scope=session.tenancy.scope)
+        request = replace(request, client=client, session=session.name)
+    elif request.again and ("/" in name or names.may_be_id(name)):
+        return registry.retries.find_of_gone(request).join(on_output)
+    elif "/" in name:
+        raise UnknownSessionError(
+            f"No session {name[:200]!r}.",
+            hint="`nsm ps` lists the live ones; a new session has a name without '/'.",
+        )
+    return registry.submit(request, on_output)
+
+
+async def _find(call: Call) -> dict[str, Any]:
+    """The session that a target means, and whether a name led to another project's."""
+    target, here = arguments.text(call.args, "target"), call.here()
+    session = call.target()
+    own = here is None or here.has(session) or session.name != target
+    tenancy = session.tenancy
+    return {
+        "id": session.id,
+        "name": session.name,
+        "scope": tenancy.scope if tenancy is not None else "",
+        "project": project_path(session),
+        "elsewhere": not own,
+    }
 
 
 async def _result_of(call: Call) -> dict[str, Any]:
@@ -135,7 +168,7 @@ async def _kill(call: Call) -> dict[str, Any]:
         chosen = {s.id: s for s in registry.idle_longer_than(idle_s)}
     for target in targets:
         try:
-            session = registry.find(target)
+            session = call.find(target)
             chosen[session.id] = session
         except NsmError as error:
             errors.append({"target": target, "error": error.to_wire()})
@@ -222,6 +255,7 @@ OPERATIONS: Mapping[str, Row] = {
     "envs": Row("read", _envs, own=True),
     "run": Row("run", running.streaming(_submit), running.not_streaming(_submit)),
     "result": Row("run", _result_of),
+    "find": Row("read", _find, own=True),
     "interrupt": Row("manage", _interrupt, own=True),
     "kill": Row("manage", _kill),
     "drain": Row("manage", draining.drain),

@@ -100,17 +100,24 @@ class Link(asyncio.Protocol):
 
     @classmethod
     async def open(
-        cls, connection: socket.socket, *, name: str, scope: str, path: str | None = None
+        cls,
+        connection: socket.socket,
+        *,
+        name: str,
+        scope: str,
+        path: str | None = None,
+        project: str | None = None,
     ) -> Link:
         """Introduce ourselves over a connected socket, which is the link's from here on.
 
         Args:
             path: where to connect anew; None for not at all.
+            project: whose sessions names mean first.
 
         Raises:
             NsmError: the supervisor does not want us, or does not answer.
         """
-        link = cls(operations.hello(name=name, scope=scope))
+        link = cls(operations.hello(name=name, scope=scope, project=project))
         await link._introduce(connection)
         link._path = path
         return link

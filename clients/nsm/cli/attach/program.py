@@ -22,6 +22,8 @@ from nsm.cli.attach.screen import Screen
 from nsm.cli.continued import Continued
 from nsm.cli.options import EXIT_FAILED, EXIT_OK
 from nsm.cli.pictures import Folder
+from nsm.cli.targets import Found, tell_found
+from nsm.projects import current_project
 from nsm.wire import transcripts
 from nsm.wire.errors import NsmError, SessionEndedError
 from nsm.wire.fields import rows_of
@@ -104,8 +106,12 @@ async def _attach(
     timeout_s: float | None,
     folder: Folder,
 ) -> Ending:
-    link = await Link.open(connection, name=CLIENT_NAME, scope="cli", path=path)
+    link = await Link.open(
+        connection, name=CLIENT_NAME, scope="cli", path=path, project=current_project()
+    )
     try:
+        with suppress(NsmError):  # the session may have ended, or the supervisor be an older one
+            tell_found(Found.from_wire(await link.call("find", {"target": target})))
         attachment = Attachment(link, Screen(sys.stdout), folder, timeout_s)
         with ExitStack() as stack:
             handlers = {number: partial(attachment.die, number) for number in tty.ENDING_SIGNALS}

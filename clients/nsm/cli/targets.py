@@ -1,0 +1,107 @@
+"""Sessions that people name, where the name may lead to another project's."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from nsm.cli import render, terminal
+from nsm.wire.errors import NsmError, UnknownOperationError, UnknownSessionError
+from nsm.wire.fields import Fields
+
+if TYPE_CHECKING:
+    from nsm.client import Client
+
+
+class Found(NamedTuple):
+    """The session that a target means.
+
+    Attributes:
+        elsewhere: its project is another one, and its name alone led to it.
+    """
+
+    id: str
+    name: str | None
+    scope: str
+    project: str | None
+    elsewhere: bool
+
+    @classmethod
+    def from_wire(cls, wire: dict[str, object]) -> Found:
+        """What the operation `find` answers."""
+        fields = Fields(wire, "a session")
+        return cls(
+            fields.text("id"),
+            fields.optional("name", fields.text),
+            fields.text("scope"),
+            fields.optional("project", fields.text),
+            fields.flag("elsewhere"),
+        )
+
+    @property
+    def place(self) -> str:
+        """Its project, for people."""
+        return "no project" if self.project is None else render.visible(self.project)
+
+
+def find(client: Client, target: str) -> Found | None:
+    """The live session that a target means.
+
+    Returns:
+        None where there is none, or an older supervisor cannot tell.
+
+    Raises:
+        AmbiguousSessionError: several are meant.
+    """
+    try:
+        return Found.from_wire(client.call("find", {"target": target}))
+    except (UnknownSessionError, UnknownOperationError):
+        return None
+
+
+def tell(client: Client, target: str) -> None:
+    """Say it where a target means another project's session; for verbs that do no harm."""
+    found = find(client, target)
+    if found is not None:
+        tell_found(found)
+
+
+def tell_found(found: Found) -> None:
+    """Say whose session that is, if it is another project's."""
+    if found.elsewhere:
+        terminal.note(
+            f"{found.name} is a session of {found.place}; this project has none of that name"
+        )
+
+
+def agreed(client: Client, target: str, question: str, *, may_ask: bool, yes: bool) -> str | None:
+    """What to call a session that is to be changed; None where a person says no.
+
+    Args:
+        question: what is to be done, after whose session it is.
+        may_ask: there is somebody to ask.
+        yes: whatever that session is, it is meant.
+
+    Raises:
+        AmbiguousSessionError: several are meant.
+        OtherProjectError: it is another project's, and nobody says that it is meant.
+    """
+    found = find(client, target)
+    if found is None or not found.elsewhere:
+        return target if found is None else found.id
+    if yes:
+        tell_found(found)
+        return found.id
+    if not may_ask:
+        raise OtherProjectError(
+            f"{found.name} is a session of {found.place}, not of this project; nothing was done",
+            hint=f"Name it {render.visible(found.scope)}/{found.name}, or add --yes.",
+        )
+    from nsm.cli.changed import confirmed  # noqa: PLC0415  # few commands ask
+
+    whose = f"{found.name} ({found.id}) is a session of {found.place}, not of this project."
+    answer = confirmed(f"{whose} {question} [y]es, [N]o")
+    return found.id if answer in ("y", "yes") else None
+
+
+class OtherProjectError(NsmError):
+    """A name means only another project's session."""

@@ -1,0 +1,59 @@
+"""The directory that code of a client sees: the current one, another one, or none."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+
+from nsm.paths import PathError, home
+
+if TYPE_CHECKING:
+    ProjectArgument: TypeAlias = "str | os.PathLike[str] | Default | None"
+
+
+class Default:
+    """Stands for an argument that was not given, where None means something."""
+
+    def __repr__(self) -> str:
+        return "DEFAULT"
+
+
+DEFAULT: Final = Default()
+
+
+class Project(NamedTuple):
+    """
+    Attributes:
+        path: of the directory; None for none.
+        chosen: somebody named it. Else code is run without it where it must not be shown.
+    """
+
+    path: str | None
+    chosen: bool
+
+
+NO_PROJECT = Project(None, chosen=False)
+
+
+def project_of(given: ProjectArgument) -> Project:
+    """What an argument `project` means; `DEFAULT` is the current directory."""
+    if isinstance(given, Default):
+        return Project(current_project(), chosen=False)
+    return Project(None if given is None else os.path.abspath(os.path.expanduser(given)), chosen=True)
+
+
+def current_project() -> str | None:
+    """The current directory; None where it is no project, or there is none."""
+    try:
+        path = default_project(os.getcwd(), home())
+        if path is not None:
+            path.encode()  # frames hold text
+    except (OSError, PathError, UnicodeEncodeError):
+        return None
+    return path
+
+
+def default_project(directory: str, home: str) -> str | None:
+    """The directory, unless that would show much more than a project."""
+    directory, home = os.path.realpath(directory), os.path.realpath(home)
+    return None if os.path.commonpath((directory, home)) == directory else directory
