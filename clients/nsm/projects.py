@@ -39,7 +39,9 @@ def project_of(given: ProjectArgument) -> Project:
     """What an argument `project` means; `DEFAULT` is the current directory."""
     if isinstance(given, Default):
         return Project(current_project(), chosen=False)
-    return Project(None if given is None else os.path.abspath(os.path.expanduser(given)), chosen=True)
+    return Project(
+        None if given is None else os.path.abspath(os.path.expanduser(given)), chosen=True
+    )
 
 
 def current_project() -> str | None:
