@@ -34,9 +34,7 @@ _FRAME_RESERVE_BYTES = 64 * 1024
 
 def hello(*, name: str, scope: str, project: str | None = None) -> Hello:
     """How a client introduces itself."""
-    return Hello(
-        name=name, program_version=program_version(), scope=scope, project=project or ""
-    )
+    return Hello(name=name, program_version=program_version(), scope=scope, project=project or "")
 
 
 def run_arguments(
