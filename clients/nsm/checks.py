@@ -26,14 +26,35 @@ class Check:
     fix: str = ""
 
 
-def render_text(checks: Sequence[Check]) -> str:
-    """Aligned lines for people, fixes below what they fix."""
+def render_text(checks: Sequence[Check], columns: int | None = None) -> str:
+    """Aligned lines for people, fixes below what they fix.
+
+    Args:
+        columns: of the terminal, in which lines are wrapped; None for no limit.
+    """
     width = max(len(check.name) for check in checks)
     margin = " " * (len("warn  ") + width + len("  "))
+    room = None if columns is None else max(20, columns - len(margin))
     text = ""
     for check in checks:
-        detail = check.detail.replace("\n", f"\n{margin}")
-        text += f"{check.status:<4}  {check.name:<{width}}  {detail}\n"
+        first, *more = _wrapped(check.detail, room)
+        text += f"{check.status:<4}  {check.name:<{width}}  {first}\n"
+        text += "".join(f"{margin}{line}\n" for line in more)
         if check.fix:
-            text += f"{margin}-> {check.fix}\n"
+            first, *more = _wrapped(f"-> {check.fix}", room)
+            text += "".join(f"{margin}{line}\n" for line in (first, *more))
     return text
+
+
+def _wrapped(text: str, room: int | None) -> list[str]:
+    lines = text.split("\n")
+    if room is None:
+        return lines
+    from textwrap import wrap  # noqa: PLC0415  # for people only
+
+    # A path stays whole, so that it can be copied from the terminal.
+    return [
+        part
+        for line in lines
+        for part in wrap(line, room, break_on_hyphens=False, break_long_words=False) or [""]
+    ]

@@ -94,7 +94,7 @@ def report(
         The exit code: 1 if something needed is missing.
     """
     checks = [*check_configuration(mistakes), *examine(settings, search_path)]
-    sys.stdout.write(render_json(checks) if as_json else render_text(checks))
+    sys.stdout.write(render_json(checks) if as_json else render_text(checks, _columns()))
     return 1 if any(check.status == "fail" for check in checks) else 0
 
 
@@ -421,6 +421,14 @@ def safe_runtime_dir() -> str:
     path = paths.ensure_runtime_dir()
     check_way(os.path.dirname(paths.socket_path()), trusted_owners())
     return path
+
+
+def _columns() -> int | None:
+    """Of the terminal that standard output is; None where it is none."""
+    try:
+        return os.get_terminal_size(sys.stdout.fileno()).columns or 80
+    except (OSError, ValueError):
+        return None
 
 
 def render_json(checks: Sequence[Check]) -> str:

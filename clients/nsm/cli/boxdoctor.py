@@ -42,7 +42,7 @@ def show(*, as_json: bool) -> int:
         found = {"ok": ok, "checks": [asdict(check) for check in checks]}
         terminal.out(json.dumps(found, indent=2))
     else:
-        terminal.out(render_text(checks).rstrip("\n"))
+        terminal.out(render_text(checks, terminal.width()).rstrip("\n"))
     return EXIT_OK if ok else EXIT_FAILED
 
 

@@ -45,7 +45,7 @@ def list_all(client: Client, options: argparse.Namespace) -> int:
     if options.json:
         terminal.out_json([row._asdict() for row in rows])
     else:
-        terminal.out(render.environments(rows, os.path.expanduser("~")))
+        terminal.out(render.environments(rows, os.path.expanduser("~"), terminal.width()))
     return EXIT_OK
 
 

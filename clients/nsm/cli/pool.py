@@ -46,5 +46,5 @@ def show(options: argparse.Namespace) -> int:
             }
         )
     else:
-        terminal.out(render.pool(report, os.path.expanduser("~")))
+        terminal.out(render.pool(report, os.path.expanduser("~"), terminal.width()))
     return EXIT_OK

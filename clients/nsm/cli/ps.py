@@ -57,9 +57,9 @@ def main(arguments: list[str]) -> int:
     elif options.json:
         terminal.out_json(live)
     else:
-        terminal.out(render.sessions(rows, os.path.expanduser("~")))
+        terminal.out(render.sessions(rows, os.path.expanduser("~"), terminal.width()))
     if ended and not options.json:
-        terminal.out("\n" + render.ended_sessions(ended))
+        terminal.out("\n" + render.ended_sessions(ended, terminal.width()))
     return EXIT_OK
 
 

@@ -90,15 +90,29 @@ def count(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
-def table(header: Sequence[str], rows: Iterable[Sequence[str]], right: str = "") -> str:
+def table(
+    header: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    right: str = "",
+    *,
+    width: int | None = None,
+    least: str = "",
+) -> str:
     """Aligned columns, two spaces apart, nothing after the last.
 
     Args:
         header: one word a column.
         rows: texts as they come; they are made visible here.
-        right: the names of columns that are aligned to the right, separated by spaces.
+        right: the names of columns that are aligned to the right, separated by spaces. These are
+            never cut.
+        width: of the terminal; None for no limit. Where the table is wider, its widest texts are
+            cut, and where that is not enough, columns are left out.
+        least: the names of columns that are left out, the first one first.
     """
     lines = [list(header)] + [[visible(cell) for cell in row] for row in rows]
+    if width is not None:
+        lines, right = _narrowed(lines, right.split(), width, least.split())
+    header = lines[0]
     widths = [max(map(columns, column)) for column in zip(*lines, strict=True)]
     to_the_right = [name in right.split() for name in header]
     texts: list[str] = []
@@ -111,7 +125,58 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]], right: str = "")
     return "\n".join(texts)
 
 
-def sessions(rows: Sequence[SessionRow], home: str) -> str:
+_PATHS = ("PROJECT", "SOURCE", "DIRECTORY")
+"""Columns of paths, of which the end tells more than the beginning."""
+
+_FEWEST = 12
+"""Columns that a text is cut to before others are left out."""
+
+
+def _narrowed(
+    lines: list[list[str]], right: list[str], width: int, least: list[str]
+) -> tuple[list[list[str]], str]:
+    while True:
+        header = lines[0]
+        widths = [max(map(columns, column)) for column in zip(*lines, strict=True)]
+        # The last column is the most telling one: notes, reasons.
+        fewest = [
+            own
+            if name in right
+            else min(own, max(len(name), _FEWEST * (1 + (place == len(header) - 1))))
+            for place, (name, own) in enumerate(zip(header, widths, strict=True))
+        ]
+        gaps = 2 * (len(header) - 1)
+        dropped = next((name for name in least if name in header), None)
+        if sum(fewest) + gaps <= width or dropped is None:
+            break
+        place = header.index(dropped)
+        lines = [line[:place] + line[place + 1 :] for line in lines]
+    while sum(widths) + gaps > width:
+        spare = [own - few for own, few in zip(widths, fewest, strict=True)]
+        if not any(spare):
+            break
+        widest = max(range(len(widths)), key=lambda place: widths[place] * (spare[place] > 0))
+        widths[widest] -= 1
+    cut = [
+        [
+            shortened(cell, own, keep_end=name in _PATHS)
+            for cell, own, name in zip(line, widths, header, strict=True)
+        ]
+        for line in lines
+    ]
+    return cut, " ".join(right)
+
+
+def shortened(text: str, width: int, *, keep_end: bool = False) -> str:
+    """The text in so many columns: with an ellipsis in place of its end, or of its beginning."""
+    if columns(text) <= width:
+        return text
+    while text and columns(text) > width - 1:
+        text = text[1:] if keep_end else text[:-1]
+    return f"\N{HORIZONTAL ELLIPSIS}{text}" if keep_end else f"{text}\N{HORIZONTAL ELLIPSIS}"
+
+
+def sessions(rows: Sequence[SessionRow], home: str, width: int | None = None) -> str:
     """The table of `nsm ps`. Paths below `home` are shown with ``~``."""
     if not rows:
         return "No sessions."
@@ -135,10 +200,12 @@ def sessions(rows: Sequence[SessionRow], home: str) -> str:
             for row in rows
         ),
         right="AGE IDLE RUNS MEMORY CPU",
+        width=width,
+        least="LIMITS CLIENT CPU AGE RUNS MEMORY",
     )
 
 
-def ended_sessions(rows: Sequence[EndedRow]) -> str:
+def ended_sessions(rows: Sequence[EndedRow], width: int | None = None) -> str:
     """The table of those that have ended, in `nsm ps --all`."""
     return table(
         "ID NAME ENV CLIENT LIVED ENDED RUNS REASON".split(),
@@ -156,6 +223,8 @@ def ended_sessions(rows: Sequence[EndedRow]) -> str:
             for row in rows
         ),
         right="LIVED ENDED RUNS",
+        width=width,
+        least="CLIENT LIVED RUNS",
     )
 
 
@@ -166,7 +235,7 @@ def killed(rows: Sequence[KilledSession]) -> str:
     )
 
 
-def environments(rows: Sequence[EnvironmentRow], home: str) -> str:
+def environments(rows: Sequence[EnvironmentRow], home: str, width: int | None = None) -> str:
     """The table of `nsm env`."""
     if not rows:
         return "No environments."
@@ -184,6 +253,8 @@ def environments(rows: Sequence[EnvironmentRow], home: str) -> str:
             for row in rows
         ),
         right="LIMIT MEMORY",
+        width=width,
+        least="INTERPRETER",
     )
 
 
@@ -257,7 +328,7 @@ def listing(lines: Sequence[tuple[str, str]]) -> str:
     return "\n".join(f"{name:<{width}}{visible(text)}" for name, text in lines)
 
 
-def pool(report: PoolReport, home: str) -> str:
+def pool(report: PoolReport, home: str, width: int | None = None) -> str:
     """The table of `nsm status pool` and a line of totals."""
     totals, memory_ = report.totals, report.memory
     pressure = memory_.pressure_percent
@@ -272,9 +343,18 @@ def pool(report: PoolReport, home: str) -> str:
             "ENV PROJECT READY STARTING WANTED HITS MISSES REFILL P95 RATE IDLE MEMORY WHY".split(),
             ([*_pool_cells(kind, home), kind.why] for kind in report.kinds),
             right="READY STARTING WANTED HITS MISSES REFILL P95 RATE IDLE MEMORY",
+            width=width,
+            least="P95 IDLE RATE STARTING MEMORY MISSES REFILL",
         )
         lines = [rows, "", *lines]
+    if width is not None:
+        lines = [part for line in lines for part in _halves(line, width)]
     return "\n".join(lines)
+
+
+def _halves(line: str, width: int) -> list[str]:
+    """A line, in two where it is too long: what follows a semicolon is on one of its own."""
+    return line.split("; ", 1) if "\n" not in line and columns(line) > width else [line]
 
 
 def _pool_cells(kind: PoolKind, home: str) -> list[str]:

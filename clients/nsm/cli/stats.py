@@ -48,7 +48,7 @@ def show(options: argparse.Namespace) -> int:
     if options.json:
         terminal.out_json(_plain(stats))
     else:
-        terminal.out(render(stats))
+        terminal.out(render(stats, terminal.width()))
     return EXIT_OK
 
 
@@ -63,7 +63,7 @@ def _plain(stats: Stats) -> dict[str, Any]:
     }
 
 
-def render(stats: Stats) -> str:
+def render(stats: Stats, width: int | None = None) -> str:
     """The tables of `nsm status times`."""
     paragraphs: list[str] = []
     if stats.environments:
@@ -72,6 +72,8 @@ def render(stats: Stats) -> str:
                 "ENV RUNS OK ERROR TIMEOUT INTERRUPTED LOST P50 P90 P99 MAX WAIT P99".split(),
                 map(_environment_cells, stats.environments),
                 right="RUNS OK ERROR TIMEOUT INTERRUPTED LOST P50 P90 P99 MAX WAIT",
+                width=width,
+                least="OK P90 INTERRUPTED LOST",
             )
         )
     if stats.starts:
@@ -80,6 +82,8 @@ def render(stats: Stats) -> str:
                 "ENV START COUNT P50 P90 P99 MAX".split(),
                 map(_start_cells, stats.starts),
                 right="COUNT P50 P90 P99 MAX",
+                width=width,
+                least="P90",
             )
         )
     hits = f"{count(stats.pool_hits, 'hit')}, {stats.pool_misses} missed"
@@ -88,6 +92,8 @@ def render(stats: Stats) -> str:
         f"since {duration(stats.uptime_s)}; pool: {hits}; "
         f"event loop busy at a time: P99 {short(loop.p99_s)}, at most {short(loop.max_s)}"
     )
+    if width is not None and len(paragraphs[-1]) > width:
+        paragraphs[-1] = paragraphs[-1].replace("; event", ";\nevent")
     return "\n\n".join(paragraphs)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import sys
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from nsm.cli import render
 from nsm.wire.errors import NsmError
@@ -32,6 +32,16 @@ def out(text: str) -> None:
     """Write one text and a newline to stdout. An empty text writes nothing."""
     if text:
         sys.stdout.write(text + "\n")
+
+
+def width(stream: TextIO | None = None) -> int | None:
+    """Columns of the terminal that a stream (standard output) is; None where it is none: what goes
+    to files and programs is not cut."""
+    try:
+        size = os.get_terminal_size((stream or sys.stdout).fileno())
+    except (OSError, ValueError):
+        return None
+    return size.columns or 80
 
 
 def out_json(value: Any) -> None:
