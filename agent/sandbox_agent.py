@@ -110,6 +110,10 @@ DISPLAY_LEFT_OUT = f"[display left out: more than {DISPLAY_BYTES} bytes in one e
 
 MAX_DISPLAYS = 1000
 
+PLACE = "application/vnd.nsm.place+json"
+"""In a display that stdout shows in its place already: the number in its line `[image N]` there, or
+0 where stdout has its text."""
+
 MAX_RESULT_NOTES = 8
 MAX_RESULT_NOTE = 400
 """Notes that an interpreter adds to one result, and characters of each."""
@@ -3964,6 +3968,7 @@ class PythonWorker:
         self._loop: Any = None
         self._context: Any = None
         self._known: list[object] = []
+        self._images = 0
         self._thread_count = _thread._count  # noqa: SLF001
         # A template has asyncio already, and a loop takes memory and descriptors.
         self._wants_loop = "asyncio" not in sys.modules
@@ -4238,6 +4243,7 @@ class PythonWorker:
         except Exception:  # noqa: S110
             pass  # all this belongs to code, and may be anything
         exit_code = 1
+        self._images = 0
         try:
             try:
                 self._restore_descriptors()
@@ -4587,9 +4593,21 @@ class PythonWorker:
             self._builtins["_"] = value
 
     def display(self, *values: object) -> None:
-        """Shows values as rich as they can be shown."""
+        """Shows values as rich as they can be shown, in their place among what is printed."""
         for value in values:
-            self._show(self._bundle(value))
+            bundle = self._bounded(self._bundle(value))
+            text = bundle.get("text/plain")
+            if any(kind.startswith("image/") for kind in bundle):
+                self._images += 1
+                bundle[PLACE] = self._images
+                print(f"[image {self._images}]")
+                if isinstance(text, str) and not (text[:1] == "<" and text[-1:] == ">"):
+                    print(text)  # more than a bare representation: a caption
+            elif isinstance(text, str):
+                bundle[PLACE] = 0
+                print(text)
+            if bundle.keys() - {"text/plain", PLACE} and os.getpid() == self._pid:
+                self._show(bundle)
 
     def _show(self, bundle: dict[str, Any], *, hold: bool = False) -> None:
         """
@@ -4599,14 +4617,17 @@ class PythonWorker:
         if os.getpid() != self._pid:
             print(bundle.get("text/plain", ""))
             return
-        size = sum(len(str(data)) for data in bundle.values())
-        if size > DISPLAY_BYTES:  # the agent would not keep it; it need not be sent
-            bundle = {"text/plain": DISPLAY_LEFT_OUT}
-        message = {"type": "display", "data": bundle}
+        message = {"type": "display", "data": self._bounded(bundle)}
         if hold and self._get_ident() == self._main_thread:
             self._held += encode_frame(message)
         else:
             self._send(message)
+
+    @staticmethod
+    def _bounded(bundle: dict[str, Any]) -> dict[str, Any]:
+        """What need not be sent, since the agent would not keep it, is left out."""
+        size = sum(len(str(data)) for data in bundle.values())
+        return bundle if size <= DISPLAY_BYTES else {"text/plain": DISPLAY_LEFT_OUT}
 
     REPRESENTATIONS = (
         ("_repr_html_", "text/html"),

@@ -310,7 +310,10 @@ while :; do builtin echo "$line"; done >&$socket
 
 def test_messages_while_idle_cost_nothing(jailed: AgentProcess) -> None:
     jailed.python(
-        "import threading, time\ndef flood():\n    for i in range(3000): display('x' * 10_000)\n"
+        "import threading, time\n"
+        "class Rich:\n    def __repr__(self): return '.'\n"
+        "    def _repr_html_(self): return 'x' * 10_000\n"
+        "def flood():\n    for i in range(3000): display(Rich())\n"
         "thread = threading.Thread(target=flood); thread.start()"
     )
     reply = jailed.python("thread.join()")

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from agent_process import PYTHON, AgentProcess, becomes_true, json_of
+from nsm.wire.results import PLACE
 
 CLEAN = {"exit_code": 0, "stdout": "", "stderr": ""}
 
@@ -192,9 +193,6 @@ DISPLAYS: dict[str, tuple[str, list[str]]] = {
     "a semicolon in it does not": ("';'  # ;", ["';'"]),
     "nor one where it awaits": ("import asyncio\nawait asyncio.sleep(0, 1);", []),
     "inside a block is not": ("if True:\n    5", []),
-    "display": ("display(1, 'a')\ndisplay([2])", ["1", "'a'", "[2]"]),
-    "display and trailing in order": ("display('first')\n'second'", ["'first'", "'second'"]),
-    "display returns None": ("display(1)", ["1"]),
     "a string": ("'a\\nb'", ["'a\\nb'"]),
     "a call": ("len('abc')", ["3"]),
     "await": ("import asyncio\nawait asyncio.sleep(0, 'slept')", ["'slept'"]),
@@ -207,6 +205,29 @@ def test_displays(shared: AgentProcess, name: str) -> None:
     code, shown = DISPLAYS[name]
     reply = shared.python(code)
     assert (reply.shown, reply.stdout, reply.stderr) == (shown, "", "")
+
+
+def test_display_keeps_its_place_among_what_is_printed(shared: AgentProcess) -> None:
+    reply = shared.python("print('a'); display(1, 'b')\nprint('c')\n'last'")
+    assert (reply.stdout, reply.shown) == ("a\n1\n'b'\nc\n", ["'last'"])
+    shared.python(
+        """
+class Picture:
+    def __init__(self, name): self.name = name
+    def __repr__(self): return self.name
+    def _repr_png_(self): return b'png'
+class Table:
+    def __repr__(self): return 'table'
+    def _repr_html_(self): return '<table>'
+"""
+    )
+    reply = shared.python(
+        "display(Picture('<Figure>')); print('a'); display(Table()); print('b')\n"
+        "display(Picture('a caption')); display(3)\nTable()"
+    )
+    assert reply.stdout == "[image 1]\na\ntable\nb\n[image 2]\na caption\n3\n"
+    assert [bundle.get(PLACE) for bundle in reply.displays] == [1, 0, 2, None]
+    assert shared.python("display(Picture(''))").displays[0][PLACE] == 1
 
 
 def test_underscore_holds_the_last_value(shared: AgentProcess) -> None:
@@ -276,16 +297,24 @@ def test_a_repr_that_fails_is_the_codes_error(shared: AgentProcess) -> None:
 
 
 def test_displays_survive_the_end_of_the_interpreter(agent: AgentProcess) -> None:
-    reply = agent.python("display('seen'); print('printed'); import os; os._exit(3)")
-    assert (reply.shown, reply.stdout, reply.exit_code) == (["'seen'"], "printed\n", 3)
+    reply = agent.python(
+        "class Seen:\n    def __repr__(self): return 'seen'\n"
+        "    def _repr_html_(self): return '<seen>'\n"
+        "display(Seen()); print('printed'); import os; os._exit(3)"
+    )
+    assert (reply.shown, reply.stdout, reply.exit_code) == (["seen"], "seen\nprinted\n", 3)
 
 
 def test_displays_are_bounded(agent: AgentProcess) -> None:
-    reply = agent.python("for i in range(30): display('x' * 1_000_000)\nprint('end')")
-    assert 5 <= sum(len(shown) > 1000 for shown in reply.shown) <= 8
+    reply = agent.python(
+        "class Long:\n    def __repr__(self): return '.'\n"
+        "    def _repr_html_(self): return 'x' * 1_000_000\n"
+        "for i in range(30): display(Long())\nprint('end')"
+    )
+    assert 5 <= sum("text/html" in bundle for bundle in reply.displays) <= 8
     assert reply.shown[-1].startswith("[display left out")
-    assert (len(reply.displays), reply.stdout) == (30, "end\n")
-    assert agent.python("display('next')").shown == ["'next'"]
+    assert (len(reply.displays), reply.stdout) == (30, ".\n" * 30 + "end\n")
+    assert agent.python("'next'").shown == ["'next'"]
 
 
 PYPLOT = """

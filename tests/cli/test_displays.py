@@ -11,6 +11,7 @@ import pytest
 import pictures
 from nsm.cli.displays import Display, Picture, display
 from nsm.cli.pictures import Folder
+from nsm.wire.results import PLACE
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -123,3 +124,11 @@ def test_what_cannot_be_written_leaves_nothing(
     assert not list(tmp_path.iterdir())
     with pytest.raises(OSError, match="exists"):
         Folder(__file__)
+
+
+def test_what_stdout_has_in_its_place_is_not_said_again() -> None:
+    assert display({"text/plain": "t", "text/html": "<t>", PLACE: 0}) == Display("", None, [])
+    shown = display({"text/plain": "caption", "image/svg+xml": "<svg/>", PLACE: 2})
+    assert shown.text == ""
+    assert shown.picture is not None
+    assert shown.picture.what == "image 2: image/svg+xml"

@@ -266,10 +266,11 @@ def test_images_of_run(sh: Shell) -> None:
     (sh.directory / "plot.py").write_text(code)
     done = sh("nsm run -e python -s work --images plots -f plot.py")
     assert done.returncode == 0
-    assert done.stdout.startswith(b"text\nV\n<__main__.Drawn object at ")
+    assert done.stdout.startswith(b"text\n[image 1]\nV\n<__main__.Drawn object at ")
     target = sh.directory / "plots"
     assert done.stderr.decode() == (
-        f"nsm: image/svg+xml: {target}/work-1.svg\nnsm: image/png, 640x480: {target}/work-2.png\n"
+        f"nsm: image 1: image/svg+xml: {target}/work-1.svg\n"
+        f"nsm: image/png, 640x480: {target}/work-2.png\n"
     )
     assert (target / "work-1.svg").read_text() == "<svg/>"
     assert (target / "work-2.png").read_bytes() == picture

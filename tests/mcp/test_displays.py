@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 import pictures
+from nsm.wire.results import PLACE
 from nsmd.mcp import displays
 from nsmd.mcp.displays import show
 
@@ -79,6 +80,42 @@ CASES: list[tuple[str, dict[str, Any], str, list[str]]] = [
     ("nothing to read", {"text/latex": "x^2"}, "[text/latex, 2 bytes, is not shown]\n", []),
     ("nothing", {}, "", []),
 ]
+
+
+PLACED: list[tuple[str, dict[str, Any], str, list[str]]] = [
+    ("a table", {"text/plain": "a table", "text/html": "<table>", PLACE: 0}, "", []),
+    (
+        "an image",
+        {"text/plain": "Loss", "image/png": PNG, PLACE: 3},
+        "[image 3: image/png, 4x3]\n",
+        [PNG],
+    ),
+    (
+        "a broken image",
+        {"text/plain": FIGURE, "image/png": "AAAA", PLACE: 3},
+        "[image 3: image/png, 3 bytes, cannot be shown: it is not a PNG]\n",
+        [],
+    ),
+    (
+        "an SVG",
+        {"text/plain": FIGURE, "image/svg+xml": SVG, PLACE: 2},
+        "[image 2: image/svg+xml]\n<svg/>\n",
+        [],
+    ),
+    ("a place that is none", {"text/plain": "1", PLACE: "x"}, "1\n", []),
+]
+"""What stdout has in its place is not said again."""
+
+
+@pytest.mark.parametrize(("bundle", "text", "images"), [case[1:] for case in PLACED])
+def test_placed(bundle: dict[str, Any], text: str, images: list[str]) -> None:
+    shown = show([bundle])
+    assert (shown.text, [image.base64 for image in shown.images]) == (text, images)
+
+
+def test_images_without_a_place_are_counted_on() -> None:
+    shown = show([{"image/png": PNG, PLACE: 2}, {"image/png": PNG}])
+    assert shown.text == "[image 2: image/png, 4x3]\n[image 3: image/png, 4x3]\n"
 
 
 @pytest.mark.parametrize(

@@ -333,6 +333,13 @@ def test_exactly_at_the_cap_nothing_is_cut() -> None:
     assert render_result(ran("a" * 40_000)).text == "a" * 40_000
 
 
+def test_of_a_progress_bar_the_last_state_is_shown() -> None:
+    bar = "".join(f"\r{n}%|{'#' * n}" for n in range(101)) + "\n"
+    assert render_result(ran("a\n", bar)).text == (
+        f"a\n--- stderr ---\n100%|{'#' * 100}\n"
+    )
+
+
 def test_a_flood_of_one_stream_leaves_the_other_whole() -> None:
     reply = render_result(ran("x" * 1_000_000, "the error\n", 1))
     assert "--- stderr ---\nthe error\n[" in reply.text

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsmd.mcp.text import clean, head_and_tail, one_line, shares
+from nsmd.mcp.text import clean, head_and_tail, one_line, settled, shares
 
 
 @given(st.text(alphabet=st.characters(codec=None)))
@@ -19,6 +20,25 @@ def test_clean_joins_pairs_and_marks_halves() -> None:
     assert clean("a\ud83d\ude00b") == "a😀b"
     assert clean("a\ud800b\udc80") == "a\ufffdb\ufffd"
     assert clean("ordinary ä") == "ordinary ä"
+
+
+@pytest.mark.parametrize(
+    ("text", "read"),
+    [
+        ("no return\n", "no return\n"),
+        ("10%\r50%\r100%\ndone\n", "100%\ndone\n"),
+        ("\r  0%| \r100%|#\n", "100%|#\n"),
+        ("10%\r", "10%"),
+        ("10%\rdone\n", "done\n"),
+        ("a\r\nb\r\n", "a\nb\n"),
+        ("long line\r\x1b[Kshort\n", "short\n"),
+        ("gone\r\x1b[2K", ""),
+        ("outer 0\n\rinner 1\x1b[A\n\rinner 2\x1b[A\router 1\n", "outer 1\ninner 2"),
+        ("\r\x1b[99999999999Ax", "x"),
+    ],
+)
+def test_a_line_that_is_written_anew_is_read_in_its_last_state(text: str, read: str) -> None:
+    assert settled(text) == read
 
 
 def test_one_line() -> None:

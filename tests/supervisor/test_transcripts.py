@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from fakes import PYTHON
 from nsm.wire import transcripts as wire
 from nsm.wire.errors import InternalError, NsmError, SessionEndedError
-from nsm.wire.results import Truncation
+from nsm.wire.results import PLACE, Truncation
 from nsm.wire.transcripts import (
     Entry,
     ExecutionEnd,
@@ -321,6 +321,7 @@ async def test_displays_keep_their_text_forms(it: Bench) -> None:
                 {"text/plain": "<Figure>", "image/png": "A" * 5000},
                 {"text/plain": "[1]", "application/json": [1]},
                 {"text/html": "x" * (MAX_SHOWN_CHARS + 1), "k" * 1000: "?"},
+                {"text/plain": "<Figure>", "image/png": "A" * 5000, PLACE: 1},
             ),
         )
     )
@@ -328,6 +329,7 @@ async def test_displays_keep_their_text_forms(it: Bench) -> None:
         Shown({"text/plain": "<Figure>"}, {"image/png": 5000}),
         Shown({"text/plain": "[1]"}, {"application/json": 3}),
         Shown({}, {"text/html": MAX_SHOWN_CHARS + 1}),
+        Shown({}, {"image/png": 5000}),
     )
 
 

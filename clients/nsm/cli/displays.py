@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nsm.cli.render import visible
+from nsm.wire.results import split_place
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -47,11 +48,14 @@ class Display(NamedTuple):
 
 
 def display(bundle: Mapping[str, Any]) -> Display:
-    """What there is to show of a map from MIME type to data."""
-    text = _text(bundle)
+    """What there is to show of a map from MIME type to data, less what stdout has in its place."""
+    bundle, place = split_place(bundle)
+    text = _text(bundle) if place is None else ""
     picture, notes = _picture(bundle)
     media = [kind for kind in bundle if kind.startswith(("image/", "audio/", "video/"))]
-    if picture is None and not notes and (media or not text):
+    if picture is not None and place:
+        picture = picture._replace(what=f"image {place}: {picture.what}")
+    if picture is None and not notes and (media or (not text and place is None)):
         kinds = ", ".join(visible(kind) for kind in media or bundle) or "nothing"
         notes.append(f"displayed {kinds}{ELSEWHERE}")
     return Display(text if not text or text.endswith("\n") else text + "\n", picture, notes)

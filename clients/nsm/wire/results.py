@@ -6,6 +6,19 @@ from typing import Any, NamedTuple, Self, cast
 from nsm.wire.fields import Fields
 from nsm.wire.frames import RemoteProtocolError
 
+PLACE = "application/vnd.nsm.place+json"
+"""In a display that stdout shows in its place already: the number in its line `[image N]` there, or
+0 where stdout has its text."""
+
+_MAX_PLACE = 1_000_000
+
+
+def split_place(bundle: Mapping[str, Any]) -> tuple[dict[str, Any], int | None]:
+    """A display's representations, and its place if it has one."""
+    place = bundle.get(PLACE)
+    known = type(place) is int and 0 <= place <= _MAX_PLACE
+    return {kind: data for kind, data in bundle.items() if kind != PLACE}, place if known else None
+
 
 class Truncation(NamedTuple):
     """What a result leaves out of one stream.
@@ -41,7 +54,8 @@ class RunResult(NamedTuple):
         execution_id: to ask for this result again with `Client.result`.
         stdout, stderr: all that was written, or its head and tail (see `truncated`).
         exit_code: the code's status; 124 after a timeout, 130 after an interrupt.
-        displays: displayed values, each a map of MIME type to data (binary data base64).
+        displays: displayed values, each a map of MIME type to data (binary data base64);
+            `split_place` says which of them stdout shows in their place.
         truncated: for each stream that is not whole, what is missing.
         timed_out, interrupted: why the code ended early.
         interpreter_restarted: the session's variables are lost; `restart_reason` says why.

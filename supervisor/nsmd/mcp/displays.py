@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from nsm.wire.images import EXTENSIONS, BadImageError, Image, decode, dimensions_of, encoded_chars
+from nsm.wire.results import split_place
 from nsmd.mcp.text import line_end, one_line, size
 
 MAX_IMAGE_CHARS = 5 * 1024 * 1024
@@ -83,6 +84,7 @@ class _Album:
 
     def __init__(self, room_chars: int, *, failed: bool) -> None:
         self.images: list[Image] = []
+        self.number = 0
         self.omitted = 0
         self._failed = failed
         self._room_chars = room_chars
@@ -125,7 +127,10 @@ class _Album:
 
 
 def _lines(bundle: Mapping[str, Any], album: _Album) -> list[str]:
-    """One display."""
+    """One display; what stdout has of it in its place is not said again."""
+    bundle, place = split_place(bundle)
+    name = f"image {place}: " if place else ""
+    album.number = place or album.number
     refused: list[str] = []
     omitted = album.omitted
     for kind in EXTENSIONS:
@@ -133,8 +138,9 @@ def _lines(bundle: Mapping[str, Any], album: _Album) -> list[str]:
             why = album.take(kind, bundle[kind])
             if not why:
                 album.omitted = omitted  # it is shown, if in another type
-                return [_image_line(album), *_caption(bundle)]
-            refused.append(f"[{why}]")
+                album.number = place or album.number + 1  # as in the lines that stdout has
+                return [_image_line(album), *(_caption(bundle) if place is None else [])]
+            refused.append(f"[{name}{why}]")
     album.omitted = min(album.omitted, omitted + 1)  # one picture, however many types it has
     readable = _readable(bundle)
     if readable is None:
@@ -144,7 +150,10 @@ def _lines(bundle: Mapping[str, Any], album: _Album) -> list[str]:
         for kind, data in bundle.items()
         if kind.startswith(_MEDIA) and kind not in (*EXTENSIONS, *_TEXT_TYPES)
     ]
-    return [_text(bundle[readable]), *refused, *media]
+    if place is not None and readable != _SVG:
+        return [*refused, *media]
+    text = [f"[{name}{_SVG}]"] if name else []
+    return [*text, _text(bundle[readable]), *refused, *media]
 
 
 def _readable(bundle: Mapping[str, Any]) -> str | None:
@@ -158,7 +167,7 @@ def _readable(bundle: Mapping[str, Any]) -> str | None:
 def _image_line(album: _Album) -> str:
     """Stands for an image: some clients show none, and models count them."""
     image = album.images[-1]
-    return f"[image {len(album.images)}: {image.kind}, {image.dimensions}]"
+    return f"[image {album.number}: {image.kind}, {image.dimensions}]"
 
 
 def _caption(bundle: Mapping[str, Any]) -> list[str]:

@@ -16,7 +16,7 @@ from nsm.wire.errors import NsmError, StartFailedError, UnknownEnvironmentError
 from nsm.wire.images import Image
 from nsmd.mcp import displays
 from nsmd.mcp.displays import Shown
-from nsmd.mcp.text import clean, head_and_tail, line_end, one_line, shares, size
+from nsmd.mcp.text import clean, head_and_tail, line_end, one_line, settled, shares, size
 from nsmd.values import Interpreter, Outcome, RunResult
 
 MAX_RESULT_CHARS = 40_000
@@ -150,7 +150,7 @@ def _show(outcome: Outcome, max_chars: int) -> Shown:
 
 def _body(outcome: Outcome, displayed: str, max_chars: int) -> tuple[str, int]:
     """Stdout, stderr and displayed values within the limit, and the characters left out."""
-    parts = [clean(outcome.stdout), clean(outcome.stderr), clean(displayed)]
+    parts = [settled(clean(outcome.stdout)), settled(clean(outcome.stderr)), clean(displayed)]
     # Each stream has its share: a flood of one must not push the other out.
     grants = shares([len(part) for part in parts], max_chars)
     cut = [head_and_tail(part, grant) for part, grant in zip(parts, grants, strict=True)]

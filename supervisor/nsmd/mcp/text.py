@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
+_MOVES = re.compile(r"(\n|\r|\x1b\[[0-9]*[AK])")
+"""Ends of lines, and what programs use to write a line anew: back to its beginning, up by some
+lines, erase it."""
+
 
 def clean(text: str) -> str:
     """The text without lone surrogates, which no JSON reader has to take.
@@ -21,6 +27,34 @@ def one_line(text: str, limit: int) -> str:
     shown = "".join(c if c.isprintable() else " " for c in clean(text))
     shown = " ".join(shown.split())
     return shown if len(shown) <= limit else shown[: limit - 1] + "…"
+
+
+def settled(text: str) -> str:
+    """The text as it is read when all of it has been written: of a progress bar, its last state.
+
+    What follows a carriage return replaces its line. `ESC [ A` goes back to lines above, for bars
+    below each other; `ESC [ K` erases.
+    """
+    if "\r" not in text:
+        return text
+    lines, row, fresh = [""], 0, False
+    for part in _MOVES.split(text):
+        if part == "\n":
+            row += 1
+            fresh = False
+            if row == len(lines):
+                lines.append("")
+        elif part == "\r":
+            fresh = True
+        elif part[-1:] == "A" and _MOVES.fullmatch(part):
+            row = max(0, row - int(part[2:-1][:6] or 1))
+        elif part[-1:] == "K" and _MOVES.fullmatch(part):
+            if fresh:
+                lines[row], fresh = "", False
+        elif part:
+            lines[row] = part if fresh else lines[row] + part
+            fresh = False
+    return "\n".join(lines)
 
 
 def head_and_tail(text: str, limit: int) -> tuple[str, int]:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from nsm.wire.errors import NsmError
-from nsm.wire.results import Truncation
+from nsm.wire.results import Truncation, split_place
 from nsm.wire.transcripts import ExecutionEnd, ExecutionStart, OutputPiece, Shown
 from nsmd.transcripts.live import LiveOutput
 from nsmd.values import Outcome, StreamName
@@ -198,9 +198,12 @@ def _shown(displays: tuple[Mapping[str, Any], ...]) -> Iterator[Shown]:
     for display in displays[:_MAX_SHOWN]:
         data: dict[str, str] = {}
         omitted: dict[str, int] = {}
-        for kind, value in list(display.items())[:_MAX_KINDS]:
+        bundle, place = split_place(display)
+        for kind, value in list(bundle.items())[:_MAX_KINDS]:
             if len(kind) > _MAX_KIND_CHARS:
                 continue
+            if place is not None and not kind.startswith("image/"):
+                continue  # stdout has its text
             if kind.startswith("text/") and isinstance(value, str) and len(value) <= room:
                 data[kind] = value
                 room -= len(value)
