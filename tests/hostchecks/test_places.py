@@ -9,14 +9,15 @@ import tempfile
 import threading
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+import samples
 from hostchecks.world import World, named
 from nsm.wire.connection import ServerConnection
 from nsm.wire.messages import Hello
-from nsmd.hostchecks import Host
+from nsmd.hostchecks import Host, places
 from nsmd.hostchecks.places import check_places
 
 if TYPE_CHECKING:
@@ -143,3 +144,66 @@ def test_file_systems_of_other_machines(world: World) -> None:
     far = world.but(socket="/home/me/run/control.sock", lock="/home/me/run/lock")
     assert named(check_places(far), "runtime file system").status == "fail"
     assert world.host.type_of("/home/me too/x") == "ext4"
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="not here: root writes everywhere")
+@pytest.mark.parametrize("mode", [0o000, 0o500])
+def test_directories_that_cannot_be_written(host: Host, mode: int) -> None:
+    runtime = os.path.dirname(host.socket)
+    Path(host.state).mkdir()
+    os.chmod(host.state, mode)
+    os.chmod(runtime, 0o500)
+    state, place = (
+        named(check_places(host), name) for name in ("room for state", "room for runtime")
+    )
+    os.chmod(runtime, 0o700)
+    assert (state.status, state.fix) == ("warn", f"chmod u+rwx {host.state}")
+    assert f"mode {mode:04o}" in state.detail
+    assert (place.status, place.fix) == ("fail", f"chmod u+rwx {runtime}")
+
+
+def test_a_log_that_cannot_be_written(host: Host) -> None:
+    log = Path(host.state, "supervisor.log")
+    log.mkdir(parents=True)
+    row = named(check_places(host), "log")
+    assert (row.status, row.fix) == (
+        "warn",
+        f"Move it away, and the next line makes another: mv {log} {log}.old",
+    )
+    log.rmdir()
+    log.touch()
+    assert named(check_places(host), "log").status == "ok"
+
+
+WELL = samples.status(
+    audit=samples.status()["audit"] | {"dropped": 0, "problem": ""},
+    survival={"kind": "keeper", "problem": ""},
+)
+
+
+@pytest.mark.parametrize(
+    ("said", "name", "status", "detail"),
+    [
+        ({}, "audit", "ok", WELL["audit"]["path"]),
+        ({"audit": {"enabled": False}}, "audit", "ok", "off, as configured"),
+        ({"audit": {"dropped": 3, "problem": "disk full"}}, "audit", "warn", "3 lines of"),
+        ({"audit": {"dropped": 3, "problem": "disk full"}}, "audit", "warn", "disk full"),
+        ({"survival": {"kind": "keeper", "problem": ""}}, "survival", "ok", "a holder process"),
+        ({"survival": {"kind": "systemd", "problem": ""}}, "survival", "ok", "systemd"),
+        ({"survival": {"kind": "none", "problem": "why"}}, "survival", "warn", "why"),
+        ({"survival": {"kind": "keeper", "problem": "is silent"}}, "survival", "warn", "silent"),
+    ],
+)
+def test_what_the_supervisor_says_of_its_records(
+    said: dict[str, Any],
+    name: str,
+    status: str,
+    detail: str,
+    monkeypatch: pytest.MonkeyPatch,
+    host: Host,
+) -> None:
+    told = WELL | {key: WELL[key] | value for key, value in said.items()}
+    monkeypatch.setattr(places, "ask", lambda _path, _operation: told)
+    row = named(check_places(host), name)
+    assert row.status == status
+    assert detail in row.detail

@@ -70,11 +70,11 @@ def parser() -> Parser:
 def main(arguments: list[str]) -> int:
     """Carry one of the actions out."""
     options = parser().parse_args(arguments)
+    if options.action == "uninstall":
+        return _uninstall(options)
     usermanager.check()
     if options.action == "install":
         return _install(options)
-    if options.action == "uninstall":
-        return _uninstall(options)
     return _status(options)
 
 
@@ -194,6 +194,7 @@ def _uninstall(options: argparse.Namespace) -> int:
     if not ours:
         terminal.out(f"there are no units of `nsm service install` in {directory}")
         return EXIT_OK
+    usermanager.check()
     lingering = bool(_remembered().get("lingering")) and usermanager.lingers()
     steps = [
         "systemctl --user disable --now, which ends the supervisor with all sessions",

@@ -13,12 +13,17 @@ from typing import Any
 from nsm._version import __version__
 from nsm.checks import Check
 from nsm.wire.connection import ClientConnection
+from nsm.wire.errors import NsmError
 from nsm.wire.frames import RemoteProtocolError
 from nsm.wire.messages import Failure, Hello, Request, Result
+from nsm.wire.status import AuditStatus, Status, SurvivalStatus
 from nsmd.hostchecks.host import Host
 
 ANSWER_TIMEOUT_S = 3.0
 """For a supervisor to introduce itself."""
+
+RUNTIME = "room for runtime"
+"""The directory without which no supervisor starts."""
 
 LITTLE_BYTES = 64 * 1024 * 1024
 LITTLE_RUNTIME_BYTES = 1024 * 1024
@@ -31,13 +36,14 @@ def check_places(host: Host) -> Iterator[Check]:
     """The supervisor that runs, if any, and the file systems it needs."""
     yield _supervisor(host)
     yield from _lock(host)
+    yield from _records(host)
     runtime = os.path.dirname(host.socket)
     for name, path, little in (
-        ("runtime", runtime, LITTLE_RUNTIME_BYTES),
-        ("state", host.state, LITTLE_BYTES),
-        ("temporary files", host.variables.get("TMPDIR") or "/tmp", LITTLE_BYTES),  # noqa: S108
+        (RUNTIME, runtime, LITTLE_RUNTIME_BYTES),
+        ("room for state", host.state, LITTLE_BYTES),
+        ("room for temporary files", host.variables.get("TMPDIR") or "/tmp", LITTLE_BYTES),  # noqa: S108
     ):
-        yield _space(host, f"room for {name}", path, little)
+        yield _space(host, name, path, little)
     if (kind := host.type_of(runtime)) in _REMOTE:
         yield Check(
             name="runtime file system",
@@ -173,6 +179,62 @@ def _lock(host: Host) -> Iterator[Check]:
             )
 
 
+def _records(host: Host) -> Iterator[Check]:
+    """Log, audit, and who keeps the sessions when the supervisor is killed.
+
+    The supervisor that runs says how the last two are; without one, nobody knows.
+    """
+    log = os.path.join(host.state, "supervisor.log")
+    if os.path.lexists(place := host.real(log)):
+        if os.path.isfile(place) and os.access(place, os.W_OK):
+            yield Check(name="log", status="ok", detail=log)
+        else:
+            yield Check(
+                name="log",
+                status="warn",
+                detail=f"{log} cannot be written: what the supervisor says is lost",
+                fix=f"Move it away, and the next line makes another: mv {log} {log}.old",
+            )
+    try:
+        told = Status.from_wire(ask(host.real(host.socket), "status"))
+    except (OSError, NsmError, RemoteProtocolError):
+        return  # the row of the supervisor has the reason
+    if (audit := told.audit) is not None:
+        yield _audit(audit)
+    if (survival := told.survival) is not None:
+        yield _survival(survival)
+
+
+def _audit(audit: AuditStatus) -> Check:
+    name = "audit"
+    if not audit.enabled:
+        return Check(name=name, status="ok", detail="off, as configured")
+    if audit.problem or audit.dropped:
+        why = audit.problem or "there was no room or no time for them"
+        return Check(
+            name=name,
+            status="warn",
+            detail=f"{audit.dropped} lines of {audit.path} are lost: {why}",
+            fix=f"Make it yours, and make room: ls -l {audit.path}; df -h {audit.path}",
+        )
+    return Check(name=name, status="ok", detail=audit.path)
+
+
+def _survival(survival: SurvivalStatus) -> Check:
+    name = "survival"
+    if survival.kind != "none" and not survival.problem:
+        who = "systemd" if survival.kind == "systemd" else "a holder process"
+        detail = f"{who} keeps the sessions when the supervisor is killed"
+        return Check(name=name, status="ok", detail=detail)
+    why = f": {survival.problem}" if survival.problem else ""
+    return Check(
+        name=name,
+        status="warn",
+        detail=f"sessions may end with the supervisor{why}",
+        fix="The log has the reason. `nsm reload` starts the supervisor again, with its sessions.",
+    )
+
+
 def _space(host: Host, name: str, path: str, little: int) -> Check:
     # A directory that is not there yet comes below one that is.
     where = host.real(path)
@@ -186,6 +248,14 @@ def _space(host: Host, name: str, path: str, little: int) -> Check:
             status="fail",
             detail=f"{path} cannot be looked at: {error.strerror}",
             fix=f"Make it a directory that is yours: ls -ld {path}",
+        )
+    if not os.access(where, os.R_OK | os.W_OK | os.X_OK):
+        mode = stat.S_IMODE(os.stat(where).st_mode)
+        return Check(
+            name=name,
+            status="fail" if name == RUNTIME else "warn",
+            detail=f"{where} cannot be written by you (mode {mode:04o})",
+            fix=f"chmod u+rwx {where}",
         )
     free = found.f_bavail * found.f_frsize
     detail = f"{free >> 20} MiB in {path}"
