@@ -11,7 +11,7 @@ BIN := .venv/bin
 # A minute's worth: the protocol, sessions, interpreters, real clients and a sibling's attacks.
 SMOKE := $(addprefix tests/, wire supervisor client jail/test_bubblewrap.py isolation/test_forks.py \
 	e2e/test_sessions.py e2e/test_mcp_clients.py agent/test_agent_python.py agent/test_agent_bash.py)
-CODE := agent benchmarks clients supervisor tests tools
+CODE := agent benchmarks clients hatch_build.py supervisor tests tools
 
 # Other people's settings must not change what is imported or measured here.
 unexport PYTHONPATH PYTHONHOME PYTHONSTARTUP PYTHONDONTWRITEBYTECODE
@@ -82,6 +82,7 @@ pin: setup ## write constraints.txt anew with the newest versions allowed
 
 clean: ## remove everything that the targets made
 	@python=$(BIN)/python; [ -x $$python ] || python='$(or $(PYTHON),python3)'; \
-		$$python -B tools/standin.py clean || echo 'the store of the Nix layer is left' >&2
+		$$python -B tools/standin.py clean || echo 'the store of the Nix layer is left' >&2; \
+		$$python -B tools/testvm.py --clean || echo 'the cache of the test machine is left' >&2
 	rm -rf .venv .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -47,6 +47,7 @@ let
     "README.md"
     "agent"
     "clients"
+    "hatch_build.py"
     "pyproject.toml"
     "supervisor"
     "systemd"

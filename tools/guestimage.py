@@ -155,8 +155,9 @@ def build_base(directory: Path, requirements: str) -> None:
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log
         )
         pack = ["mksquashfs", "-", str(directory / "root.squashfs"), *PACKING]
-        packed = subprocess.run(pack, stdin=made.stdout, stdout=log, stderr=log, check=False)
-        if made.wait() or packed.returncode:
+        with made:  # which closes our end of the pipe, and waits
+            packed = subprocess.run(pack, stdin=made.stdout, stdout=log, stderr=log, check=False)
+        if made.returncode or packed.returncode:
             end = (directory / "log").read_text(errors="replace")[-2000:]
             raise CannotBuildError(f"mmdebstrap could not make a guest:\n{end}")
     shutil.rmtree(wheels)
@@ -212,7 +213,13 @@ def metadata() -> str:
 
 def stub_clone(directory: Path) -> None:
     """What an editable installation needs of a clone; the rest is put there when it is tested."""
-    for name in ("pyproject.toml", "README.md", "LICENSE", "clients/nsm/_version.py"):
+    for name in (
+        "pyproject.toml",
+        "hatch_build.py",
+        "README.md",
+        "LICENSE",
+        "clients/nsm/_version.py",
+    ):
         (directory / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, directory / name)
     # hatchling finds the roots of sources by what is in them.

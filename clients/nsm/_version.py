@@ -15,7 +15,7 @@ _DIGITS = frozenset("0123456789abcdef")
 def program_version() -> str:
     """Version with the commit where it is known, for example ``0.2.0+1a2b3c4d``.
 
-    A program that was built has its commit in a file, which `tools/hatch_build.py` writes. One that
+    A program that was built has its commit in a file, which `hatch_build.py` writes. One that
     runs from a clone has git's; a change that was not committed does not show.
     """
     commit = _read(os.path.join(_HERE, "_commit.txt"))

@@ -18,6 +18,7 @@ from nsmd.hostpaths import is_within, why_not_run, why_private
 from nsmd.interpreters import (
     Found,
     InterpreterError,
+    SilentInterpreterError,
     ask_bash,
     ask_node,
     ask_python,
@@ -143,11 +144,15 @@ class _Finder:
             except _UnusableError as error:
                 return f"the configured interpreter {error}"
         refused: dict[str, None] = {}
+        silent = False
         for candidate in self._candidates(kind.programs):
             try:
                 return self._check(preset, candidate, configured=False)
             except _UnusableError as error:
                 refused[str(error)] = None
+                silent = silent or isinstance(error.__cause__, SilentInterpreterError)
+        if silent:
+            return f"{'; '.join(refused)}. If the machine was busy: `nsm reload` asks again"
         why = "; ".join(refused) or f"no {kind.programs[0]} on PATH ({':'.join(self._folders)})"
         return f"{why}. To get one: {install_command(kind.package)}"
 

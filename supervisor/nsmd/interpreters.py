@@ -16,8 +16,9 @@ from typing import Any
 from nsmd.hostpaths import is_within
 from nsmd.values import Interpreter
 
-ASK_TIMEOUT_S = 5.0
-"""python and node answer in 50 ms, a pyenv shim in 300; a cold disk takes seconds."""
+ASK_TIMEOUT_S = 20.0
+"""python and node answer in 50 ms, a pyenv shim in 300; a cold disk or a busy emulated machine
+takes many seconds."""
 
 _STORES = ("/nix/store", "/gnu/store", "/home/linuxbrew/.linuxbrew")
 """Trees whose programs use libraries all over the tree; world-readable by design."""
@@ -47,6 +48,10 @@ _BASH_QUESTION = 'echo "$BASH_VERSION"'
 
 class InterpreterError(Exception):
     """A program is not the interpreter that it was taken for; the message says what it did."""
+
+
+class SilentInterpreterError(InterpreterError):
+    """A program did not answer in time; it may be well."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,7 +215,7 @@ def _ask(command: Sequence[str], variables: Mapping[str, str]) -> str:
         except subprocess.TimeoutExpired:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
-            raise InterpreterError(f"{name} did not answer in {ASK_TIMEOUT_S:g} s") from None
+            raise SilentInterpreterError(f"{name} did not answer in {ASK_TIMEOUT_S:g} s") from None
     if process.returncode != 0:
         words = " ".join(errors.split())[:300] or f"exit code {process.returncode}"
         raise InterpreterError(f"{name} does not work: {words}")
