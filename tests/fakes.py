@@ -154,6 +154,8 @@ class FakeJail:
         self.words = ""
         self.policy: Policy | None = policy_of(spec, SessionLimits(), "cold")
         self.remarks: Callable[[], Sequence[str]] = tuple
+        self.template_pid = 0
+        self.outdated = False
         self._gone = trio.Event()
 
     def kill(self) -> None:

@@ -26,6 +26,7 @@ def session_row(**changes: Any) -> dict[str, Any]:
         "running_s": None,
         "queued": 0,
         "taken_up": 0,
+        "outdated": False,
     }
     return row | changes
 

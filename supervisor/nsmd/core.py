@@ -131,6 +131,9 @@ async def open_core(setup: Setup, ground: Ground) -> AsyncGenerator[Core]:
             upkeep.start_soon(reap_child, pid)
         upkeep.start_soon(setup.store.run, partial(_everything_kept, fleet, ground, boxes, port))
         await fleet.take_up(takeover, setup.kept)
+        if isinstance(ground.launcher, TemplateLauncher):
+            ground.launcher.tell(fleet.template_changed)
+            fleet.catch_up = ground.launcher.catch_up
         pressure = Pressure(setup.settings.memory_pressure, memory, registry, fleet.pool)
         fleet.pool.on_pressure = pressure.look
         upkeep.start_soon(pressure.run)

@@ -7,7 +7,7 @@ starts as soon as there is room; what has ended is remembered, for the next call
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
 
@@ -70,6 +70,7 @@ class Fleet:
         fates: what became of those of an earlier supervisor.
         transcripts: what sessions have run.
         pool: those that are kept ready.
+        catch_up: tells of changes to templates (`template_changed`) that wait to be told.
     """
 
     def __init__(
@@ -93,6 +94,7 @@ class Fleet:
         self.executions = Executions()
         self.fates = Fates()
         self.transcripts = TranscriptStore()
+        self.catch_up: Callable[[], None] = lambda: None
         self._book = book or SessionBook(NoStore())
         self._ends = ends or EndBook(NoStore())
         self.ended = EndedSessions(self._ends)
@@ -148,6 +150,7 @@ class Fleet:
         Raises:
             SessionLimitError: no place becomes free by itself, or too many wait.
         """
+        self.catch_up()
         if self._places.has_room(len(self.directory)):
             session = self.pool.take(spec)
         else:
@@ -221,6 +224,22 @@ class Fleet:
         if sessions:
             outlived = max(session.taken_up for session in sessions)
             self.events.publish("restarted", restarts=outlived, sessions=len(sessions))
+
+    def template_changed(self, pid: int, certain: bool) -> None:
+        """Files that a template was made of have changed, or may have: its spares go, and its
+        sessions say so.
+
+        Args:
+            pid: `Jail.template_pid`.
+        """
+        for session in [each for each in self.directory if each.live]:
+            if (jail := session.jail) is None or jail.template_pid != pid:
+                continue
+            if session.tenancy is None:
+                self.pool.discard(session, "what it was made of has changed on disk")
+            elif certain:
+                jail.outdated = True
+                self.session_changed(session)
 
     def everything_kept(self) -> Iterator[tuple[str, Sequence[int]]]:
         """See `SessionBook.everything`."""

@@ -176,6 +176,8 @@ class SessionBook:
             executions=session.runs.count,
             taken_up=session.taken_up,
             applied=dict(copy.applied) if copy is not None else {},
+            template=jail.template_pid,
+            outdated=jail.outdated,
         )
         file = _file(records.encode(record), owned)
         others = [listener, shown, None if copy is None else copy.changed]

@@ -49,6 +49,7 @@ def live_row(
         running_s=running.runs_s(now) if running is not None else None,
         queued=session.runs.queued,
         taken_up=session.taken_up,
+        outdated=session.jail is not None and session.jail.outdated,
     )
 
 

@@ -292,6 +292,16 @@ class Pool:
         for spec in [spec for spec in self._kinds if not wanted(spec.environment)]:
             self._shrink(self._kinds.pop(spec), 0, "its environment was removed or replaced")
 
+    def discard(self, session: Session, why: str) -> None:
+        """End a spare that nobody is to get."""
+        kind = self._kinds.get(session.spec)
+        if kind is not None:
+            for spares in (kind.ready, kind.starting):
+                if session in spares:
+                    spares.remove(session)
+        session.end(why)
+        self.look_soon()
+
     def configure(self, settings: PoolSettings) -> None:
         """Go on with other settings."""
         self._settings = settings

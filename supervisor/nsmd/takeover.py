@@ -194,6 +194,15 @@ class _Entry:
         used = {pidfd, channel, listener, changed, shown}
         self._left = [each for each in self._left if each not in used]
         self._close()
+        jail = AdoptedJail(
+            connection,
+            pidfd,
+            pid_of(pidfd) or record.pid,
+            starter_pid=record.starter,
+            policy=kept.policy,
+            project_copy=copy,
+        )
+        jail.template_pid, jail.outdated = record.template, record.outdated
         now_s = time.monotonic()
         age_s = max(0.0, now_s - record.created_s) if record.boot == boot_id() else 0.0
         return Found(
@@ -201,14 +210,7 @@ class _Entry:
             record,
             kept.spec,
             Earlier(
-                jail=AdoptedJail(
-                    connection,
-                    pidfd,
-                    pid_of(pidfd) or record.pid,
-                    starter_pid=record.starter,
-                    policy=kept.policy,
-                    project_copy=copy,
-                ),
+                jail=jail,
                 token=token,
                 capabilities=frozenset(record.capabilities),
                 group=record.group,

@@ -527,3 +527,4 @@ class SessionInfo:
     running_s: float | None = None
     queued: int = 0
     taken_up: int = 0
+    outdated: bool = False

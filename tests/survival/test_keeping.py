@@ -50,7 +50,13 @@ def session() -> Generator[Session]:
             policy=None,
             tenancy=TENANCY,
             jail=SimpleNamespace(
-                socket=ours, pidfd=pidfd, pid=os.getpid(), starter_pid=0, project_copy=None
+                template_pid=0,
+                outdated=False,
+                socket=ours,
+                pidfd=pidfd,
+                pid=os.getpid(),
+                starter_pid=0,
+                project_copy=None,
             ),
             link=link,
             network=SimpleNamespace(listener_descriptor=None, rule=NetworkRule()),

@@ -25,9 +25,13 @@ ALL: list[tuple[Take, dict[str, Any], set[str]]] = [
         SessionRow.from_wire,
         samples.session_row(),
         {"name", "project", "memory_bytes", "cpu_s", "limited_by"}
-        | {"processes", "running_s", "queued", "taken_up"},
+        | {"processes", "running_s", "queued", "taken_up", "outdated"},
     ),
-    (EnvironmentRow.from_wire, samples.environment_row(), {"problem", "cold_start", "only_for"}),
+    (
+        EnvironmentRow.from_wire,
+        samples.environment_row(),
+        {"problem", "cold_start", "only_for", "not_preloaded"},
+    ),
     (
         Status.from_wire,
         samples.status(),

@@ -58,6 +58,13 @@ def life(found: Inspection) -> list[tuple[str, str]]:
         lines.append(
             ("taken up", f"by a new supervisor {render.count(row.taken_up, 'time')}, as it was")
         )
+    if row.outdated:
+        lines.append(
+            (
+                "outdated",
+                "its interpreter, libraries or modules have changed on disk; new ones have these",
+            )
+        )
     if found.end_reason:
         lines.append(("ending", found.end_reason))
     return lines

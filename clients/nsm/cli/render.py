@@ -189,7 +189,7 @@ def sessions(rows: Sequence[SessionRow], home: str, width: int | None = None) ->
                 row.env,
                 row.client,
                 "-" if row.project is None else below_home(row.project, home),
-                row.state,
+                f"{row.state}, old" if row.outdated else row.state,
                 duration(row.age_s),
                 duration(row.idle_s),
                 str(row.executions),

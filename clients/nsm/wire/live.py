@@ -21,6 +21,7 @@ class SessionRow(NamedTuple):
         processes: in the jail, None where unknown; `queued`: executions that wait for their turn.
         running_s: for how long its execution has been running; None where none does.
         taken_up: how many restarts of the supervisor it has outlived.
+        outdated: its interpreter, libraries or preloaded modules have changed on disk meanwhile.
     """
 
     id: str
@@ -41,6 +42,7 @@ class SessionRow(NamedTuple):
     running_s: float | None = None
     queued: int = 0
     taken_up: int = 0
+    outdated: bool = False
 
     @classmethod
     def from_wire(cls, wire: Mapping[str, Any]) -> Self:
@@ -65,6 +67,7 @@ class SessionRow(NamedTuple):
             running_s=row.optional("running_s", row.number),
             queued=row.optional("queued", row.integer) or 0,
             taken_up=row.optional("taken_up", row.integer) or 0,
+            outdated=row.optional("outdated", row.flag) or False,
         )
 
 

@@ -23,10 +23,20 @@ class HeldJail:
         project_copy: as in `Jail`; owned from now on.
 
     Attributes:
-        remarks: as in `Jail`.
+        remarks, template_pid, outdated: as in `Jail`.
     """
 
-    __slots__ = ("_pid", "_pidfd", "_released", "_socket", "policy", "project_copy", "remarks")
+    __slots__ = (
+        "_pid",
+        "_pidfd",
+        "_released",
+        "_socket",
+        "outdated",
+        "policy",
+        "project_copy",
+        "remarks",
+        "template_pid",
+    )
 
     def __init__(
         self,
@@ -40,6 +50,8 @@ class HeldJail:
         self.policy = policy
         self.project_copy = project_copy
         self.remarks: Callable[[], Sequence[str]] = tuple
+        self.template_pid = 0
+        self.outdated = False
         self._socket = channel
         self._pidfd = pidfd
         self._pid = pid

@@ -23,10 +23,15 @@ class Jail(Protocol):
     Attributes:
         policy: of the session, as it is at its start.
         remarks: notes on how its sessions start, each of which is given out once.
+        template_pid: of the template that it is a fork of, or that was about to be replaced when it
+            started; 0 for none.
+        outdated: files that it was made of have changed on disk since.
     """
 
     policy: Policy | None
     remarks: Callable[[], Sequence[str]]
+    template_pid: int
+    outdated: bool
 
     @property
     def starter_pid(self) -> int:

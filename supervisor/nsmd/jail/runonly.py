@@ -54,7 +54,16 @@ class RunOnlyJail:
         scope: cancelling it ends the task.
     """
 
-    __slots__ = ("_ended_fd", "_released", "_scope", "_socket", "policy", "remarks")
+    __slots__ = (
+        "_ended_fd",
+        "_released",
+        "_scope",
+        "_socket",
+        "outdated",
+        "policy",
+        "remarks",
+        "template_pid",
+    )
 
     def __init__(self, channel: socket.socket, ended_fd: int, scope: trio.CancelScope) -> None:
         self._socket = channel
@@ -63,6 +72,8 @@ class RunOnlyJail:
         self._released = False
         self.policy: Policy | None = None
         self.remarks: Callable[[], Sequence[str]] = tuple
+        self.template_pid = 0
+        self.outdated = False
 
     def __repr__(self) -> str:
         return f"<RunOnlyJail{' released' if self._released else ''}>"

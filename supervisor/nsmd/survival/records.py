@@ -69,6 +69,7 @@ class SessionRecord:
         executions: how many it had.
         taken_up: how often a new supervisor has taken it up.
         applied: of its project's copy, as in `ProjectCopy`.
+        template, outdated: as `template_pid` and `outdated` of `Jail`.
     """
 
     id: str
@@ -90,6 +91,8 @@ class SessionRecord:
     executions: int = 0
     taken_up: int = 0
     applied: dict[str, int] = field(default_factory=dict[str, int])
+    template: int = 0
+    outdated: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -44,7 +44,7 @@ class TemplateRecord:
         pid: of its jail's PID 1 on the host.
         starter: process id of what made the jail, a child of the supervisor; 0 for none.
         channel: identity of its control socket.
-        failed: as in `Template`.
+        failed, files, state: as in `Template`.
     """
 
     spec: TemplateSpec
@@ -53,6 +53,8 @@ class TemplateRecord:
     starter: int
     channel: str
     failed: dict[str, str] = field(default_factory=dict[str, str])
+    files: tuple[str, ...] = ()
+    state: str = ""
 
 
 @cache
@@ -122,6 +124,8 @@ class TemplateBook:
             starter=template.jail.starter_pid,
             channel=records.identity(channel),
             failed=dict(template.failed),
+            files=tuple(template.files),
+            state=template.state,
         )
         file = records.memory_file(records.encode(record))
         owned.callback(os.close, file)
@@ -207,4 +211,6 @@ def _template(record: TemplateRecord, left: list[int]) -> Template | None:
     control.setblocking(False)
     starter = record.starter
     made = AdoptedTemplateJail(control, jail, record.pid, starter_pid=starter)
-    return Template(record.spec, made, forker, failed=record.failed)
+    template = Template(record.spec, made, forker, failed=record.failed)
+    template.files, template.state = record.files, record.state
+    return template

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import os
 import platform
-from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+import time
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
@@ -12,12 +14,13 @@ from functools import lru_cache, partial
 import trio
 
 from nsm.jailfailure import exhausted
-from nsm.wire.errors import StartFailedError
+from nsm.wire.errors import BadProjectError, StartFailedError
 from nsmd.jail import BwrapLauncher, ColdLauncher, Jail, Launcher, open_router
 from nsmd.jail.adopted import reap_child
 from nsmd.jail.projectcopy import NoCopyError
 from nsmd.policy import Policy
 from nsmd.survival.store import DescriptorStore, Kept, NoStore
+from nsmd.templates.freshness import Files, look
 from nsmd.templates.keeping import TemplateBook, close_all, made_of
 from nsmd.templates.spec import MAX_REQUEST_BYTES, request_for, template_of, why_unforkable
 from nsmd.templates.template import (
@@ -30,6 +33,8 @@ from nsmd.templates.template import (
     start_template,
 )
 from nsmd.values import Enforcement, Environment, JailSizes, JailSpec, TemplateSpec
+from nsmd.watching.keeper import Keeper as Watching
+from nsmd.watching.keeper import open_keeper as open_watching
 
 log = logging.getLogger(__name__)
 
@@ -42,6 +47,14 @@ MAX_STARTING = 8
 FIRST_PAUSE_S = 30.0
 LONGEST_PAUSE_S = 1800.0
 """How long sessions start in jails of their own after a template failed; doubled each time."""
+
+SETTLE_S = 2.0
+"""A template is made anew when its files have not changed for so long: an upgrade changes many."""
+
+SETTLE_MOST_S = 60.0
+"""And after so long at the latest."""
+
+CHANGING = "its interpreter, libraries or preloaded modules are just being replaced"
 
 _MOST_DOUBLINGS = 30
 """More would not fit a float, and the longest pause is reached long before."""
@@ -73,6 +86,7 @@ class TemplateLauncher:
         system_calls: the filter of forked sessions, in classic BPF.
         nursery: owns the templates; cancelling it ends them, and all sessions that are left.
         book: has templates kept for the next supervisor; None for nobody.
+        watching: tells of changes to files that templates were made of; None for nobody.
     """
 
     def __init__(
@@ -81,7 +95,11 @@ class TemplateLauncher:
         system_calls: bytes,
         nursery: trio.Nursery,
         book: TemplateBook | None = None,
+        watching: Watching | None = None,
     ) -> None:
+        self._watching = watching
+        self._outdated: list[int] = []
+        self._tell: Callable[[int, bool], None] = _nobody
         self._cold = cold
         self._book = book or TemplateBook(NoStore(), "")
         self._asked = lru_cache(MAX_TEMPLATES)(self._ask_for)
@@ -120,8 +138,77 @@ class TemplateLauncher:
                 line.template = template
 
     def _watch(self, template: Template) -> None:
-        template.on_closed = self._book.drop
+        template.on_closed = self._closed
         self._nursery.start_soon(template.run, name=repr(template))
+        if self._watching is not None and template.files:
+            self._watching.keep(
+                template,
+                repr(template),
+                partial(look, template.files),
+                partial(self._looked, template),
+                lambda: Files(state=template.state, places={}),
+                quiet_s=SETTLE_S,
+                patience_s=SETTLE_MOST_S,
+                stirred=partial(self._stirred, template),
+            )
+
+    def _closed(self, template: Template) -> None:
+        self._book.drop(template)
+        if self._watching is not None:
+            self._watching.end(template)
+
+    # Files that templates were made of.
+
+    def tell(self, changed: Callable[[int, bool], None]) -> None:
+        """Have somebody told of templates whose files change: the process id as in `Jail`, and
+        whether that is certain."""
+        self._tell = changed
+        for pid in self._outdated:
+            changed(pid, True)
+
+    def catch_up(self) -> None:
+        """Tell of changes that nobody has been told of yet."""
+        if self._watching is not None:
+            self._watching.catch_up()
+
+    def _stirred(self, template: Template) -> None:
+        if not template.suspect and template.is_open:
+            template.suspect = True
+            self._tell(template.pid, False)
+
+    def _looked(self, template: Template, files: Files, unwatched: str | None) -> None:
+        template.unwatched = unwatched is not None
+        if not template.is_open:
+            return
+        if files.state == template.state:
+            template.suspect = False
+            return
+        log.info("files that %r was made of have changed: it is made anew", template)
+        self._outdated.append(template.pid)
+        template.close()
+        self._tell(template.pid, True)
+        self._nursery.start_soon(self._make_anew, template.spec)
+
+    async def _make_anew(self, spec: TemplateSpec) -> None:
+        line = self._line(spec)
+        failures = line.failures
+        try:
+            await self._template(line, spec)
+        except (TemplateError, StartFailedError, BadProjectError, OSError) as error:
+            if isinstance(error, TemplateError | StartFailedError):
+                self._failed(line, failures, error)
+
+    async def _is_changing(self, line: _Line) -> bool:
+        """Whether files of the template at hand are just being replaced."""
+        template = line.template
+        if self._watching is None or template is None or not template.is_open:
+            return False
+        if template.unwatched:
+            await self._watching.look(template)
+        else:
+            await self._watching.first_look(template)
+            self._watching.catch_up()
+        return template.is_open and template.suspect
 
     def everything_kept(self) -> Iterator[tuple[str, Sequence[int]]]:
         """See `nsmd.survival.store.Refill`."""
@@ -205,10 +292,13 @@ class TemplateLauncher:
             reason: why it is no fork.
         """
         try:
-            return await self._cold.launch(spec)
+            jail = await self._cold.launch(spec)
         except NoCopyError as error:
             # What works almost everywhere comes first.
             raise error.in_place_of_a_fork(reason) from error
+        if reason == CHANGING and (template := self._line(template_of(spec)).template):
+            jail.template_pid = template.pid  # it may have a part of what was there before
+        return jail
 
     async def _why_not_forked(self, spec: JailSpec) -> Jail | str:
         """A fork, or why there is none.
@@ -224,6 +314,8 @@ class TemplateLauncher:
         line = self._line(template_of(spec))
         if trio.current_time() < line.retry_s:
             return line.reason
+        if await self._is_changing(line):
+            return CHANGING
         failures = line.failures
         try:
             jail = await self._fork(line, spec, request)
@@ -231,6 +323,12 @@ class TemplateLauncher:
             raise exhausted(OSError(0, str(error))) from error
         except (TemplateError, StartFailedError) as error:
             return self._failed(line, failures, error)
+        if await self._is_changing(line):
+            jail.kill()
+            with trio.CancelScope(shield=True):
+                await jail.wait()
+            jail.release()
+            return CHANGING
         line.failures = 0
         jail.policy = policy
         if line.template is not None:
@@ -280,7 +378,14 @@ class TemplateLauncher:
             if template is None or not template.is_open:
                 async with self._starting:
                     self._make_room()
+                    began_s = time.time()
                     template = await start_template(self._cold, spec, self._system_calls)
+                    if template.files:
+                        files = await trio.to_thread.run_sync(look, template.files)
+                        template.state = files.state
+                        if files.changed_s > began_s:
+                            await _give_up(template)
+                            raise TemplateError(CHANGING)
                 line.template = template
                 self._watch(template)
                 self._book.keep(template)
@@ -314,6 +419,19 @@ class TemplateLauncher:
             )
 
 
+async def _give_up(template: Template) -> None:
+    """End one that nobody has forked from or watches over."""
+    with trio.CancelScope(shield=True):
+        template.jail.kill()
+        await template.jail.wait()
+    template.jail.release()
+    os.close(template.pidfd)
+
+
+def _nobody(_pid: int, _certain: bool) -> None:
+    """Nobody is told."""
+
+
 @asynccontextmanager
 async def open_templates(
     cold: ColdLauncher,
@@ -341,9 +459,9 @@ async def open_templates(
         close_all(kept or {})
         yield cold
         return
-    async with trio.open_nursery() as nursery:
+    async with open_watching() as watching, trio.open_nursery() as nursery:
         book = TemplateBook(store or NoStore(), made_of(system_calls, uid))
-        launcher = TemplateLauncher(cold, system_calls, nursery, book)
+        launcher = TemplateLauncher(cold, system_calls, nursery, book, watching)
         launcher.take_up(kept or {})
         yield launcher
         nursery.cancel_scope.cancel()

@@ -21,6 +21,7 @@ from nsm.jailfailure import EXHAUSTED
 from nsmd.jail import ColdLauncher, Jail, ProjectCopy
 from nsmd.jail.held import HeldJail
 from nsmd.survival.keeper import receive
+from nsmd.templates.freshness import host_paths
 from nsmd.values import TemplateSpec
 
 FORK_TIMEOUT_S = 10.0
@@ -128,6 +129,10 @@ class Template:
         failed: modules that it could not preload, and why.
 
     Attributes:
+        files: on the host, that it was made of; empty where they never change.
+        state: of these files when it was made, see `nsmd.templates.freshness`.
+        suspect: something there has changed, and nobody has looked yet.
+        unwatched: nobody would be told of a change.
         on_closed: called once it can no longer be asked for forks.
     """
 
@@ -141,6 +146,9 @@ class Template:
     ) -> None:
         self.spec = spec
         self.failed = failed or {}
+        self.files: Sequence[str] = ()
+        self.state = ""
+        self.suspect = self.unwatched = False
         self._copies = spec.project is not None and spec.project.copied
         self.forks = 0
         self.used_s = trio.current_time()
@@ -255,6 +263,7 @@ class Template:
                 # It hangs; what it has forked does not depend on it.
                 self.close()
                 raise TemplateError(f"the template did not fork within {FORK_TIMEOUT_S:g} s")
+        jail.template_pid = self.pid
         self.forks += 1
         try:
             await _until_it_speaks(channel)
@@ -302,7 +311,10 @@ async def start_template(
     try:
         told: dict[str, Any] = json.loads(message)
         if told["ready"] and len(fds) == 1 and told.get("protocol", PROTOCOL) == PROTOCOL:
-            return Template(spec, jail, fds[0], failed=_texts(told.get("failed", {})))
+            template = Template(spec, jail, fds[0], failed=_texts(told.get("failed", {})))
+            if spec.artifact is None:  # what is in Nix's store never changes
+                template.files = host_paths(spec, _names(told.get("loaded", {})))
+            return template
         why = _why_not_taken(told)
     except (ValueError, KeyError, TypeError, AttributeError):
         why = f"it said {message[:200]!r}"
@@ -318,6 +330,11 @@ async def start_template(
 def _texts(told: dict[object, object]) -> Mapping[str, str]:
     """What it says of modules; texts of bounded length."""
     return {str(name)[:MAX_TEXT]: str(text)[:MAX_TEXT] for name, text in told.items()}
+
+
+def _names(told: dict[object, list[object]]) -> Mapping[str, Sequence[str]]:
+    """The files that it says it was made of; names by directory."""
+    return {str(directory): [str(name) for name in names] for directory, names in told.items()}
 
 
 def _why_not_taken(told: Mapping[str, Any]) -> str:

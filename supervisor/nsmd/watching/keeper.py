@@ -18,7 +18,7 @@ import trio
 
 from nsmd.watching.inotify import Inotify
 from nsmd.watching.trail import Places
-from nsmd.watching.watch import Watches
+from nsmd.watching.watch import Stir, Watches
 
 log = logging.getLogger(__name__)
 
@@ -54,6 +54,10 @@ Report = Callable[[SeenT, str | None], None]
 quick."""
 
 
+def _nothing() -> None:
+    """Called for a change that is only looked at."""
+
+
 class Keeper:
     """See the module; made by `open_keeper`.
 
@@ -77,6 +81,10 @@ class Keeper:
         look: Look[SeenT],
         report: Report[SeenT],
         failed: Callable[[], SeenT],
+        *,
+        quiet_s: float = QUIET_S,
+        patience_s: float = PATIENCE_S,
+        stirred: Stir = _nothing,
     ) -> None:
         """Look at a source from now on.
 
@@ -86,8 +94,11 @@ class Keeper:
             look: at it.
             report: takes what was found, each time.
             failed: what was found where looking failed, which is a fault of ours.
+            quiet_s, patience_s: as `QUIET_S` and `PATIENCE_S`.
+            stirred: called for each change at once, before it is looked at; quick.
         """
         kept = _Kept(where, look, report, failed, self._watches, self._unwatched)
+        kept.quiet_s, kept.patience_s, kept.stirred = quiet_s, patience_s, stirred
         self._kept[key] = kept
         self._nursery.start_soon(kept.run, name=f"keeper of {where}")
 
@@ -112,6 +123,11 @@ class Keeper:
                 await looked.wait()
         if scope.cancelled_caught:
             log.warning("a source that is watched takes long to look at")
+
+    def catch_up(self) -> None:
+        """Read the notices that have come until now."""
+        if self._watches is not None:
+            self._watches.read()
 
     async def watch(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Read the kernel's notices; returns at once where there are none to be had."""
@@ -151,7 +167,11 @@ class _Kept(Generic[SeenT]):
 
     Attributes:
         first: set after the first look.
+        quiet_s, patience_s, stirred: as in `Keeper.keep`.
     """
+
+    quiet_s = QUIET_S
+    patience_s = PATIENCE_S
 
     def __init__(
         self,
@@ -176,6 +196,7 @@ class _Kept(Generic[SeenT]):
         self._next = trio.Event()  # set after the next look that begins
         self._stirred = trio.Event()
         self._asked = trio.Event()
+        self.stirred: Stir = _nothing
 
     def end(self) -> None:
         """Look no more."""
@@ -189,6 +210,7 @@ class _Kept(Generic[SeenT]):
 
     def stir(self) -> None:
         """Something changed."""
+        self.stirred()
         self._stirred.set()
 
     async def run(self) -> None:
@@ -218,10 +240,10 @@ class _Kept(Generic[SeenT]):
 
     async def _quiet(self) -> None:
         """Wait until nothing changes any more, or somebody asks."""
-        with trio.move_on_after(PATIENCE_S):
+        with trio.move_on_after(self.patience_s):
             while not self._asked.is_set():
                 self._stirred = trio.Event()
-                with trio.move_on_after(QUIET_S) as quiet:
+                with trio.move_on_after(self.quiet_s) as quiet:
                     await self._stirred.wait()
                 if quiet.cancelled_caught:
                     return
