@@ -80,7 +80,7 @@ async def renewed(forking: TemplateLauncher) -> None:
 async def test_a_template_is_made_anew_when_its_files_change(
     python: Environment, venv: Path, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
-    monkeypatch.setattr(launcher, "SETTLE_S", 0.5)
+    monkeypatch.setattr(launcher, "SETTLE_S", 5.0)
     packages = next(venv.glob("lib/*/site-packages"))
     if what == "interpreter":
         (venv / "bin/python3").unlink()
