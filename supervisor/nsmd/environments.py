@@ -267,6 +267,7 @@ def _environment(
         reserved_mb=reserved_mb(preset, found.version),
         binds=_binds([*found.prefixes, *runner.prefixes]),
         path=_path(found.program),
+        packages=found.packages,
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -12,7 +12,7 @@ import trio
 
 from nsm.wire.errors import NsmError
 from nsmd.denials import Circumstances, explain, looks_suspicious
-from nsmd.values import LimitEvent, Outcome, Output, OutputSink, RunRequest, RunResult
+from nsmd.values import Environment, LimitEvent, Outcome, Output, OutputSink, RunRequest, RunResult
 
 if TYPE_CHECKING:
     from nsmd.proxy.decisions import Decision
@@ -35,6 +35,7 @@ class Origin:
         clamped_from_s: the larger limit that was asked for; else None.
         one_shot: the session is thrown away with the answer.
         notes: what was done to the code before it was run.
+        environments: in which the client could run code then.
     """
 
     env: str
@@ -44,6 +45,7 @@ class Origin:
     clamped_from_s: float | None
     one_shot: bool
     notes: tuple[str, ...] = ()
+    environments: Sequence[Environment] = ()
 
 
 class Execution:
@@ -284,6 +286,7 @@ class Execution:
             network=network.rule,
             refused=_refused(network.refused_since(self._decided)),
             keeps_state=not self.origin.one_shot,
+            environments=self.origin.environments,
         )
         return explain(policy, outcome, self.limit_events, circumstances)
 

@@ -10,7 +10,7 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from nsmd.hostpaths import is_within
@@ -19,6 +19,8 @@ from nsmd.values import Interpreter
 ASK_TIMEOUT_S = 20.0
 """python and node answer in 50 ms, a pyenv shim in 300; a cold disk or a busy emulated machine
 takes many seconds."""
+
+_MAX_PACKAGES = 2000
 
 _STORES = ("/nix/store", "/gnu/store", "/home/linuxbrew/.linuxbrew")
 """Trees whose programs use libraries all over the tree; world-readable by design."""
@@ -62,11 +64,13 @@ class Found:
         program: absolute path of the executable.
         version: numbers, most significant first.
         prefixes: directories that it needs, those in the base system (/usr) left out.
+        packages: top-level modules that are installed for a Python.
     """
 
     program: str
     version: tuple[int, ...]
     prefixes: tuple[str, ...]
+    packages: tuple[str, ...] = ()
 
     @property
     def version_text(self) -> str:
@@ -99,8 +103,32 @@ def ask_python(program: str, variables: Mapping[str, str], *, keep_venv: bool) -
     if is_venv and keep_venv:
         # By its own path: that is how Python recognises a virtual environment.
         # The base by both its names: uv's and pyenv's environments refer to it through a symlink.
-        return _found(executable, version, [venv, base_prefix, os.path.realpath(base_prefix)])
-    return _found(base, version, [os.path.realpath(base_prefix)])
+        found = _found(executable, version, [venv, base_prefix, os.path.realpath(base_prefix)])
+        return replace(found, packages=_packages(venv, version))
+    found = _found(base, version, [os.path.realpath(base_prefix)])
+    return replace(found, packages=_packages(base_prefix, version))
+
+
+def _packages(prefix: str, version: Sequence[int]) -> tuple[str, ...]:
+    """Top-level modules below a Python's prefix, each once, without asking it: by their files."""
+    library = f"lib/python{'.'.join(map(str, version[:2]))}"
+    folders = [f"{prefix}/{library}/site-packages", f"{prefix}/{library}/dist-packages"]
+    if prefix == "/usr":  # of Debian
+        folders += ["/usr/lib/python3/dist-packages", f"/usr/local/{library}/dist-packages"]
+    found: set[str] = set()
+    for folder in folders:
+        with suppress(OSError):
+            found.update(
+                entry.partition(".")[0] for entry in os.listdir(folder) if _is_module(entry)
+            )
+    return tuple(sorted(found)[:_MAX_PACKAGES])
+
+
+def _is_module(entry: str) -> bool:
+    name, dot, end = entry.partition(".")
+    return (
+        name.isidentifier() and not name.startswith("_") and (not dot or end.endswith(("py", "so")))
+    )
 
 
 def reserved_mb(interpreter: Interpreter, version: Sequence[int] | None) -> int:

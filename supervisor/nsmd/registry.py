@@ -253,6 +253,7 @@ class Registry:
             timeout_s=limit[0],
             clamped_from_s=limit[1],
             one_shot=request.session is None,
+            environments=self.environments(request.client),
         )
         return self._queue(execution_id, request, origin, session, on_output)
 
@@ -285,6 +286,7 @@ class Registry:
             timeout_s=limit[0],
             clamped_from_s=limit[1],
             one_shot=False,  # it is somebody else's
+            environments=self.environments(request.client),
         )
         execution_id = self._execution_id(request.execution_id, session.name, scope)
         return self._queue(execution_id, request, origin, session, on_output)

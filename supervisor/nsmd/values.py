@@ -111,6 +111,7 @@ class Environment:
         setup: what the interpreter runs before any other code, each time it starts.
         pending: what it still waits for, for people; None once it can be used. Calls wait, too.
         network: what its sessions may reach unless they are told otherwise at their start.
+        packages: top-level modules of Python that are installed for it, as far as they are known.
     """
 
     name: str
@@ -132,6 +133,13 @@ class Environment:
     setup: tuple[SetupStep, ...] = field(default=(), repr=False)
     pending: str | None = None
     network: NetworkRule = NO_NETWORK
+    packages: tuple[str, ...] = field(default=(), repr=False, compare=False)
+
+    def has_module(self, name: str) -> bool:
+        """Whether code can import a module of Python, as far as it is known."""
+        return name in self.packages or any(
+            module.partition(".")[0] == name for module in self.preload
+        )
 
     def __hash__(self) -> int:
         # Asked several times for each session; of a few hundred binds it would take 60 us.

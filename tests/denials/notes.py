@@ -22,6 +22,14 @@ SIZES = JailSizes(workspace_mb=24, tmp_mb=12, shm_mb=6)
 LIMITS = SessionLimits(processes=48, descriptors=256)
 MEMORY_MB = 160
 
+NOT_INSTALLED = "policy: network is off, so nothing can be installed"
+PYTHON = (
+    f"{NOT_INSTALLED}; the user can add an environment that has packages: `interpreter` in "
+    "config.toml names a virtual environment's Python"
+)
+NODE = f"{NOT_INSTALLED}; the user can install packages in the project's node_modules"
+APT = f"{NOT_INSTALLED}; the user can install packages on the host, whose /usr is shown here"
+
 WRITABLE = "writable: /workspace, /tmp"
 OFF = "policy: network is off; only this session's own localhost can be reached"
 PROJECT = (
@@ -50,6 +58,9 @@ def hidden(place: str) -> str:
 
 
 NOTES = {
+    "python-package": PYTHON,
+    "node-package": NODE,
+    "apt-package": APT,
     "network": OFF,
     "project": PROJECT,
     "usr": USR,
@@ -98,11 +109,16 @@ def notes_of(
     refused: tuple[str, ...] = (),
     mode: ProjectMode = "readonly",
     keeps_state: bool = True,
+    environments: tuple[Environment, ...] = (),
     **more: Any,
 ) -> tuple[str, ...]:
     """What a result with these texts says."""
     outcome = Outcome(stdout=stdout, stderr=stderr, exit_code=exit_code, **more)
     circumstances = Circumstances(
-        code=code, project=project(mode), refused=refused, keeps_state=keeps_state
+        code=code,
+        project=project(mode),
+        refused=refused,
+        keeps_state=keeps_state,
+        environments=environments,
     )
     return explain(policy(network, mode), outcome, events, circumstances)

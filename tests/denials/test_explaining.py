@@ -8,12 +8,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from denials.notes import FULL, MEMORY, MEMORY_MB, OFF, PROCESSES, PROJECT, WRITABLE, notes_of
+from denials.notes import (
+    FULL,
+    MEMORY,
+    MEMORY_MB,
+    NOT_INSTALLED,
+    OFF,
+    PROCESSES,
+    PROJECT,
+    PYTHON,
+    WRITABLE,
+    notes_of,
+)
 from nsmd.denials import looks_suspicious
 from nsmd.denials.evidence import is_beyond_machines, is_elsewhere
 from nsmd.denials.lines import PHRASES, TRIGGERS
 from nsmd.denials.reading import SUSPICIOUS
-from nsmd.values import LimitEvent, NetworkRule, Outcome
+from nsmd.values import Environment, LimitEvent, NetworkRule, Outcome
 
 MEMORY_LIMIT = LimitEvent(
     kind="memory",
@@ -128,8 +139,37 @@ def test_with_a_network_what_pip_does_not_find_is_not_there() -> None:
     text = (
         "ERROR: Could not find a version that satisfies the requirement x (from versions: none)\n"
     )
-    assert notes_of(text) == (OFF,)
+    assert notes_of(text) == (PYTHON,)
     assert notes_of(text, network=SOME) == ()
+
+
+NO_NUMPY = (
+    "Traceback (most recent call last):\n"
+    '  File "<exec-1>", line 1, in <module>\n'
+    "ModuleNotFoundError: No module named 'numpy'\n"
+)
+PLAIN = Environment(name="python", interpreter="python")
+SCIENCE = Environment(name="science", interpreter="python", packages=("numpy", "sklearn"))
+PLOTS = Environment(name="plots", interpreter="python", preload=("numpy.linalg",))
+BROKEN = Environment(name="broken", interpreter="python", preload=("numpy",), problem="gone")
+
+
+def test_it_is_said_which_environments_have_a_package() -> None:
+    how = PYTHON.removeprefix(NOT_INSTALLED)
+    everything = (PLAIN, SCIENCE, PLOTS, BROKEN)
+    where = "numpy is in environments science, plots"
+    assert notes_of(NO_NUMPY, environments=everything) == (f"{NOT_INSTALLED}; {where}{how}",)
+    assert notes_of(NO_NUMPY, environments=everything, network=SOME) == (f"policy: {where}",)
+    assert notes_of(NO_NUMPY, environments=(PLAIN, BROKEN)) == (
+        f"{NOT_INSTALLED}; no environment is known to have numpy{how}",
+    )
+
+
+def test_a_package_that_pip_does_not_name_is_the_one_that_was_to_be_installed() -> None:
+    text = "error: externally-managed-environment\n"
+    code = "pip install -q --upgrade scikit-learn==1.5 pandas"
+    (note,) = notes_of(text, code=code, environments=(PLAIN, SCIENCE))
+    assert "; sklearn is in environment science; " in note
 
 
 def test_an_empty_list_allows_nothing_and_says_so() -> None:

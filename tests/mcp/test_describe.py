@@ -11,6 +11,10 @@ from fake_runner import ENVIRONMENTS, a_project
 from nsmd.mcp import describe
 from nsmd.values import Environment, NetworkRule
 
+PACKAGES = ("attr", "matplotlib", "numpy", "pandas", "requests", "scipy", "zzz")
+# The same as `nsmd.environments` finds, with packages.
+ENVS = (dataclasses.replace(ENVIRONMENTS[0], packages=PACKAGES), *ENVIRONMENTS[1:])
+
 MAX_TOKENS = 450
 CHARS_PER_TOKEN = 4
 
@@ -20,25 +24,28 @@ def tokens(environments: tuple[Environment, ...]) -> float:
     tool = {
         "name": describe.TOOL_NAME,
         "description": describe.describe(environments, a_project(), ""),
-        "inputSchema": describe.schema(),
+        "inputSchema": describe.schema(environments),
         "annotations": describe.hints(environments),
     }
     return (len(json.dumps(tool)) + len(describe.INSTRUCTIONS)) / CHARS_PER_TOKEN
 
 
 def test_the_budget_with_three_environments() -> None:
-    assert tokens(ENVIRONMENTS) < MAX_TOKENS
+    assert tokens(ENVS) < MAX_TOKENS
 
 
 def test_each_more_costs_a_line() -> None:
     more = Environment(name="science", interpreter="python", description="Python with numpy")
-    added = tokens((*ENVIRONMENTS, more)) - tokens(ENVIRONMENTS)
+    added = tokens((*ENVS, more)) - tokens(ENVS)
     assert added < 15
 
 
 def test_everything_a_model_needs_is_there() -> None:
-    text = describe.describe(ENVIRONMENTS, a_project("/home/user/src/x"), "")
-    assert "- python: Python 3.11.2\n- bash: GNU bash 5.2.15\n- node: Node.js 20.11.1\n" in text
+    text = describe.describe(ENVS, a_project("/home/user/src/x"), "")
+    assert "- python: Python 3.11.2; 30 s; numpy, pandas, matplotlib, scipy, requests\n" in text
+    assert "- bash: GNU bash 5.2.15; 30 s\n- node: Node.js 20.11.1; 30 s\n" in text
+    assert "`cmd > log 2>&1 &`" in text
+    assert "Plots come back as images" in text
     assert "/home/user/src/x is at /project, read-only" in text
     assert "Network is off" in text
     assert "/workspace" in text
@@ -47,14 +54,14 @@ def test_everything_a_model_needs_is_there() -> None:
 
 
 def test_unusable_environments_are_left_out_while_there_are_others() -> None:
-    broken = dataclasses.replace(ENVIRONMENTS[2], problem="no `node` on PATH")
-    text = describe.describe((*ENVIRONMENTS[:2], broken), None, "HOME is never mounted")
+    broken = dataclasses.replace(ENVS[2], problem="no `node` on PATH")
+    text = describe.describe((*ENVS[:2], broken), None, "HOME is never mounted")
     assert "node" not in text
     assert "No project is mounted: HOME is never mounted." in text
 
 
 def test_where_nothing_is_usable_the_reasons_are_told() -> None:
-    broken = dataclasses.replace(ENVIRONMENTS[2], problem="no `node` on PATH")
+    broken = dataclasses.replace(ENVS[2], problem="no `node` on PATH")
     text = describe.describe((broken,), None, "")
     assert "no environment is usable" in text
     assert "- node: no `node` on PATH" in text
@@ -70,16 +77,29 @@ def test_a_description_takes_one_line_whatever_is_in_it() -> None:
 
 
 def test_schema_lists_what_is_checked_by_hand() -> None:
-    schema = describe.schema()
+    schema = describe.schema(ENVS)
     assert list(schema["properties"]) == ["code", "env", "session", "timeout_seconds"]
     assert schema["required"] == ["code", "env"]
     assert schema["additionalProperties"] is False
+    assert schema["properties"]["env"]["enum"] == ["python", "bash", "node"]
+
+
+def test_where_nothing_is_usable_any_environment_may_be_asked_for() -> None:
+    broken = dataclasses.replace(ENVS[2], problem="no `node` on PATH")
+    assert "enum" not in describe.schema((broken,))["properties"]["env"]
+    assert describe.schema((*ENVS[:2], broken))["properties"]["env"]["enum"] == ["python", "bash"]
+
+
+def test_what_is_imported_already_is_named_first() -> None:
+    science = dataclasses.replace(ENVS[0], preload=("polars", "scipy.stats"), timeout_s=2.5)
+    text = describe.describe((science,), None, "")
+    assert "; 2.5 s; polars, scipy, numpy, pandas, matplotlib, requests\n" in text
 
 
 def with_networks(*networks: NetworkRule) -> tuple[Environment, ...]:
     return tuple(
         dataclasses.replace(environment, network=network)
-        for environment, network in zip(ENVIRONMENTS, networks, strict=True)
+        for environment, network in zip(ENVS, networks, strict=True)
     )
 
 
@@ -109,14 +129,14 @@ def test_hints_are_true(
 
 def test_hints_are_of_what_is_usable() -> None:
     broken = dataclasses.replace(with_networks(FULL, OFF, OFF)[0], problem="gone")
-    assert describe.hints((broken, *ENVIRONMENTS[1:]))["openWorldHint"] is False
+    assert describe.hints((broken, *ENVS[1:]))["openWorldHint"] is False
 
 
 def test_each_environment_says_what_it_reaches() -> None:
     text = describe.describe(with_networks(SOME, OFF, FULL), a_project(), "")
-    assert "- python: Python 3.11.2; network: example.org, *.example.com:443\n" in text
-    assert "- bash: GNU bash 5.2.15\n" in text
-    assert "- node: Node.js 20.11.1; network: everything\n" in text
+    assert "scipy, requests; network: example.org, *.example.com:443\n" in text
+    assert "- bash: GNU bash 5.2.15; 30 s\n" in text
+    assert "- node: Node.js 20.11.1; 30 s; network: everything\n" in text
     assert "Otherwise network is off." in text
 
 
@@ -140,7 +160,7 @@ def test_long_lists_of_hosts_are_cut() -> None:
 
 def test_a_copied_project_is_said_to_be_one() -> None:
     copied = dataclasses.replace(a_project("/home/user/src/x"), mode="overlay")
-    text = describe.describe(ENVIRONMENTS, copied, "")
+    text = describe.describe(ENVS, copied, "")
     assert "/home/user/src/x is at /project; changes stay in a copy of the session's own." in text
     assert "read-only" not in text
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 import threading
 import time
@@ -436,3 +437,15 @@ def test_it_can_be_called_in_a_thread(host: Host) -> None:
     thread.start()
     thread.join()
     assert results[0]["python"].problem is None
+
+
+def test_what_is_installed_for_a_python_is_known_from_its_files(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "v"], check=True)
+    (folder,) = (tmp_path / "v/lib").glob("python3*/site-packages")
+    for name in ("numpy", "_private", "numpy-2.1.dist-info"):
+        (folder / name).mkdir()
+    for name in ("six.py", "fast.cpython-311-x86_64-linux-gnu.so", "readme.txt"):
+        (folder / name).touch()
+    program = str(tmp_path / "v/bin/python")
+    assert interpreters.ask_python(program, {}, keep_venv=True).packages == ("fast", "numpy", "six")
+    assert "fast" not in interpreters.ask_python(program, {}, keep_venv=False).packages

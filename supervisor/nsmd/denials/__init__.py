@@ -4,7 +4,9 @@ evidence     what programs say when a rule stops them: kinds, and words that are
 lines        what Node and most programs say, a line at a time
 tracebacks   what Python says
 reading      which of an execution's texts count
-wording      what the policy says to that
+naming       texts from outside on one line
+packages     what is said of packages that are not there
+wording      what the policy says to all of that
 explaining   all of it together: `explain`
 
 What programs print is no proof: the same words may be quoted from a file or thrown by a test. So a

@@ -12,6 +12,10 @@ Kind = Literal[
     "denied",
     "unreachable",
     "index",
+    "module",
+    "node-module",
+    "npm",
+    "apt",
     "socket",
     "memory",
     "array",
@@ -24,7 +28,8 @@ Kind = Literal[
     "privilege",
 ]
 """What a program could not do: change a file; change one, as far as its permissions go; reach a
-host, or see an index of packages; make a socket of that kind; get memory, or an array of that size,
+host; install a package of Python; import a module; require a module of Node; install one; install a
+package of the system; make a socket of that kind; get memory, or an array of that size,
 or live without; start a thread, or a process; open a file; write more; see a file of the host; be
 root, mount or make namespaces."""
 
@@ -33,7 +38,7 @@ root, mount or make namespaces."""
 class Evidence:
     """
     Attributes:
-        subject: the path or host, as far as the text has one.
+        subject: the path, host, package or module, as far as the text has one.
     """
 
     kind: Kind

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from nsmd.denials import reading, wording
 from nsmd.denials.evidence import Evidence
 from nsmd.policy import Policy
-from nsmd.values import LimitEvent, NetworkRule, Outcome, ProjectMount
+from nsmd.values import Environment, LimitEvent, NetworkRule, Outcome, ProjectMount
 
 LOST = "variables were lost"
 
@@ -26,6 +26,7 @@ class Circumstances:
         network: what it may reach now; None for what its policy says.
         refused: hosts, with ports, that the session was refused meanwhile.
         keeps_state: its session was to outlive it.
+        environments: in which the client can run code.
     """
 
     code: str = ""
@@ -33,6 +34,7 @@ class Circumstances:
     network: NetworkRule | None = None
     refused: Sequence[str] = ()
     keeps_state: bool = True
+    environments: Sequence[Environment] = ()
 
 
 def explain(
@@ -73,6 +75,7 @@ def explain(
         network=circumstances.network or policy.network,
         refused=circumstances.refused,
         events=events,
+        environments=circumstances.environments,
     )
     if said:
         notes.append(f"policy: {'; '.join(said)}")

@@ -83,6 +83,11 @@ TRIGGERS = (
     "sandbox!",
     "Docker daemon",
     "from versions: none",
+    "externally-managed",
+    "No module named pip",
+    "request to http",
+    "annot find ",
+    "locate package",
     "ermission denied",
     "sudo:",
     "are you root",
@@ -104,7 +109,20 @@ def _phrase(kind: Kind, pattern: str) -> _Phrase:
 
 _FORK = r"[:(] ?(?:v?fork(?:\(\))?|[Cc]an(?:not|'t) fork)\b"
 
+_PACKAGE = r"(?:@[\w.-]+/)?[A-Za-z0-9_][\w.-]*"
+
 PHRASES = (
+    _phrase(
+        "npm",
+        rf"^npm (?:error|ERR!) network request to https?://\S+?/(?P<name>{_PACKAGE}) failed,"
+        r" reason: (?:getaddrinfo|connect ENETUNREACH)",
+    ),
+    _phrase(
+        "node-module",
+        rf"^(?:Uncaught )?Error\b.*: Cannot find (?:module|package) '(?P<name>{_PACKAGE})[/']",
+    ),
+    _phrase("apt", r"^E: Unable to locate package (?P<name>\S+)$"),
+    _phrase("apt", r"^E: (?:Could not open lock file|List directory) /var/lib/(?:apt|dpkg)/"),
     _phrase("unreachable", r"[Cc]ould(?: not|n't) resolve host(?:name)?:? (?P<host>[^\s,;']+)"),
     _phrase("unreachable", r"Could not resolve '(?P<host>[\w-]+(?:\.[\w-]+)+)'"),
     _phrase("unreachable", r"unable to resolve host address .(?P<host>[\w.-]+)"),
@@ -123,7 +141,12 @@ PHRASES = (
     _phrase("unreachable", r"\[Errno -[235]\] (?:Name or service not known|Temporary failure in)"),
     _phrase("unreachable", r"\[Errno 101\] Network is unreachable"),
     # All that pip says where it is not to try again. With a network it says so of a wrong name.
-    _phrase("index", r"^ERROR: Could not find a version that satisfies .*\(from versions: none\)"),
+    _phrase(
+        "index",
+        r"^ERROR: Could not find a version that satisfies the requirement (?P<name>[\w.-]*).*"
+        r"\(from versions: none\)",
+    ),
+    _phrase("index", r"^error: externally-managed-environment$|: No module named pip$"),
     _phrase("unreachable", r"^\s*Network is unreachable \(os error 101\)$"),
     _phrase("read-only", r"^\s*Read-only file system \(os error 30\)$"),
     _phrase("full", r"^\s*No space left on device \(os error 28\)$"),
@@ -219,6 +242,8 @@ def _of_line(line: str) -> Iterator[Evidence]:
             groups = found.groupdict()
             if "path" in groups:
                 yield Evidence(kind=kind, subject=groups["path"])
+            elif "name" in groups:
+                yield Evidence(kind=kind, subject=groups["name"])
             else:
                 yield from _checked(kind, line, groups.get("host"))
             return

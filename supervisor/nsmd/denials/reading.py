@@ -61,6 +61,9 @@ _OWN_LIMITS = re.compile(
 )
 _CD = re.compile(r"\bcd +['\"]?(/[^\s;&|'\"]*)")
 _OWN_INDEX = re.compile(r"--no-index|--find-links|--(?:extra-)?index-url|\s-[fi]\b|PIP_\w*IND")
+_INSTALLING = re.compile(
+    r"\bpip3?\b[^\n;&|]*?\binstall\s+((?:-\S+\s+)*)(?P<name>[A-Za-z0-9][\w.-]*)"
+)
 _LIMITED: frozenset[Kind] = frozenset(
     ("memory", "array", "exhausted", "threads", "processes", "descriptors")
 )
@@ -85,8 +88,15 @@ def evidence_of(outcome: Outcome, code: str) -> list[Evidence]:
 
 
 def _resolved(one: Evidence, code: str) -> Evidence | None:
-    """What a denial for want of permissions is evidence of: the mount's doing, if it is known whose
-    file it was. In places that can be written to, code has denied it to itself."""
+    """What a text is evidence of, together with the code.
+
+    Of a package that pip does not name: of the one that was to be installed. Of a denial for want
+    of permissions: of the mount's doing, if it is known whose file it was. In places that can be
+    written to, code has denied it to itself.
+    """
+    if one.kind == "index" and not one.subject:
+        installing = _INSTALLING.search(code)
+        return Evidence(kind="index", subject=installing["name"]) if installing else one
     if one.kind != "denied":
         return one
     path = one.subject

@@ -25,6 +25,7 @@ _WRITES = re.compile(
 _SOCKETS = re.compile(r"socket\.__init__\(|\bsocket\(|socketpair\(")
 
 _ABSOLUTE = re.compile(r"""['"](/[^'"\n]+)['"]""")
+_NO_MODULE = re.compile(r"No module named '(\w+)")
 _DATABASE_ERRORS = ("attempt to write a readonly database", "unable to open database file")
 
 _NAMES_NOT_FOUND = ("-2", "-3", "-5")
@@ -117,6 +118,8 @@ def evidence_of(error: Traceback, code: str) -> Iterator[Evidence]:
             yield Evidence(kind="memory")
     elif error.message.startswith("can't start new thread"):
         yield Evidence(kind="threads")
+    elif error.name == "ModuleNotFoundError" and (found := _NO_MODULE.match(error.message)):
+        yield Evidence(kind="module", subject=found[1])
     elif error.message in _DATABASE_ERRORS and "mode=ro" not in code:
         # SQLite does not say which file: one that the code names is likely to be it.
         for path in _ABSOLUTE.findall(code)[-1:]:

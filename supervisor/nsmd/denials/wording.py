@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from nsmd.denials import packages
 from nsmd.denials.evidence import Evidence, Kind
+from nsmd.denials.naming import names, plain
 from nsmd.hostpaths import is_within
 from nsmd.policy import MountRule, Policy
-from nsmd.values import LimitEvent, NetworkRule, ProjectMount
+from nsmd.values import Environment, LimitEvent, NetworkRule, ProjectMount
 
 HOST_DIRECTORIES = ("boot", "home", "media", "mnt", "opt", "root", "run", "srv", "sys", "var")
 """At the top of every host (hier(7)), and not of a jail."""
@@ -20,25 +22,7 @@ HOST_FILES = frozenset(
 )
 """In /etc of every host, and not of a jail, which has other files there."""
 
-_MOST_NAMED = 4
-"""Of places and hosts; a line is read by a model with every result."""
-
-_MAX_NAME_CHARS = 100
 _MIB = 1 << 20
-
-
-def plain(text: str, limit: int = _MAX_NAME_CHARS) -> str:
-    """A text from outside on one line."""
-    text = " ".join("".join(c if c.isprintable() else " " for c in text[: 4 * limit]).split())
-    return text if len(text) <= limit else text[: limit - 1] + "…"
-
-
-def names(all_names: Sequence[str]) -> str:
-    """Some of them, and that there are more."""
-    shown = [plain(name) for name in all_names[:_MOST_NAMED]]
-    if len(all_names) > _MOST_NAMED:
-        shown.append(f"{len(all_names) - _MOST_NAMED} more")
-    return ", ".join(shown)
 
 
 def clauses(
@@ -49,13 +33,18 @@ def clauses(
     network: NetworkRule,
     refused: Sequence[str],
     events: Sequence[LimitEvent],
+    environments: Sequence[Environment] = (),
 ) -> list[str]:
     """Which rules of the policy the evidence shows, and what is allowed instead."""
     subjects: dict[Kind, list[str]] = {}
     for one in found:
         subjects.setdefault(one.kind, []).append(one.subject)
-    unreachable = "unreachable" in subjects or ("index" in subjects and network.mode == "off")
-    said = [_network(network, refused, unreachable=unreachable)]
+    missing = packages.clauses(subjects, environments, installable=network.mode != "off")
+    unreachable = "unreachable" in subjects and not missing
+    said = missing or [_network(network, refused, unreachable=unreachable)]
+    if missing and "apt" in subjects:  # which reads what the jail has not, and wants to be root
+        subjects.pop("hidden", None)
+        subjects.pop("privilege", None)
     if "socket" in subjects:
         said.append("no raw sockets and rare families; TCP, UDP and Unix sockets work")
     writable = names(_writable(policy))

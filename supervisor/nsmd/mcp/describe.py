@@ -30,6 +30,16 @@ _NO_SESSIONS = "(no sessions)"
 _MAX_LINE_CHARS = 100
 """Of one environment's description, and of a reason: whoever wrote it may not have been brief."""
 
+_WELL_KNOWN = (
+    *("numpy", "pandas", "matplotlib", "scipy", "sklearn", "torch", "requests", "PIL", "yaml"),
+    *("bs4", "sympy", "pytest"),
+)
+"""Packages of Python that code most often asks for, these first."""
+
+_MOST_PACKAGES = 6
+_MAX_PACKAGE_CHARS = 20
+"""Packages that are named, and characters of each. A missing one's error names where it is."""
+
 _MOST_HOSTS = 5
 _MAX_HOST_CHARS = 60
 """Patterns of hosts that are named, and characters of each. A refusal names more."""
@@ -44,7 +54,7 @@ def describe(environments: Sequence[Environment], project: ProjectMount | None, 
         reason: why there is no project.
     """
     usable = [e for e in environments if e.problem is None]
-    lines = ["Run code in a jailed interpreter. `env` is one of:"]
+    lines = ["Run code in a jailed interpreter. `env` (time limit a call; packages):"]
     lines += [_entry(e.name, _text_of(e)) for e in usable]
     if not usable:
         lines = ["Runs code in a jail, but no environment is usable now (`nsm doctor`):"]
@@ -53,7 +63,9 @@ def describe(environments: Sequence[Environment], project: ProjectMount | None, 
     lines.append(f"Writable: /workspace (start directory), /tmp.{_network_sentence(usable)}")
     lines.append(
         "Without `session`, a fresh jail that is thrown away. With one, variables and files "
-        'last until a later call; "new" opens one under a fresh name.'
+        'last until a later call; "new" opens one under a fresh name. Longer work: in the '
+        "background of a session (bash `cmd > log 2>&1 &`, Python threads or Popen). Plots come "
+        "back as images."
     )
     lines.append(
         "`code` goes to the interpreter as it is: print('hi'), not python -c \"print('hi')\"."
@@ -70,13 +82,20 @@ def instructions(has_programs: bool) -> str:
     return INSTRUCTIONS_WITH_PROGRAMS if has_programs else INSTRUCTIONS
 
 
-def schema() -> dict[str, Any]:
-    """JSON Schema of the tool's arguments."""
+def schema(environments: Sequence[Environment]) -> dict[str, Any]:
+    """JSON Schema of the tool's arguments.
+
+    Args:
+        environments: as for `describe`.
+    """
+    usable = [environment.name for environment in environments if environment.problem is None]
+    # An empty enumeration would allow nothing at all, not even the call that says why.
+    env = {"type": "string", "enum": usable} if usable else {"type": "string"}
     return {
         "type": "object",
         "properties": {
             "code": {"type": "string", "description": "Source code, not a shell command"},
-            "env": {"type": "string", "description": "Environment"},
+            "env": env,
             "session": {
                 "type": "string",
                 "description": 'Name (A-Za-z0-9_.-) or "new"; bound to its env',
@@ -112,8 +131,19 @@ def _text_of(environment: Environment) -> str:
     text = one_line(environment.description or environment.interpreter, _MAX_LINE_CHARS)
     if not environment.keeps_state:
         text = f"{_NO_SESSIONS} {text}"
+    text = f"{text}; {environment.timeout_s:g} s"
+    if packages := _packages_of(environment):
+        text += f"; {packages}"
     network = _network_of(environment.network)
     return f"{text}; network: {network}" if network else text
+
+
+def _packages_of(environment: Environment) -> str:
+    """What is imported already, then the best known of what is installed."""
+    named = [module.partition(".")[0] for module in environment.preload]
+    named += [name for name in _WELL_KNOWN if name in environment.packages]
+    shown = [one_line(name, _MAX_PACKAGE_CHARS) for name in dict.fromkeys(named)]
+    return ", ".join(shown[:_MOST_PACKAGES])
 
 
 def _network_of(network: NetworkRule) -> str:

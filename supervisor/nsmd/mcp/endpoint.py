@@ -235,7 +235,7 @@ class Endpoint:
         tool = Tool(
             name=describe.TOOL_NAME,
             description=description,
-            input_schema=describe.schema(),
+            input_schema=describe.schema(environments),
             annotations=ToolAnnotations.model_validate(describe.hints(environments)),
             _meta=meta,
         )

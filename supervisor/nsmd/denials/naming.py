@@ -1,0 +1,24 @@
+"""Texts from outside, and lists of them, on one line."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+_MOST_NAMED = 4
+"""Of places and hosts; a line is read by a model with every result."""
+
+_MAX_NAME_CHARS = 100
+
+
+def plain(text: str, limit: int = _MAX_NAME_CHARS) -> str:
+    """A text from outside on one line."""
+    text = " ".join("".join(c if c.isprintable() else " " for c in text[: 4 * limit]).split())
+    return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def names(all_names: Sequence[str]) -> str:
+    """Some of them, and that there are more."""
+    shown = [plain(name) for name in all_names[:_MOST_NAMED]]
+    if len(all_names) > _MOST_NAMED:
+        shown.append(f"{len(all_names) - _MOST_NAMED} more")
+    return ", ".join(shown)
