@@ -31,6 +31,7 @@ class Terminal(io.StringIO):
 def test_a_patch_on_a_terminal_hides_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = Terminal()
     monkeypatch.setattr(sys, "stdout", terminal)
+    monkeypatch.setenv("NO_COLOR", "1")
     assert show_patch(cast("Changes", OneChange()), "work", ADDED) == ADDED
     assert "+print(1)\\x1b[8m; evil()\\x1b[0m\n+evil()\\rprint()\n" in terminal.getvalue()
 

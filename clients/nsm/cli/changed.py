@@ -6,7 +6,7 @@ import posixpath
 import sys
 from typing import TYPE_CHECKING
 
-from nsm.cli import terminal
+from nsm.cli import pager, terminal
 from nsm.cli.patch import counts_of, patch_of, quoted
 
 if TYPE_CHECKING:
@@ -115,7 +115,8 @@ def show_patch(changes: Changes, target: str, row: ChangeRow) -> ChangeRow | Non
     if sys.stdout.isatty():
         from nsm.cli.harmless import uncovered  # noqa: PLC0415  # not for a pipe
 
-        sys.stdout.write(uncovered(patch.decode(errors="replace")))
+        text = uncovered(patch.decode(errors="replace"))
+        sys.stdout.write(pager.coloured(text) if pager.may_colour() else text)
     else:
         sys.stdout.flush()
         sys.stdout.buffer.write(patch)
