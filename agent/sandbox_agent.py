@@ -4985,7 +4985,7 @@ NODE_RUNNER = r"""
 // What code may replace, or hide behind a let of that name, is taken before there is any.
 const {
   Array, ArrayBuffer, Atomics, BigInt, Boolean, Buffer, Error, Int32Array, JSON, Math, Number,
-  Object, Reflect, Set, SharedArrayBuffer, String, Symbol, TypeError, clearImmediate,
+  Object, Reflect, Set, SharedArrayBuffer, String, Symbol, SyntaxError, TypeError, clearImmediate,
   eval: evaluate, process, setImmediate,
 } = globalThis;
 const {
@@ -4996,12 +4996,14 @@ const fs = require('node:fs');
 const inspector = require('node:inspector');
 const { readFileSync, readSync } = fs;
 const { hasOwn } = Object;
-const { includes, indexOf, repeat, slice } = String.prototype;
+const { includes, indexOf, repeat, slice, startsWith } = String.prototype;
 const { constants: { signals: { SIGSTOP, SIGTTOU } } } = require('node:os');
 const { inspect, types: { isNativeError, isProxy } } = require('node:util');
 const { Writable } = require('node:stream');
 const { Worker } = require('node:worker_threads');
-const { builtinModules, createRequire } = require('node:module');
+const Module = require('node:module');
+const { builtinModules, createRequire } = Module;
+const { pathToFileURL } = require('node:url');
 
 // Shared with the worker. INTERRUPTED: number of an execution that must not begin any more. PHASE:
 // whether the main thread tells an execution's end itself, which saves a hop, or the worker, which
@@ -5200,11 +5202,235 @@ const asExpression = (vm, code) => {
   }
 };
 
-const prepare = (vm, { id, token, code, one_shot }) => ({
-  type: 'run', id, token, one_shot,
-  expression: rewriteImports(asExpression(vm, code)) + '\n//# sourceURL=<exec-' + id + '>',
-  lines: code.split(/\r\n|[\n\r\u2028\u2029]/),  // as V8 counts them
-});
+const looksLikeModule = (code) =>
+  /(?:^|[;}])[ \t]*(?:import\b(?!\s*\()|export\b)|\bimport\s*\.\s*meta\b/m.test(code);
+// Whether code has something for `makeRewriter`. The first code of all replaces nothing.
+const needsRewriting = ({ code, one_shot }, isFirst) => looksLikeModule(code) ||
+  (!one_shot && (isFirst ? /\bconst\b/ : /\b(?:class|const|function|let|var)\b/).test(code));
+
+const prepare = (vm, { id, token, code, one_shot }, rewritten) => {
+  const { text, hoisted, names, failure } = rewritten ?? { text: asExpression(vm, code) };
+  const url = '\n//# sourceURL=<exec-' + id + '>';
+  return {
+    type: 'run', id, token, one_shot, names, failure,
+    hoisted: hoisted && rewriteImports(hoisted) + url,
+    expression: rewriteImports(text) + url,
+    lines: code.split(/\r\n|[\n\r\u2028\u2029]/),  // as V8 counts them
+  };
+};
+
+// Lets any declaration at the top replace any earlier one, and runs modules as scripts. V8's REPL
+// mode takes a let for a let and a class, and a var or function for a var or function. So
+// - const becomes let, and what assigns to it assigns to a real constant instead, which throws;
+// - a declaration whose name is of the other sort becomes assignments, `let x = 1` for example
+//   `var [] = [x = 1]`: no value of its own, and names and line numbers stay. What such a
+//   declaration still needs is declared by another text, `hoisted`, which is run before.
+// As in browsers' consoles, functions of earlier executions see the new value: they look names up.
+// Text that the parser does not know is left to V8.
+const makeRewriter = (vm, parse, looksLikeModule, asExpression) => {
+  const constants = new Set();
+  const isNode = (value) => typeof value?.type === 'string';
+  const childrenOf = (node) => Object.values(node).flat().filter(isNode);
+  const isFunction = ({ type }) => /Function/.test(type);
+  // The identifiers that a pattern binds or assigns to, with whether it is `{ x }` for `{ x: x }`.
+  const targetsOf = (node, shorthand = false) => {
+    switch (node?.type) {
+      case 'Identifier': return [{ node, shorthand }];
+      case 'ObjectPattern': return node.properties.flatMap(
+        (each) => targetsOf(each.type === 'Property' ? each.value : each, each.shorthand));
+      case 'ArrayPattern': return node.elements.flatMap((each) => targetsOf(each));
+      case 'AssignmentPattern': return targetsOf(node.left, shorthand);
+      case 'RestElement': return targetsOf(node.argument);
+      default: return [];
+    }
+  };
+  const namesOf = (pattern) => targetsOf(pattern).map(({ node }) => node.name);
+  const boundBy = (declaration) => declaration.declarations.flatMap(({ id }) => namesOf(id));
+  const assignedBy = ({ type, operator, left, argument }) => {
+    if (type === 'UpdateExpression') return targetsOf(argument);
+    const assigns = type === 'AssignmentExpression' ? !/^(\|\||&&|\?\?)=/.test(operator)
+      : /^For(In|Of)/.test(type);
+    return assigns ? targetsOf(left) : [];
+  };
+
+  const transform = ({ code, one_shot }, conflicts = new Set()) => {
+    const edits = [];
+    const replace = (start, end, text) => edits.push({ start, end, text });
+    const blank = (start, end) => replace(start, end, code.slice(start, end).replace(/\S/g, ' '));
+    const names = { lexical: [], vars: [] };
+    const declared = { let: [], var: [] };
+    let functions = '', prologue = '';
+    const isConflict = (name) => conflicts.has(name);
+    const declare = (kind, found) => {
+      (kind === 'var' ? names.vars : names.lexical).push(...found);
+      for (const name of found) constants[kind === 'const' ? 'add' : 'delete'](name);
+      if (!found.some(isConflict)) return false;
+      // A var's conflict is a let, which is made anew; a let's is a property of globalThis.
+      for (const name of found) {
+        if (kind !== 'var' && !isConflict(name)) declared.let.push(name);
+        if (kind === 'var') declared[isConflict(name) ? 'let' : 'var'].push(name);
+      }
+      return true;
+    };
+    const assign = (start, keywordEnd, end, text = '') => {
+      const ended = code[end - 1] === ';';
+      replace(start, keywordEnd, 'var [] = [' + text);
+      replace(ended ? end - 1 : end, end, '];');
+    };
+    const ofVariables = (node, parent) => {
+      const { kind, start, end, declarations } = node;
+      const isHead = /^For/.test(parent?.type) && node !== parent.body;
+      if (isHead && kind !== 'var') return;
+      if (!/^(const|let|var)$/.test(kind)) return;
+      if (!declare(kind, boundBy(node))) {
+        if (kind === 'const') replace(start, start + 5, 'let  ');
+        return;
+      }
+      if (isHead) { blank(start, start + 3); return; }
+      for (const { id, init } of declarations) {
+        if (init) continue;
+        const keeps = kind === 'var' && !isConflict(id.name);
+        replace(id.end, id.end, ' = ' + (keeps ? id.name : 'void 0'));
+      }
+      assign(start, start + kind.length, end);
+    };
+    // Variables that blocks declare for the top.
+    const ofBlocks = (node, parent) => {
+      if (isFunction(node) || /^Class/.test(node.type)) return;
+      if (node.type === 'VariableDeclaration' && node.kind === 'var') ofVariables(node, parent);
+      for (const child of childrenOf(node)) ofBlocks(child, node);
+    };
+    const ofStatement = (node) => {
+      if (one_shot) return;
+      const { type, start, end, id } = node;
+      if (type === 'VariableDeclaration') ofVariables(node);
+      else if (type === 'ClassDeclaration') {
+        if (declare('let', [id.name])) assign(start, start, end, id.name + ' = ');
+      } else if (type === 'FunctionDeclaration') {
+        if (!declare('var', [id.name])) return;
+        const { line } = node.loc.start;
+        functions = functions.padEnd(functions.length + line - 1 - (functions.match(/\n/g) ?? [])
+          .length, '\n') + 'let ' + id.name + ' = ' + code.slice(start, end) + ';';
+        declared.let.pop();
+        blank(start, end);
+      } else ofBlocks(node);
+    };
+    // What one statement assigns to and what it declares inside of it.
+    const guardConstants = (statement) => {
+      const inner = new Set(), targets = [];
+      const visit = (node, parent) => {
+        if (node !== statement && node.id) for (const each of namesOf(node.id)) inner.add(each);
+        if (node.type === 'VariableDeclaration' && parent) {
+          for (const each of boundBy(node)) inner.add(each);
+        }
+        for (const each of [...(node.params ?? []), node.param].flatMap((it) => namesOf(it))) {
+          inner.add(each);
+        }
+        targets.push(...assignedBy(node));
+        for (const child of childrenOf(node)) visit(child, node);
+      };
+      visit(statement, null);
+      if (statement.type === 'VariableDeclaration') {
+        for (const each of boundBy(statement)) inner.delete(each);
+      }
+      for (const { node: { name, start, end }, shorthand } of targets) {
+        if (!constants.has(name) || inner.has(name)) continue;
+        replace(start, end, (shorthand ? name + ': ' : '') + '__constant__');
+        declared.constant = true;
+      }
+    };
+    const importFrom = ({ source, attributes = [] }, wanted, target) => {
+      const pairs = attributes.map(({ key, value }) =>
+        JSON.stringify(key.name ?? key.value) + ': ' + value.raw).join(', ');
+      const options = pairs ? `{ with: { ${pairs} }, assert: { ${pairs} } }` : 'void 0';
+      prologue += `var [] = [${target}await __import__(${source.raw}, ${options}, ` +
+        `${JSON.stringify(wanted)})];`;
+    };
+    const nameOf = ({ name, value }) => name ?? value;
+    const ofImport = (node) => {
+      const locals = node.specifiers.map(({ local }) => local.name);
+      names.lexical.push(...locals);
+      for (const name of locals) {
+        constants.add(name);
+        if (!isConflict(name)) declared.let.push(name);
+      }
+      const wanted = [];
+      let pattern = '';
+      for (const { type, imported, local } of node.specifiers) {
+        if (type === 'ImportNamespaceSpecifier') importFrom(node, [], local.name + ' = ');
+        else {
+          const name = type === 'ImportDefaultSpecifier' ? 'default' : nameOf(imported);
+          wanted.push(name);
+          pattern += JSON.stringify(name) + ': ' + local.name + ', ';
+        }
+      }
+      if (pattern || !locals.length) importFrom(node, wanted, pattern && `{ ${pattern}} = `);
+      blank(node.start, node.end);
+    };
+    const ofModuleItem = (node) => {
+      const { type, start, end, declaration, source, specifiers } = node;
+      if (type === 'ImportDeclaration') ofImport(node);
+      else if (type === 'ExportDefaultDeclaration' && !declaration.id) {
+        assign(start, declaration.start, declaration.end);
+      } else if (declaration) {
+        blank(start, declaration.start);
+        ofStatement(declaration);
+      } else if (/^Export/.test(type)) {
+        if (source) importFrom(node, (specifiers ?? []).map(({ local }) => nameOf(local)), '');
+        blank(start, end);
+      } else ofStatement(node);
+    };
+    const ofMeta = (node) => {
+      if (node.type === 'MetaProperty' && node.meta.name === 'import') {
+        replace(node.start, node.end, '__import__.meta');
+      }
+      for (const child of childrenOf(node)) ofMeta(child);
+    };
+
+    const common = { ecmaVersion: 'latest', allowHashBang: true, locations: true };
+    let tree, isModule = false;
+    try {
+      tree = parse(code, { ...common, sourceType: 'script', allowAwaitOutsideFunction: true });
+    } catch {
+      tree = parse(code, { ...common, sourceType: 'module' });
+      isModule = true;
+    }
+    for (const node of tree.body) ofModuleItem(node);
+    if (constants.size) for (const node of tree.body) guardConstants(node.declaration ?? node);
+    if (isModule) {
+      ofMeta(tree);
+      if (code.startsWith('#!')) replace(0, 2, '//');
+    }
+    let text = '', copied = 0;
+    edits.sort((one, other) => one.start - other.start || one.end - other.end);
+    for (const { start, end, text: inserted } of edits) {
+      text += code.slice(copied, start) + inserted;
+      copied = end;
+    }
+    text += code.slice(copied);
+    if (isModule) text = "'use strict';void 0;" + prologue + text;
+    const hoisted = functions + (declared.constant ? 'const __constant__ = void 0;' : '') +
+      ['let', 'var'].map((kind) => [...new Set(declared[kind])].map((name) => `${kind} ${name};`)
+        .join('')).join('');
+    return { text, hoisted: hoisted && (isModule ? "'use strict';" : '') + hoisted, names };
+  };
+  const mentionsConstant = (code) => {
+    for (const name of constants) if (code.includes(name)) return true;
+    return false;
+  };
+  const rewrite = (message, conflicts) => {
+    const code = asExpression(vm, message.code);
+    try {
+      return transform({ ...message, code }, conflicts);
+    } catch ({ loc, message: said }) {
+      if (!loc || !looksLikeModule(code)) return null;
+      const description = 'SyntaxError: ' + said.replace(/ \(\d+:\d+\)$/, '');
+      const place = { lineNumber: loc.line - 1, columnNumber: loc.column };
+      return { text: '', failure: { ...place, exception: { description } } };
+    }
+  };
+  return { rewrite, mentionsConstant };
+};
 
 // What writes, in both threads, with nothing that code may have replaced.
 const makeWriter = ({ Atomics, Buffer, Int32Array, JSON, SharedArrayBuffer, fs, shared }) => {
@@ -5261,10 +5487,17 @@ const worker = new Worker(`
   const rewriteImports = ${rewriteImports};
   const asExpression = ${asExpression};
   const prepare = ${prepare};
+  const needsRewriting = ${needsRewriting};
+  // Node's own parser, which it has for its REPL.
+  const looksLikeModule = ${looksLikeModule};
+  const { rewrite, mentionsConstant } = (${makeRewriter})(vm, (text, options) =>
+    require('internal/deps/acorn/acorn/dist/acorn').parse(text, options),
+  looksLikeModule, asExpression);
   const { letOtherSend, send } = (${makeWriter})({
     Atomics, Buffer, Int32Array, JSON, SharedArrayBuffer, fs, shared,
   });
   let buffered = [], size = 0, running = 0, token = '', interrupting = false, ended = null;
+  let current;  // the message of the running execution
   const finish = (id, exit_code) => {
     if (id !== running) return;
     if (interrupting) { ended = exit_code; return; }
@@ -5275,7 +5508,12 @@ const worker = new Worker(`
     if (message.type === 'display' || message.type === 'note') send(message);
     else if (message.type === 'names') {
       send({ type: 'answer', id: message.id, ...choose(message, message.names.split('\\0')) });
-    } else if (message.type === 'first') listen(message.first);
+    } else if (message.type === 'first') listen(message);
+    else if (message.type === 'conflicts') {
+      if (message.id !== running || interrupting) return;
+      const rewritten = rewrite(current, new Set(message.names));
+      parentPort.postMessage({ ...prepare(vm, current, rewritten), names: undefined });
+    }
     else finish(message.id, message.exit_code);
   });
   // Ends whatever JavaScript runs on the main thread. The session lives for that moment only:
@@ -5307,7 +5545,10 @@ const worker = new Worker(`
     if (message.type === 'run') {
       running = message.id;
       token = message.token;
-      const prepared = prepare(vm, message);
+      current = message;
+      const rewritten = needsRewriting(message, false) || mentionsConstant(message.code)
+        ? rewrite(message) : null;
+      const prepared = prepare(vm, message, rewritten);
       Atomics.store(state, PHASE, RUNNING);
       parentPort.postMessage(prepared);
     } else if (message.type === 'interrupt') interrupt(message.id);
@@ -5335,8 +5576,8 @@ const worker = new Worker(`
     }
   };
   // Takes over from the main thread, which has read the first message.
-  const listen = (first) => {
-    if (first.type === 'run') ({ id: running, token } = first);
+  const listen = ({ first, isTaken }) => {
+    if (isTaken) ({ id: running, token } = first);
     else take(first);
     const socket = new net.Socket({ fd: CONTROL_FD, readable: true, writable: true });
     socket.on('data', receive);
@@ -5344,7 +5585,7 @@ const worker = new Worker(`
     socket.on('error', () => process.exit());
   };
 `, {
-  eval: true, workerData: shared,
+  eval: true, workerData: shared, execArgv: ['--expose-internals'],
   // Else Node opens its own streams to pass the thread's output on; see Output.
   stdout: true, stderr: true,
 });
@@ -5415,14 +5656,92 @@ for (const [name, fd] of [['stdout', 1], ['stderr', 2]]) {
   });
 }
 
-const require_ = createRequire(process.cwd() + '/');
-Object.defineProperty(globalThis, 'require', {
-  value: require_, configurable: true, writable: true, enumerable: false,
+// Modules are looked for from the working directory, from where the interpreter has started, and
+// from the project, in this order. The first failure is the one that is told.
+const cwd = process.cwd.bind(process);
+const start = cwd();
+const roots = () => [cwd(), start, '/project'];
+const requireFromStart = createRequire(start + '/');
+const locate = (specifier) => {
+  if (typeof specifier !== 'string' || !specifier || apply(startsWith, specifier, ['node:'])) {
+    return specifier;
+  }
+  const directories = roots();
+  let failure;
+  for (let i = 0; i < directories.length; i++) {
+    try {
+      return requireFromStart.resolve(specifier, { paths: [directories[i]] });
+    } catch (error) {
+      failure ??= error;
+      if (error.code !== 'MODULE_NOT_FOUND') break;
+    }
+  }
+  throw failure;
+};
+const require_ = Object.assign(function require(specifier) {
+  return requireFromStart(locate(specifier));
+}, {
+  resolve: Object.assign(function resolve(specifier, options) {
+    return options ? requireFromStart.resolve(specifier, options) : locate(specifier);
+  }, { paths: requireFromStart.resolve.paths }),
+  main: globalThis.module,  // for `if (require.main === module)`
+  extensions: requireFromStart.extensions,
+  cache: requireFromStart.cache,
 });
-// Code evaluated by the inspector has no way to load modules by import(), but this script has.
-Object.defineProperty(globalThis, '__import__', {
-  value: (specifier, options) => import(specifier, options), enumerable: false,
+const setGlobal = (name, value) => Object.defineProperty(globalThis, name, {
+  value, configurable: true, writable: true, enumerable: false,
 });
+setGlobal('require', require_);
+setGlobal('module', require_.main);
+process.nextTick(setGlobal, 'module', require_.main);  // Node takes it away after this script
+// Code evaluated by the inspector has no way to load modules by import(), but a module has.
+const importers = { __proto__: null, [start]: (specifier, options) => import(specifier, options) };
+const importFrom = (directory, specifier, options) => {
+  if (importers[directory] === undefined) {
+    const name = directory + '/[eval]';
+    const module = new Module(name);
+    module._compile('module.exports = (specifier, options) => import(specifier, options)', name);
+    importers[directory] = module.exports;
+  }
+  return importers[directory](specifier, options);
+};
+const importAnywhere = async (specifier, options) => {
+  const directories = roots();
+  let failure;
+  for (let i = 0; i < directories.length; i++) {
+    try {
+      return await importFrom(directories[i], specifier, options);
+    } catch (error) {
+      failure ??= error;
+      // A module that was found may fail with the same code, over what it imports itself.
+      const isMissing = error?.code === 'ERR_MODULE_NOT_FOUND'
+        && / imported from .*\/\[eval\d*\]$/.test(error.message);
+      if (!isMissing) throw error;
+    }
+  }
+  throw failure;
+};
+const import_ = async (specifier, options, names = []) => {
+  const found = await importAnywhere(specifier, options);
+  for (let i = 0; i < names.length; i++) {
+    if (hasOwn(found, names[i])) continue;
+    throw new SyntaxError("The requested module '" + specifier +
+      "' does not provide an export named '" + names[i] + "'");
+  }
+  return found;
+};
+import_.meta = {
+  __proto__: null,
+  get dirname() { return cwd(); },
+  get filename() { return cwd() + '/[eval]'; },
+  get url() { return pathToFileURL(cwd() + '/[eval]').href; },
+  resolve: (specifier) => {
+    const found = locate(specifier);
+    return found[0] === '/' ? pathToFileURL(found).href
+      : builtinModules.includes(found) ? 'node:' + found : found;
+  },
+};
+Object.defineProperty(globalThis, '__import__', { value: import_, enumerable: false });
 // Where code signals its own process, Node expects it to end and takes the inspector down, also
 // for signals that are survived. It does not recognize the process by another thread's number.
 const { pid, _kill: kill } = process;
@@ -5532,9 +5851,6 @@ const describeSyntax = (details, lines, name) => {
   let message = details.exception.description || '';
   const end = apply(indexOf, message, ['\n']);
   if (end >= 0) message = apply(slice, message, [0, end]);
-  if (apply(includes, message, ['import statement'])) {
-    message += '\n(a session takes scripts: write const { a } = await import("m") or require("m"))';
-  }
   return name + ':' + (line + 1) + '\n' + lines[line] + '\n' + apply(repeat, ' ', [column]) +
     '^\n' + message + '\n';
 };
@@ -5599,14 +5915,39 @@ const takeExitCode = () => {
   }
 };
 
-const run = ({ id, token, one_shot, expression, lines }) => {
+// The names whose earlier declaration V8 would not let be replaced.
+const findConflicts = ({ lexical, vars }) => {
+  const conflicts = [];
+  for (let i = 0; i < lexical.length; i++) {
+    const found = getOwnPropertyDescriptor(global_, lexical[i]);
+    if (found?.configurable === false && found.writable) {
+      conflicts[conflicts.length] = lexical[i];
+    }
+  }
+  const known = vars.length ? lexicalNames() : [];
+  for (let i = 0; i < vars.length; i++) {
+    for (let j = 0; j < known.length; j++) {
+      if (known[j] === vars[i]) conflicts[conflicts.length] = vars[i];
+    }
+  }
+  return conflicts;
+};
+
+const run = ({ id, token, one_shot, names, failure, hoisted, expression, lines }) => {
   if (load(state, INTERRUPTED) === id) { finish(id, token, 130); return; }
+  const name = '<exec-' + id + '>';
+  if (failure) {
+    complain(describeSyntax(failure, lines, name));
+    finish(id, token, 1);
+    return;
+  }
+  const conflicts = names ? findConflicts(names) : [];
+  if (conflicts.length) { post({ type: 'conflicts', id, names: conflicts }); return; }
   running = id;
   failed = false;
   if (one_shot) beginOneShot(id, token);
   else takeExitCode();  // of what ran between executions
   const before = one_shot || countResources();
-  const name = '<exec-' + id + '>';
   const takeOutcome = (error, outcome) => {
     if (running !== id || exiting) return;  // abandoned while it awaited, or overtaken
     let exit_code = 0, shown;
@@ -5664,7 +6005,14 @@ const run = ({ id, token, one_shot, expression, lines }) => {
       finish(id, token, exit_code || (failed ? 1 : wanted), shown, note);
     });
   };
-  let awaited;
+  let awaited, fails = false;
+  if (hoisted) {
+    ask('Runtime.evaluate', { expression: hoisted, replMode: true }, (error, outcome) => {
+      fails = error || hasOwn(outcome, 'exceptionDetails');
+      if (fails) takeOutcome(error, outcome);
+    });
+  }
+  if (fails) return;
   ask('Runtime.evaluate', {
     expression, replMode: true, awaitPromise: true, objectGroup: 'exec',
   }, takeOutcome);
@@ -5712,7 +6060,6 @@ const forsake = () => {
 // proxy is asked, and nothing is used that code may have replaced.
 const { isArray } = Array;
 const { isView } = ArrayBuffer;
-const { startsWith } = String.prototype;
 const global_ = globalThis;
 const NOTHING = {};
 const PROTOTYPES = {
@@ -5787,7 +6134,9 @@ const complete = ({ id, steps, prefix }) => {
       value = getProperty(value, steps[i]);
     }
     object = value === NOTHING ? null : objectOf(value);
-  } else for (let i = 0; i < lexical.length; i++) add(lexical[i]);
+  } else for (let i = 0; i < lexical.length; i++) {
+    if (lexical[i] !== '__constant__') add(lexical[i]);
+  }
   for (let depth = 0; object !== null && depth < 100 && !isProxy(object); depth++) {
     // Of millions of elements no name could be completed.
     const many = isView(object) || (isArray(object) && object.length > 1000);
@@ -5842,8 +6191,9 @@ const readWhole = (size) => {
 };
 send({ type: 'begun' });
 const first = JSON.parse(readWhole(readWhole(4).readUInt32BE(0)).toString());
-post({ type: 'first', first });
-if (first.type === 'run') {
+const isTaken = first.type === 'run' && !needsRewriting(first, true);
+post({ type: 'first', first, isTaken });
+if (isTaken) {
   state[PHASE] = RUNNING;
   onMessage(prepare(require('node:vm'), first));
 }

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 
 import pytest
 
-from agent_process import AgentProcess, Reply
+from agent_process import AgentProcess, Reply, jailed_agent
+from realjail import BWRAP
 
 STATE: dict[str, list[tuple[str, str, list[str]]]] = {
     # name: [(code, stdout, displays), ...]; each step succeeds
@@ -194,9 +196,13 @@ FAILURES = {
     "unclosed bracket": ("let q = {", r"(?s).*SyntaxError: .*"),
     "unclosed template": ("let q = `abc", r"(?s).*SyntaxError: .*"),
     "unclosed comment": ("/* abc", r"(?s).*SyntaxError: .*"),
-    "static import": (
-        "import fs from 'fs'",
-        r"(?s).*SyntaxError: Cannot use import statement.*await import.*",
+    "static import of what is not there": (
+        "import { nothing } from 'fs'",
+        r"Uncaught .*SyntaxError: .*'fs' does not provide an export named 'nothing'.*\n",
+    ),
+    "syntax error in a module": (
+        "import fs from 'fs'\nlet q = )",
+        r"<exec-\d+>:2\nlet q = \)\n        \^\nSyntaxError: Unexpected token\n",
     ),
     "runtime syntax error": ("JSON.parse('{')", r"(?s)Uncaught SyntaxError: .*at JSON.parse.*"),
     "missing module": (
@@ -495,3 +501,179 @@ def test_errors_that_code_listens_for_are_not_told(agent: AgentProcess) -> None:
     assert (reply.stdout, reply.stderr, reply.exit_code) == ("caught 5\n", "", 0)
     # The execution's own error is its answer all the same.
     assert agent.node("throw 6").stderr == "Uncaught 6\n"
+
+
+KINDS = {
+    "const": "const it = {};",
+    "let": "let it = {};",
+    "var": "var it = {};",
+    "several": "let other = 0, it = {};",
+    "destructured const": "const { a: [it], ...rest } = { a: [{}] };",
+    "destructured var": "var [it = 9] = [{}];",
+    "function": "const early = it(); function it() { return {}; }",
+    "async function": "async function it() { return {}; }",
+    "generator": "function* it() { yield {}; }",
+    "class": "class it { static value = {}; }",
+    "import": "import * as it from 'data:text/javascript,export const value = {}';",
+    "named import": "import { value as it } from 'data:text/javascript,export const value = {}';",
+    "export": "export const it = {};",
+    "loop": "for (var it = {}; false;);",
+    "block": "if (true) { var it = {}; }",
+}
+
+
+@pytest.mark.parametrize("first", KINDS)
+def test_any_declaration_may_replace_any_other(agent: AgentProcess, first: str) -> None:
+    """After each `first` comes each other, and so the other way round, in one session."""
+    for number, second in enumerate(KINDS):
+        for step, kind in enumerate((first, second)):
+            value = 2 * number + step
+            code = KINDS[kind].replace("{}", str(value))
+            reply = agent.node(code)
+            assert (reply.exit_code, reply.stderr, reply.shown) == (0, "", []), (first, second)
+            shown = agent.node(
+                "typeof it === 'number' ? it : it.value ?? (await (it().next?.().value ?? it()))"
+            )
+            assert shown.shown == [str(value)], (first, second, shown)
+
+
+CONSTANTS = ["const it = 1", "const { it } = { it: 1 }", "var it = 0", "function it() {}"]
+ASSIGNMENTS = [
+    "it = 2",
+    "it += 1",
+    "it++",
+    "[it] = [2]",
+    "({ it } = { it: 2 })",
+    "({ a: it = 3 } = {})",
+    "for (it of [2]);",
+    "(() => { 'use strict'; it = 2; })()",
+    "(function f(it2) { it = it2; })(2)",
+]
+
+
+@pytest.mark.parametrize("code", CONSTANTS)
+def test_a_constant_stays_one_until_it_is_replaced(shared: AgentProcess, code: str) -> None:
+    shared.node(code)
+    shared.node("const it = 1")
+    for assignment in ASSIGNMENTS:
+        reply = shared.node(assignment)
+        assert "TypeError: Assignment to constant variable.\n" in reply.stderr, assignment
+        assert "TypeError" in shared.node("const it = 1; " + assignment).stderr, assignment
+    assert shared.node("it").shown == ["1"]
+    inner = "(function (it) { it++; { let it = 1; it++; } return it; })(5)"
+    assert shared.node(inner).shown == ["6"]
+    assert shared.node("let it = 1; it++; it").shown == ["2"]
+
+
+def test_functions_of_earlier_executions_see_the_new_value(shared: AgentProcess) -> None:
+    shared.node("const captured = 1; const look = () => captured")
+    assert shared.node("let captured = 2; look()").shown == ["2"]
+
+
+ODD = {
+    # code after `const odd = 1; function oddly() {}`: what is shown
+    "`const odd = ${'let odd'}`; // const odd = 5": "'const odd = let odd'",
+    "/let odd = 2; function odd/.source": "'let odd = 2; function odd'",
+    "'let odd = 2; class odd {}'": "'let odd = 2; class odd {}'",
+    "({ let: 1, const: 2, odd }).odd": "1",
+    "{ odd: 3 }": "{ odd: 3 }",
+    "(() => { let odd = 5; { const odd = 6; } return odd; })()": "5",
+    "let odd = 1; odd": "1",
+    "\ufefflet odd = 2; odd": "2",
+    "#!/usr/bin/env node\nlet odd = 3; odd": "3",
+    "const odd = 4\r\nlet oddly = 5\r\nodd + oddly": "9",
+    "'use strict'\nlet oddly = 6\noddly": "6",
+    "let\nodd\n=\n7\n;odd": "7",
+    "let odd = 8, oddly = () => odd\n;[1].forEach(() => odd++); oddly()": "9",
+    "odd: for (const odd of [1, 2]) { if (odd) continue odd; }\n10": "10",
+    "for (const odd of [11]) odd": "11",
+    "for await (const odd of [Promise.resolve(12)]) odd": "12",
+    "let odd = await 13, oddly = await (async () => odd)(); oddly": "13",
+    "class oddly { static #odd = 14; static odd = this.#odd; }\noddly.odd": "14",
+    "const oddly = function () { return oddly.name; }; oddly()": "'oddly'",
+    "var oddly = class { }; oddly.name": "'oddly'",
+    "try { throw 15 } catch (odd) { odd++; odd }": "16",
+    "1; let oddly = 17": "1",
+    "var await_ = 1, let_ = 2; let of = 3; for (of of [18]); of": "18",
+    "let async = 19; async": "19",
+    "var oddly\nvar oddly = 20; oddly": "20",
+    "oddly = 21; <!-- let odd\noddly": "21",
+}
+
+
+@pytest.mark.parametrize("before", ["const odd = 1; function oddly() {}", "let oddly; var odd = 1"])
+def test_odd_declarations(agent: AgentProcess, before: str) -> None:
+    for code, shown in ODD.items():
+        assert agent.node(before).exit_code == 0
+        reply = agent.node(code)
+        assert (reply.shown, reply.stderr, reply.exit_code) == ([shown], "", 0), code
+
+
+def test_what_replaces_another_kind_keeps_its_lines(shared: AgentProcess) -> None:
+    shared.node("let thrower; function other() {}")
+    code = "\n\nfunction thrower() {\n  throw new Error('x');\n}\nlet other = 1;\n\nthrower();"
+    assert re.search(
+        r"at thrower \(<exec-\d+>:4:9\)\n    at <exec-\d+>:8:1", shared.node(code).stderr
+    )
+
+
+MODULES: dict[str, tuple[str, list[str]]] = {
+    "import { join as j, sep } from 'path'\nimport * as os from 'os'\nj('a', typeof os, sep)": (
+        "",
+        ["'a/object/'"],
+    ),
+    "console.log(basename('a/b')); import { basename } from 'path'": ("b\n", []),
+    "import 'fs'": ("", []),
+    "import data from 'data:text/javascript,export default 5'; data": ("", ["5"]),
+    "export let x = 1; export { x as y }; export default class {}\nconsole.log(x)": ("1\n", []),
+    "export default { a: 1 }": ("", []),
+    "export default async function main() { return 7 }\nawait main()": ("", ["7"]),
+    "import.meta.dirname === process.cwd() && import.meta.url.startsWith('file://')": (
+        "",
+        ["true"],
+    ),
+    "#!/usr/bin/env node\nimport fs from 'fs'; typeof fs": ("", ["'object'"]),
+    "import { createRequire } from 'module'; createRequire(import.meta.url)('fs').sep2": ("", []),
+    "const text = `\nimport fs from 'fs'\n`; text.length": ("", ["21"]),
+}
+
+
+@pytest.mark.parametrize("one_shot", [False, True])
+def test_import_and_export(agent: AgentProcess, one_shot: bool) -> None:
+    for code, (stdout, shown) in itertools.islice(MODULES.items(), 1 if one_shot else None):
+        reply = agent.node(code, one_shot=one_shot)
+        assert (reply.stdout, reply.stderr, reply.shown) == (stdout, "", shown), code
+
+
+def test_modules_are_found_from_the_working_directory(agent: AgentProcess) -> None:
+    code = """
+for (const directory of ['.', 'sub']) {
+  fs.mkdirSync(directory + '/node_modules/pkg', { recursive: true });
+  fs.writeFileSync(directory + '/node_modules/pkg/index.js', `exports.from = '${directory}'`);
+  fs.writeFileSync(directory + '/m.mjs', `export const from = '${directory}'`);
+}
+fs.writeFileSync('top.js', 'exports.from = "top"');
+const found = async () => [require('pkg').from, (await import('pkg')).from,
+  (await import('./m.mjs')).from, require('./top').from];
+"""
+    assert agent.node(code).exit_code == 0
+    assert agent.node("await found()").shown == ["[ '.', '.', '.', 'top' ]"]
+    assert agent.node("process.chdir('sub'); await found()").shown == [
+        "[ 'sub', 'sub', 'sub', 'top' ]"
+    ]
+    assert agent.node("require.main === module").shown == ["true"]
+
+
+@pytest.mark.skipif(BWRAP is None, reason="bubblewrap is missing: `make setup` installs it")
+def test_modules_are_found_in_the_project() -> None:
+    with jailed_agent(weak=("--tmpfs", "/project")) as agent:
+        code = """
+fs.mkdirSync('/project/node_modules/pkg', { recursive: true });
+fs.writeFileSync('/project/node_modules/pkg/index.js', 'exports.from = "pkg"');
+fs.writeFileSync('/project/x.js', 'exports.from = "x"');
+[require('pkg').from, require('./x').from, (await import('./x.js')).from,
+  (await import('pkg')).from]
+"""
+        assert agent.node(code).shown == ["[ 'pkg', 'x', 'x', 'pkg' ]"]
+        failed = agent.node("require('./y')")
+        assert "Cannot find module './y'" in failed.stderr
