@@ -55,6 +55,18 @@ def current_project() -> str | None:
     return path
 
 
+def why_no_project() -> str:
+    """Why there is no `current_project`, for people."""
+    try:
+        directory = os.getcwd()
+    except OSError:
+        return "the current directory is not there any more"
+    return (
+        f"{directory} is your home directory or one above it, which code is not shown; go to a "
+        "project, or name one with --project DIR"
+    )
+
+
 def default_project(directory: str, home: str) -> str | None:
     """The directory, unless that would show much more than a project."""
     directory, home = os.path.realpath(directory), os.path.realpath(home)

@@ -52,6 +52,9 @@ _HOME_MARKS = (".ssh", ".gnupg")
 
 _READ, _SEARCH = 0o4, 0o1
 
+_MAX_DEPTH = 100
+"""Components of a path that is looked for."""
+
 
 def printable(path: str) -> str:
     """A path for people, whatever bytes it has."""
@@ -62,6 +65,33 @@ def is_within(path: str, directory: str) -> bool:
     """Whether a normalised absolute path is that directory or lies below; by components, so
     `/work-evil` does not lie in `/work`."""
     return directory == "/" or path == directory or path.startswith(directory + "/")
+
+
+def has_below(directory: str, path: str) -> bool:
+    """Whether a file is there below a directory; no link is followed, and nothing else is opened.
+
+    Args:
+        directory: its real path.
+        path: relative to it; one with `..` leads nowhere.
+    """
+    names = [name for name in path.split("/") if name not in ("", ".")]
+    if not names or ".." in names or "\0" in path or len(names) > _MAX_DEPTH:
+        return False
+    flags = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        fd = os.open(directory, flags)
+        for name in names:
+            parent = fd
+            try:
+                fd = os.open(name, flags, dir_fd=parent)
+            finally:
+                os.close(parent)
+    except (OSError, UnicodeEncodeError):
+        return False
+    try:
+        return not stat.S_ISLNK(os.fstat(fd).st_mode)
+    finally:
+        os.close(fd)
 
 
 def why_private(path: str, home: str, private: Collection[str] = ()) -> str | None:

@@ -107,6 +107,39 @@ def test_a_directory_that_is_made_meanwhile_takes_no_empty_file(
     assert files.files == {}
 
 
+def test_no_link_here_is_written_through(
+    capsys: pytest.CaptureFixture[str], files: FakeFiles, here: Path
+) -> None:
+    files.files["/workspace/a"] = (b"theirs", 0o644)
+    (here / "mine").write_bytes(b"mine")
+    (here / "private").mkdir()
+    (here / "link").symlink_to("mine")
+    (here / "place").symlink_to("private")
+    hint = "Name the file itself, or add --follow.\n"
+    for target, link, end in (("link", "link", "mine"), ("place", "place", "private")):
+        said = (
+            f"nsm: {link} is a symbolic link to {end}, and nothing was written through it\n{hint}"
+        )
+        assert cp(capsys, "work:a", target) == (1, said)
+    assert cp(capsys, "work:a", "place/")[0] == 1
+    assert (here / "mine").read_bytes() == b"mine"
+    assert list((here / "private").iterdir()) == []
+    assert cp(capsys, "--follow", "work:a", "link") == (0, "")
+    assert cp(capsys, "--follow", "work:a", "place") == (0, "")
+    assert (here / "mine").read_bytes() == (here / "private" / "a").read_bytes() == b"theirs"
+
+
+def test_a_link_that_comes_while_a_file_is_copied_is_replaced(here: Path) -> None:
+    (here / "mine").write_bytes(b"mine")
+    with Target("target") as target:
+        target.write(b"theirs")
+        (here / "target").symlink_to("mine")
+        target.keep(0o644)
+    assert (here / "mine").read_bytes() == b"mine"
+    assert not (here / "target").is_symlink()
+    assert (here / "target").read_bytes() == b"theirs"
+
+
 def test_links_here_are_followed_and_pipes_read(
     capsys: pytest.CaptureFixture[str], files: FakeFiles, here: Path
 ) -> None:
@@ -201,7 +234,7 @@ def test_an_older_file_is_replaced_and_keeps_its_permissions(
     (here / "a").write_text("older")
     (here / "a").chmod(0o600)
     (here / "link").symlink_to("a")
-    assert cp(capsys, "work:a", "link") == (0, "")
+    assert cp(capsys, "--follow", "work:a", "link") == (0, "")
     assert ((here / "a").read_text(), mode(here / "a")) == ("new", 0o600)
     assert (here / "link").is_symlink()
     assert sorted(os.listdir(here)) == ["a", "link"]
@@ -285,9 +318,10 @@ def test_what_cannot_be_written_here(
 ) -> None:
     files.files = {"/workspace/a": (b"a", 0o644)}
     (here / "lost").symlink_to("nothing")
+    refused = "nsm: lost can't be written: No such file or directory\n"
+    assert cp(capsys, "--follow", "work:a", "lost") == (1, refused)
     (here / "d" / "a").mkdir(parents=True)
     for target, why in [
-        ("lost", "lost can't be written: No such file or directory"),
         ("none/", "none/a can't be written: No such file or directory"),
         ("d", "d/a can't be written: Is a directory"),
         ("none/x", "none/x can't be written: No such file or directory"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import subprocess
 import sys
 import threading
 from contextlib import ExitStack
@@ -14,6 +15,7 @@ import pytest
 
 import pictures
 import samples
+from e2e_support import program
 from fakesupervisor import Exchange, FakeSupervisor
 from nsm.cli import main as cli
 from nsm.projects import default_project
@@ -114,6 +116,52 @@ def test_code_from_standard_input(
     give_stdin(monkeypatch, "print('ü')\r\n".encode())
     assert Said(capsys, "-e", "python", *arguments).code == 0
     assert sent(supervisor)["code"] == "print('ü')\r\n"
+
+
+@pytest.mark.parametrize(
+    ("shell", "unread"),
+    [
+        ("echo hello | (sleep 0; {})", True),
+        ("{} < data", True),
+        ("{} < /dev/null", False),
+        ("{} < empty", False),
+        ("{} <&-", False),
+        ("true | {}", False),
+        # A pipe that stays open and silent is no reason to wait.
+        ("exec 3<> pipe; {} < pipe", False),
+        ("while read -r line; do {}; done < data", False),
+    ],
+)
+def test_standard_input_that_nobody_reads_is_told(
+    supervisor: FakeSupervisor, tmp_path: Path, shell: str, unread: bool
+) -> None:
+    (tmp_path / "data").write_text("a\nb\n")
+    (tmp_path / "empty").touch()
+    os.mkfifo(tmp_path / "pipe")
+    command = shell.format(f"'{program('nsm')}' run -e bash 'read x'")
+    # What is echoed is there when the code has ended.
+    supervisor.handlers["run"] = answer()
+    done = subprocess.run(
+        ["bash", "-c", command], cwd=tmp_path, capture_output=True, timeout=30, check=True
+    )
+    told = b"nsm: standard input was not read: code in a session does not have it"
+    assert (told in done.stderr) is unread
+
+
+def test_in_the_home_directory_it_says_once_that_there_is_no_project(
+    capsys: pytest.CaptureFixture[bytes],
+    supervisor: FakeSupervisor,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    session = samples.run_result()["session"]
+    for created in (True, False):
+        supervisor.handlers["run"] = answer(session=session | {"created": created})
+        said = Said(capsys, "-e", "python", "-s", "a", "1")
+        told = f"nsm: no project is mounted: {tmp_path} is your home directory"
+        assert said.err.startswith(told) is created
+    assert "no project" not in Said(capsys, "-e", "python", "--no-project", "1").err
 
 
 def test_code_from_a_file(
@@ -388,7 +436,8 @@ def test_a_refused_current_directory_is_left_out_and_a_chosen_one_is_an_error(
     def run(exchange: Exchange) -> dict[str, Any]:
         if "project" in exchange.args:
             raise BadProjectError("It holds secrets.", hint="Take another.")
-        return samples.run_result(stdout="ran\n")
+        session = samples.run_result()["session"] | {"created": True}
+        return samples.run_result(stdout="ran\n", session=session)
 
     supervisor.handlers["run"] = run
     said = Said(capsys, "-e", "python", "x")

@@ -110,13 +110,14 @@ def notes_of(
     mode: ProjectMode = "readonly",
     keeps_state: bool = True,
     environments: tuple[Environment, ...] = (),
+    seen: ProjectMount | None = None,
     **more: Any,
 ) -> tuple[str, ...]:
     """What a result with these texts says."""
     outcome = Outcome(stdout=stdout, stderr=stderr, exit_code=exit_code, **more)
     circumstances = Circumstances(
         code=code,
-        project=project(mode),
+        project=seen or project(mode),
         refused=refused,
         keeps_state=keeps_state,
         environments=environments,

@@ -30,7 +30,8 @@ files under their own names. A local name with a colon is written `./a:b`.
 
 A file appears whole at its target, or not at all. Permissions are kept, but those to run as
 another user; here less your umask, and a file that is replaced keeps its own. Copies work while
-code runs in the session. The largest file is `[session] max_file_mb`. Directories go as archives.
+code runs in the session. A symbolic link here is read through, and not written through unless you
+say --follow. The largest file is `[session] max_file_mb`. Directories go as archives.
 
 examples:
   nsm cp data.csv model.py work:
@@ -45,6 +46,9 @@ def parser() -> Parser:
     parser = Parser("cp", "Copy files to and from live sessions.", _EPILOG)
     parser.add_argument("sources", nargs="+", metavar="SOURCE", help="SESSION:PATH, or a file")
     parser.add_argument("target", metavar="TARGET", help="the other: a file, or SESSION:PATH")
+    parser.add_argument(
+        "--follow", action="store_true", help="write through a symbolic link at TARGET"
+    )
     return parser
 
 
@@ -67,7 +71,7 @@ def main(arguments: list[str]) -> int:
             targets.tell(client, session)
         for copy in copies:
             try:
-                _copy(client, copy)
+                _copy(client, copy, follow=options.follow)
             except DisconnectedError:
                 raise
             except NsmError as error:
@@ -80,14 +84,14 @@ def _end(number: int, _frame: FrameType | None) -> None:
     sys.exit(128 + number)
 
 
-def _copy(client: Client, copy: Upload | Download) -> None:
+def _copy(client: Client, copy: Upload | Download, *, follow: bool) -> None:
     match copy:
         case Upload():
             _upload(client, copy)
         case Download(target=Local(path="-")):
             _print(client, copy)
         case Download():
-            _download(client, copy)
+            _download(client, copy, follow=follow)
 
 
 def _upload(client: Client, copy: Upload) -> None:
@@ -119,12 +123,13 @@ def _upload(client: Client, copy: Upload) -> None:
             progress.end()
 
 
-def _download(client: Client, copy: Download) -> None:
+def _download(client: Client, copy: Download, *, follow: bool) -> None:
     path = copy.target.path
-    if copy.into or os.path.isdir(path):
+    into = copy.into or os.path.isdir(path)
+    if into:
         path = os.path.join(path, places.file_name(copy.source))
     progress = Progress(str(copy.source), None)
-    with Target(path) as target:
+    with Target(path, follow=follow, into=into) as target:
 
         def write(data: bytes) -> None:
             target.write(data)

@@ -32,6 +32,16 @@ class LocalFileError(FileError):
         super().__init__(f"{path} can't be {doing}: {error.strerror}", hint=hint)
 
 
+class LinkError(FileError):
+    """A symbolic link is where a file was to be written."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(
+            f"{path} is a symbolic link to {os.readlink(path)}, and nothing was written through it",
+            hint="Name the file itself, or add --follow.",
+        )
+
+
 class Source(NamedTuple):
     """An open file that is to be copied.
 
@@ -81,18 +91,24 @@ class Target:
     """A local file that is being written. Without `keep` there is nothing of it.
 
     A regular file appears at its place when it is whole: until then it has no name, so nothing is
-    left behind by whatever ends this program, and an older file stays as it was. As with cp, links
-    are followed, an older file keeps its permissions, and pipes and devices are written to.
+    left behind by whatever ends this program, and an older file stays as it was, but for its
+    content. Pipes and devices are written to. No link is written through unasked: somebody else,
+    code in a box for one, may have put it there to have another file overwritten.
 
     Args:
         path: of the file itself, not of the directory that it is for.
+        follow: write through links, as cp(1) does.
+        into: the directory was named, and not the file: it must be no link either.
 
     Raises:
+        LinkError: a link is there.
         LocalFileError: it can't be written.
     """
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, *, follow: bool = False, into: bool = False) -> None:
         self._path = path
+        self._follow = follow
+        self._into = into
         self._temporary = ""
         self._permissions: int | None = None
         self._directory = -1
@@ -163,19 +179,28 @@ class Target:
 
     def _open(self) -> None:
         try:
-            mode = os.stat(self._path).st_mode
+            mode = os.stat(self._path, follow_symlinks=self._follow).st_mode
         except FileNotFoundError:
             if os.path.islink(self._path):
                 raise  # cp(1) writes to no place that a link only promises
         else:
+            if stat.S_ISLNK(mode):
+                raise LinkError(self._path)
             if not stat.S_ISREG(mode):
-                self._descriptor = os.open(self._path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOCTTY)
+                flags = os.O_WRONLY | os.O_CLOEXEC | os.O_NOCTTY
+                flags |= 0 if self._follow else os.O_NOFOLLOW  # one may have come since
+                self._descriptor = os.open(self._path, flags)
                 return
             self._permissions = mode & 0o777
             if not os.access(self._path, os.W_OK):
                 raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-        parent, self._name = os.path.split(os.path.realpath(self._path))
-        self._directory = os.open(parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        path = os.path.realpath(self._path) if self._follow else self._path
+        parent, self._name = os.path.split(path)
+        if self._into and not self._follow and os.path.islink(parent):
+            raise LinkError(parent)
+        linked = os.O_NOFOLLOW if self._into and not self._follow else 0  # it may come only now
+        # What is renamed to the name takes a link's place, and does not go through it.
+        self._directory = os.open(parent or ".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC | linked)
         try:
             self._descriptor = self._create()
         except BaseException:

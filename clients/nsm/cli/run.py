@@ -18,9 +18,9 @@ from nsm.cli.options import (
     seconds,
 )
 from nsm.cli.pictures import Folder
-from nsm.cli.source import read_code
+from nsm.cli.source import has_unread_input, read_code
 from nsm.client import Client
-from nsm.projects import DEFAULT, NO_PROJECT, project_of
+from nsm.projects import DEFAULT, NO_PROJECT, project_of, why_no_project
 from nsm.wire.errors import BadProjectError, NsmError
 from nsm.wire.results import RunResult
 
@@ -117,12 +117,19 @@ def main(arguments: list[str]) -> int:
     # There is no `sys.stdin` where whoever started us has closed it.
     if options.file is None and options.code is None and (not sys.stdin or sys.stdin.isatty()):
         verb.error("no code: give it as an argument, with -f FILE, or on standard input")
+    reads_input = "-" in (options.code, options.file) or (options.code or options.file) is None
     try:
-        return _run(options)
+        code = _run(options)
     except BrokenPipeError:
         raise
     except (NsmError, OSError) as error:
         return terminal.report(error, EXIT_RUN_FAILED)
+    if not reads_input and has_unread_input():
+        terminal.note(
+            "standard input was not read: code in a session does not have it; "
+            "`nsm cp - SESSION:NAME` makes a file of it"
+        )
+    return code
 
 
 def exit_code(result: RunResult) -> int:
@@ -146,20 +153,28 @@ def _run(options: argparse.Namespace) -> int:
             hint="Go to one, or name it with --project DIR.",
         )
     with Client(project=given) as client:
+        why = "" if project.chosen or project.path is not None else why_no_project()
         try:
-            return _Execution(client, options, project).run(code)
+            return _Execution(client, options, project, why).run(code)
         except BadProjectError as error:
             if project.chosen or project.path is None or options.project_mode is not None:
                 raise
             # Refused before anything ran. Nobody asked for this directory: go on without it.
-            terminal.note(f"no project is mounted: {render.error(error.message, '')}")
-        return _Execution(client, options, NO_PROJECT).run(code)
+            why = error.message
+        return _Execution(client, options, NO_PROJECT, why).run(code)
 
 
 class _Execution:
-    """One run, shown while it goes on."""
+    """One run, shown while it goes on.
 
-    def __init__(self, client: Client, options: argparse.Namespace, project: Project) -> None:
+    Args:
+        why: a new session sees no project although nobody has said so; else empty.
+    """
+
+    def __init__(
+        self, client: Client, options: argparse.Namespace, project: Project, why: str
+    ) -> None:
+        self._why = why
         self._client = client
         self._options = options
         self._project = project
@@ -186,6 +201,8 @@ class _Execution:
         )
         wire = self._client.call("run", arguments, on_event=self._show, interruptible=True)
         result = RunResult.from_wire(wire)
+        if self._why and result.session.created:
+            terminal.note(f"no project is mounted: {render.error(self._why, '')}")
         if options.json:
             terminal.out_json(wire)
         else:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import stat
 import sys
+import termios
 
 from nsm.wire.errors import BadRequestError
 from nsm.wire.frames import MAX_FRAME_BYTES
@@ -35,6 +38,24 @@ def read_code(argument: str | None, file: str | None) -> str:
             raise BadRequestError("standard input is closed", hint="Give the code another way.")
         return _decode(sys.stdin.buffer.read(MAX_FRAME_BYTES + 1), "standard input")
     return _decode(os.fsencode(argument), "the code")
+
+
+def has_unread_input() -> bool:
+    """Whether there is something on standard input now, which nobody has begun to read."""
+    if not sys.stdin:
+        return False
+    try:
+        descriptor = sys.stdin.fileno()
+        mode = os.fstat(descriptor).st_mode
+        if stat.S_ISREG(mode):
+            # A shell that reads a list line by line has begun, and goes on with it.
+            return os.lseek(descriptor, 0, os.SEEK_CUR) == 0 < os.fstat(descriptor).st_size
+        if not stat.S_ISFIFO(mode) and not stat.S_ISSOCK(mode):
+            return False
+        waiting = fcntl.ioctl(descriptor, termios.FIONREAD, bytes(4))
+        return int.from_bytes(waiting, sys.byteorder) > 0
+    except (OSError, ValueError):  # there is no descriptor
+        return False
 
 
 def _decode(data: bytes, what: str) -> str:

@@ -25,13 +25,14 @@ Kind = Literal[
     "descriptors",
     "full",
     "hidden",
+    "missing",
     "privilege",
 ]
 """What a program could not do: change a file; change one, as far as its permissions go; reach a
 host; install a package of Python; import a module; require a module of Node; install one; install a
 package of the system; make a socket of that kind; get memory, or an array of that size,
-or live without; start a thread, or a process; open a file; write more; see a file of the host; be
-root, mount or make namespaces."""
+or live without; start a thread, or a process; open a file; write more; see a file of the host; find
+one in its working directory; be root, mount or make namespaces."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

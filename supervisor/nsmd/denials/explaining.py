@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from nsmd.denials import reading, wording
+from nsmd.denials import lines, reading, wording
 from nsmd.denials.evidence import Evidence
+from nsmd.denials.wording import plain
+from nsmd.hostpaths import has_below
 from nsmd.policy import Policy
 from nsmd.values import Environment, LimitEvent, NetworkRule, Outcome, ProjectMount
 
@@ -14,6 +17,10 @@ LOST = "variables were lost"
 
 BASH_GIVES_UP = 2
 """Its exit code where it gets no memory; Node ends itself with a signal."""
+
+
+MOST_MISSING = 5
+"""Files that are looked for in the project, for one execution."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +86,19 @@ def explain(
     )
     if said:
         notes.append(f"policy: {'; '.join(said)}")
+    if circumstances.project is not None:
+        missing = [one.subject for one in found if one.kind == "missing"]
+        notes += _in_the_project(circumstances.project, missing)
     return tuple(notes)
+
+
+def _in_the_project(project: ProjectMount, missing: Sequence[str]) -> list[str]:
+    """Where a file is that was not in the working directory, if the project has it there."""
+    for path in missing[:MOST_MISSING]:
+        if has_below(project.path, path):
+            place = plain(posixpath.normpath(posixpath.join(project.mount_point, path)), 200)
+            return [f"{lines.WORKSPACE} is the working directory; the file is at {place}"]
+    return []
 
 
 def _ended_itself(outcome: Outcome, found: Sequence[Evidence]) -> bool:

@@ -208,6 +208,11 @@ _WRITING = re.compile(
 
 _MISSING = re.compile(r"\bno such file or directory\b", re.IGNORECASE)
 
+_BARE = re.compile(r"^[\w./-]+: (?:line \d+: )?(?P<path>[^\s:'\"]+): No such file or directory$")
+
+WORKSPACE = "/workspace"
+"""Where relative paths begin, unless code has gone elsewhere."""
+
 _THROWN = re.compile(
     r"^(?:Uncaught )?(?:\w+ \[cause\]: |\s*\[cause\]: )?\w*Error\b.*\bE[A-Z]{3,}\b"
 )
@@ -254,8 +259,17 @@ def _of_line(line: str) -> Iterator[Evidence]:
         yield Evidence(kind="denied", subject=path_in(line))
     elif (missing := _MISSING.search(line)) is not None:
         path = path_in(line[: missing.start()]) or path_in(line[missing.end() :])
-        if path.startswith("/"):
-            yield Evidence(kind="hidden", subject=path)
+        bare = _BARE.match(line)
+        yield from not_found(path or (bare["path"] if bare is not None else ""))
+
+
+def not_found(path: str) -> Iterator[Evidence]:
+    """What it means that there is no such file."""
+    relative = path.removeprefix(f"{WORKSPACE}/")
+    if relative and not relative.startswith("/"):
+        yield Evidence(kind="missing", subject=relative)
+    elif path:
+        yield Evidence(kind="hidden", subject=path)
 
 
 def _checked(kind: Kind, line: str, host: str | None) -> Iterator[Evidence]:

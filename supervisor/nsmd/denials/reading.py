@@ -160,7 +160,7 @@ def _counts(one: Evidence, outcome: Outcome, code: str, lowered: str) -> bool:
     if any(words in lowered for words in _WORDS.get(one.kind, ())):
         return False
     match one.kind:
-        case "hidden":
+        case "hidden" | "missing":
             return outcome.exit_code != 0  # programs that go on without a file say so, too
         case "index":
             return not _OWN_INDEX.search(code)

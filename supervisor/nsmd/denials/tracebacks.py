@@ -144,8 +144,8 @@ def _of_errno(number: str, words: str, error: Traceback) -> Iterator[Evidence]:
             yield Evidence(kind="read-only", subject=path)
         case "28" if words == "No space left on device" and "inotify" not in error.source:
             yield Evidence(kind="full", subject=path)
-        case "2" if path.startswith("/"):
-            yield Evidence(kind="hidden", subject=path)
+        case "2":
+            yield from lines.not_found(path)
         case "24" if words == "Too many open files":
             yield Evidence(kind="descriptors")
         case "11" if _FORKS.search(error.source):
