@@ -335,9 +335,7 @@ def test_exactly_at_the_cap_nothing_is_cut() -> None:
 
 def test_of_a_progress_bar_the_last_state_is_shown() -> None:
     bar = "".join(f"\r{n}%|{'#' * n}" for n in range(101)) + "\n"
-    assert render_result(ran("a\n", bar)).text == (
-        f"a\n--- stderr ---\n100%|{'#' * 100}\n"
-    )
+    assert render_result(ran("a\n", bar)).text == (f"a\n--- stderr ---\n100%|{'#' * 100}\n")
 
 
 def test_a_flood_of_one_stream_leaves_the_other_whole() -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from nsmd.denials import lines, reading, wording
 from nsmd.denials.evidence import Evidence
-from nsmd.denials.wording import plain
+from nsmd.denials.naming import plain
 from nsmd.hostpaths import has_below
 from nsmd.policy import Policy
 from nsmd.values import Environment, LimitEvent, NetworkRule, Outcome, ProjectMount
