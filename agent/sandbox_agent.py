@@ -3917,6 +3917,141 @@ class WholeWriter(io.FileIO):
         return done
 
 
+class PrettyPrinter:
+    """Text of a container as `repr` gives it, over lines if it is long, and bounded.
+
+    Only the containers of Python itself are taken apart; others have a representation of their own.
+    """
+
+    WIDTH = 80
+    CHARS = 20_000
+    """About as much is shown; then each container says how many items are left out."""
+    MAX_INDENT = 12
+
+    def __init__(self) -> None:
+        import collections
+
+        self._room = self.CHARS
+        self._within: set[int] = set()
+        self._ends: dict[Any, tuple[str, str]] = {
+            list: ("[", "]"),
+            tuple: ("(", ")"),
+            set: ("{", "}"),
+            frozenset: ("frozenset({", "})"),
+            type({}.keys()): ("dict_keys([", "])"),
+            type({}.values()): ("dict_values([", "])"),
+            type({}.items()): ("dict_items([", "])"),
+        }
+        self._mappings: dict[Any, tuple[str, str]] = {
+            dict: ("{", "}"),
+            collections.Counter: ("Counter({", "})"),
+            collections.defaultdict: ("defaultdict(", "})"),
+        }
+
+    def format(self, value: Any, indent: int = 0) -> str:
+        """
+        Args:
+            indent: columns before it, in each of its lines.
+        """
+        kind = _type_of(value)
+        is_mapping = kind in self._mappings
+        ends = self._mappings.get(kind) or self._ends.get(kind)
+        if ends is None or not value:
+            return self._leaf(value)
+        opening, closing = ends
+        if id(value) in self._within:
+            return f"{opening}...{closing}"
+        if opening == "defaultdict(":
+            opening += f"{value.default_factory!r}, {{"
+        if kind is tuple and len(value) == 1:
+            closing = ",)"
+        self._within.add(id(value))
+        inner = indent + min(len(opening), self.MAX_INDENT)
+        items: Any = value
+        if is_mapping:
+            items = value.most_common() if opening == "Counter({" else value.items()
+        parts: list[str] = []
+        nested = is_mapping
+        for item in items:
+            if self._room <= 0:
+                parts.append(f"... {len(value) - len(parts):,} more")
+                break
+            if is_mapping:
+                key, item = item  # noqa: PLW2901  # a pair
+                before = f"{self._leaf(key)}: "
+                parts.append(before + self.format(item, inner + len(before)))
+            else:
+                nested = nested or _type_of(item) in self._ends or _type_of(item) in self._mappings
+                parts.append(self.format(item, inner))
+        self._within.discard(id(value))
+        line = f"{opening}{', '.join(parts)}{closing}"
+        if "\n" not in line and indent + len(line) <= self.WIDTH:
+            return line
+        lines = parts if nested else self._packed(parts, self.WIDTH - inner)
+        return opening + (",\n" + " " * inner).join(lines) + closing
+
+    def _leaf(self, value: object) -> str:
+        text = repr(value)
+        self._room -= len(text) + 2
+        return text
+
+    @staticmethod
+    def _packed(parts: list[str], width: int) -> list[str]:
+        """As many parts in each line as have room."""
+        lines = [parts[0]]
+        for part in parts[1:]:
+            if len(lines[-1]) + len(part) + 3 <= width:
+                lines[-1] += f", {part}"
+            else:
+                lines.append(part)
+        return lines
+
+
+SHELL_COMMANDS = frozenset(
+    "apt apt-get bash cat cd chmod conda cp curl docker echo export find git grep head ls make "
+    "mkdir mv node npm npx pip pip3 pwd python python3 rm sed sh sudo tail touch uv wget "
+    "which".split()
+)
+"""Names with which lines begin that people type in a shell."""
+
+MAGICS = {
+    "matplotlib": "leave the line out: figures are shown anyway",
+    "timeit": "use timeit.timeit",
+    "time": "use time.perf_counter",
+    "cd": "use os.chdir",
+    "pip": "it would be `python -m pip` in a shell",
+    "run": "use runpy.run_path",
+    "bash": "run the code in a Bash environment",
+    "sh": "run the code in a Bash environment",
+}
+
+
+def hint_for(line: str) -> str:
+    """Sentence on what to write instead of a line of IPython or of a shell; empty for others."""
+    line = line.strip()
+    short = line if len(line) <= 60 else line[:59] + "\u2026"
+    if found := re.match(r"(?:[\w, ]+=\s*)?!\s*(.+)", line):
+        return (
+            f"`{short}` is IPython syntax: run the command in a Bash environment, or with "
+            f"subprocess.run({found[1][:80]!r}, shell=True)"
+        )
+    if found := re.match(r"(?:[\w, ]+=\s*)?%%?([A-Za-z_]\w*)", line):
+        instead = MAGICS.get(found[1], "leave it out, or say it in Python")
+        return f"`{short}` is a magic of IPython, which plain Python does not have: {instead}"
+    found = re.fullmatch(r"\?{0,2}([A-Za-z_][\w.]*)\?{0,2}", line)
+    if found and "?" in line:
+        return f"`{short}` is IPython syntax: help({found[1]}) prints the documentation"
+    found = re.match(r"([a-z][a-z0-9-]*)(?:\s+[^\s=(]|$)", line)
+    if found and found[1] == "cd":
+        return f"`{short}` is a shell command: os.chdir changes the directory"
+    if found and found[1] in SHELL_COMMANDS:
+        return (
+            f"`{short}` is a shell command: run it in a Bash environment, or with "
+            f"subprocess.run({line[:80]!r}, shell=True)"
+        )
+    return ""
+
+
 def _counted(count: int, thing: str) -> str:
     return f"{count} {thing}" if count == 1 else f"{count} {thing}s"
 
@@ -4253,6 +4388,7 @@ class PythonWorker:
                     exit_code = 0
                 except BaseException as error:
                     exit_code = self._report(error)
+                    self._hint(error, name, code)
                 if one_shot and os.getpid() == self._pid:
                     try:
                         exit_code = self._end_program() or exit_code
@@ -4544,6 +4680,23 @@ class PythonWorker:
                 sys.stderr = stderr
         return 130 if isinstance(error, KeyboardInterrupt) else 1
 
+    def _hint(self, error: BaseException, name: str, code: str) -> None:
+        """Notes what to write instead, where code that failed is none of Python."""
+        try:
+            number = None
+            if isinstance(error, SyntaxError) and error.filename == name:
+                number = error.lineno
+            elif isinstance(error, NameError) and error.__traceback__ is not None:
+                entry = error.__traceback__
+                if entry.tb_next is None and entry.tb_frame.f_code.co_filename == name:
+                    number = entry.tb_lineno
+            if number:
+                hint = hint_for(code.replace("\r\n", "\n").split("\n")[number - 1])
+                if hint:
+                    self._note(hint)
+        except Exception:  # noqa: S110
+            pass  # the error has been told, and code may have replaced what this needs
+
     def _print_error(self, error: BaseException) -> None:
         self._clean_traceback(error, set())
         sys.last_type, sys.last_value = type(error), error
@@ -4641,7 +4794,11 @@ class PythonWorker:
 
     def _bundle(self, value: object) -> dict[str, Any]:
         """The value's representations by MIME type; like IPython's, but asked of the type only."""
-        found: dict[str, Any] = {"text/plain": repr(value)}
+        try:
+            text = PrettyPrinter().format(value)
+        except RecursionError:
+            text = repr(value)
+        found: dict[str, Any] = {"text/plain": text}
         kind = type(value)
         for method, mime in self.REPRESENTATIONS:
             if callable(getattr(kind, method, None)):

@@ -230,6 +230,47 @@ class Table:
     assert shared.python("display(Picture(''))").displays[0][PLACE] == 1
 
 
+@pytest.mark.parametrize(
+    "value",
+    [
+        "[1, {'a': (1,), 2: []}, set(), {3}, frozenset({4}), ()]",
+        "(lambda x: x.append(x) or x)([1])",
+        "__import__('collections').Counter('hello')",
+        "__import__('collections').defaultdict(list, {1: [2]})",
+        "({1: 2}.keys(), {1: 2}.values(), {1: 2}.items())",
+        "type('Own', (list,), {'__repr__': lambda self: 'own' * 50})([1])",
+        "'x' * 200",
+    ],
+)
+def test_what_fits_into_a_line_is_shown_as_repr_has_it(shared: AgentProcess, value: str) -> None:
+    assert shared.python(value).shown == [shared.python(f"print(repr({value}))").stdout[:-1]]
+
+
+def test_long_containers_are_shown_over_lines(shared: AgentProcess) -> None:
+    reply = shared.python("[{'name': 'x' * 30, 'values': list(range(20))}, {'name': 'y' * 60}]")
+    assert reply.shown == [
+        (
+            "[{'name': 'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxx',\n"
+            "  'values': [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18,\n"
+            "             19]},\n"
+            " {'name': 'yyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyy'}]"
+        )
+    ]
+    (text,) = shared.python("value = [list(range(30))] * 3 + ['x' * 90]\nvalue").shown
+    assert shared.python(f"{text} == value").shown == ["True"]
+    (deep,) = shared.python("x = []\nfor i in range(400): x = [x]\nx").shown
+    assert deep == "[" * 401 + "]" * 401
+
+
+def test_big_containers_say_how_much_is_left_out(shared: AgentProcess) -> None:
+    (text,) = shared.python("list(range(1_000_000))").shown
+    last = int(text.split(",\n")[-2].rpartition(" ")[2])
+    assert text.endswith(f" ... {1_000_000 - last - 1:,} more]")
+    assert 20_000 <= len(text) < 25_000
+    (text,) = shared.python("{n: list(range(1000)) for n in range(1000)}").shown
+    assert text.endswith(" ... 995 more}")
+
+
 def test_underscore_holds_the_last_value(shared: AgentProcess) -> None:
     shared.python("41 + 1")
     assert shared.python("print(_)").stdout == "42\n"
@@ -526,6 +567,66 @@ await asyncio.sleep(0)
     assert reply.frame["notes"] == [
         "2 asyncio tasks cancelled, since the code had ended: await what has to be finished"
     ]
+
+
+# Hints.
+
+
+@pytest.mark.parametrize(
+    ("code", "note"),
+    [
+        (
+            "files = !ls -l",
+            (
+                "`files = !ls -l` is IPython syntax: run the command in a Bash environment, or "
+                "with subprocess.run('ls -l', shell=True)"
+            ),
+        ),
+        (
+            "import os\n%matplotlib inline",
+            (
+                "`%matplotlib inline` is a magic of IPython, which plain Python does not have: "
+                "leave the line out: figures are shown anyway"
+            ),
+        ),
+        (
+            "%%unknown\nx",
+            (
+                "`%%unknown` is a magic of IPython, which plain Python does not have: leave it out, "
+                "or say it in Python"
+            ),
+        ),
+        ("df.head?", "`df.head?` is IPython syntax: help(df.head) prints the documentation"),
+        (
+            "x = 1\npip install numpy",
+            (
+                "`pip install numpy` is a shell command: run it in a Bash environment, or with "
+                "subprocess.run('pip install numpy', shell=True)"
+            ),
+        ),
+        (
+            "ls -la",
+            (
+                "`ls -la` is a shell command: run it in a Bash environment, or with "
+                "subprocess.run('ls -la', shell=True)"
+            ),
+        ),
+        ("cd sub/dir", "`cd sub/dir` is a shell command: os.chdir changes the directory"),
+    ],
+)
+def test_a_hint_for_what_is_not_python(shared: AgentProcess, code: str, note: str) -> None:
+    reply = shared.python(code)
+    assert (reply.exit_code, reply.frame["notes"]) == (1, [note])
+
+
+@pytest.mark.parametrize(
+    "code",
+    ["x = (1 +", "undefined", "def f(): return ls\nf()", "'%d' % 'a'", "raise NameError", "x?y"],
+)
+def test_no_hint_for_other_errors(shared: AgentProcess, code: str) -> None:
+    reply = shared.python(code)
+    assert reply.exit_code == 1
+    assert "notes" not in reply.frame
 
 
 # Debuggers.
