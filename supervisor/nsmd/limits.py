@@ -219,7 +219,7 @@ def wrong_environment(name: str, bound: Environment, asked: Environment) -> Wron
         )
     return WrongEnvironmentError(
         f"Session {name!r} runs {bound.name}, not {asked.name}.",
-        hint=f"Use another session name for {asked.name}, or env={bound.name!r}.",
+        hint=f"Use another session name for {asked.name}, or the environment {bound.name}.",
         data=data,
     )
 

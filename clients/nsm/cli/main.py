@@ -67,6 +67,13 @@ ALIASES = {
 }
 """Older verbs, which work as before, and what they are now; each has a module, too."""
 
+_OTHERS_VERBS = {
+    "stop": "`nsm shutdown` ends the supervisor and all sessions",
+    "start": "nothing needs to be started, the first `nsm run` or editor starts the supervisor",
+    "restart": "`nsm reload` starts the supervisor anew and keeps all sessions",
+}
+"""That people know from other programs, and what to do here."""
+
 _HIDDEN = {"__complete": "complete"}
 
 _EXIT_USAGE = 2  # as in `options`, which need not be loaded for a version or a typing mistake
@@ -142,6 +149,8 @@ def _guarded(verb: Verb, arguments: list[str]) -> int:
 
 
 def _unknown(verb: str) -> str:
+    if verb in _OTHERS_VERBS:
+        return f"nsm: there is no command {verb!r}: {_OTHERS_VERBS[verb]}\n"
     from difflib import get_close_matches  # noqa: PLC0415  # only for a mistake
 
     close = get_close_matches(verb, VERBS, n=1)
