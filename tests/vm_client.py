@@ -65,7 +65,8 @@ class Client:
         arguments = {"code": code, "env": env} | ({"session": session} if session else {})
         result = self.request("tools/call", {"name": "run", "arguments": arguments})
         texts = [part["text"] for part in result["content"] if part["type"] == "text"]
-        return Result("".join(texts), bool(result.get("isError")))
+        # What is added where the text would be JSON.
+        return Result("".join(texts).removesuffix("[exit code 0]"), bool(result.get("isError")))
 
     def _send(self, message: dict[str, Any]) -> None:
         assert self._shim.stdin is not None

@@ -81,10 +81,11 @@ async def description(client: Client) -> str:
 
 
 async def call(client: Client, code: str, env: str, **more: Any) -> tuple[str, bool]:
-    """Text without what is said of a new session, and whether it is an error."""
+    """Text without what is said of a new session or a text that is JSON, and whether it is an
+    error."""
     result: CallToolResult = await client.call_tool("run", {"code": code, "env": env, **more})
     text = "".join(part.text for part in result.content if isinstance(part, TextContent))
-    return text.partition("[session ")[0], bool(result.is_error)
+    return text.partition("[session ")[0].removesuffix("[exit code 0]"), bool(result.is_error)
 
 
 @pytest.mark.parametrize("mode", ["legacy", "2026-07-28"])
