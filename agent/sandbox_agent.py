@@ -5153,6 +5153,7 @@ const fs = require('node:fs');
 const inspector = require('node:inspector');
 const { readFileSync, readSync } = fs;
 const { hasOwn } = Object;
+const { toString: errorText } = Error.prototype;
 const { includes, indexOf, repeat, slice, startsWith } = String.prototype;
 const { constants: { signals: { SIGSTOP, SIGTTOU } } } = require('node:os');
 const { inspect, types: { isNativeError, isProxy } } = require('node:util');
@@ -5922,6 +5923,31 @@ process._kill = (target, signal) => {
 process.argv.length = 1;
 process.execArgv = [];
 delete process._eval;
+
+// No stack shows the runner's frames, or the inspector's that it calls code by. Code may replace
+// this function, as it may Node's own.
+defineProperty(Error, 'prepareStackTrace', {
+  configurable: true, writable: true, enumerable: false,
+  value: (error, sites) => {
+    let text;
+    try {
+      const { name, code, message } = error;
+      const isNodes = typeof code === 'string' && apply(startsWith, code, ['ERR_']);
+      text = isNodes ? name + ' [' + code + ']: ' + message : apply(errorText, error, []);
+    } catch {
+      text = '<error>';
+    }
+    let end = sites.length;
+    for (let i = 0; i < sites.length; i++) {
+      if (sites[i].getFileName() === 'node:inspector') end = i;
+    }
+    for (let i = 0; i < end; i++) {
+      const file = sites[i].getFileName();
+      if (file !== '[eval]' && file !== 'node:inspector') text += '\n    at ' + sites[i];
+    }
+    return text;
+  },
+});
 
 // Takes the runner's frames, and the inspector's above them, off the stacks of an error.
 const RUNNER = /(\n    at [^\n]*\(node:inspector:[^\n]*)*\n    at ([^\n]*\()?\[eval\]:\d[^]*$/;

@@ -198,7 +198,7 @@ FAILURES = {
     "unclosed comment": ("/* abc", r"(?s).*SyntaxError: .*"),
     "static import of what is not there": (
         "import { nothing } from 'fs'",
-        r"Uncaught .*SyntaxError: .*'fs' does not provide an export named 'nothing'.*\n",
+        r"Uncaught .*SyntaxError: .*'fs' does not provide an export named 'nothing'\n    at .*\n",
     ),
     "syntax error in a module": (
         "import fs from 'fs'\nlet q = )",
@@ -677,3 +677,22 @@ fs.writeFileSync('/project/x.js', 'exports.from = "x"');
         assert agent.node(code).shown == ["[ 'pkg', 'x', 'x', 'pkg' ]"]
         failed = agent.node("require('./y')")
         assert "Cannot find module './y'" in failed.stderr
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "console.log(new Error('mine').stack)",
+        "console.error('first'); console.trace('mine')",
+        "function f() { throw new Error('mine') }\ntry { f() } catch (e) { console.log(e) }",
+        "try { process.stdout.write(5) } catch (e) { console.log(e.stack) }",
+        "try { require('./missing') } catch (e) { console.log(e.stack) }",
+        "await null; console.log(new Error('mine').stack)",
+    ],
+)
+def test_no_stack_shows_frames_of_ours(shared: AgentProcess, code: str) -> None:
+    reply = shared.node(code)
+    said = reply.stdout + reply.stderr
+    assert reply.exit_code == 0
+    assert re.search(r"    at .*<exec-\d+>:\d+:\d+", said), said
+    assert not re.search(r"node:inspector|\[eval\]|node:internal/worker", said), said
