@@ -592,8 +592,8 @@ await asyncio.sleep(0)
         (
             "%%unknown\nx",
             (
-                "`%%unknown` is a magic of IPython, which plain Python does not have: leave it out, "
-                "or say it in Python"
+                "`%%unknown` is a magic of IPython, which plain Python does not have: leave it "
+                "out, or say it in Python"
             ),
         ),
         ("df.head?", "`df.head?` is IPython syntax: help(df.head) prints the documentation"),
