@@ -50,11 +50,14 @@ def run_arguments(
     network: str | None = None,
     stream: bool = False,
     inherit: Iterable[str] = (),
+    language: str = "",
 ) -> dict[str, Any]:
     """The arguments of `run`; what is None is left out, for the supervisor to decide.
 
     Args:
+        env: empty to have the supervisor choose, by session, configuration and language.
         inherit: names of variables of this process that the supervisor asked for.
+        language: what the code seems to be written in, where `env` is empty.
 
     Raises:
         BadRequestError: the code has characters that no UTF-8 text can have.
@@ -62,7 +65,9 @@ def run_arguments(
         CodeTooLargeError: the code does not fit into a frame. (The supervisor's limit is lower.)
     """
     _check_code(code)
-    arguments: dict[str, Any] = {"env": env, "code": code}
+    arguments: dict[str, Any] = {"env": env, "code": code} if env else {"code": code}
+    if language:
+        arguments["language"] = language
     if stream:
         arguments["stream"] = True
     optional = {"session": session, "timeout_s": timeout_s, "execution_id": execution_id}

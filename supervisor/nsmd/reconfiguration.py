@@ -27,6 +27,7 @@ APPLIED = frozenset(
         "box",
         "bridge",
         "defaults.cpu_weight",
+        "defaults.env",
         "defaults.interrupt_grace_seconds",
         "defaults.memory_mb",
         "defaults.overlay_mb",

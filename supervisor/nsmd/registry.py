@@ -229,6 +229,8 @@ class Registry:
             execution = self.retries.find(request, request.session)
             if execution is not None:
                 return execution.join(on_output)
+        if not request.env:
+            request = replace(request, env=self._env_left_open(request))
         # What a live session runs in counts, whatever has become of that environment since.
         live = self._meant(request)
         self._check_open(live=live is not None)
@@ -414,6 +416,36 @@ class Registry:
         grouped = {s.id: s.confinement.group for s in sessions if s.confinement is not None}
         memory = await memory_of({id_: group for id_, group in grouped.items() if group})
         return [live_row(s, usage.get(s.pid), now, memory.get(s.id)) for s in sessions if s.live]
+
+    def _env_left_open(self, request: RunRequest) -> str:
+        """The environment of a call that names none.
+
+        Raises:
+            BadRequestError: nothing says which; the message names those there are.
+        """
+        client, default = request.client, self._settings.defaults.env
+        live = request.session and self._directory.named(client.scope, request.session)
+        if live and live.live:
+            own = live.spec.environment
+            if request.language not in ("", own.interpreter):
+                raise BadRequestError(
+                    f"The session {request.session!r} runs {own.name}, and the code is for "
+                    f"{request.language}; it was not run.",
+                    hint="Use another session name, or name the environment with -e.",
+                )
+            return own.name
+        usable = {e.name: e for e in self.provision.environments(client) if e.problem is None}
+        if default is not None and request.language:
+            chosen = usable.get(OTHER_NAMES.get(default, default))
+            if chosen is not None and chosen.interpreter != request.language:
+                default = None  # which cannot run it
+        if named := default or request.language:
+            return named
+        raise BadRequestError(
+            "Nothing says which environment to run the code in.",
+            hint="Name one with -e, or set `env` in [defaults] of config.toml. Available: "
+            f"{', '.join(usable) or 'none'}.",
+        )
 
     def _meant(self, request: RunRequest) -> Session | None:
         """The live session that a call names, if it runs the environment that the call means."""

@@ -52,6 +52,7 @@ class Defaults:
     interrupt_grace_seconds: Seconds = 2.0
     templates: bool = True
     jail_uid: Annotated[int, Ge(1), Le(2**32 - 2)] = DEFAULT_JAIL_UID
+    env: Annotated[str, MinLen(1)] | None = None
 
 
 NetworkSetting = Literal["off", "full"] | Annotated[tuple[str, ...], MaxLen(256)]

@@ -392,6 +392,10 @@ class RunRequest:
     """One piece of code to run.
 
     Attributes:
+        env: empty where the caller leaves it open: that of the live session it names, else what is
+            configured for `language`, else the environment called like that.
+        language: what the code seems to be written in (`python`, `bash`, `node`), where `env` is
+            empty; empty where nothing says.
         session: a session's name in the client's scope, ``"new"`` for a fresh name, or None
             for a fresh jail that is thrown away.
         timeout_s: seconds; None for the environment's limit, larger values are clamped.
@@ -415,6 +419,7 @@ class RunRequest:
     project_mode: ProjectMode | None = None
     project_chosen: bool = False
     again: bool = False
+    language: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -225,7 +225,6 @@ def test_an_endless_file_is_too_large(
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
-        (["x"], "required: -e/--env"),
         (["-e", "python", "-f", "x", "y"], "give the code or a file, not both"),
         (["-e", "python", "--json", "--images", ".", "x"], "--json prints images with all else"),
         (["-e", "python", "-t", "soon", "x"], "'soon' is not a number of seconds"),

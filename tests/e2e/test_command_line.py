@@ -186,6 +186,23 @@ def test_a_file_over_the_limit(short_dir: Path, tmp_path: Path) -> None:
         )
 
 
+# The environment, where none is named.
+
+
+def test_the_environment_is_that_of_the_session_or_of_the_file(sh: Shell) -> None:
+    (sh.directory / "six.py").write_text("print(6 * 7)\n")
+    (sh.directory / "tool").write_text("#!/usr/bin/env bash\necho $((6 * 7))\n")
+    assert sh.out("nsm run -s work 'x + 1'") == "2\n"
+    assert sh.out("nsm run -f six.py; nsm run -f tool; nsm run < tool") == "42\n" * 3
+    refused = sh("nsm run -s work -f tool")
+    assert refused.returncode == 125
+    assert b"The session 'work' runs python, and the code is for bash" in refused.stderr
+    unsaid = sh("nsm run 'echo'")
+    assert unsaid.returncode == 125
+    assert b"Nothing says which environment to run the code in.\nName one with -e" in unsaid.stderr
+    assert b"Available: python, bash" in unsaid.stderr
+
+
 # Transcripts.
 
 

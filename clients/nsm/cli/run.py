@@ -18,7 +18,7 @@ from nsm.cli.options import (
     seconds,
 )
 from nsm.cli.pictures import Folder
-from nsm.cli.source import has_unread_input, read_code
+from nsm.cli.source import has_unread_input, language_of, read_code
 from nsm.client import Client
 from nsm.projects import DEFAULT, NO_PROJECT, project_of, why_no_project
 from nsm.wire.errors import BadProjectError, NsmError
@@ -51,7 +51,7 @@ exit codes:
 examples:
   nsm run -e python 'print(6 * 7)'
   nsm run -e bash -s work 'cd /project && git log | head'
-  nsm run -e node -f script.js
+  nsm run -f script.js
   cat script.py | nsm run -e python -t 10
   nsm run -e python -s plots --images . -f plot.py
 """
@@ -70,7 +70,12 @@ def parser() -> Parser:
     code.add_argument("-f", "--file", metavar="FILE", help="read the code from a file")
     where = parser.add_argument_group("where it runs")
     where.add_argument(
-        "-e", "--env", required=True, metavar="ENV", help="the environment, see `nsm env`"
+        "-e",
+        "--env",
+        metavar="ENV",
+        help="the environment, see `nsm env`; may be left out where the session is there "
+        "already, where the file's name or first line says it, and with `env` in [defaults] of "
+        "config.toml",
     )
     where.add_argument(
         "-s",
@@ -190,7 +195,7 @@ class _Execution:
         options = self._options
         arguments = operations.run_arguments(
             code,
-            env=options.env,
+            env=options.env or "",
             session=options.session,
             timeout_s=options.timeout,
             project=self._project,
@@ -198,6 +203,7 @@ class _Execution:
             network=options.network,
             stream=not options.json,
             inherit=self._client.server.inherit,
+            language="" if options.env else language_of(options.file, code),
         )
         wire = self._client.call("run", arguments, on_event=self._show, interruptible=True)
         result = RunResult.from_wire(wire)

@@ -58,6 +58,30 @@ def has_unread_input() -> bool:
         return False
 
 
+_SUFFIXES = {
+    ".py": "python",
+    ".js": "node",
+    ".mjs": "node",
+    ".cjs": "node",
+    ".sh": "bash",
+    ".bash": "bash",
+}
+_PROGRAMS = {"python": "python", "node": "node", "nodejs": "node", "bash": "bash", "sh": "bash"}
+
+
+def language_of(file: str | None, code: str) -> str:
+    """What the code seems to be written in (`python`, `node`, `bash`): its first line says so
+    (``#!/usr/bin/env python3``), or the file's name; empty where neither does."""
+    first = code.partition("\n")[0]
+    if first.startswith("#!"):
+        words = [word for word in first[2:].split() if not word.startswith("-") and "=" not in word]
+        names = [word.rpartition("/")[2].rstrip("0123456789.") for word in words]
+        if names[:1] == ["env"]:
+            names = names[1:]
+        return _PROGRAMS.get(names[0], "") if names else ""
+    return _SUFFIXES.get(os.path.splitext(file or "")[1], "")
+
+
 def _decode(data: bytes, what: str) -> str:
     try:
         code = data.decode("utf-8-sig")  # a byte order mark is no part of the code

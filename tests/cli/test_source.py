@@ -1,0 +1,30 @@
+"""What code seems to be written in."""
+
+from __future__ import annotations
+
+import pytest
+
+from nsm.cli.source import language_of
+
+
+@pytest.mark.parametrize(
+    ("file", "code", "language"),
+    [
+        ("a.py", "1", "python"),
+        ("dir.py/a", "1", ""),
+        ("a.mjs", "1", "node"),
+        ("a.sh", "1", "bash"),
+        ("a.rb", "1", ""),
+        (None, "1", ""),
+        (None, "#!/usr/bin/env python3.12\n1", "python"),
+        (None, "#!/usr/bin/env -S node --x\n1", "node"),
+        ("tool", "#!/bin/sh -e\ntrue", "bash"),
+        ("a.py", "#!/bin/bash\ntrue", "bash"),
+        ("a.py", "#!/usr/bin/ruby\n1", ""),
+        ("a.py", "#!", ""),
+    ],
+)
+def test_the_first_line_or_the_name_says_the_language(
+    file: str | None, code: str, language: str
+) -> None:
+    assert language_of(file, code) == language
