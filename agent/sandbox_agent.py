@@ -1947,6 +1947,8 @@ class Interpreter:
     """What usually makes it exit, for people who wonder where their state is."""
     reads_variables_at_start = False
     """Whether it looks at some variables only once, when it starts."""
+    ends_with_code = False
+    """Whether its process ends with the code that it runs, so that its exit loses nothing."""
 
     def __init__(self, agent: Agent, program: str) -> None:
         self.agent = agent
@@ -2017,6 +2019,9 @@ class Interpreter:
     def on_data(self, data: bytes) -> None:
         """Takes what came over the control socket."""
         raise NotImplementedError
+
+    def on_exit(self) -> None:
+        """Called when its process has ended, and before what it has started is killed."""
 
     def on_control_end(self) -> None:
         """The control socket is closed: code has closed it, or replaced the program by another.
@@ -2468,6 +2473,10 @@ class BashInterpreter(Interpreter):
 
     The descriptors that it needs between executions are close-on-exec, and those that bash saves
     while code runs lie above them, so that scripts have 3 to 199 for themselves.
+
+    A one-shot needs no state afterwards. The shell replaces itself by `bash FILE`, so that all is
+    as in a script: what stops it, the numbers of lines in messages, an EXIT trap. Only a shell
+    that a set-up has given functions and variables runs a one-shot as it runs any code.
     """
 
     name = "bash"
@@ -2491,6 +2500,10 @@ class BashInterpreter(Interpreter):
     )
     CONFIRMATIONS = 3
     """Reports after signals: SIGINT may discard one, `ABORT` another, before all is settled."""
+    SCRIPT_ABORT = (
+        r"{ [[ -n $(\builtin \trap -p INT) ]]; } </dev/null >/dev/null 2>&1"
+        r' || \builtin \kill -INT "$$"'  # an EXIT trap that it sets off may print
+    )
 
     def __init__(self, agent: Agent, program: str) -> None:
         super().__init__(agent, program)
@@ -2500,6 +2513,10 @@ class BashInterpreter(Interpreter):
         self._confirmations = 0
         self._has_handlers = False
         self._one_shot = False
+        self._held = ""
+        # Made with a name that nobody can foresee, and not used if it is there already.
+        self._link_folder = f"/tmp/.nsm-{os.getpid()}-{os.urandom(4).hex()}"  # noqa: S108
+        self.ends_with_code = False
 
     @property
     def takes_signals(self) -> bool:
@@ -2530,6 +2547,8 @@ class BashInterpreter(Interpreter):
     def begin(self) -> None:
         self._line = b""
         self._has_handlers = False
+        self._held = ""
+        self.ends_with_code = False
         code, null, out, err = self._fds
         # While 3 to 6 are closed for a group of commands, bash keeps them at 10 to 13 marked
         # close-on-exec, and duplicating a marked descriptor marks the copy.
@@ -2572,22 +2591,73 @@ class BashInterpreter(Interpreter):
 
     def send_code(self, number: int, code: str, *, one_shot: bool = False) -> None:
         self._one_shot = one_shot
+        self.ends_with_code = one_shot and not self.setup
         source, null, out, err = self._fds
         os.ftruncate(self._code_fd, 0)
-        view = memoryview(code.encode("utf-8", "replace"))
+        first = ":;" if self.ends_with_code else ""
+        view = memoryview((first + code).encode("utf-8", "replace"))
         offset = 0
         while offset < len(view):
             offset += os.pwrite(self._code_fd, view[offset:], offset)
         self._confirmations = 0
-        self._command(
-            f"\\. /dev/fd/{source} <&{null} >&{out} 2>&{err}; "
+        command = f"\\. /dev/fd/{source}"
+        if self.ends_with_code:
+            command = self._become_script()
+        lines = (
+            f"{command} <&{null} >&{out} 2>&{err}; "
             + self._report(number, 0)
             + self._last_report(number)
         )
+        if self.ends_with_code and not self._has_handlers:
+            # It closes the control socket, and with lines unread in there its first report is lost.
+            self._held = lines
+        else:
+            self._command(lines)
+
+    def _become_script(self) -> str:
+        """Gives the command by which the shell becomes one that runs the file as a script.
+
+        Bash's messages name a script by the path that bash was given. So that is `bash`, a link in
+        a directory of its own, and the script's first command goes back from there. It is `:`, a
+        function that is gone when it has run: messages about a syntax error show the whole line.
+        """
+        source = self._fds[0]
+        first = (
+            r"\unset BASH_ENV; \exec 8<&-; "
+            rf"\trap -- {_quoted(self.SCRIPT_ABORT)} {self.ABORT_SIGNAL.name}; "
+            rf":() {{ \unset -f :; \exec 9<&-; \cd -- {_quoted(self.agent.workspace)}; "
+            r"\unset OLDPWD; }"
+        )
+        path, change = "/dev/fd/9", ""
+        with contextlib.suppress(OSError):
+            os.mkdir(self._link_folder, 0o700)
+            os.symlink(path, f"{self._link_folder}/bash")
+            path, change = "bash", rf"\cd -- {_quoted(self._link_folder)}; "
+        return (
+            rf"{change}BASH_ENV=/dev/fd/8 \exec -a bash {_quoted(self.program)} {path} "
+            f"8<<<{_quoted(first)} 9</dev/fd/{source}"
+        )
+
+    def on_exit(self) -> None:
+        if self.ends_with_code:
+            self._note_background()
+            with contextlib.suppress(OSError):
+                os.unlink(f"{self._link_folder}/bash")
+                os.rmdir(self._link_folder)
+
+    def _note_background(self) -> None:
+        """Says what ends with a one-shot though its code had put it into the background."""
+        if self._one_shot and (count := self.agent.count_background()):
+            ended = (
+                "1 background process was" if count == 1 else f"{count} background processes were"
+            )
+            self.add_note(
+                f"{ended} still running when the code ended, and ended with it; "
+                "`wait` for them, or run the code in a session"
+            )
 
     def variables_code(self, variables: Mapping[str, str]) -> str:
-        quoted = {name: value.replace("'", "'\\''") for name, value in variables.items()}
-        return "".join(f"export {name}='{value}'\n" for name, value in quoted.items())
+        return "".join(f"export {name}={_quoted(value)}\n" for name, value in variables.items())
 
     def hold(self) -> None:
         """Stops the shell, so that what it is starting is there to be seen, and set up."""
@@ -2654,6 +2724,7 @@ class BashInterpreter(Interpreter):
         if number == 0:
             self._on_begun(status)
         elif confirmation == self._confirmations:
+            self._note_background()
             self.agent.on_done(self, number, status)
 
     def _on_begun(self, status: int) -> None:
@@ -2672,6 +2743,10 @@ class BashInterpreter(Interpreter):
             }
         )
         self._has_handlers = True
+        held, self._held = self._held, ""
+        execution = self.agent.running
+        if held and execution is not None and not execution.stopping:
+            self._command(held)
         self.agent.on_interruptible(self)
 
     def limit(self, limits: Mapping[str, int]) -> None:
@@ -2721,6 +2796,11 @@ class NodeInterpreter(FramedInterpreter):
 
 
 INTERPRETERS = {kind.name: kind for kind in (PythonInterpreter, BashInterpreter, NodeInterpreter)}
+
+
+def _quoted(text: str) -> str:
+    """Gives the text as one word of a shell."""
+    return "'" + text.replace("'", "'\\''") + "'"
 
 
 def restore_signals() -> None:
@@ -3398,11 +3478,15 @@ class Agent:
         self.poller.cancel(f"check {pid}")
         self._tell_checked(request_id, *check.finish(wait_status))
 
-    def _on_status(self) -> None:
+    def count_background(self) -> int:
+        """The number of processes in the session besides the agent's and its interpreters'."""
         table = read_processes()
         ours = {self.pid, *self._checks, *(i.pid for i in self._interpreters.values())}
         inside = set(table) if self.pid == 1 else tree_of(table, self.pid, [self.pid])
-        count = sum(1 for pid in inside - ours if table[pid].alive)
+        return sum(1 for pid in inside - ours if table[pid].alive)
+
+    def _on_status(self) -> None:
+        count = self.count_background()
         self._send({"type": "status", "running": self._running_id(), "background": count})
 
     def _on_execute(self, message: Mapping[str, Any]) -> None:
@@ -3680,14 +3764,23 @@ class Agent:
     def _on_death(self, interpreter: Interpreter, status: int) -> None:
         if interpreter.link is not None:
             interpreter.link.drain()
+        if not interpreter.pid:
+            return
+        interpreter.on_exit()
+        execution = self.running
         if os.WIFSIGNALED(status):
             number = os.WTERMSIG(status)
             exit_code = 128 + number
             reason = f"was killed by {_signal_name(number)}"
+            expected = execution is not None and execution.stopping
         else:
             exit_code = os.WEXITSTATUS(status)
             reason = f"exited with status {exit_code}{interpreter.exit_note}"
-        if interpreter.pid:
+            expected = True
+        if interpreter.ends_with_code and interpreter.runs and expected and execution is not None:
+            interpreter.discard("")
+            self._finish(execution, exit_code)
+        else:
             self.end_interpreter(interpreter, reason, exit_code)
 
     def _finish(self, execution: Execution, exit_code: int) -> None:

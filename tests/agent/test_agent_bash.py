@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+import subprocess
 
 import pytest
 
 from agent_process import AgentProcess
+from realjail import SYSTEM_PATH
 
 CASES: dict[str, list[tuple[str, str, int]]] = {
     # name: [(code, stdout, exit code), ...], stderr aside
@@ -284,3 +286,125 @@ def test_background_output_belongs_to_the_next_execution(agent: AgentProcess) ->
 def test_no_history_file_is_left(agent: AgentProcess) -> None:
     agent.bash("echo x; exit")
     assert not list(agent.workspace.glob(".bash*"))
+
+
+# One-shots: as a script.
+
+SCRIPTS: dict[str, str] = {
+    "an unset variable": "set -u\necho before\necho $UNDEF\necho after",
+    "an unset variable in a function": "set -u\nf() { local a=1; echo $U; echo in; }\nf; echo b",
+    "an assertion": ': "${API_KEY:?must be set}"\necho deploying',
+    "a division by zero": "echo $((1/0)); echo same line\necho next line",
+    "an integer": 'declare -i iv; iv="1 +"; echo same line\necho next line',
+    "a read-only variable": "readonly r=1; r=2; echo same line\necho next line",
+    "a bad substitution": "echo ${a b}; echo same line\necho next line",
+    "an indirect expansion": "x=${!nope}; echo same line\necho next line",
+    "no match": "shopt -s failglob; echo /nope*\necho next line",
+    "a subscript": "a[]=3; echo same line\necho next line",
+    "an error in let": 'let "1 +"; echo $?',
+    "an error in arithmetic": "(( 1/0 )); echo $?",
+    "posix": "set -o posix; echo $((1/0))\necho next line",
+    "exec of nothing": "exec /nope\necho next line",
+    "set -e": "set -e; echo a\nfalse\necho b",
+    "set -e in a function": "set -e\nf() { false; echo in; }\nf\necho b",
+    "set -e in a condition": "set -e\nf() { false; echo in; }\nif f; then echo yes; fi\necho b",
+    "pipefail": "set -euo pipefail\nfalse | true\necho b",
+    "a substitution under set -e": "set -e\nx=$(false)\necho b",
+    "an EXIT trap": "trap 'echo bye $?' EXIT\necho a\nexit 4",
+    "an EXIT trap at the end": "trap 'echo bye' EXIT\necho a\nfalse",
+    "an EXIT trap under set -e": "trap 'echo bye' EXIT\nset -e\nfalse\necho b",
+    "an ERR trap": "trap 'echo at $LINENO' ERR\nf() { false; true; }\nf\nfalse\necho b",
+    "a syntax error in the first line": "#!/bin/bash\\nif ; then",
+    "a redirected first command": "while read x; do echo $x; done < bash > out; head -c5 out",
+    "a syntax error": "echo a\nif ; then\necho b",
+    "an unclosed quote": "echo a\necho 'b",
+    "return": "return 5\necho after",
+    "aliases": "alias hi='echo hello'\nhi",
+    "its own end": "kill $$\necho after",
+    "exit": "echo a; exit 7",
+    "a here-document": "cat <<'EOF'\n$x\nEOF\necho after",
+    "an unterminated here-document": "cat <<EOF\ninside",
+    "parameters": 'echo $# "$@" $0 $BASH_SOURCE $LINENO; [[ $0 == "${BASH_SOURCE[0]}" ]]',
+    "functions": "type :; declare -F",
+    "where it is": 'pwd; echo "$PWD ${OLDPWD-unset}"',
+    "what is exported": "env | grep -v '^_=\\|^SHLVL=' | sort",
+    "a trap for an interrupt": "trap 'echo got' INT; kill -INT $$; echo after",
+    "quotes": """echo "it's" 'a "b"' $'c\\'d' \\\\ """,
+    "nothing": "",
+}
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_a_one_shot_does_what_a_script_does(agent: AgentProcess, name: str) -> None:
+    code = SCRIPTS[name]
+    (agent.workspace / "bash").write_text(code)
+    script = subprocess.run(
+        ["bash", "bash"],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        cwd=agent.workspace,
+        env={"PATH": SYSTEM_PATH, "LANG": "C.UTF-8", "HOME": str(agent.workspace)},
+        text=True,
+        check=False,
+    )
+    status = script.returncode
+    reply = agent.bash(code, one_shot=True)
+    assert (reply.stdout, reply.stderr, reply.exit_code) == (
+        script.stdout,
+        script.stderr,
+        status if status >= 0 else 128 - status,
+    )
+
+
+def test_a_one_shot_s_messages_are_those_of_a_script(agent: AgentProcess) -> None:
+    code = "echo a\nno-such-command\nset -x\necho b\nif ; then"
+    reply = agent.bash(code, one_shot=True)
+    assert reply.stderr == (
+        "bash: line 2: no-such-command: command not found\n+ echo b\n"
+        "bash: line 5: syntax error near unexpected token `;'\n"
+        "bash: line 5: `if ; then'\n"
+    )
+
+
+@pytest.mark.parametrize("code", ["exit 3", "set -e; (exit 3)", "(exit 3)"])
+def test_the_end_of_a_one_shots_shell_is_nothing_to_be_told(agent: AgentProcess, code: str) -> None:
+    reply = agent.bash(code, one_shot=True)
+    assert (reply.exit_code, reply.interpreter_restarted, reply.restart_reason) == (3, False, "")
+
+
+def test_a_one_shot_that_is_killed_says_by_what(agent: AgentProcess) -> None:
+    reply = agent.bash("kill -9 $$", one_shot=True)
+    assert (reply.exit_code, reply.interpreter_restarted) == (137, True)
+    assert "killed by SIGKILL" in reply.restart_reason
+
+
+def test_what_a_one_shot_leaves_running_is_counted_and_ends_with_it(agent: AgentProcess) -> None:
+    code = "sleep 300 & (sleep 300 &)\necho done"
+    reply = agent.bash(code, one_shot=True)
+    assert reply.stdout == "done\n"
+    (note,) = reply.frame["notes"]
+    assert note.startswith("2 background processes were still running when the code ended")
+    agent.send(type="status")
+    assert agent.expect("status")["background"] == 0
+    assert "notes" not in agent.bash("sleep 300 & kill $!; wait", one_shot=True).frame
+    assert "notes" not in agent.bash("sleep 300 &").frame
+
+
+def test_a_one_shots_children_inherit_nothing_private(agent: AgentProcess) -> None:
+    reply = agent.bash("ls /proc/self/fd", one_shot=True)
+    assert reply.stdout.split() == ["0", "1", "2", "3"]
+
+
+def test_a_one_shot_may_be_long(agent: AgentProcess) -> None:
+    code = "x='" + "y" * 300_000 + "'\necho ${#x}; ls /proc/self/fd; (exit 4)"
+    reply = agent.bash(code, one_shot=True)
+    assert (reply.stdout.split(), reply.exit_code) == (["300000", "0", "1", "2", "3"], 4)
+
+
+def test_a_one_shot_has_what_the_set_up_left_in_the_shell(agent: AgentProcess) -> None:
+    steps = [{"name": "hook", "code": "greet() { echo hello $1; }"}]
+    setup = {"interpreter": "bash", "steps": steps, "timeout_s": 30}
+    agent.send(type="hello", setup=setup)
+    reply = agent.bash("greet you; sleep 300 &", one_shot=True)
+    assert reply.stdout == "hello you\n"
+    assert reply.frame["notes"][0].startswith("1 background process was still running")

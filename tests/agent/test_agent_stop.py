@@ -199,6 +199,38 @@ def test_nothing_more_of_a_shells_code_runs_after_an_interrupt(
     assert (after.stdout, after.exit_code, after.interrupted) == ("5\n", 0, False)
 
 
+ONE_SHOTS = {**GOES_ON, "exit trap": "trap 'echo cleaned' EXIT; python3 catches; echo ran on"}
+
+
+@pytest.mark.parametrize("name", ONE_SHOTS)
+def test_nothing_more_of_a_one_shots_code_runs_after_an_interrupt(
+    agent: AgentProcess, name: str
+) -> None:
+    (agent.workspace / "catches").write_text(CATCHES)
+    code = ONE_SHOTS[name]
+    options = {"stream": True, "timeout_s": 60, "grace_s": GRACE_S, "one_shot": True}
+    request = agent.begin(code, "bash", **options)
+    agent.running("up\n")
+    agent.send(type="interrupt", id=request)
+    reply = agent.result(request)
+    assert (reply.exit_code, reply.interrupted) == (130, True)
+    assert "ran on" not in reply.stdout
+    assert ("cleaned" in reply.stdout) == (name == "exit trap")
+    assert reply.duration_s < GRACE_S / 2, "the first interrupt is enough"
+    assert not reply.interpreter_restarted
+
+
+@pytest.mark.parametrize("name", [name for name in ENDLESS if name.startswith("bash")])
+def test_a_one_shot_is_interrupted_as_early_as_one_likes(agent: AgentProcess, name: str) -> None:
+    interpreter, code = ENDLESS[name]
+    for milliseconds in (0, 1, 2, 4, 8):
+        reply = agent.run(
+            code, interpreter, timeout_s=milliseconds / 1000, grace_s=GRACE_S, one_shot=True
+        )
+        assert (reply.exit_code, reply.restart_reason) == (124, "")
+        assert "not reached" not in reply.stdout
+
+
 FORKING = {
     "commands": "while :; do /bin/true; done",
     "subshells": "f() { (/bin/true); x=$(/bin/true); /bin/true | /bin/true; }; while f; do :; done",
