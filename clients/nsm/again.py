@@ -21,7 +21,7 @@ AGAIN = "again"
 """Supervisors that say so in their `hello` know the argument of that name; an older one would run
 the code a second time."""
 
-MAX_LOSSES = 20
+MAX_LOSSES = 100
 """Connections that one call may lose. A call that brings its supervisor down each time must not
 do so for ever."""
 

@@ -502,16 +502,23 @@ class AsyncClient:
             await lost.aclose()
             if self._closed:
                 raise DisconnectedError("this client is closed", hint="Make a new one.")
-            deadline = trio.current_time() + start.RECONNECT_S
+            began_s = trio.current_time()
             while True:
                 try:
                     await self._connect()
                 except (NotRunningError, LostError):
-                    if trio.current_time() + _RETRY_S > deadline:
+                    waited_s = trio.current_time() + _RETRY_S - began_s
+                    if waited_s > start.RECONNECT_S and (
+                        waited_s > start.KEPT_S or not await self._sessions_are_kept()
+                    ):
                         raise
                 else:
                     return
                 await trio.sleep(_RETRY_S)
+
+    async def _sessions_are_kept(self) -> bool:
+        path = self._path
+        return path is not None and await trio.to_thread.run_sync(start.sessions_are_kept, path)
 
     async def _connect(self) -> None:
         stream = self._stream

@@ -141,7 +141,7 @@ class BlockingWire:
                     raise
 
     def _connect_anew(self, path: str) -> socket.socket:
-        return start.reconnect(path, autostart=self.autostart, patience_s=start.RECONNECT_S)
+        return start.reconnect(path, autostart=self.autostart, patience_s=start.KEPT_S)
 
     def _begin(self, connection: socket.socket, timeout_s: float | None = None) -> None:
         """Introduce ourselves over a fresh connection.

@@ -46,7 +46,7 @@ HELD_BYTES = 32 * 1024 * 1024
 """Of requests under way, kept so that another supervisor can be given them. Those beyond are told
 to be lost with the one that had them."""
 
-MAX_LOSSES = 20
+MAX_LOSSES = 100
 """Supervisors that may end during one request, which could be why they do."""
 
 _TRIES = 3
@@ -367,13 +367,14 @@ class Relay:
 
     def _attached(self, patience_s: float) -> Link:
         deadline = time.monotonic() + patience_s
-        for attempt in range(MAX_LOSSES):
+        attempt = 0
+        while True:
             try:
                 return attach(self._connect(max(0.0, deadline - time.monotonic())), self._id)
             except AttachLostError:  # that one was ending, too
-                if attempt >= _TRIES and time.monotonic() >= deadline:
+                attempt += 1
+                if attempt > _TRIES and time.monotonic() >= deadline:
                     raise
-        raise AttachLostError
 
     def _lose_link(self) -> None:
         """The supervisor is gone: have another one answer, or answer for it."""
@@ -400,7 +401,7 @@ class Relay:
         }
         if not again:
             return calls
-        patience_s = start.RECONNECT_S
+        patience_s = start.KEPT_S
         if not self._stdin_open:
             patience_s = min(patience_s, max(0.0, self._deadline - time.monotonic()))
         introduced = self._initialize is not None and self._initialize[0] not in again

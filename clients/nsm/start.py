@@ -28,6 +28,9 @@ RECONNECT_S = 30.0
 """How long a client that has lost its connection waits for another supervisor. One takes a second
 to listen; five on a machine that is short of everything, where it may be killed meanwhile."""
 
+KEPT_S = 300.0
+"""The same while a keeper holds sessions: supervisors that die one after the other lose nothing."""
+
 _RETRY_S = 0.1
 
 _KEEPER_TIMEOUT_S = 1.0
@@ -60,7 +63,7 @@ def connect(path: str, *, autostart: bool = True) -> socket.socket:
     connection = _try_connect(path)
     if connection is not None:
         return connection
-    autostart = autostart or _sessions_are_kept(path)
+    autostart = autostart or sessions_are_kept(path)
     if autostart and os.environ.get("NSM_AUTOSTART") == "0":
         _not_running(
             f"no supervisor listens on {path}, and NSM_AUTOSTART=0 forbids to start one",
@@ -78,19 +81,21 @@ def reconnect(path: str, *, autostart: bool = True, patience_s: float) -> socket
     its lock until the kernel has taken it away.
 
     Args:
-        patience_s: seconds; once, it is tried in any case.
+        patience_s: seconds; beyond `RECONNECT_S` only while sessions are kept. Once, it is tried
+            in any case.
 
     Raises:
         NotRunningError, PathError: as `connect`, when the time is over.
     """
-    deadline = time.monotonic() + patience_s
+    began_s = time.monotonic()
     while True:
         try:
             return connect(path, autostart=autostart)
         except Exception as error:
             from nsm.wire.errors import NotRunningError  # noqa: PLC0415  # imports typing
 
-            late = time.monotonic() + _RETRY_S > deadline
+            waited_s = time.monotonic() + _RETRY_S - began_s
+            late = waited_s > patience_s or (waited_s > RECONNECT_S and not sessions_are_kept(path))
             if late or not isinstance(error, NotRunningError):
                 raise
         # There is nothing to wait for: a socket that nobody listens on does not tell when.
@@ -131,20 +136,24 @@ def _try_connect(path: str) -> socket.socket | None:
     return connection
 
 
-def _sessions_are_kept(path: str) -> bool:
-    """Whether a keeper (`nsmd.survival.keeper`) holds what a supervisor had that is gone."""
+def sessions_are_kept(path: str) -> bool:
+    """Whether a keeper (`nsmd.survival.keeper`) holds what a supervisor had that does not listen.
+
+    The keeper may not have noticed its end yet: a process that was killed lets go of one thing
+    after the other. One that is stopped may hold something.
+    """
     place = os.path.join(os.path.dirname(path), "keeper.sock")
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as keeper:
             keeper.settimeout(_KEEPER_TIMEOUT_S)
             keeper.connect(place)
             keeper.send(b"count")
-            answer = keeper.recv(64)
+            answer = keeper.recv(64).split()
+    except TimeoutError:
+        return True
     except OSError:
         return False
-    word, _, rest = answer.partition(b" ")
-    number, _, by_whom = rest.partition(b" ")
-    return (word, by_whom) == (b"count", b"alone") and number != b"0"
+    return answer[:1] == [b"count"] and answer[1:2] != [b"0"]
 
 
 def _set_send_timeout(connection: socket.socket, seconds: float) -> None:

@@ -21,6 +21,7 @@ from nsmd.cgroups import anchor
 from nsmd.control.call import Services
 from nsmd.draining import Draining, Work
 from nsmd.endbook import EndBook
+from nsmd.ending import Ending
 from nsmd.fleet import Fleet
 from nsmd.ground import Ground
 from nsmd.hostmemory import HostMemory
@@ -38,6 +39,7 @@ from nsmd.reconfiguration import Reconfiguration
 from nsmd.registry import Registry
 from nsmd.settings import Settings
 from nsmd.setup import Setup
+from nsmd.survival.store import DescriptorStore, Refill
 from nsmd.takeover import Takeover, sort_out
 from nsmd.telemetry import Surroundings, Telemetry
 from nsmd.templates import TemplateLauncher
@@ -129,7 +131,8 @@ async def open_core(setup: Setup, ground: Ground) -> AsyncGenerator[Core]:
         port = HeldPort(setup.store, setup.kept.get(PORT, ()))
         for pid in setup.inherited:
             upkeep.start_soon(reap_child, pid)
-        upkeep.start_soon(setup.store.run, partial(_everything_kept, fleet, ground, boxes, port))
+        everything = partial(_everything_kept, fleet, ground, boxes, port)
+        upkeep.start_soon(_keep, setup.store, everything, ground.ending)
         await fleet.take_up(takeover, setup.kept)
         if isinstance(ground.launcher, TemplateLauncher):
             ground.launcher.tell(fleet.template_changed)
@@ -227,6 +230,12 @@ def _configuration(
         apply=apply,
         events=ground.events,
     )
+
+
+async def _keep(store: DescriptorStore, refill: Refill, ending: Ending) -> None:
+    """Keep everything; become the next program where that is what it takes."""
+    await store.run(refill)
+    ending.ask("reload")
 
 
 def _everything_kept(

@@ -8,6 +8,7 @@ import logging
 import os
 import socket
 import stat
+import time
 from collections.abc import Collection, Generator
 from contextlib import contextmanager, suppress
 
@@ -15,6 +16,11 @@ BACKLOG = 1024
 """Connections the kernel holds while the supervisor is busy; a herd of shims fits."""
 
 log = logging.getLogger(__name__)
+
+LOCK_S = 3.0
+LOCK_RETRY_S = 0.02
+"""For the lock of a supervisor that was killed: its starter may have seen its end before the
+kernel has let go of that."""
 
 LOCK = "supervisor.lock"
 """Beside the socket: the supervisor's, for its life."""
@@ -117,14 +123,12 @@ def hold_lock(path: str, held: int | None = None) -> Generator[int]:
         except OSError as error:
             raise PlaceError(f"{path} cannot be opened ({error.strerror}).") from error
     try:
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not _lock_soon(fd):
             pid = os.pread(fd, 32, 0).decode(errors="replace").strip()
             raise PlaceError(
                 f"A supervisor is running already (pid {pid or 'unknown'}). "
                 "`nsm status` shows it, `nsm shutdown` ends it."
-            ) from None
+            )
         try:
             os.ftruncate(fd, 0)
             os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
@@ -134,6 +138,20 @@ def hold_lock(path: str, held: int | None = None) -> Generator[int]:
     finally:
         # The file stays: removing it would let two supervisors lock two files of one name.
         os.close(fd)
+
+
+def _lock_soon(fd: int) -> bool:
+    """Take a lock; False if another process holds on to it."""
+    deadline = time.monotonic() + LOCK_S
+    while True:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= deadline:
+                return False
+            time.sleep(LOCK_RETRY_S)  # flock(2) has no time limit
+        else:
+            return True
 
 
 @contextmanager

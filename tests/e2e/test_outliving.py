@@ -7,7 +7,8 @@ import os
 import signal
 import tempfile
 import threading
-from contextlib import contextmanager, suppress
+import time
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,8 @@ import pytest
 import nsm
 from e2e_support import Supervisor, supervisor, wait_gone
 from nsm.wire.errors import NsmError, SessionEndedError
+from soak.faults import send
+from soak.household import Household
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -117,6 +120,52 @@ def test_supervisors_that_are_killed_while_they_take_sessions_up_lose_none(
             for _ in range(2):
                 for env, code in LOOK.items():
                     assert shown(client.run(code, env=env, session=env)) == SEEN[env]
+            client.kill_all()
+
+
+def test_a_command_right_after_a_kill_finds_the_sessions(short_dir: Path) -> None:
+    """Nobody has waited for the end of the one that was killed."""
+    with Household() as household, supervisor(short_dir) as it:
+        with it.client() as client:
+            client.run("x = 41", env="python", session="old")
+        for _ in range(5):
+            (pid,) = household.members().supervisors
+            os.kill(pid, signal.SIGKILL)
+            said = it.run("nsm", "ps")
+            assert (said.returncode, "old" in said.stdout) == (0, True), said
+        it.run("nsm", "shutdown")
+
+
+def test_a_keeper_that_does_not_answer_is_asked_until_it_does(short_dir: Path) -> None:
+    with ExitStack() as stack:
+        household = stack.enter_context(Household())
+        first = stack.enter_context(supervisor(short_dir))
+        with first.client() as client:
+            client.run("x = 41", env="python", session="old")
+        (keeper,) = household.members().keepers
+        os.kill(keeper, signal.SIGSTOP)
+        stack.callback(send, keeper, signal.SIGCONT)
+        die(first)
+        with another(first) as it, it.client() as client:
+            survival = client.status().survival
+            assert survival is not None
+            assert "does not answer" in survival.problem
+            assert "does not answer" in it.run("nsm", "doctor").stdout
+            client.run("y = 1", env="python", session="later")
+            assert [row.name for row in client.sessions()] == ["later"]
+            os.kill(keeper, signal.SIGCONT)
+            deadline = time.monotonic() + 60
+            while len(client.sessions()) < 2:  # the supervisor tells nobody when it is so far
+                assert time.monotonic() < deadline
+                time.sleep(0.1)
+            assert shown(client.run("x + 1", env="python", session="old")) == "42"
+            assert shown(client.run("y + 1", env="python", session="later")) == "2"
+            survival = client.status().survival
+            assert survival is not None
+            assert not survival.problem
+            die(it)
+        with another(first) as it, it.client() as client:
+            assert {row.name for row in client.sessions()} == {"old", "later"}
             client.kill_all()
 
 

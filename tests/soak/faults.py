@@ -69,6 +69,7 @@ class Faults(threading.Thread):
             "kill a template": (1, lambda members: self._kill(members.templates)),
             "kill a shim": (1, lambda members: self._kill(members.shims)),
             "stop the supervisor": (1, lambda members: self._pause(members.supervisors)),
+            "freeze all": (0.5, self._freeze),
             "stop a shim": (0.5, lambda members: self._pause(members.shims)),
             "stop a template": (0.5, lambda members: self._pause(members.templates)),
             "stop an agent": (1, lambda members: self._pause(members.agents)),
@@ -185,6 +186,17 @@ class Faults(threading.Thread):
         time.sleep(seconds)  # it is a time without that process that is wanted
         send(pid, signal.SIGCONT)
         return f"{pid} for {seconds:.1f} s"
+
+    def _freeze(self, members: Members) -> str | None:
+        """All of nsm, as a container is frozen."""
+        kinds = (members.supervisors, members.keepers, members.templates, members.agents)
+        stopped = [pid for pids in kinds for pid in pids] + list(members.interpreters)
+        seconds = self._rng.uniform(1, 5)
+        stopped = [pid for pid in stopped if send(pid, signal.SIGSTOP)]
+        time.sleep(seconds)  # it is a time without them that is wanted
+        for pid in stopped:
+            send(pid, signal.SIGCONT)
+        return f"for {seconds:.1f} s"
 
     def _garbage(self, _members: Members) -> str | None:
         """To every socket that there is."""

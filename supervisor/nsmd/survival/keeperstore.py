@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 import trio
 
 from nsmd.survival import keeper
-from nsmd.survival.store import Refill, StoreKind, copies_of
+from nsmd.survival.store import NoStore, Refill, StoreKind, copies_of
 
 log = logging.getLogger(__name__)
 
@@ -31,6 +31,9 @@ LINGER_S = 600.0
 ANSWER_TIMEOUT_S = 5.0
 """For a keeper to say something: milliseconds, unless it is stopped or the machine swaps. Clients
 that wait for a supervisor to start wait for twice as long."""
+
+ASK_AGAIN_S = 2.0
+"""Between two questions to a keeper that did not answer at the start."""
 
 END_TIMEOUT_S = 1.0
 """From the end of its connection to the keeper's own: less than 1 ms."""
@@ -312,6 +315,51 @@ class KeeperStore:
             os.unlink(self._path)
 
 
+class SilentKeeper(NoStore):
+    """See `DescriptorStore`: a keeper is there, and does not answer.
+
+    Until it does, nothing is kept, and what it holds is out of sight. Then the next program of this
+    process is to have all of it, and the sessions of this one.
+
+    Args:
+        path: of its socket.
+        problem: why nothing is kept, for people.
+    """
+
+    def __init__(self, path: str, problem: str) -> None:
+        super().__init__(
+            f"{problem}; it is asked again every few seconds. Until it answers, sessions that it "
+            "holds are out of sight, and new ones would end with the supervisor. If it is stopped, "
+            "let it go on (kill -CONT)"
+        )
+        self._path = path
+
+    async def run(self, refill: Refill) -> None:
+        """See `DescriptorStore`: returns as soon as it answers, or is gone."""
+        self._refill = refill
+        while True:
+            if await self._answers():
+                break
+            await trio.sleep(ASK_AGAIN_S)
+        log.warning("the keeper of sessions at %s answers again, or has ended", self._path)
+
+    async def _answers(self) -> bool:
+        with (
+            trio.move_on_after(ANSWER_TIMEOUT_S),
+            trio.socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as link,
+        ):
+            try:
+                await link.connect(self._path)
+                await link.send(b"count")
+                await link.recv(keeper.MESSAGE_BYTES)
+            except (FileNotFoundError, ConnectionError):
+                return True
+            except OSError:  # its backlog is full
+                return False
+            return True
+        return False
+
+
 def start_keeper(path: str, linger_s: float) -> tuple[socket.socket, int]:
     """Start one, connected to this process; what listens at the path is given up.
 
@@ -388,6 +436,21 @@ def take(path: str, *, timeout_s: float = ANSWER_TIMEOUT_S) -> Found | None:
         raise KeeperError(f"the keeper of sessions at {path} {why}") from error
     found.link.setblocking(False)
     return found
+
+
+def is_silent(path: str, *, timeout_s: float = END_TIMEOUT_S) -> bool:
+    """Whether a keeper listens at a path and does not answer; it is left as it is."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as link:
+        link.settimeout(timeout_s)
+        try:
+            link.connect(path)
+            link.send(b"count")
+            link.recv(keeper.MESSAGE_BYTES)
+        except TimeoutError:
+            return True
+        except OSError:
+            return False
+    return False
 
 
 def _receive(found: Found) -> bool:

@@ -59,7 +59,11 @@ class DescriptorStore(Protocol):
         ...
 
     async def run(self, refill: Refill) -> None:
-        """See that all is kept, also where it could not be at once; until cancelled."""
+        """See that all is kept, also where it could not be at once.
+
+        Returns where only the next program of this process can have what keeps descriptors; else
+        until cancelled.
+        """
 
     def look(self) -> None:
         """Something was removed from the runtime directory: see that the next supervisor finds what

@@ -13,8 +13,8 @@ from typing import NoReturn
 
 from nsmd.survival import keeperstore
 from nsmd.survival.handing import HandedOver, hand_over
-from nsmd.survival.keeperstore import KeeperError, KeeperStore
-from nsmd.survival.store import DescriptorStore, Kept, NoStore
+from nsmd.survival.keeperstore import KeeperError, KeeperStore, SilentKeeper
+from nsmd.survival.store import DescriptorStore, Kept
 from nsmd.survival.systemdstore import SystemdStore, systemd_keeps
 
 log = logging.getLogger(__name__)
@@ -60,7 +60,7 @@ def open_store(
             KeeperStore(keeper_path, found=found).end()
         return store, kept
     if problem:
-        return NoStore(problem), kept
+        return SilentKeeper(keeper_path, problem), kept
     return KeeperStore(keeper_path, found=found), kept
 
 
