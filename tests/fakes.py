@@ -12,7 +12,7 @@ import trio
 from nsm.wire.errors import NsmError
 from nsmd.jail import ProjectCopy
 from nsmd.policy import Policy, policy_of
-from nsmd.values import Environment, JailSizes, JailSpec, SessionLimits
+from nsmd.values import Environment, JailSizes, JailSpec, Remarks, SessionLimits
 from sandbox_agent import FrameReader, encode_frame
 
 if TYPE_CHECKING:
@@ -153,7 +153,7 @@ class FakeJail:
         self.released = False
         self.words = ""
         self.policy: Policy | None = policy_of(spec, SessionLimits(), "cold")
-        self.remarks: Callable[[], Sequence[str]] = tuple
+        self.remarks: Remarks = tuple
         self.template_pid = 0
         self.outdated = False
         self._gone = trio.Event()

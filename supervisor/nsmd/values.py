@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 Interpreter = Literal["python", "bash", "node"]
 StreamName = Literal["stdout", "stderr"]
@@ -227,6 +227,12 @@ class JailSizes:
     tmp_mb: int = 256
     shm_mb: int = 64
     overlay_mb: int = 512
+
+
+class Remarks(Protocol):
+    """Gives out notes, each once."""
+
+    def __call__(self) -> Sequence[str]: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import signal
 import socket
-from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from nsmd.jail.projectcopy import ProjectCopy
 from nsmd.policy import Policy
+from nsmd.values import Remarks
 
 
 class HeldJail:
@@ -49,7 +49,7 @@ class HeldJail:
     ) -> None:
         self.policy = policy
         self.project_copy = project_copy
-        self.remarks: Callable[[], Sequence[str]] = tuple
+        self.remarks: Remarks = tuple
         self.template_pid = 0
         self.outdated = False
         self._socket = channel

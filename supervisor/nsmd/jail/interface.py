@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from nsmd.policy import Policy
-from nsmd.values import JailSpec, SessionLimits, TemplateSpec
+from nsmd.values import JailSpec, Remarks, SessionLimits, TemplateSpec
 
 if TYPE_CHECKING:
     from nsmd.jail.process import BwrapJail
@@ -29,7 +28,7 @@ class Jail(Protocol):
     """
 
     policy: Policy | None
-    remarks: Callable[[], Sequence[str]]
+    remarks: Remarks
     template_pid: int
     outdated: bool
 

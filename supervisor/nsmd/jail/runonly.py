@@ -12,7 +12,7 @@ import os
 import signal
 import socket
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack, ExitStack, suppress
 from dataclasses import dataclass
 from typing import Any
@@ -28,7 +28,7 @@ from nsmd.jail.projectdir import open_project
 from nsmd.jail.starting import open_info_pipe, read_child_pid, spawn, with_limits
 from nsmd.jail.user import JailUser
 from nsmd.policy import Policy, jail_variables
-from nsmd.values import JailSpec, SessionLimits
+from nsmd.values import JailSpec, Remarks, SessionLimits
 from sandbox_agent import FrameReader, encode_frame
 
 CAPABILITIES = ("execute.timeout", "execute.result", "interrupt")
@@ -71,7 +71,7 @@ class RunOnlyJail:
         self._scope = scope
         self._released = False
         self.policy: Policy | None = None
-        self.remarks: Callable[[], Sequence[str]] = tuple
+        self.remarks: Remarks = tuple
         self.template_pid = 0
         self.outdated = False
 
