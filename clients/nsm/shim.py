@@ -59,12 +59,14 @@ _CHUNK_BYTES = 65536
 _PIPE_BYTES = 4096  # PIPE_BUF: what a pipe that polls writable takes without blocking (pipe(7))
 
 _HELP = """\
-usage: nsm-mcp [--version] [--help]
+usage: nsm-mcp [--stdio] [--version] [--help]
 
 Connects an MCP client (Claude Code, Codex, Cursor, Zed, ...) to the nsm supervisor, which is
 started if none runs. Name it as the command of a stdio server in the client's configuration:
 
     {"mcpServers": {"nsm": {"command": "nsm-mcp"}}}
+
+--stdio says what it does anyway: it speaks over standard input and output.
 """
 
 
@@ -515,7 +517,8 @@ def _connect_supervisor(patience_s: float) -> socket.socket:
 
 def main() -> int:
     """Console script `nsm-mcp`."""
-    arguments = sys.argv[1:]
+    # Some clients add --stdio to every server's command.
+    arguments = [argument for argument in sys.argv[1:] if argument != "--stdio"]
     if arguments:
         if arguments == ["--version"]:
             sys.stdout.write(f"nsm-mcp {program_version()}\n")

@@ -65,6 +65,7 @@ def test_closed_standard_descriptors_are_told(closed: int) -> None:
         (["--version"], 0, f"nsm-mcp {program_version()}\n", ""),
         (["--help"], 0, "usage: nsm-mcp", ""),
         (["serve"], 2, "", "usage: nsm-mcp"),
+        (["--stdio", "serve"], 2, "", "usage: nsm-mcp"),
     ],
 )
 def test_its_command_line(arguments: list[str], code: int, out: str, err: str) -> None:
@@ -80,9 +81,10 @@ def test_its_command_line(arguments: list[str], code: int, out: str, err: str) -
     assert bool(done.stdout) == bool(out)
 
 
-def test_a_file_for_stdin(tmp_path: Path) -> None:
+@pytest.mark.parametrize("arguments", [[], ["--stdio"]])
+def test_a_file_for_stdin(tmp_path: Path, arguments: list[str]) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "nsm.shim"],
+        [sys.executable, "-m", "nsm.shim", *arguments],
         stdin=subprocess.DEVNULL,
         capture_output=True,
         env={"NSM_SOCKET": str(tmp_path / "nobody"), "NSM_AUTOSTART": "0"},
