@@ -20,6 +20,7 @@ from nsmd.hostrules import HostRuleError, parse_rule
 from nsmd.loopback import parse_listen, why_no_host, why_no_origin
 from nsmd.names import ENVIRONMENT_NAME, PROGRAM_NAME, why_not_inherited
 from nsmd.settings import (
+    OLDER_PRESETS,
     PRESETS,
     BoxSettings,
     EnvironmentSettings,
@@ -275,6 +276,7 @@ def _respell(table: dict[str, Any]) -> None:
             _respell_key(environment, "interpreter", _expanded)
             _respell_key(environment, "flake", _expanded)
             _respell_key(environment, "network", _respelled)
+            _respell_key(environment, "preset", _newer_preset)
 
 
 def _respell_key(section: object, key: str, respell: Callable[[Any], Any]) -> None:
@@ -289,6 +291,10 @@ def _expanded(path: Any) -> Any:
         return path
     scheme = next((each for each in _SCHEMES if path.startswith(f"{each}~")), "")
     return scheme + os.path.expanduser(path.removeprefix(scheme))
+
+
+def _newer_preset(preset: Any) -> Any:
+    return OLDER_PRESETS.get(preset, preset) if isinstance(preset, str) else preset
 
 
 def _respelled(network: Any) -> Any:

@@ -7,6 +7,7 @@ importing it.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal, get_args
 
@@ -18,6 +19,9 @@ _STRICT: dict[str, Any] = {"extra": "forbid"}
 
 Preset = Literal["python", "bash", "node"]
 PRESETS: tuple[Preset, ...] = get_args(Preset)
+OLDER_PRESETS: Mapping[str, Preset] = {"shell": "bash"}
+"""Older names of presets, which configuration may still use."""
+
 MAX_SECONDS = 366 * 86400
 MAX_MEGABYTES = 1024 * 1024
 Seconds = Annotated[float, Gt(0), Le(MAX_SECONDS)]

@@ -236,3 +236,8 @@ def test_an_environment_that_nix_builds() -> None:
     text = '[environments.data]\nflake = "github:me/envs#data"\ninterpreter = "python3 -c"\n'
     settings = config.parse(text.encode(), "/etc/config.toml")
     assert settings.environments["data"].flake == "github:me/envs#data"
+
+
+def test_presets_have_their_older_names() -> None:
+    settings = config.parse(b'[environments.tools]\npreset = "shell"\n', "config.toml")
+    assert settings.environments["tools"].preset == "bash"
