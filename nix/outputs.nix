@@ -36,6 +36,8 @@ let
       inherit pkgs;
       library = libraryFor pkgs;
       comma = nix-index-database.packages.${pkgs.stdenv.hostPlatform.system}.comma-with-db;
+      # A clone with changes that are not committed has no commit.
+      commit = self.rev or "";
     };
 
   # What the modules take from the flake, made of the nixpkgs that it pins.
@@ -45,6 +47,11 @@ let
     presetsFor = system: (libraryFor (pkgsFor system)).presets;
   };
 
+  homeModules.default = import ./modules/home-manager.nix shared;
+
+  # Programs for `nix run FLAKE#NAME`, which is what an editor's configuration may say.
+  apps = system: import ./apps.nix { inherit (packagesFor (pkgsFor system)) claudebox default; };
+
   packages =
     system:
     let
@@ -52,12 +59,16 @@ let
       library = libraryFor pkgs;
       own = packagesFor pkgs;
       # As `packages."presets.NAME"`.
-      presets = builtins.listToAttrs (
-        map (name: {
-          name = "presets.${name}";
-          value = library.presets.${name};
-        }) (builtins.attrNames library.presets)
-      );
+      presets =
+        let
+          all = library.presets // library.olderPresets;
+        in
+        builtins.listToAttrs (
+          map (name: {
+            name = "presets.${name}";
+            value = all.${name};
+          }) (builtins.attrNames all)
+        );
     in
     presets
     // {
@@ -83,9 +94,13 @@ in
       default = import ./unsupported.nix system;
     });
 
+  apps = each systems.supported apps;
+
   overlays.default = import ./overlay.nix { inherit libraryFor packagesFor; };
 
-  homeManagerModules.default = import ./modules/home-manager.nix shared;
+  # `homeModules` is the newer name.
+  inherit homeModules;
+  homeManagerModules = homeModules;
   nixosModules.default = import ./modules/nixos.nix shared;
 
   devShells = each systems.supported (system: {

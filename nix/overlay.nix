@@ -11,5 +11,8 @@ in
 {
   nsm = packages.default;
   inherit (packages) claudebox;
-  nsm-lib = { inherit (library) fromToml mkSandbox presets; };
+  nsm-lib = {
+    inherit (library) fromToml mkSandbox;
+    presets = library.presets // library.olderPresets;
+  };
 }

@@ -1,12 +1,17 @@
 # nsm as a Python application: its three programs and the modules `nsm`, `nsmd`, `sandbox_agent`.
 # What they need around them is ./wrapper.nix's part.
 #
-# Type: { lib, python } -> derivation
+# Type: { lib, python, commit ? "" } -> derivation
 #   python : from ./python-packages.nix
+#   commit : that it is made from; empty where it is not known
 #
 # Name, description and dependencies are those of pyproject.toml, and a nixpkgs that is too old for
 # them is an evaluation error that says so.
-{ lib, python }:
+{
+  lib,
+  python,
+  commit ? "",
+}:
 let
   inherit ((builtins.fromTOML (builtins.readFile ../pyproject.toml))) project;
 
@@ -73,6 +78,9 @@ python.pkgs.buildPythonApplication {
 
   build-system = [ python.pkgs.hatchling ];
   dependencies = map dependency project.dependencies;
+
+  # For hatch_build.py: there is no .git here.
+  env = lib.optionalAttrs (commit != "") { NSM_COMMIT = commit; };
 
   # The tests start jails, and Nix' own build sandbox allows no user namespaces in it. Those that
   # run an installed nsm are in nix/tests.

@@ -1,8 +1,9 @@
 # nsm's own packages, for one nixpkgs.
 #
-# Type: { pkgs, library, comma } -> { nsm-unwrapped, nsm, default, claudebox }
+# Type: { pkgs, library, comma, commit ? "" } -> { nsm-unwrapped, nsm, default, claudebox }
 #   library   : from ./lib
 #   comma     : the program `,` with its database
+#   commit    : 40 hex digits, for `nsm --version`; empty where it is not known
 #   nsm       : ready to run, with the host's own interpreters; `.override { metadataJson = ...; }`
 #   default   : ready to run, with the presets
 #   claudebox : Claude Code in a box; `.override { nsm = ...; extraTools = [ ... ]; }`
@@ -10,6 +11,7 @@
   pkgs,
   library,
   comma,
+  commit ? "",
 }:
 let
   inherit (pkgs) lib;
@@ -18,7 +20,7 @@ let
     inherit lib;
     python = import ./lib/python.nix { inherit pkgs; };
   };
-  nsm-unwrapped = import ./package.nix { inherit lib python; };
+  nsm-unwrapped = import ./package.nix { inherit lib python commit; };
   nsm = lib.makeOverridable (import ./wrapper.nix) {
     inherit lib nsm-unwrapped;
     inherit (pkgs) bubblewrap makeBinaryWrapper runCommand;

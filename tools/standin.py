@@ -397,7 +397,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(build(place, attribute, options.link, user_flake=user_flake))
             return 0
         arguments = [re.sub(r"^\.(?=#|$)", flake(place), each) for each in options.arguments]
-        command = [find_nix(), *arguments, *overrides(place)]
+        # What follows `--` is for the program that `nix run` starts.
+        end = arguments.index("--") if "--" in arguments else len(arguments)
+        command = [find_nix(), *arguments[:end], *overrides(place), *arguments[end:]]
         return subprocess.run(command, env=place.environment, check=False).returncode
     except (SeedError, StandInError) as error:
         print(f"standin: {error}", file=sys.stderr)

@@ -1,6 +1,6 @@
 # The library, for one nixpkgs: what the flake's `lib` and packages are made of.
 #
-# Type: { pkgs, jailLib } -> { mkSandbox, mkEnvironment, fromToml, presets, environments }
+# Type: { pkgs, jailLib } -> { mkSandbox, mkEnvironment, fromToml, presets, olderPresets, environments }
 #   jailLib : `lib` of the flake jail-nix
 { pkgs, jailLib }:
 let
@@ -14,6 +14,11 @@ let
   backends = import ../backends { inherit pkgs jail; };
 
   mkEnvironment = import ./mkEnvironment.nix { inherit pkgs backends; };
+
+  # By the names of nix-sandbox-mcp, the older project.
+  older.shell = environments.bash;
+
+  artifacts = builtins.mapAttrs (name: preset: mkEnvironment ({ inherit name; } // preset));
 in
 builtins.seq ((import ../systems.nix).check pkgs.stdenv.hostPlatform.system) {
   inherit environments mkEnvironment;
@@ -22,9 +27,13 @@ builtins.seq ((import ../systems.nix).check pkgs.stdenv.hostPlatform.system) {
 
   fromToml = import ./fromToml.nix {
     inherit pkgs mkEnvironment;
+    inherit older;
     presets = environments;
   };
 
   # The presets as artifacts. Type: { NAME = derivation }
-  presets = builtins.mapAttrs (name: preset: mkEnvironment ({ inherit name; } // preset)) environments;
+  presets = artifacts environments;
+
+  # Those under their older names, for whoever asks for one. Type: { NAME = derivation }
+  olderPresets = artifacts older;
 }

@@ -1,8 +1,9 @@
 # The environments of a config.toml, and what the supervisor is to know of them.
 #
-# Type: { pkgs, mkEnvironment, presets } -> { flakes ? { } } -> path
+# Type: { pkgs, mkEnvironment, presets, older } -> { flakes ? { } } -> path
 #         -> { drvs, environments, metadata, metadataJson, devShell }
 #   presets      : ../environments
+#   older        : the same by older names
 #   flakes       : { REF = flake }, for REFs of the file; where evaluation is pure, these must be
 #                  here, since only locked ones can be fetched: { nixpkgs = inputs.nixpkgs; "." = self; }
 #   environments : { NAME = artifact }, each evaluated only when it is asked for
@@ -14,6 +15,7 @@
   pkgs,
   mkEnvironment,
   presets,
+  older,
 }:
 {
   flakes ? { },
@@ -34,9 +36,6 @@ let
   defaults = config.defaults or { };
   project = config.project or { };
   useFlake = project.use_flake or false;
-
-  # By the names of nix-sandbox-mcp.
-  older.shell = presets.bash;
 
   known = [
     "backend"

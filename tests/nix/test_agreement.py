@@ -11,7 +11,7 @@ from nix.evaluation import evaluate
 from nsmd.catalog import ALIASES
 from nsmd.jail.arguments import SYNTHETIC_FILES
 from nsmd.names import ENVIRONMENT_NAME
-from nsmd.settings import DEFAULT_JAIL_UID, MAX_MEGABYTES, MAX_SECONDS, PRESETS
+from nsmd.settings import DEFAULT_JAIL_UID, MAX_MEGABYTES, MAX_SECONDS, OLDER_PRESETS, PRESETS
 
 
 def checks(place: standin.Place) -> str:
@@ -52,7 +52,7 @@ def test_presets_are_the_same(place: standin.Place) -> None:
     of_environments = f"import {place.source}/nix/environments {{ pkgs = {pkgs(place)}; }}"
     types = evaluate(place, f"builtins.mapAttrs (_: p: p.interpreter_type) ({of_environments})")
     assert types == {name: name for name in PRESETS}
-    assert ALIASES == {"shell": "bash"}  # `older` of nix/lib/fromToml.nix
+    assert ALIASES == OLDER_PRESETS == {"shell": "bash"}  # `older` of nix/lib/default.nix
 
 
 def test_root_s_jails_are_the_same_user_s(place: standin.Place) -> None:

@@ -126,3 +126,12 @@ def test_the_script_of_the_vm_test_is_python(place: standin.Place) -> None:
     names = {node.id for node in ast.walk(ast.parse(script)) if isinstance(node, ast.Name)}
     assert {"machine", "subtest", "alice"} <= names
     assert "vm_client.py --python {python} nsm-mcp" in script
+
+
+def test_an_editor_can_start_the_shim_by_nix_run(place: standin.Place) -> None:
+    command = [standin.find_nix(), "run", standin.flake(place, "nsm-mcp")]
+    command += [*standin.overrides(place), "--", "--version"]
+    done = subprocess.run(
+        command, env=place.environment, capture_output=True, text=True, check=False
+    )
+    assert done.stdout.startswith("nsm-mcp "), done.stderr

@@ -17,6 +17,7 @@ in
   modules = import ./modules.nix { inherit pkgs library; };
   overlay = import ./overlay.nix { inherit pkgs library; };
   package = import ./package.nix { inherit pkgs; };
+  apps = import ./apps.nix { inherit pkgs library; };
   claudebox = import ./claudebox.nix { inherit pkgs library; };
   registryOf = import ./registryOf.nix { inherit library; };
   units = import ./units.nix { inherit pkgs; };

@@ -24,13 +24,28 @@ in
   };
   testHasThePresets = {
     expr = map (name: builtins.match ".*nsm-sandbox-${name}.*" overlaid.nsm.metadataJson != null) (
-      builtins.attrNames overlaid.nsm-lib.presets
+      builtins.attrNames library.presets
     );
     expected = [
       true
       true
       true
     ];
+  };
+  testPresetsHaveTheirOlderNames = {
+    expr = builtins.mapAttrs (_: preset: {
+      inherit (preset.metadata) name interpreter_type;
+    }) { inherit (overlaid.nsm-lib.presets) bash shell; };
+    expected = {
+      bash = {
+        name = "bash";
+        interpreter_type = "bash";
+      };
+      shell = {
+        name = "shell";
+        interpreter_type = "bash";
+      };
+    };
   };
   testMakesSandboxes = {
     expr =

@@ -105,6 +105,25 @@ in
       "trio"
     ];
   };
+  testKnowsItsCommit = {
+    expr =
+      map (arguments: (import ../../package.nix arguments).drvAttrs.NSM_COMMIT or null)
+        [
+          {
+            inherit lib;
+            python = patched { };
+            commit = "1a2b3c4d1a2b3c4d1a2b3c4d1a2b3c4d1a2b3c4d";
+          }
+          {
+            inherit lib;
+            python = patched { };
+          }
+        ];
+    expected = [
+      "1a2b3c4d1a2b3c4d1a2b3c4d1a2b3c4d1a2b3c4d"
+      null
+    ];
+  };
   testTooOld = {
     expr = (package { cbor2 = "5.9.0"; }).drvPath;
     expectedError.msg = "nsm: this nixpkgs has cbor2 5[.]9[.]0; pyproject[.]toml asks for cbor2>=6,<7[.] Use the nixpkgs that nsm's flake[.]lock pins";

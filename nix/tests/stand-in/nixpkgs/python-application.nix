@@ -24,19 +24,23 @@ let
       dependencies,
       pythonImportsCheck,
       doCheck,
+      env ? { },
       passthru ? { },
       meta ? { },
     }:
     assert pyproject && !doCheck && map (each: each.pname) build-system == [ "hatchling" ];
     pkgs.runCommand "${pname}-${version}"
-      {
-        inherit meta;
-        passthru = passthru // {
-          inherit pname version dependencies;
-        };
-        nativeBuildInputs = [ pkgs.python3 ];
-        propagated = map toString dependencies;
-      }
+      (
+        env
+        // {
+          inherit meta;
+          passthru = passthru // {
+            inherit pname version dependencies;
+          };
+          nativeBuildInputs = [ pkgs.python3 ];
+          propagated = map toString dependencies;
+        }
+      )
       ''
         cp -r ${src} source
         chmod -R u+w source
