@@ -103,6 +103,8 @@ def test_joined_verbs_do_what_the_older_ones_did(
         "envs python": "env show python",
         "env ls": "env builds",
         "pool --json": "status pool --json",
+        "status pool --json": "status --json pool",
+        "env show --json python": "env --json show python",
         "stats": "status times",
         "metrics --openmetrics": "status metrics --openmetrics",
         "config reload --json": "reload --config --json",

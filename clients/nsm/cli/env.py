@@ -81,7 +81,8 @@ def _add_no_wait(parser: Parser) -> None:
 
 def main(arguments: list[str]) -> int:
     """Do it."""
-    options = parser().parse_args(arguments)
+    verb = parser()
+    options = verb.parse_args(verb.action_first(arguments))
     with Client() as client:
         return _ACTIONS[options.action](client, options)
 

@@ -80,6 +80,18 @@ class Parser(argparse.ArgumentParser):
                 return cast("dict[str, Parser]", choices).get(word)
         return None
 
+    def action_first(self, arguments: list[str]) -> list[str]:
+        """The arguments with options in front of an action put behind it.
+
+        An action's parser sets each of its options anew, so those in front of it would be lost.
+        """
+        for place, word in enumerate(arguments):
+            if self.action(word) is not None:
+                return [word, *arguments[:place], *arguments[place + 1 :]]
+            if not word.startswith("-"):
+                break
+        return arguments
+
     def options(self) -> dict[str, str | None]:
         """Each option as it is typed, with the name of its value, None where it takes none."""
         return {

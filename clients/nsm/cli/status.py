@@ -29,7 +29,8 @@ def parser() -> Parser:
 
 def main(arguments: list[str]) -> int:
     """Show."""
-    options = parser().parse_args(arguments)
+    verb = parser()
+    options = verb.parse_args(verb.action_first(arguments))
     return _ACTIONS[options.action](options)
 
 
