@@ -13,6 +13,7 @@ in
   mkSandbox = import ./mkSandbox.nix { inherit pkgs library; };
   fromToml = import ./fromToml.nix { inherit pkgs library; };
   jail = import ./jail.nix { inherit pkgs; };
+  cross = import ./cross.nix { inherit pkgs; };
   flake = import ./flake.nix { inherit pkgs library; };
   modules = import ./modules.nix { inherit pkgs library; };
   overlay = import ./overlay.nix { inherit pkgs library; };

@@ -1,6 +1,6 @@
 # stdenv: what it says about the platform, and the programs that every builder has.
 #
-# Deviates from nixpkgs: no phases, no compiler, no setup hooks. `mkDerivation` builds a
+# Deviates from nixpkgs: no phases, no compiler, no setup hooks, no cross builds. `mkDerivation` builds a
 # `buildCommand`; anything else it evaluates, and the build fails with a message.
 { lib, system }:
 pkgs:
@@ -9,6 +9,7 @@ let
   isDarwin = lib.hasSuffix "-darwin" system;
   hostPlatform = {
     inherit isDarwin isLinux system;
+    canExecute = other: other.system == system;
     isAarch64 = lib.hasPrefix "aarch64-" system;
     isx86_64 = lib.hasPrefix "x86_64-" system;
     parsed.cpu.name = lib.head (lib.splitString "-" system);
@@ -53,4 +54,5 @@ in
   inherit stdenv hostPlatform;
   inherit (stdenv) buildPlatform;
   stdenvNoCC = stdenv;
+  buildPackages = pkgs;
 }
