@@ -325,6 +325,23 @@ def test_metadata_names_programs_or_artifacts(tmp_path: Path) -> None:
     assert "its name is 'Bad Name'" in (whys[None] or "")
 
 
+def test_metadata_in_its_first_form_has_no_wrapper(tmp_path: Path) -> None:
+    run = str(artifact(tmp_path) / "bin/run")
+    entry = {"backend": "jail", "exec": run, "timeout_seconds": 7, "memory_mb": 64}
+    told = {"python": entry, "shell": entry, "gone": {"backend": "jail", "exec": "/nowhere/run"}}
+    found = scan_metadata(json.dumps(told), DEFAULTS, OWNERS)
+    assert [(e.name, e.interpreter, e.timeout_s) for e in found.environments] == [
+        ("python", "python", 7.0),
+        ("shell", "bash", 7.0),
+    ]
+    assert only_problem(found) == "interpreter_type is missing, expected python or bash or node"
+
+
+def test_metadata_with_a_misspelt_key_is_complained_about() -> None:
+    found = scan_metadata('{"enviroments": {"x": {"exec": "/x/run"}}}', DEFAULTS, OWNERS)
+    assert [problem.name for problem in found.problems] == ["enviroments"]
+
+
 def test_metadata_that_is_none(tmp_path: Path) -> None:
     found = scan_metadata("{", DEFAULTS, OWNERS)
     assert only_problem(found).startswith("it is not valid JSON")

@@ -42,6 +42,10 @@ _OLDER_NAMES: Mapping[str, Interpreter] = {
 """Interpreters of environments whose entry names none, as the older project's presets."""
 
 
+_BESIDE = ("environments", "session", "project")
+"""Keys of `NIX_SANDBOX_METADATA`."""
+
+
 class MetadataError(Exception):
     """Metadata cannot be used; the message is a clause that says why."""
 
@@ -153,8 +157,12 @@ def of_variable(text: str) -> Said:
     top = _Fields(_parse(text.encode("utf-8", "surrogatepass")), "it")
     session = _Fields(top.get("session", {}), "`session`")
     project = _Fields(top.get("project", {}), "`project`")
+    # The first form had no wrapper: `{NAME: {"backend": ..., "exec": ...}}`. A key that is misspelt
+    # comes here, too, and is then listed as an environment that cannot be used.
+    flat = {name: each for name, each in top.values.items() if name not in _BESIDE}
+    environments = flat if "environments" not in top.values else top.get("environments", {})
     return Said(
-        environments=_Fields(top.get("environments", {}), "`environments`").values,
+        environments=_Fields(environments, "`environments`").values,
         idle_timeout_s=session.seconds("idle_timeout_seconds", None),
         max_lifetime_s=session.seconds("max_lifetime_seconds", None),
         use_flake=project.get("use_flake", False) is True,
