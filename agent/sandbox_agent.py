@@ -4888,8 +4888,8 @@ class PythonWorker:
     def _bundle(self, value: object) -> dict[str, Any]:
         """The value's representations by MIME type; like IPython's, but asked of the type only."""
         try:
-            plain = type(value) in (int, float, str, bool)
-            text = repr(value) if plain else PrettyPrinter().format(value)
+            is_plain = type(value) in (int, float, str, bool)
+            text = repr(value) if is_plain else PrettyPrinter().format(value)
         except RecursionError:
             text = repr(value)
         found: dict[str, Any] = {"text/plain": text}

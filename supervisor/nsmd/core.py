@@ -20,7 +20,7 @@ from nsmd.catalog import Rank, Source
 from nsmd.cgroups import anchor
 from nsmd.control.call import Services
 from nsmd.draining import Draining, Work
-from nsmd.endbook import EndBook
+from nsmd.endbook import EndBook, drop_earlier
 from nsmd.ending import Ending
 from nsmd.fleet import Fleet
 from nsmd.ground import Ground
@@ -39,6 +39,7 @@ from nsmd.reconfiguration import Reconfiguration
 from nsmd.registry import Registry
 from nsmd.settings import Settings
 from nsmd.setup import Setup
+from nsmd.survival.keeperstore import SilentKeeper
 from nsmd.survival.store import DescriptorStore, Refill
 from nsmd.takeover import Takeover, sort_out
 from nsmd.telemetry import Surroundings, Telemetry
@@ -133,7 +134,8 @@ async def open_core(setup: Setup, ground: Ground) -> AsyncGenerator[Core]:
             upkeep.start_soon(reap_child, pid)
         everything = partial(_everything_kept, fleet, ground, boxes, port)
         upkeep.start_soon(_keep, setup.store, everything, ground.ending)
-        await fleet.take_up(takeover, setup.kept)
+        drop_earlier(setup.store, setup.kept)
+        await fleet.take_up(takeover, all_seen=not isinstance(setup.store, SilentKeeper))
         if isinstance(ground.launcher, TemplateLauncher):
             ground.launcher.tell(fleet.template_changed)
             fleet.catch_up = ground.launcher.catch_up
@@ -208,7 +210,7 @@ def _fleet(
         keeper=ground.keeper,
         events=ground.events,
         book=SessionBook(setup.store, takeover.specs),
-        ends=EndBook(setup.store),
+        ends=EndBook(setup.ends_directory),
     )
 
 

@@ -5,7 +5,7 @@ Whatever a call asks here costs the same with a thousand others, but for a name 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from typing import NamedTuple
 
 from nsm.wire.errors import AmbiguousSessionError, UnknownSessionError
@@ -59,6 +59,11 @@ class Directory:
     def live(self) -> list[Session]:
         """Those that belong to somebody and can take work; takes a while where there are many."""
         return [s for s in self._sessions.values() if s.tenancy is not None and s.live]
+
+    @property
+    def names(self) -> Container[tuple[str, str]]:
+        """Scope and name of each session that has one."""
+        return self._named.keys()
 
     def named(self, scope: str, name: str) -> Session | None:
         """The session that was given that name last, also while it ends."""

@@ -1,5 +1,10 @@
-"""How sessions ended is kept, too: whoever calls next under a name is to be told, once, whichever
-supervisor that is."""
+"""Files with the names of sessions, so that every end is told, whatever ended the session.
+
+One small file a name, in the runtime directory, from a session's beginning until its end was told.
+A supervisor that finds a name without a session knows that the session was lost: with the
+supervisor and what held its sessions, or at `nsm shutdown`. The runtime directory is memory, so
+nothing waits for a disk; at a reboot the files go, as sessions do.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +12,8 @@ import hashlib
 import logging
 import os
 import time
-from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Container, Iterator, Sequence
+from contextlib import suppress
 
 import trio
 
@@ -21,108 +25,128 @@ from nsmd.survival.store import DescriptorStore, Kept
 
 log = logging.getLogger(__name__)
 
-MAX_KEPT = 64
-"""Ends that a later supervisor is told of, the latest ones; each takes a descriptor there."""
+MAX_RECORD_BYTES = 4096
+"""Largest file that is read; a scope holds a path, a reason is a sentence."""
 
-END = "state-end-"
+SHUT_DOWN = "the supervisor was shut down"
+UNATTENDED = "it ended while there was no supervisor"
+
+_EARLIER = "state-end-"
+"""Names under which nsm 0.1 gave ends to the store."""
 
 
 class EndBook:
-    """See the module; `nsmd.history.EndedSessions` writes it.
+    """Names of live sessions and how others ended, as files; `EndedSessions` has them told.
+
+    What cannot be written is logged once and forgotten with the supervisor.
 
     Args:
-        store: keeps what it is given.
+        directory: holds the files and nothing else; made when it is needed.
     """
 
-    def __init__(self, store: DescriptorStore) -> None:
-        self._store = store
-        self._kept: OrderedDict[str, bytes] = OrderedDict()
+    def __init__(self, directory: str) -> None:
+        self._directory = directory
+        self._failed = False
 
     def __repr__(self) -> str:
-        return f"<EndBook of {len(self._kept)} ends>"
+        return f"<EndBook {self._directory}>"
+
+    def began(self, scope: str, name: str) -> None:
+        """A session of that name is somebody's now."""
+        self._write(EndRecord(scope=scope, name=name, reason="", at_s=0.0, boot=boot_id()))
 
     def keep(self, scope: str, name: str, ended: Ended) -> None:
         """A session of that name has ended."""
-        if self._store.kind == "none":
-            return
-        record = EndRecord(
-            scope=scope,
-            name=name,
-            reason=ended.reason,
-            at_s=ended.at_s - trio.current_time() + time.monotonic(),
-            boot=boot_id(),
-            lost=ended.lost,
+        at_s = ended.at_s - trio.current_time() + time.monotonic()
+        self._write(
+            EndRecord(
+                scope=scope,
+                name=name,
+                reason=ended.reason,
+                at_s=at_s,
+                boot=boot_id(),
+                lost=ended.lost,
+            )
         )
-        key = _key(scope, name)
-        if self._kept.pop(key, None) is not None:
-            self._store.drop(key)  # a store may add what it is given
-        data = self._kept[key] = records.encode(record)
-        if len(self._kept) > MAX_KEPT:
-            oldest, _ = self._kept.popitem(last=False)
-            self._store.drop(oldest)
-        try:
-            with ExitStack() as owned:
-                self._store.keep(key, [_file(data, owned)])
-        except OSError as error:
-            log.warning("the end of %s would be forgotten with the supervisor: %s", name, error)
 
     def forget(self, scope: str, name: str) -> None:
-        """It was told, or is of no interest any more."""
-        key = _key(scope, name)
-        if self._kept.pop(key, None) is not None:
-            self._store.drop(key)
+        """The end was told, or is of no interest any more."""
+        with suppress(OSError):
+            os.unlink(self._path(scope, name))
 
-    def everything(self) -> Iterator[tuple[str, Sequence[int]]]:
-        """All that is to be kept, as `SessionBook.everything`."""
-        for key, data in list(self._kept.items()):
-            with ExitStack() as owned:
-                yield key, [_file(data, owned)]
-
-    def take_up(self, kept: Kept, tell: Callable[[str, str, Ended], None]) -> None:
-        """Go on with what an earlier supervisor has left.
+    def take_up(
+        self,
+        live: Container[tuple[str, str]],
+        tell: Callable[[str, str, Ended], None],
+    ) -> None:
+        """Tell how sessions of an earlier supervisor ended, the earliest first.
 
         Args:
-            kept: names that begin with `END` are owned from now on.
-            tell: gets scope, name and end of each, the earliest first.
+            live: scope and name of each session that was taken up.
+            tell: gets scope, name and end of each of the others.
         """
-        found: list[tuple[str, EndRecord, bytes]] = []
-        for key, descriptors in kept.items():
-            if key.startswith(END):
-                best = _latest(descriptors)
-                if best is None:
-                    self._store.drop(key)
-                else:
-                    found.append((key, *best))
         now_s, current_s = time.monotonic(), trio.current_time()
-        for key, record, data in sorted(found, key=lambda each: each[1].at_s):
-            self._kept[key] = data
-            age_s = max(0.0, now_s - record.at_s) if record.boot == boot_id() else 0.0
-            ended = Ended(reason=record.reason, at_s=current_s - age_s, lost=record.lost)
-            tell(record.scope, record.name, ended)
+        for record in sorted(self._records(), key=lambda each: each.at_s):
+            if (record.scope, record.name) in live:
+                continue
+            known = record.reason and record.boot == boot_id()
+            age_s = max(0.0, now_s - record.at_s) if known else 0.0
+            lost = record.lost or not record.reason
+            reason = record.reason or UNATTENDED
+            tell(record.scope, record.name, Ended(reason=reason, at_s=current_s - age_s, lost=lost))
 
-
-def _key(scope: str, name: str) -> str:
-    return END + hashlib.sha256(f"{scope}\0{name}".encode(errors="replace")).hexdigest()[:24]
-
-
-def _latest(descriptors: Sequence[int]) -> tuple[EndRecord, bytes] | None:
-    best: tuple[EndRecord, bytes] | None = None
-    for descriptor in descriptors:
-        data = records.read_file(descriptor)
-        os.close(descriptor)
-        if data is None:
-            continue
+    def _records(self) -> Iterator[EndRecord]:
         try:
-            record = records.decode(EndRecord, data)
-        except RecordError as error:
-            log.warning("how a session ended cannot be read: %s", error)
-            continue
-        if best is None or record.at_s > best[0].at_s:
-            best = record, data
-    return best
+            entries = list(os.scandir(self._directory))
+        except OSError:
+            return
+        for entry in entries:
+            try:
+                with open(entry.path, "rb") as file:
+                    yield records.decode(EndRecord, file.read(MAX_RECORD_BYTES))
+            except (OSError, RecordError) as error:
+                log.warning("how a session ended cannot be read from %s: %s", entry.path, error)
+                with suppress(OSError):
+                    os.unlink(entry.path)
+
+    def _write(self, record: EndRecord) -> None:
+        path = self._path(record.scope, record.name)
+        try:
+            try:
+                self._replace(path, records.encode(record))
+            except FileNotFoundError:
+                os.makedirs(self._directory, mode=0o700, exist_ok=True)
+                self._replace(path, records.encode(record))
+        except OSError as error:
+            if not self._failed:
+                log.warning("ends of sessions would be forgotten with the supervisor: %s", error)
+            self._failed = True
+
+    @staticmethod
+    def _replace(path: str, data: bytes) -> None:
+        made = f"{path}.new"
+        descriptor = os.open(made, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        with open(descriptor, "wb") as file:
+            file.write(data)
+        os.replace(made, path)
+
+    def _path(self, scope: str, name: str) -> str:
+        key = hashlib.sha256(f"{scope}\0{name}".encode(errors="replace")).hexdigest()
+        return os.path.join(self._directory, key[:32])
 
 
-def _file(data: bytes, owned: ExitStack) -> int:
-    descriptor = records.memory_file(data)
-    owned.callback(os.close, descriptor)
-    return descriptor
+def drop_earlier(store: DescriptorStore, kept: Kept) -> None:
+    """Drop the ends that nsm 0.1 had given to the store.
+
+    Args:
+        kept: its entries under such names are closed.
+    """
+    for name, descriptors in kept.items():
+        if name.startswith(_EARLIER):
+            _close(descriptors)
+            store.drop(name)
+
+
+def _close(descriptors: Sequence[int]) -> None:
+    for descriptor in descriptors:
+        os.close(descriptor)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from itertools import chain
 
 import trio
 
@@ -19,7 +18,7 @@ from nsmd.cgroups import Keeper
 from nsmd.conversation import Earlier
 from nsmd.descriptors import MAX_PROXIED, Shares
 from nsmd.directory import Directory
-from nsmd.endbook import EndBook
+from nsmd.endbook import SHUT_DOWN, EndBook
 from nsmd.events import Events
 from nsmd.execution import Execution
 from nsmd.history import EndedSessions, Executions
@@ -33,7 +32,7 @@ from nsmd.resumption import Resumption
 from nsmd.session import Session
 from nsmd.settings import Settings
 from nsmd.survival.fates import Fates
-from nsmd.survival.store import Kept, NoStore
+from nsmd.survival.store import NoStore
 from nsmd.takeover import Takeover
 from nsmd.timer import Timers
 from nsmd.transcripts import TranscriptStore
@@ -59,7 +58,7 @@ class Fleet:
         keeper: keeps sessions to their limits as a whole; None for nobody.
         events: told what happens to sessions and executions.
         book: has sessions kept for the supervisor that comes after this one; None for nobody.
-        ends: the same of how sessions ended.
+        ends: remembers names of sessions and how they ended for that supervisor; None for nobody.
 
     Attributes:
         closing: nothing new is taken.
@@ -96,8 +95,8 @@ class Fleet:
         self.transcripts = TranscriptStore()
         self.catch_up: Callable[[], None] = lambda: None
         self._book = book or SessionBook(NoStore())
-        self._ends = ends or EndBook(NoStore())
-        self.ended = EndedSessions(self._ends)
+        self._ends = ends
+        self.ended = EndedSessions(ends)
         self._resumption = Resumption(self.fates, self.executions)
         self._launcher = launcher
         self._keeper = keeper
@@ -194,15 +193,14 @@ class Fleet:
         self.directory.add(session)
         return session
 
-    async def take_up(self, takeover: Takeover, kept: Kept) -> None:
+    async def take_up(self, takeover: Takeover, *, all_seen: bool = True) -> None:
         """Go on with the sessions of an earlier supervisor; returns when their agents have said
         what they were in the middle of, or have taken too long for that.
 
         Args:
             takeover: what there is of them.
-            kept: where ends of others may be.
+            all_seen: no session of an earlier supervisor is held out of sight.
         """
-        self._ends.take_up(kept, self.ended.restore)
         sessions: list[Session] = []
         for found in takeover.found:
             tenancy = _in_its_project(found.record.tenancy, found.spec)
@@ -217,6 +215,8 @@ class Fleet:
             if tenancy.name is not None:
                 why = "while there was no supervisor"
                 self.ended.add(tenancy.scope, tenancy.name, why, lost=True)
+        if self._ends is not None and all_seen:
+            self._ends.take_up(self.directory.names, self.ended.restore)
         self._resumption.begin(takeover, sessions)
         for session in sessions:
             self._nursery.start_soon(session.run, name=repr(session))
@@ -244,7 +244,7 @@ class Fleet:
     def everything_kept(self) -> Iterator[tuple[str, Sequence[int]]]:
         """See `SessionBook.everything`."""
         live = [session for session in self.directory if session.live]
-        return chain(self._book.everything(live), self._ends.everything())
+        return self._book.everything(live)
 
     def leave(self) -> None:
         """Take no new work, and leave every session as it is."""
@@ -281,10 +281,12 @@ class Fleet:
     def session_ended(self, session: Session) -> None:
         """See `SessionWatcher`."""
         named, tenancy = self.directory.remove(session), session.tenancy
-        if named and tenancy is not None and tenancy.name is not None and not self.closing:
+        if named and tenancy is not None and tenancy.name is not None and not self.leaving:
             # Else its successor has been told already. First of all: a supervisor that is killed
             # in between has either the session or its end.
-            self.ended.add(tenancy.scope, tenancy.name, session.end_reason, lost=session.lost)
+            reason = SHUT_DOWN if self.closing else session.end_reason
+            lost = self.closing or session.lost
+            self.ended.add(tenancy.scope, tenancy.name, reason, lost=lost)
         self._book.drop(session)
         self._resumption.ended(session)
         self.pool.forget(session)

@@ -37,7 +37,10 @@ class Ended:
 
 
 class EndKeeper(Protocol):
-    """Who remembers ends for the supervisor after this one."""
+    """Who remembers names and ends of sessions for the supervisor after this one."""
+
+    def began(self, scope: str, name: str) -> None:
+        """A session of that name is somebody's now."""
 
     def keep(self, scope: str, name: str, ended: Ended) -> None:
         """A session of that name has ended."""
@@ -50,10 +53,10 @@ class EndedSessions:
     """The last `MAX_ENDED` ends, by (scope, name); the oldest is dropped.
 
     Args:
-        keeper: remembers the latest of them beyond this process.
+        keeper: remembers them beyond this process; None for nobody.
     """
 
-    def __init__(self, keeper: EndKeeper) -> None:
+    def __init__(self, keeper: EndKeeper | None = None) -> None:
         self._keeper = keeper
         self._ends: OrderedDict[tuple[str, str], Ended] = OrderedDict()
 
@@ -61,22 +64,28 @@ class EndedSessions:
         """A session of that name has ended."""
         ended = Ended(reason=reason, at_s=trio.current_time(), lost=lost)
         self.restore(scope, name, ended)
-        self._keeper.keep(scope, name, ended)
+        if self._keeper is not None:
+            self._keeper.keep(scope, name, ended)
 
     def restore(self, scope: str, name: str, ended: Ended) -> None:
         """One has ended under an earlier supervisor."""
         self._ends[scope, name] = ended
         self._ends.move_to_end((scope, name))
         if len(self._ends) > MAX_ENDED:
-            self._ends.popitem(last=False)
+            oldest, _ = self._ends.popitem(last=False)
+            if self._keeper is not None:
+                self._keeper.forget(*oldest)
 
-    def take(self, scope: str, name: str) -> str | None:
-        """How the last session of that name ended, in words; told once."""
+    def begin(self, scope: str, name: str) -> str | None:
+        """Note that a session of that name begins.
+
+        Returns:
+            How the last one of that name ended, in words; told once.
+        """
+        if self._keeper is not None:
+            self._keeper.began(scope, name)
         ended = self._ends.pop((scope, name), None)
-        if ended is None:
-            return None
-        self._keeper.forget(scope, name)
-        return ended.words()
+        return None if ended is None else ended.words()
 
 
 class Executions:

@@ -478,7 +478,7 @@ class Registry:
         if session is not None:  # it is ending right now, and has not reported yet
             self.fleet.ended.add(client.scope, name, session.end_reason, lost=session.lost)
         self._directory.give_name(created)
-        return created, True, self.fleet.ended.take(client.scope, name)
+        return created, True, self.fleet.ended.begin(client.scope, name)
 
     def _new_session(self, client: Client, environment: Environment, name: str | None) -> Session:
         spec = self._spec(environment, client.project)

@@ -59,6 +59,7 @@ class Setup:
         audit_path: of the audit's file.
         bridge: where its definitions are, and its own audit.
         metrics_path: of the Unix socket for metrics.
+        ends_directory: for names of sessions and how they ended.
         announce: called once the socket answers.
         store: keeps sessions' descriptors, whatever becomes of this process.
         kept: what it, or the program that this process was before, had kept of earlier ones.
@@ -87,6 +88,7 @@ class Setup:
     audit_path: str
     bridge: Places
     metrics_path: str
+    ends_directory: str
     announce: Callable[[], None]
     store: DescriptorStore
     kept: Kept
@@ -171,6 +173,7 @@ def find_out(
             variables=variables,
         ),
         metrics_path=os.path.join(paths.runtime_dir(), "metrics.sock"),
+        ends_directory=os.path.join(paths.runtime_dir(), "sessions"),
         announce=announce,
         store=store,
         kept=kept,

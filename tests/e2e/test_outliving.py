@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import signal
+import socket
 import tempfile
 import threading
 import time
@@ -15,8 +16,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 import nsm
-from e2e_support import Supervisor, supervisor, wait_gone
+from e2e_support import Supervisor, holder_pid, supervisor, wait_gone
 from nsm.wire.errors import NsmError, SessionEndedError
+from nsmd.endbook import SHUT_DOWN, UNATTENDED
 from soak.faults import send
 from soak.household import Household
 
@@ -316,3 +318,24 @@ def _is_agent(pid: int) -> bool:
     status = Path(f"/proc/{pid}/status").read_text()
     fields = dict(line.split(":\t", 1) for line in status.splitlines() if ":\t" in line)
     return fields["NSpid"].split()[-1] == "1" and fields["Name"] != "bwrap"
+
+
+def test_sessions_that_ended_with_everything_that_held_them_are_told_of(short_dir: Path) -> None:
+    """At `nsm shutdown`, and where supervisor and holder were killed."""
+    with supervisor(short_dir) as first, first.client() as client:
+        client.run("x = 41", env="python", session="work")
+        client.run("x = 41", env="python", session="other")
+    with supervisor(short_dir) as second, second.client() as client:
+        replaced = client.run("x = 1", env="python", session="work").session.replaced
+        assert replaced is not None
+        assert "was lost" in replaced
+        assert "the supervisor was shut down" in replaced
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as link:
+            holder = holder_pid(link, short_dir)
+        second.process.kill()
+        os.kill(holder, signal.SIGKILL)
+    with supervisor(short_dir) as third, third.client() as client:
+        for name, why in (("work", UNATTENDED), ("other", SHUT_DOWN)):
+            replaced = client.run("1", env="python", session=name).session.replaced
+            assert why in str(replaced)
+        assert client.run("1", env="python", session="new").session.replaced is None

@@ -27,7 +27,6 @@ import pytest
 
 import nsm
 from e2e_support import variables_for
-from nsmd.endbook import MAX_KEPT
 from soak.callers import AioCaller, ApiCaller, Caller, CommandCaller, Desk, ShimCaller
 from soak.faults import Faults
 from soak.household import Household
@@ -63,14 +62,14 @@ END_S = 30.0
 SHOWN = 40
 """Lines of each kind that are printed at the end."""
 
-KEPT = frozenset({"config", "start.lock", "state", "supervisor.lock", "work"})
+KEPT = frozenset({"config", "sessions", "start.lock", "state", "supervisor.lock", "work"})
 """What is left of nsm's directory when all has ended."""
 
 KEEPERS_OWN = 4
 """Descriptors that a keeper has beside those that it keeps."""
 
-SHARED = 16 + MAX_KEPT
-"""Descriptors that are kept of no session: templates, descriptions of environments, ends."""
+SHARED = 16
+"""Descriptors that are kept of no session: templates, descriptions of environments."""
 
 
 @dataclass(slots=True)

@@ -159,7 +159,7 @@ async def test_a_name_taken_again_while_its_session_ends(autojump_clock: trio.ab
     ("fields", "error", "says"),
     [
         ({"env": "pyhton"}, UnknownEnvironmentError, "Did you mean 'python'"),
-        ({"env": ""}, UnknownEnvironmentError, "Available: python, bash"),
+        ({"env": ""}, BadRequestError, "Available: python, bash"),
         ({"env": "node"}, EnvironmentUnavailableError, "no `node` on PATH"),
         ({"session": "../x"}, BadRequestError, "'../x' is not allowed"),
         ({"session": ""}, BadRequestError, "1 to 64 characters"),

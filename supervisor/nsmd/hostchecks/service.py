@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import configparser
-import os
 from collections.abc import Iterator
 
-from nsm import paths
 from nsm.checks import Check
 from nsmd.hostchecks.host import Host
-from nsmd.listening import KEEPER
-from nsmd.survival.keeperstore import is_silent
 
 _WANTED = ("memory", "pids", "cpu")
 
@@ -23,7 +19,6 @@ _UNIFIED = (
 def check_service(host: Host) -> Iterator[Check]:
     """Control groups, and where systemd runs, lingering."""
     yield _hierarchy(host)
-    yield from _keeper()
     if not host.exists("/run/systemd/system"):
         detail = "does not run here; nsm starts its supervisor itself, and keeps its sessions by a"
         yield Check(name="systemd", status="ok", detail=f"{detail} process of its own")
@@ -31,23 +26,6 @@ def check_service(host: Host) -> Iterator[Check]:
     if host.uid != 0:
         yield _lingering(host)
         yield from _logout(host)
-
-
-def _keeper() -> Iterator[Check]:
-    """A row only where sessions are out of sight."""
-    try:
-        place = os.path.join(os.path.dirname(paths.socket_path()), KEEPER)
-    except paths.PathError:
-        return  # another row says so
-    if is_silent(place):
-        yield Check(
-            name="survival",
-            status="warn",
-            detail="the keeper of sessions does not answer: sessions that it holds are out of "
-            "sight, and new ones end with the supervisor",
-            fix="If the process is stopped (`ps x | grep keeper.py`), let it go on: `kill -CONT`. "
-            "The supervisor asks it again every few seconds.",
-        )
 
 
 def _hierarchy(host: Host) -> Check:

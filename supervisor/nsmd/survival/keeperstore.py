@@ -438,21 +438,6 @@ def take(path: str, *, timeout_s: float = ANSWER_TIMEOUT_S) -> Found | None:
     return found
 
 
-def is_silent(path: str, *, timeout_s: float = END_TIMEOUT_S) -> bool:
-    """Whether a keeper listens at a path and does not answer; it is left as it is."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as link:
-        link.settimeout(timeout_s)
-        try:
-            link.connect(path)
-            link.send(b"count")
-            link.recv(keeper.MESSAGE_BYTES)
-        except TimeoutError:
-            return True
-        except OSError:
-            return False
-    return False
-
-
 def _receive(found: Found) -> bool:
     """Take one message; False for the last one.
 
