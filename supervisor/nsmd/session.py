@@ -367,7 +367,9 @@ class Session:
             self.runs.go_on(running, note)
         self._watcher.session_resumed(self, resumed)
         self._events.publish("session_taken_up", session=self.id, subject=self)
-        if self.runs.queued and self.runs.running is None:
+        if self.name is None and running is None:
+            self.end("no code of the one-shot was under way when its supervisor ended")
+        elif self.runs.queued and self.runs.running is None:
             self._feed(Event.SUBMITTED)
 
     def agent_gone(self) -> None:

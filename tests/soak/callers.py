@@ -191,7 +191,7 @@ class CommandCaller:
     """`nsm run`, a process for each call."""
 
     def __init__(self, directory: Path) -> None:
-        self.scope = "cli"
+        self.scope = "cli:-"  # that of no project
         self._directory = directory
 
     def call(self, env: str, session: str | None, code: str, *, stream: bool) -> Reply:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -110,6 +111,7 @@ async def taken_up(
     keeper: Keeper | None = None,
     group: str | None = None,
     earlier: bytes = b"",
+    tenancy: Tenancy = TENANCY,
 ) -> AsyncGenerator[Bench]:
     """A session whose agent follows a script once it is to say what it was in the middle of.
 
@@ -129,7 +131,7 @@ async def taken_up(
         await script(agent)
 
     async with launching(behave) as launcher, trio.open_nursery() as nursery:
-        it = await _bench(launcher, nursery, created_s, keeper, group)
+        it = await _bench(launcher, nursery, created_s, keeper, group, tenancy)
         nursery.start_soon(it.session.run)
         yield it
         nursery.cancel_scope.cancel()
@@ -143,6 +145,7 @@ async def _bench(
     created_s: float,
     keeper: Keeper | None,
     group: str | None,
+    tenancy: Tenancy,
 ) -> Bench:
     timers, watcher = Timers(), Reviving()
     nursery.start_soon(timers.run)
@@ -173,7 +176,7 @@ async def _bench(
             taken_up=2,
         ),
     )
-    session.claim(TENANCY)
+    session.claim(tenancy)
     return Bench(session, watcher, jail)
 
 
@@ -208,6 +211,20 @@ async def test_an_idle_one_goes_on(autojump_clock: trio.abc.Clock) -> None:
         now = trio.current_time()
         await it.session.wait_ended()
         assert 90 < trio.current_time() - now < 150
+
+
+async def test_a_one_shot_that_was_not_sent_its_code_ends(autojump_clock: trio.abc.Clock) -> None:
+    """Its supervisor was killed before that: a client that asks again is given another one."""
+
+    async def script(agent: FakeAgent) -> None:
+        await agent.send_raw(resumed(count=0))
+        await serve(agent)
+
+    async with taken_up(script, tenancy=replace(TENANCY, name=None)) as it:
+        await it.back()
+        await it.session.wait_ended()
+        assert trio.current_time() < RESUME_TIMEOUT_S
+        assert it.jail.killed
 
 
 async def test_what_runs_is_answered(autojump_clock: trio.abc.Clock) -> None:
