@@ -19,7 +19,7 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "operations.md"
 
 
 def test_uninstall_leaves_nothing() -> None:
-    (script,) = re.findall(r"(?ms)^<!-- uninstall -->\n```sh\n(.*?)^```", PAGE.read_text())
+    (script,) = re.findall(r"(?m)^## Uninstall\n\n((?:    .*\n)+)", PAGE.read_text())
     with tempfile.TemporaryDirectory(prefix="nsm-") as directory:
         home, runtime = Path(directory, "home"), Path(directory, "run")
         home.mkdir()
