@@ -37,6 +37,12 @@ _SCHEMES = ("unix:", "path:", "git+file://", "git+file:")
 HIDDEN = "(not shown)"
 """In place of a value that may be a secret."""
 
+BACKEND = "jail"
+"""The one that there is. Keys that name it are for `lib.fromToml`."""
+
+_OTHERS_TABLES = ("backends", "daemon")
+"""Of the older nix-sandbox-mcp."""
+
 MAX_VARIABLES_BYTES = 96 * 1024
 """Of one environment's `env`, names and values together: room for certificates."""
 
@@ -56,16 +62,16 @@ def load(path: str) -> Settings:
     Raises:
         ConfigError: it cannot be read or has mistakes; all of them are named.
     """
-    try:
-        with open(path, "rb") as file:
-            data = file.read(MAX_CONFIG_BYTES + 1)
-    except FileNotFoundError:
-        return Settings()
-    except OSError as error:
-        raise ConfigError(path, [f"cannot be read: {error.strerror}"]) from error
-    if len(data) > MAX_CONFIG_BYTES:
-        raise ConfigError(path, [f"is larger than {MAX_CONFIG_BYTES} bytes"])
-    return parse(data, path)
+    return parse(_read(path), path)
+
+
+def unused_keys(path: str) -> list[str]:
+    """Keys in a file that the supervisor accepts and does not use, since they are for others.
+
+    Raises:
+        ConfigError: as `load`.
+    """
+    return _set_aside(_table_of(_read(path), path))
 
 
 def parse(data: bytes, path: str) -> Settings:
@@ -73,15 +79,11 @@ def parse(data: bytes, path: str) -> Settings:
 
     Args:
         data: the file's bytes.
-        path: its name, for messages.
+        path: its name, for messages, and the place that relative paths begin in.
     """
-    try:
-        table = tomllib.loads(data.decode())
-    except UnicodeDecodeError as error:
-        raise ConfigError(path, [f"is not UTF-8 text (byte {error.start})"]) from error
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise ConfigError(path, [f"is not valid TOML: {error}"]) from error
-    _respell(table)
+    table = _table_of(data, path)
+    _set_aside(table)
+    _respell(table, os.path.dirname(os.path.abspath(path)))
     try:
         # As JSON, because pydantic's strict mode takes tables for dataclasses only from there.
         text = json.dumps(table, default=str)
@@ -94,6 +96,52 @@ def parse(data: bytes, path: str) -> Settings:
     if problems := list(_cross_check(settings)):
         raise ConfigError(path, problems)
     return settings
+
+
+def _read(path: str) -> bytes:
+    """The bytes of a file; none if it does not exist."""
+    try:
+        with open(path, "rb") as file:
+            data = file.read(MAX_CONFIG_BYTES + 1)
+    except FileNotFoundError:
+        return b""
+    except OSError as error:
+        raise ConfigError(path, [f"cannot be read: {error.strerror}"]) from error
+    if len(data) > MAX_CONFIG_BYTES:
+        raise ConfigError(path, [f"is larger than {MAX_CONFIG_BYTES} bytes"])
+    return data
+
+
+def _table_of(data: bytes, path: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(data.decode())
+    except UnicodeDecodeError as error:
+        raise ConfigError(path, [f"is not UTF-8 text (byte {error.start})"]) from error
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise ConfigError(path, [f"is not valid TOML: {error}"]) from error
+
+
+def _set_aside(table: dict[str, Any]) -> list[str]:
+    """Remove what only `lib.fromToml` and the older nix-sandbox-mcp understand, so that one file
+    serves all; give the keys back. A backend other than ours is left, and refused as unknown."""
+    keys = [key for key in _OTHERS_TABLES if isinstance(table.get(key), dict)]
+    for key in keys:
+        del table[key]
+    environments: object = table.get("environments")
+    sections: list[tuple[str, object]] = [("defaults", table.get("defaults"))]
+    if isinstance(environments, dict):
+        entries = cast("dict[str, object]", environments).items()
+        sections += [(f"environments.{name}", entry) for name, entry in entries]
+    for name, section in sections:
+        if not isinstance(section, dict):
+            continue
+        entry = cast("dict[str, object]", section)
+        if entry.get("backend") == BACKEND:
+            del entry["backend"]
+            keys.append(f"{name}.backend")
+        if "flake" in entry and "interpreter" in entry:  # the sandbox has its own
+            keys.append(f"{name}.interpreter")
+    return keys
 
 
 def dump(settings: Settings) -> dict[str, Any]:
@@ -142,7 +190,7 @@ def _cross_check(settings: Settings) -> Iterator[str]:
             "shell; choose another one"
         )
     if settings.project.path is not None and not settings.project.path.startswith("/"):
-        yield f"project.path: found {settings.project.path!r}, expected an absolute path"
+        yield f"project.path: found {settings.project.path!r}, expected the path of a directory"
     yield from _check_box(settings.box)
     yield from _check_http(settings.http)
 
@@ -243,6 +291,8 @@ def _describe(error: Mapping[str, Any]) -> str:
         found = f"found something of type {type(error['input']).__name__}"  # maybe a secret
     match error["type"]:
         case "unexpected_keyword_argument" | "extra_forbidden":
+            if location[-1] == "backend" and location[0] in ("defaults", "environments"):
+                return f"{key}: {found}, allowed: {BACKEND!r}"
             return _unknown_key(location)
         case "literal_error":
             return f"{key}: {found}, allowed: {context['expected']}"
@@ -258,11 +308,12 @@ def _describe(error: Mapping[str, Any]) -> str:
             return f"{key}: {found}, {error['msg'][0].lower()}{error['msg'][1:]}"
 
 
-def _respell(table: dict[str, Any]) -> None:
-    """Put what may be written in several ways in one, in place: networks, and paths below a home
-    directory. What has another type than expected stays as it is, to be complained about."""
+def _respell(table: dict[str, Any], directory: str) -> None:
+    """Put what may be written in several ways in one, in place: networks, paths below a home
+    directory, and the project's from the directory of the file. What has another type than expected
+    stays as it is, to be complained about."""
     rows: list[tuple[str, str, Callable[[Any], Any]]] = [
-        ("project", "path", _expanded),
+        ("project", "path", lambda path: _joined(directory, _expanded(path))),
         ("http", "project", _expanded),
         ("http", "listen", _expanded),
         ("http", "network", _respelled),
@@ -291,6 +342,13 @@ def _expanded(path: Any) -> Any:
         return path
     scheme = next((each for each in _SCHEMES if path.startswith(f"{each}~")), "")
     return scheme + os.path.expanduser(path.removeprefix(scheme))
+
+
+def _joined(directory: str, path: Any) -> Any:
+    """A path that may be relative, from a directory; one of an unknown home stays as it is."""
+    if not isinstance(path, str) or not path or path.startswith("~"):
+        return path
+    return os.path.normpath(os.path.join(directory, path))
 
 
 def _newer_preset(preset: Any) -> Any:

@@ -125,6 +125,8 @@ def _report_config(config_path: str, *, show: bool, as_json: bool) -> int:
     if not show:
         exists = "is valid" if os.path.exists(config_path) else "does not exist: defaults hold"
         sys.stdout.write(f"{config_path} {exists}\n")
+        if unused := config.unused_keys(config_path):
+            sys.stdout.write(f"The supervisor does not use: {', '.join(unused)}\n")
     elif as_json:
         sys.stdout.write(json.dumps(config.dump(settings), indent=2) + "\n")
     else:

@@ -80,7 +80,15 @@ MISTAKES: list[tuple[str, str]] = [
     ('[environments.python.env]\nA = "x\\u0000"', "environments.python.env.A: has a NUL character"),
     (f"[environments.python.env]\nA = '{'x' * 98304}'", "env: has 98306 bytes, expected at most"),
     ("[environments.python.env]\nA = 7", "environments.python.env.A: found something of type int"),
-    ("[project]\npath = 'src'", "project.path: found 'src', expected an absolute path"),
+    ("[project]\npath = ''", "project.path: found '', expected the path of a directory"),
+    ("[project]\npath = '~no-such-user/x'", "expected the path of a directory"),
+    ("[defaults]\nbackend = 'microvm'", "defaults.backend: found 'microvm', allowed: 'jail'"),
+    (
+        "[environments.bash]\nbackend = 'microvm'",
+        "environments.bash.backend: found 'microvm', allowed: 'jail'",
+    ),
+    ("daemon = 3", "daemon: unknown key"),
+    ("[daemons]\n", "daemons: unknown key"),
     ("[pool]\nmin_spares = -1", "pool.min_spares: found -1, expected at least 0"),
     ("a = [", "is not valid TOML"),
     ("x = " + "[" * 5000, "is not valid TOML"),
@@ -241,3 +249,49 @@ def test_an_environment_that_nix_builds() -> None:
 def test_presets_have_their_older_names() -> None:
     settings = config.parse(b'[environments.tools]\npreset = "shell"\n', "config.toml")
     assert settings.environments["tools"].preset == "bash"
+
+
+@pytest.mark.parametrize(
+    ("path", "meant"),
+    [(".", "/etc/nsm"), ("src/", "/etc/nsm/src"), ("../x", "/etc/x"), ("/a/b/", "/a/b")],
+)
+def test_a_project_is_found_from_the_file_that_names_it(path: str, meant: str) -> None:
+    """As `lib.fromToml` does."""
+    settings = config.parse(f'[project]\npath = "{path}"'.encode(), "/etc/nsm/config.toml")
+    assert settings.project.path == meant
+
+
+def test_what_only_others_read_is_accepted_and_named(tmp_path: Path) -> None:
+    file = tmp_path / "config.toml"
+    file.write_text(
+        """
+        [daemon]
+        anything = 1
+        [backends.jail]
+        anything = 1
+        [defaults]
+        backend = "jail"
+        [environments.python]
+        backend = "jail"
+        [environments.data]
+        flake = "nixpkgs#duckdb"
+        interpreter = "bash -s"
+        """
+    )
+    settings = config.load(str(file))
+    assert set(settings.environments) == {"python", "data"}
+    assert config.unused_keys(str(file)) == [
+        "backends",
+        "daemon",
+        "defaults.backend",
+        "environments.python.backend",
+        "environments.data.interpreter",
+    ]
+    assert config.unused_keys(str(tmp_path / "none")) == []
+
+
+def test_the_example_is_valid_and_all_of_it_is_used() -> None:
+    example = Path(__file__).resolve().parents[2] / "config.example.toml"
+    settings = config.load(str(example))
+    assert settings.environments["scratch"].preset == "bash"
+    assert config.unused_keys(str(example)) == []
