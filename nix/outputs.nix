@@ -107,6 +107,20 @@ in
     default = import ./devshell.nix { pkgs = pkgsFor system; };
   });
 
+  # What lib.fromToml makes of the example, for a look: `nix eval .#debug.x86_64-linux.metadata`.
+  debug = each systems.supported (
+    system:
+    let
+      library = libraryFor (pkgsFor system);
+      fromToml = library.fromToml { } ../config.example.toml;
+    in
+    {
+      inherit fromToml;
+      inherit (fromToml) environments metadata;
+      inherit (library) presets;
+    }
+  );
+
   formatter = each systems.supported (system: (pkgsFor system).nixfmt-tree);
 
   checks = each systems.supported (

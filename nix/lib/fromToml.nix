@@ -39,7 +39,6 @@ let
 
   known = [
     "backend"
-    "cpu_weight" # the supervisor's business: nothing is built differently
     "description"
     "flake"
     "interpreter"
@@ -47,6 +46,13 @@ let
     "preload"
     "preset"
     "timeout_seconds"
+  ];
+  # Only the supervisor, which reads the same file, uses these: nothing is built differently. It is
+  # not told each time, since the file is right; `nsm config check` says what the supervisor leaves out.
+  supervisors = [
+    "cpu_weight"
+    "env"
+    "network"
   ];
 
   # What an entry of [environments] says, with everything that it leaves out.
@@ -57,32 +63,46 @@ let
     let
       name = checks.name key;
       fail = text: throw "nsm: environment '${name}': ${text}";
-      unknown = builtins.filter (word: !(builtins.elem word known)) (builtins.attrNames entry);
+      all = builtins.sort builtins.lessThan (known ++ supervisors);
+      unknown = builtins.filter (word: !(builtins.elem word all)) (builtins.attrNames entry);
+      # Most slips are at the end of a word.
+      near = builtins.filter (lib.hasPrefix (builtins.substring 0 3 (builtins.head unknown))) all;
 
+      # An entry that has the name of a preset changes that one, as it does for the supervisor.
+      isPreset = entry ? preset || (!(entry ? flake) && presets ? ${name});
+      wanted = entry.preset or name;
       preset =
-        checks.pick (presets // older) entry.preset (fail (
-          "unknown preset ${checks.shown entry.preset}: expected one of "
+        checks.pick (presets // older) wanted (fail (
+          "unknown preset ${checks.shown wanted}: expected one of "
           + "${checks.listed (builtins.attrNames presets)}."
         ));
 
       # A flake's package is used from Bash, if nothing else is said.
       basis =
-        if entry ? preset then
+        if isPreset then
           preset
         else
           {
             interpreter = "bash -s";
             packages = [ (findPackage.package name entry.flake) ];
           };
-      interpreter = entry.interpreter or basis.interpreter or null;
+      # A path alone is a program of the host, which the supervisor starts where there is no Nix.
+      isHosts =
+        isPreset
+        && builtins.isString (entry.interpreter or null)
+        && builtins.match "[/~][^[:space:]]*" entry.interpreter != null;
+      interpreter =
+        if isHosts then null else entry.interpreter or basis.interpreter or null;
     in
     if !(builtins.isAttrs entry) then
       fail "it is ${checks.shown entry}: expected a table, such as [environments.${name}]."
     else if unknown != [ ] then
-      fail "unknown ${checks.listed unknown}: expected only ${checks.listed known}."
+      fail "unknown ${checks.listed unknown}: expected only ${checks.listed all}${
+        lib.optionalString (near != [ ]) "; did you mean ${builtins.head near}?"
+      }."
     else if entry ? preset && entry ? flake then
       fail "it has preset and flake. Remove one."
-    else if !(entry ? preset) && !(entry ? flake) then
+    else if !isPreset && !(entry ? flake) then
       fail "it has neither preset nor flake. Add preset = \"python\" (or ${
         checks.listed (builtins.attrNames presets)
       }), or flake = \"REF#attribute\"."

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import os
+import re
+import subprocess
 
 import pytest
 
@@ -11,7 +15,14 @@ from nix.evaluation import evaluate
 from nsmd.catalog import ALIASES
 from nsmd.jail.arguments import SYNTHETIC_FILES
 from nsmd.names import ENVIRONMENT_NAME
-from nsmd.settings import DEFAULT_JAIL_UID, MAX_MEGABYTES, MAX_SECONDS, OLDER_PRESETS, PRESETS
+from nsmd.settings import (
+    DEFAULT_JAIL_UID,
+    MAX_MEGABYTES,
+    MAX_SECONDS,
+    OLDER_PRESETS,
+    PRESETS,
+    EnvironmentSettings,
+)
 
 
 def checks(place: standin.Place) -> str:
@@ -55,6 +66,27 @@ def test_presets_are_the_same(place: standin.Place) -> None:
     assert ALIASES == OLDER_PRESETS == {"shell": "bash"}  # `older` of nix/lib/default.nix
 
 
+def test_keys_of_environments_are_the_same(place: standin.Place) -> None:
+    """One config.toml serves both."""
+    text = (place.source / "nix/lib/fromToml.nix").read_text()
+    known, supervisors = (
+        set(re.findall(r'"(\w+)"', text.partition(f"  {name} = [")[2].partition("]")[0]))
+        for name in ("known", "supervisors")
+    )
+    settings = {each.name for each in dataclasses.fields(EnvironmentSettings)}
+    assert known | supervisors == settings | {"backend"}  # which the supervisor accepts, too
+
+
 def test_root_s_jails_are_the_same_user_s(place: standin.Place) -> None:
     wrapper = (place.source / "nix/backends/wrapper.bash").read_text()
     assert f"--userspec={DEFAULT_JAIL_UID}:{DEFAULT_JAIL_UID} " in wrapper
+
+
+def test_the_example_can_be_looked_at_in_the_flake(place: standin.Place) -> None:
+    command = [standin.find_nix(), "eval", "--json"]
+    command += [standin.flake(place, "debug.x86_64-linux.metadata"), *standin.overrides(place)]
+    done = subprocess.run(
+        command, env=place.environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert set(json.loads(done.stdout)["environments"]) == {"python", "scratch"}

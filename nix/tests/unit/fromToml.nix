@@ -139,6 +139,62 @@ in
     };
   };
 
+  # What the supervisor reads in the same file changes nothing here.
+  testSupervisorsKeys = {
+    expr =
+      let
+        inherit (read ./configs/both.toml) environments metadata;
+      in
+      {
+        names = builtins.attrNames environments;
+        python = { inherit (environments.python.metadata) interpreter_type timeout_seconds; };
+        hosts = environments.hosts.drvPath == (library.fromToml { } ./configs/both-without.toml).environments.hosts.drvPath;
+        sections = builtins.attrNames metadata;
+      };
+    expected = {
+      names = [
+        "bash"
+        "hosts"
+        "python"
+      ];
+      python = {
+        interpreter_type = "python";
+        timeout_seconds = 60;
+      };
+      hosts = true;
+      sections = [ "environments" ];
+    };
+  };
+
+  testExample = {
+    expr =
+      let
+        inherit (read ../../../config.example.toml) metadata;
+      in
+      {
+        environments = builtins.mapAttrs (_: entry: {
+          inherit (entry) interpreter_type timeout_seconds memory_mb;
+        }) metadata.environments;
+        inherit (metadata) session;
+      };
+    expected = {
+      environments.python = {
+        interpreter_type = "python";
+        timeout_seconds = 60;
+        memory_mb = 2048;
+      };
+      environments.scratch = {
+        interpreter_type = "bash";
+        timeout_seconds = 10;
+        memory_mb = 256;
+      };
+      session = {
+        idle_timeout_seconds = 86400;
+        max_sessions = 100;
+      };
+    };
+  };
+
   testOlderPreset = {
     expr = (read ./configs/older.toml).environments.shell.metadata.interpreter_type;
     expected = "bash";
@@ -160,7 +216,7 @@ in
   testBackendNoName = fails "no-backend" "unknown backend a list: expected one of jail, microvm[.]";
   testNeither = fails "neither" "it has neither preset nor flake[.] Add preset";
   testBoth = fails "both" "it has preset and flake[.] Remove one[.]";
-  testUnknownKey = fails "unknown-key" "unknown flak: expected only backend, cpu_weight, description, flake,";
+  testUnknownKey = fails "unknown-key" "unknown flak: expected only backend, cpu_weight, description, env, flake, .*; did you mean flake[?]";
   testNoPackage = fails "no-package" "there is no such package in flake envs[.] Tried: packages[.]${system}[.]nosuch, legacyPackages[.]${system}[.]nosuch[.]";
   testNoDefault = fails "no-default" "there is no such package in flake empty[.] Tried: packages[.]${system}[.]default[.]";
   testNoPath = fails "no-path" "there is no such package in flake envs[.] Tried: some[.]where[.]not[.]";
