@@ -225,6 +225,9 @@ KILL_ROUNDS = 64
 FREEZE_ROUND = 3
 """A tree that still grows in this round of killing is a fork bomb: everything is stopped first."""
 
+END_S = 2.0
+"""How long the agent waits for processes that it has killed; a few milliseconds, as a rule."""
+
 FIONREAD = 0x541B
 NO_BYTES = b"\0" * 4
 PRIVATE_FD = 200
@@ -2117,10 +2120,10 @@ class Interpreter:
         self.become_program(private)
 
     def discard(self, reason: str) -> None:
-        """Kills the process tree, if it runs, and forgets it. `reason` says why state is lost."""
-        if self.pid:
-            self.agent.kill_tree(self)
+        """Ends the process tree, if it runs, and forgets it. `reason` says why state is lost."""
+        killed = self.agent.kill_tree(self) if self.pid else set[int]()
         self.forget(reason)
+        self.agent.await_end(killed)
 
     def forget(self, reason: str) -> None:
         """Releases what belonged to a process that is gone; what it printed is kept."""
@@ -3889,18 +3892,22 @@ class Agent:
                     return owner
         return None
 
-    def kill_tree(self, interpreter: Interpreter) -> None:
+    def kill_tree(self, interpreter: Interpreter) -> set[int]:
         """Kills everything that came from an interpreter, daemons in their own sessions included.
 
         Processes of other interpreters live on. Where there are none, one system call reaches
         all without a race; else rounds of looking and killing, which a fork bomb may outrun:
         then everything is stopped for the time it takes to sort out who is to go.
+
+        Returns:
+            Process ids of all that was killed; some may not have ended yet.
         """
         others = [i for i in self._interpreters.values() if i.pid and i is not interpreter]
         if self.pid == 1 and not others:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(-1, signal.SIGKILL)
-            return
+            # A process that is being killed starts no other one, so these are all.
+            return set(read_processes()) - {self.pid}
         self._note_orphans(interpreter)
         killed: set[int] = set()
         for attempt in range(KILL_ROUNDS):
@@ -3920,7 +3927,27 @@ class Agent:
                     if pid not in before or before[pid].state != b"T":
                         send_signal(pid, signal.SIGCONT)
             if not fresh:
-                return
+                break
+        return killed
+
+    def await_end(self, killed: Iterable[int]) -> None:
+        """Waits until processes that were killed are gone, for `END_S` at most.
+
+        Until they are reaped they count against the session's limit of processes, so that after a
+        fork bomb no new interpreter could be started.
+
+        Args:
+            killed: from `kill_tree`.
+        """
+        left = set(killed)
+        deadline = time.monotonic() + END_S
+        ended = select.poll()
+        ended.register(self._wakeup_fd, select.POLLIN)
+        while left and (left_s := deadline - time.monotonic()) > 0:
+            self._reap()
+            left = {pid for pid in left if os.path.exists(f"/proc/{pid}")}
+            if left:
+                ended.poll(left_s * 1000)
 
     def _belongings(
         self, table: Mapping[int, Process], interpreter: Interpreter, others: Sequence[Interpreter]

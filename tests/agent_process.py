@@ -222,11 +222,14 @@ def direct_agent(workspace: Path, *arguments: str) -> Generator[AgentProcess]:
 
 
 @contextmanager
-def jailed_agent(*arguments: str, weak: Sequence[str] = ()) -> Generator[AgentProcess]:
+def jailed_agent(
+    *arguments: str, weak: Sequence[str] = (), within: Sequence[str] = ()
+) -> Generator[AgentProcess]:
     """An agent in a throw-away jail that hostile code may wreck.
 
     Args:
         weak: further arguments of bwrap.
+        within: a command that becomes the agent, which follows it.
     """
     assert BWRAP is not None
     source = os.memfd_create("agent")
@@ -241,7 +244,7 @@ def jailed_agent(*arguments: str, weak: Sequence[str] = ()) -> Generator[AgentPr
             *("--symlink", "usr/lib", "/lib", "--symlink", "usr/lib64", "/lib64"),
             *("--dev", "/dev", "--proc", "/proc", "--tmpfs", "/tmp", "--tmpfs", "/workspace"),
             *("--ro-bind-data", str(source), "/agent.py", *weak, "--chdir", "/workspace"),
-            *("/usr/bin/python3", "-I", "/agent.py"),
+            *(*within, "/usr/bin/python3", "-I", "/agent.py"),
         ]
         user = UNPRIVILEGED_UID if os.getuid() == 0 else None
         agent = AgentProcess(

@@ -177,6 +177,31 @@ def test_the_agent_can_start_interpreters_while_code_uses_up_all_processes(
     assert limited.bash("(true)", timeout_s=1, grace_s=0.5).exit_code != 0  # it cannot fork
 
 
+FILL = """
+import os, time
+for _ in range(200):
+    try:
+        if os.fork() == 0: time.sleep(600)
+    except OSError:
+        break
+"""
+
+
+@pytest.mark.parametrize("others", [False, True], ids=["alone", "beside others"])
+def test_what_a_bomb_left_takes_no_place_of_the_next_interpreter(others: bool) -> None:
+    """A control group's limit holds for the agent, too, as this one does here."""
+    limit = ("/usr/bin/bash", "-c", 'ulimit -u 80 && exec "$@"', "bash")
+    with jailed_agent(within=limit) as agent:
+        if others:
+            agent.bash(SET["bash"])
+        for _ in range(3):
+            assert agent.python(f"{FILL}\nos._exit(3)").exit_code == 3
+            assert agent.python("print(6 * 7)").stdout == "42\n"
+            assert background(agent) == 0
+        if others:
+            assert agent.bash(GET["bash"]).stdout == "5\n"
+
+
 def test_daemons_of_a_dead_interpreter_are_found(jailed: AgentProcess) -> None:
     """Double fork, session of its own, empty environment, no descriptor of ours."""
     daemon = "(setsid env -i sh -c 'sleep 600 & exec sleep 600' </dev/null >/dev/null 2>&1 &)"
