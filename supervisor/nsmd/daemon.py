@@ -37,7 +37,11 @@ async def serve(setup: Setup) -> None:
     """Run the supervisor until SIGTERM, SIGINT or a `shutdown` operation."""
     # First of all: what is started stays in the group where the supervisor was then.
     async with open_keeper(
-        session_limits(setup.settings), setup.variables, store=setup.store, kept=setup.kept
+        session_limits(setup.settings),
+        setup.variables,
+        store=setup.store,
+        kept=setup.kept,
+        again=setup.again,
     ) as keeper:
         async with open_ground(setup, keeper) as ground:
             async with open_core(setup, ground) as core:

@@ -64,6 +64,7 @@ class Setup:
         store: keeps sessions' descriptors, whatever becomes of this process.
         kept: what it, or the program that this process was before, had kept of earlier ones.
         leave: ends this process for `leave` and `reload`.
+        again: this process was a supervisor before it became this program.
         inherited: process ids of children of the program that this process was before.
     """
 
@@ -93,6 +94,7 @@ class Setup:
     store: DescriptorStore
     kept: Kept
     leave: Leaving
+    again: bool = False
     inherited: Sequence[int] = ()
 
 
@@ -184,6 +186,7 @@ def find_out(
             store=store,
             command=command,
         ),
+        again=foothold.handed is not None,
         inherited=children_of(os.getpid()) if foothold.handed is not None else (),
     )
 

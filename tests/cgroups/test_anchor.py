@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,6 +20,7 @@ from nsmd.cgroups import files, find_keeper
 from nsmd.cgroups import keeper as keepers
 from nsmd.cgroups.anchor import Anchor
 from nsmd.cgroups.place import NoGroupsError, Place
+from nsmd.cgroups.tree import GroupTree
 from nsmd.survival.store import NoStore
 from nsmd.values import SessionLimits
 
@@ -106,6 +108,31 @@ async def test_a_service_has_its_sessions_in_a_scope_that_lives_as_long_as_anybo
     assert len([line for line in programs.asked() if line.startswith("systemd-run")]) == 1
     again.anchor.close()
     assert ended(pid) == 1  # `read` was told that nobody is there
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["its child", "the same process"])
+async def test_only_who_has_divided_a_tree_goes_on_with_it(
+    programs: Programs, fake: FakeTree, monkeypatch: pytest.MonkeyPatch, *, again: bool
+) -> None:
+    """A supervisor that another one's program starts is in that one's group."""
+    first = GroupTree(str(fake.top))
+    first.make("new")  # and nobody is in it yet
+    inside = Place(
+        mount_point=str(fake.top),
+        directory=f"{fake.top}/supervisor",
+        unit="supervisor",
+        delegated=False,
+        alone=False,
+        managed=True,
+    )
+    files.make(f"{fake.top}/scope")
+    places = [replace(inside, directory=f"{fake.top}/scope"), inside]
+    monkeypatch.setattr(keepers, "find_place", lambda _: places.pop())
+    keeper = await find_keeper(LIMITS, programs.variables, again=again)
+    assert keeper.tree is not None
+    assert keeper.tree.directory == (first.directory if again else f"{fake.top}/scope")
+    assert bool(programs.asked()) != again
+    assert (fake.top / "sessions/new").exists() != again
 
 
 async def test_a_scope_that_was_stopped_is_asked_for_again(

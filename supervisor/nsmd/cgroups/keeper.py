@@ -272,6 +272,7 @@ async def find_keeper(
     *,
     root: str = "/",
     kept: Kept | None = None,
+    again: bool = False,
 ) -> SessionKeeper:
     """What this host allows; takes 50 ms or so where systemd is asked.
 
@@ -281,10 +282,11 @@ async def find_keeper(
         environment: of this process.
         root: where `/proc` and `/run` are; other than `/` in tests only.
         kept: what an earlier supervisor has left; what is for this is taken from there.
+        again: this process was a supervisor before it became this program.
     """
     anchor = anchors.taken_up(kept or {})
     try:
-        found = await _find_tree(environment, root, anchor)
+        found = await _find_tree(environment, root, anchor, again=again)
         if isinstance(found, Anchor):
             anchor = found
             found = GroupTree(anchor.directory, pid=anchor.pid or None, own=anchors.OWN)
@@ -295,14 +297,15 @@ async def find_keeper(
 
 
 async def _find_tree(
-    environment: Mapping[str, str], root: str, anchor: Anchor | None
+    environment: Mapping[str, str], root: str, anchor: Anchor | None, *, again: bool
 ) -> GroupTree | Anchor:
     """
     Raises:
         NoGroupsError: there is none.
     """
     place = find_place(root)
-    if around := divided_around(place):
+    # Whoever is started by a supervisor, or by a test that divides, is in its group, too.
+    if again and (around := divided_around(place)):
         return GroupTree(around, pid=None)
     if anchor is not None:
         return anchor
@@ -336,15 +339,16 @@ async def open_keeper(
     *,
     store: DescriptorStore | None = None,
     kept: Kept | None = None,
+    again: bool = False,
 ) -> AsyncGenerator[SessionKeeper]:
     """What confines all sessions of a supervisor; leaving stops its tasks, not what it confines.
 
     Args:
         environment: of this process.
         store: keeps what holds the sessions' groups; None for nobody.
-        kept: see `find_keeper`.
+        kept, again: see `find_keeper`.
     """
-    keeper = await find_keeper(limits, environment, kept=kept)
+    keeper = await find_keeper(limits, environment, kept=kept, again=again)
     keeper.kept_by(store, environment)
     try:
         async with trio.open_nursery() as nursery:

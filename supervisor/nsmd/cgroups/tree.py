@@ -164,8 +164,7 @@ class GroupTree:
 
 
 def divided_around(place: Place) -> str | None:
-    """The part of the tree that this process has divided itself, before it became another program;
-    None if it has not."""
+    """The part of the tree that is divided around this process's group; None if none is."""
     around, name = os.path.split(place.directory)
     ours = name == OWN and os.access(f"{around}/sessions/cgroup.procs", os.W_OK)
     return around if ours else None
