@@ -16,6 +16,7 @@ from dataclasses import replace
 import trio
 
 from nsm.wire.errors import (
+    AmbiguousSessionError,
     BadProjectError,
     BadRequestError,
     ShuttingDownError,
@@ -373,27 +374,41 @@ class Registry:
         """The transcript of a session, live or ended, and the session while there is one.
 
         Args:
-            target, here: as for `find`; of ended sessions of one name the last one is meant.
+            target, here: as for `find`. An ended session from here comes before other projects'
+                live ones; of ended sessions of one name the last one is meant.
 
         Raises:
             UnknownSessionError, AmbiguousSessionError: none, or several live ones.
         """
+        own = None if here is None else self._ended(f"{here.scope}/{target}")
         try:
             session = self.find(target, here=here)
         except UnknownSessionError:
-            for ending in self._directory:
-                if ending.tenancy is not None and ending.transcript.subject.means(target):
-                    return ending.transcript, ending
-            ended = self.fleet.transcripts
-            own = None if here is None else ended.find(f"{here.scope}/{target}")
-            transcript = own or ended.find(target)
-            if transcript is None:
-                raise UnknownSessionError(
-                    f"No session {target[:200]!r}, and no transcript of one that has ended.",
-                    hint="`nsm ps --all` lists them.",
-                ) from None
-            return transcript, None
-        return session.transcript, session
+            session = None
+        except AmbiguousSessionError:
+            if own is None:
+                raise
+            session = None
+        if session is not None:
+            elsewhere = here is not None and session.name == target and not here.has(session)
+            if own is None or not elsewhere:
+                return session.transcript, session
+        found = own or self._ended(target)
+        if found is None:
+            raise UnknownSessionError(
+                f"No session {target[:200]!r}, and no transcript of one that has ended.",
+                hint="`nsm ps --all` lists them.",
+            )
+        return found
+
+    def _ended(self, target: str) -> tuple[Transcript, Session | None] | None:
+        """The transcript of a session that has ended, or is just ending."""
+        for session in self._directory:
+            ending = session.tenancy is not None and not session.live
+            if ending and session.transcript.subject.means(target):
+                return session.transcript, session
+        transcript = self.fleet.transcripts.find(target)
+        return None if transcript is None else (transcript, None)
 
     def describe_ended(self) -> list[EndedRow]:
         """A row for each ended session whose transcript is kept, the newest last."""
@@ -431,7 +446,7 @@ class Registry:
                 raise BadRequestError(
                     f"The session {request.session!r} runs {own.name}, and the code is for "
                     f"{request.language}; it was not run.",
-                    hint="Use another session name, or name the environment with -e.",
+                    hint="Use another session name, or name the environment.",
                 )
             return own.name
         usable = {e.name: e for e in self.provision.environments(client) if e.problem is None}

@@ -118,6 +118,22 @@ async def test_commands_prefer_this_projects_session(
         assert it.registry.find("work").id == theirs["id"]
 
 
+async def test_logs_prefer_this_projects_session_also_when_it_has_ended(
+    autojump_clock: trio.abc.Clock, shop: Path, words: Path
+) -> None:
+    async with bench() as it:
+        there, here = await _client(it, shop), await _client(it, words)
+        ours = await _run(here, "work", words)
+        await here.call("kill", targets=["work"])
+        theirs = await _run(there, "work", shop)
+        assert (await here.call("logs", target="work"))["id"] == ours["id"]
+        assert (await here.call("logs", target=str(theirs["id"])[:6]))["id"] == theirs["id"]
+        await _run(await _client(it), "work", None)  # now the name alone means several
+        assert (await here.call("logs", target="work"))["id"] == ours["id"]
+        again = await _run(here, "work", words)
+        assert (await here.call("logs", target="work"))["id"] == again["id"]
+
+
 async def test_an_editors_session_of_this_project_is_no_other_projects(
     autojump_clock: trio.abc.Clock, shop: Path, words: Path
 ) -> None:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+    from nsm.cli.targets import Found
     from nsm.wire.messages import Event
 
 _EPILOG = """\
@@ -57,15 +58,15 @@ def main(arguments: list[str]) -> int:
     with Client(autostart=False) as client:
         # One that is lost without a word has crashed: sessions may have outlived it.
         client.autostart = True
-        targets.tell(client, options.session)
+        found = targets.find(client, options.session)
         if options.json:
-            _print_json(client, options)
+            _print_json(client, options, found)
         else:
-            _print_text(client, options)
+            _print_text(client, options, found)
     return EXIT_OK
 
 
-def _print_text(client: Client, options: argparse.Namespace) -> None:
+def _print_text(client: Client, options: argparse.Namespace, found: Found | None) -> None:
     from nsm.cli.transcript import Transcript  # noqa: PLC0415  # not for --json
     from nsm.wire import transcripts  # noqa: PLC0415  # likewise
 
@@ -81,11 +82,11 @@ def _print_text(client: Client, options: argparse.Namespace) -> None:
             terminal.note("the supervisor was replaced; something may be missing here")
         _out(transcript.take(entry), now=options.follow)
 
-    end = transcripts.LogEnd.from_wire(_read(client, options, show))
+    end = transcripts.LogEnd.from_wire(_read(client, options, show, found))
     _out(transcript.end(end), now=True)
 
 
-def _print_json(client: Client, options: argparse.Namespace) -> None:
+def _print_json(client: Client, options: argparse.Namespace, found: Found | None) -> None:
     import json  # noqa: PLC0415  # 2 ms that only --json pays
 
     continued = Continued()
@@ -95,17 +96,34 @@ def _print_json(client: Client, options: argparse.Namespace) -> None:
         if new is not None:
             _out(json.dumps({"event": new.event, **new.data}) + "\n", now=options.follow)
 
-    end = _read(client, options, show)
+    end = _read(client, options, show, found)
     _out(json.dumps({"event": "end", **end}) + "\n", now=True)
 
 
 def _read(
-    client: Client, options: argparse.Namespace, show: Callable[[Event], None]
+    client: Client,
+    options: argparse.Namespace,
+    show: Callable[[Event], None],
+    found: Found | None,
 ) -> dict[str, Any]:
+    """Read the transcript, and say whose session it is if that is another project's.
+
+    Args:
+        found: the live session that the name means; this project may have an ended one.
+    """
+
+    def take(event: Event) -> None:
+        nonlocal found
+        if found is not None and event.event == "session":
+            if event.data.get("id") == found.id:
+                targets.tell_found(found)
+            found = None
+        show(event)
+
     arguments = operations.logs_arguments(
         options.session, executions=options.executions, follow=options.follow
     )
-    return client.call("logs", arguments, on_event=show, interruptible=True)
+    return client.call("logs", arguments, on_event=take, interruptible=True)
 
 
 def _out(text: str, *, now: bool) -> None:
