@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -9,20 +10,23 @@ import pytest
 import trio
 import trio.testing
 
-from fakes import BASH, FakeAgent, FakeJail, echo
+from fakes import BASH, CAPABILITIES, FakeAgent, FakeJail, echo, spec
 from nsm.wire.errors import (
     SessionLimitError,
     StartFailedError,
 )
+from nsmd.conversation import Earlier
 from nsmd.fleet import CONCURRENT_STARTS
 from nsmd.places import MAX_WAITING, WAIT_S
 from nsmd.settings import PoolSettings, SessionSettings, Settings
-from nsmd.values import (
-    RunRequest,
-)
+from nsmd.survival.records import SessionRecord
+from nsmd.takeover import Found, Takeover
+from nsmd.values import NetworkRule, ProjectMount, RunRequest, Tenancy
 from registrybench import ALICE, BOB, bench
+from sandbox_agent import encode_frame, resume_marker
 
 if TYPE_CHECKING:
+    from fakes import FakeLauncher
     from nsmd.values import JailSpec
 
 
@@ -160,3 +164,69 @@ async def test_sessions_that_fail_to_start_are_not_tried_for_ever(
         assert tried <= 12  # less and less often, while the kind is thought to be in use
         await trio.sleep(3600)
         assert len(it.launcher.jails) == tried
+
+
+async def test_a_session_of_the_command_line_of_an_older_supervisor_gets_its_projects_scope(
+    autojump_clock: trio.abc.Clock,
+) -> None:
+    """nsm 0.1 had one scope, `cli`, for all that the command line named."""
+    token = "ab" * 16
+
+    async def resume(agent: FakeAgent, jail: FakeJail) -> None:
+        agent.hello = {}  # it was said long ago
+        await agent.take_marker(resume_marker(token))
+        question = await agent.receive()
+        resumed = encode_frame({"type": "resumed", "executions": {}, "files": []})
+        await agent.send_raw(resume_marker(token) + resumed)
+        await agent.send({"type": "idle", "id": question["id"]})
+        await trio.sleep_forever()
+
+    async with bench(Settings(pool=PoolSettings(min_spares=0, max_spares=0)), resume) as it:
+        shop = ProjectMount(path="/home/user/shop", mount_point="/project", device=1, inode=1)
+        found = [
+            await _kept(it.launcher, number, scope, project, token)
+            for number, (scope, project) in enumerate(
+                [("cli", shop), ("cli", None), ("editor", shop)]
+            )
+        ]
+        await it.fleet.take_up(Takeover(found=found, gone=[], over=[], specs=[], newer=0), {})
+        sessions = [it.registry.find(each.record.id) for each in found]
+        scopes = [session.tenancy.scope for session in sessions if session.tenancy is not None]
+        assert scopes == ["cli:/home/user/shop", "cli:-", "editor"]
+        for scope, session in zip(scopes, sessions, strict=True):
+            assert it.registry.named(scope, "work") is session
+        assert it.registry.named("cli", "work") is None
+
+
+async def _kept(
+    launcher: FakeLauncher, number: int, scope: str, project: ProjectMount | None, token: str
+) -> Found:
+    """A session named work that an earlier supervisor has left."""
+    its_spec = replace(spec(), project=project)
+    jail = await launcher.launch(its_spec)
+    record = SessionRecord(
+        id=f"0000000{number}",
+        revision=1,
+        spec="spec-1",
+        tenancy=Tenancy(
+            name="work", scope=scope, client="nsm", idle_timeout_s=100, max_lifetime_s=1000
+        ),
+        token=token,
+        capabilities=tuple(CAPABILITIES),
+        pid=jail.pid,
+        channel="",
+        network=NetworkRule(),
+        created_s=0,
+    )
+    earlier = Earlier(
+        jail=jail,
+        token=bytes.fromhex(token),
+        capabilities=frozenset({*CAPABILITIES, "notes"}),
+        group=None,
+        listener=None,
+        network=NetworkRule(),
+        created_s=trio.current_time(),
+        executions=3,
+        taken_up=1,
+    )
+    return Found((f"session-{record.id}",), record, its_spec, earlier)
