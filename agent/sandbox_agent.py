@@ -4053,14 +4053,15 @@ class PrettyPrinter:
 
         self._room = self.CHARS
         self._within: set[int] = set()
+        empty: dict[Any, Any] = {}
         self._ends: dict[Any, tuple[str, str]] = {
             list: ("[", "]"),
             tuple: ("(", ")"),
             set: ("{", "}"),
             frozenset: ("frozenset({", "})"),
-            type({}.keys()): ("dict_keys([", "])"),
-            type({}.values()): ("dict_values([", "])"),
-            type({}.items()): ("dict_items([", "])"),
+            type(empty.keys()): ("dict_keys([", "])"),
+            type(empty.values()): ("dict_values([", "])"),
+            type(empty.items()): ("dict_items([", "])"),
         }
         self._mappings: dict[Any, tuple[str, str]] = {
             dict: ("{", "}"),
@@ -4224,7 +4225,7 @@ class PythonWorker:
         self._context: Any = None
         self._known: list[object] = []
         self._images = 0
-        self._thread_count = _thread._count  # noqa: SLF001
+        self._thread_count = _thread._count  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
         # A template has asyncio already, and a loop takes memory and descriptors.
         self._wants_loop = "asyncio" not in sys.modules
         self._handler: Any = signal.default_int_handler
@@ -4685,7 +4686,7 @@ class PythonWorker:
         threading = sys.modules.get("threading")
         if threading is None or not self._thread_count():
             return []
-        frames = sys._current_frames()  # noqa: SLF001
+        frames = sys._current_frames()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
 
         def is_idle(thread: Any) -> bool:
             frame = frames.get(thread.ident)

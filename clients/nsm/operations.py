@@ -79,13 +79,14 @@ def run_arguments(
     if env == PROJECT_SHELL and (variables := _variables(inherit)):
         arguments["variables"] = variables
     if project.path is not None:
-        arguments["project"] = {"path": _project_path(project.path)}
+        shown: dict[str, Any] = {"path": _project_path(project.path)}
         if project.chosen:
-            arguments["project"]["chosen"] = True
+            shown["chosen"] = True
         if mount_point is not None:
-            arguments["project"]["mount_point"] = mount_point
+            shown["mount_point"] = mount_point
         if project_mode is not None:
-            arguments["project"]["mode"] = project_mode
+            shown["mode"] = project_mode
+        arguments["project"] = shown
     elif project.chosen:
         arguments["no_project"] = True
     return arguments

@@ -361,8 +361,8 @@ def _respelled(network: Any) -> Any:
             return "full"
         case "none":
             return "off"
-        case {"allow": list() as hosts, **others} if not others:
-            return hosts
+        case {"allow": list(), **others} if not others:
+            return network["allow"]
         case _:
             return network
 

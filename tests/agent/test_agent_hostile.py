@@ -62,7 +62,7 @@ def limited() -> Generator[AgentProcess]:
     ],
 )
 def test_killing_everybody(jailed: AgentProcess, interpreter: Interpreter, code: str) -> None:
-    present = [name for name in SET if name != "node" or shutil.which("node")]
+    present: list[Interpreter] = [name for name in SET if name != "node" or shutil.which("node")]
     for name in present:
         assert jailed.run(SET[name], name).exit_code == 0
     reply = jailed.run(f"{code}", interpreter)

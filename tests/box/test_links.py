@@ -88,7 +88,11 @@ def test_one_that_another_box_has_renamed_since_it_was_listed(
     places: tuple[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     listdir = os.listdir
-    monkeypatch.setattr(os, "listdir", lambda path: [*listdir(path), ".begun-by-another"])
+
+    def listed(path: str) -> list[str]:
+        return [*listdir(path), ".begun-by-another"]
+
+    monkeypatch.setattr(os, "listdir", listed)
     links.make(links.look(places))
 
 

@@ -15,6 +15,7 @@ import samples
 from fakesupervisor import Exchange, FakeSupervisor
 from nsm import blockingwire
 from nsm import client as client_module
+from nsm._version import program_version
 from nsm.wire.errors import (
     BadProjectError,
     BadRequestError,
@@ -61,7 +62,7 @@ def answer(**result: Any) -> Handler:
 
 def test_it_introduces_itself(supervisor: FakeSupervisor, client: nsm.Client) -> None:
     (hello,) = supervisor.hellos
-    assert (hello.name, hello.scope, hello.program_version) == ("tests", "s", nsm.__version__)
+    assert (hello.name, hello.scope, hello.program_version) == ("tests", "s", program_version())
     assert client.server.pid == 4711
     assert client.server.rights == ("read", "run", "manage")
     assert repr(client) == "<nsm.Client open supervisor=4711>"

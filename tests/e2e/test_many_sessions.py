@@ -12,7 +12,7 @@ import socket
 import subprocess
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import trio
@@ -157,10 +157,10 @@ def test_a_soft_limit_of_a_desktop_is_enough(short_dir: Path, soft: int) -> None
 
 def said_by_shim(command: list[str], it: Supervisor) -> str:
     """What a model reads of ``print(6 * 7)`` through `nsm-mcp`."""
-    client = {"protocolVersion": "2025-06-18", "capabilities": {}}
+    client: dict[str, Any] = {"protocolVersion": "2025-06-18", "capabilities": {}}
     client["clientInfo"] = {"name": "test", "version": "1"}
     call = {"name": "run", "arguments": {"env": "python", "code": "print(6 * 7)"}}
-    messages = (
+    messages: tuple[dict[str, Any], ...] = (
         {"id": 1, "method": "initialize", "params": client},
         {"method": "notifications/initialized"},
         {"id": 2, "method": "tools/call", "params": call},

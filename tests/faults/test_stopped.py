@@ -224,7 +224,7 @@ def test_real_processes_that_are_all_stopped_go_on() -> None:
             env="python",
             session="a",
             timeout_s=LIMIT_S,
-            on_output=lambda *_: printed.set(),
+            on_output=lambda _stream, _text: printed.set(),
         )
         thread.join()
         assert (result.stdout, result.timed_out) == ("up\ndone\n", False)

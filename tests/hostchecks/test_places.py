@@ -203,7 +203,11 @@ def test_what_the_supervisor_says_of_its_records(
     host: Host,
 ) -> None:
     told = WELL | {key: WELL[key] | value for key, value in said.items()}
-    monkeypatch.setattr(places, "ask", lambda _path, _operation: told)
+
+    def ask(_path: str, _operation: str) -> dict[str, Any]:
+        return told
+
+    monkeypatch.setattr(places, "ask", ask)
     row = named(check_places(host), name)
     assert row.status == status
     assert detail in row.detail

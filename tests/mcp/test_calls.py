@@ -6,7 +6,7 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from fake_runner import FakeRunner, a_result, echo
+from fake_runner import FakeExecution, FakeRunner, a_result, echo
 from json_peer import Message, call_params, text_of
 from mcp_peer import attachment
 from nsm.wire.errors import SessionEndedError
@@ -112,7 +112,7 @@ async def test_a_number_and_the_same_as_text_are_two_ids(modern: bool, at_once: 
             (await runner.next()).finish("warm")
             await peer.receive()
         params = call_params(CODE, modern=modern)
-        started = {}
+        started: dict[object, FakeExecution] = {}
         for known in (401, "401", "=401"):
             await peer.send(
                 {"jsonrpc": "2.0", "id": known, "method": "tools/call", "params": params}

@@ -189,7 +189,7 @@ async def test_a_session_of_the_command_line_of_an_older_supervisor_gets_its_pro
                 [("cli", shop), ("cli", None), ("editor", shop)]
             )
         ]
-        await it.fleet.take_up(Takeover(found=found, gone=[], over=[], specs=[], newer=0), {})
+        await it.fleet.take_up(Takeover(found=found, gone=[], over=[], specs=[], newer=0))
         sessions = [it.registry.find(each.record.id) for each in found]
         scopes = [session.tenancy.scope for session in sessions if session.tenancy is not None]
         assert scopes == ["cli:/home/user/shop", "cli:-", "editor"]
