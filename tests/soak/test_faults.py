@@ -68,8 +68,9 @@ KEPT = frozenset({"config", "sessions", "start.lock", "state", "supervisor.lock"
 KEEPERS_OWN = 4
 """Descriptors that a keeper has beside those that it keeps."""
 
-SHARED = 16
-"""Descriptors that are kept of no session: templates, descriptions of environments."""
+SHARED = 4 * 4 + 3 * 3 * 2
+"""Descriptors that are kept of no session: of each template four, of each kind of session (by
+environment, project, and whether it was forked) its description."""
 
 
 @dataclass(slots=True)

@@ -6,12 +6,15 @@ import errno
 import os
 import socket
 import stat
+import time
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import pytest
 
 from nsmd.hostpaths import trusted_owners
 from nsmd.listening import (
+    LOCK_RETRY_S,
     PlaceError,
     check_passed,
     check_way,
@@ -33,6 +36,25 @@ def test_the_lock_is_held_by_one(tmp_path: Path) -> None:
         pass
     with hold_lock(path):  # and can be had again
         pass
+
+
+def test_the_lock_of_a_supervisor_that_is_dying_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel lets go of it some time after others have seen the end of the process."""
+    path = str(tmp_path / "lock")
+    with ExitStack() as dying:
+        dying.enter_context(hold_lock(path))
+        waits: list[float] = []
+
+        def wait(seconds: float) -> None:
+            waits.append(seconds)
+            if len(waits) == 3:
+                dying.close()
+
+        monkeypatch.setattr(time, "sleep", wait)
+        with hold_lock(path):
+            assert waits == [LOCK_RETRY_S] * 3
 
 
 def test_a_lock_that_is_a_link_is_refused(tmp_path: Path) -> None:

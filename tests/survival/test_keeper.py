@@ -16,6 +16,8 @@ import pytest
 import trio
 import trio.testing
 
+from nsm import start
+from nsm.wire.errors import NotRunningError
 from nsmd.survival import keeperstore
 from nsmd.survival.keeperstore import Found, KeeperError, KeeperStore, take
 from processes import Watched
@@ -453,3 +455,36 @@ async def test_no_room_for_more_is_told(world: World) -> None:
             store.drop("session-a")
             assert store.problem == ""
             nursery.cancel_scope.cancel()
+
+
+class Clock:
+    """In place of `time`: nobody waits."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+    def sleep(self, seconds: float) -> None:
+        self.now_s += seconds
+
+
+@pytest.mark.parametrize(("kept", "patience_s"), [(True, start.KEPT_S), (False, start.RECONNECT_S)])
+def test_clients_give_up_later_where_sessions_are_kept(
+    world: World, monkeypatch: pytest.MonkeyPatch, kept: bool, patience_s: float
+) -> None:
+    """As they do where no supervisor comes to listen, whatever the reason."""
+    clock = Clock()
+    monkeypatch.setattr(start, "time", clock)
+    monkeypatch.setattr(start, "_RETRY_S", 1.0)
+    monkeypatch.setenv("NSM_AUTOSTART", "0")
+    os.chmod(os.path.dirname(world.path), 0o700)
+    path = os.path.join(os.path.dirname(world.path), "control.sock")
+    if kept:
+        store = world.store()
+        store.keep("session-a", [world.pair()[0].fileno()])
+    with pytest.raises(NotRunningError, match="NSM_AUTOSTART=0") as raised:
+        start.reconnect(path, patience_s=start.KEPT_S)
+    assert "unset NSM_AUTOSTART" in (raised.value.hint or "")
+    assert clock.now_s == pytest.approx(patience_s, abs=1)
