@@ -67,6 +67,7 @@ CAPABILITIES = (
     "status",
     "limits",
     "files",
+    "files.list",
     "check",
     "complete",
     "setup",
@@ -151,6 +152,10 @@ CHECK_BYTES = 256 * 1024 * 1024
 
 MAX_OPEN_FILES = 8
 """Transfers at a time."""
+
+MAX_ENTRIES = 10000
+LISTING_BYTES = 1024 * 1024
+"""Entries of a directory that are listed, and bytes of their names."""
 
 NOTED_CODE = 2000
 """Characters of code that a new supervisor is told of what runs, for people to read."""
@@ -1322,6 +1327,86 @@ def refuse_special(mode: int, path: str) -> None:
         raise TransferError(f"{path}: is {kind}: only regular files are copied", errno.EINVAL)
 
 
+def free_bytes(fd: int) -> int | None:
+    """Room on the file system that a descriptor is on; None where that has no limit of its own."""
+    status = os.fstatvfs(fd)
+    return status.f_bavail * status.f_frsize if status.f_blocks else None
+
+
+def open_directory(path: str) -> int:
+    """A descriptor with O_PATH of a directory, links followed. Raises: as `open_path`."""
+    found = open_path(path)
+    try:
+        if not stat.S_ISDIR(os.fstat(found).st_mode):
+            _raise(errno.ENOTDIR)
+    except BaseException:
+        os.close(found)
+        raise
+    return found
+
+
+def make_directory(path: str) -> None:
+    """Makes a directory, less the umask, if it is not there; no link is taken for one.
+
+    Raises:
+        OSError: as of mkdir(2).
+        TransferError: as of `open_path`.
+    """
+    parent, _, name = path.rstrip("/").rpartition("/")
+    if name in {"", ".", ".."}:
+        return
+    directory = open_directory(parent or "/")
+    try:
+        os.mkdir(name, dir_fd=directory)
+    except FileExistsError:
+        if not stat.S_ISDIR(os.stat(name, dir_fd=directory, follow_symlinks=False).st_mode):
+            raise
+    finally:
+        os.close(directory)
+
+
+def entries_of(fd: int) -> tuple[list[tuple[str, str, int]], bool]:
+    """Name, kind and size of what is in a directory, and whether that is all of it.
+
+    Args:
+        fd: of the directory; O_PATH will do.
+
+    Raises:
+        OSError: as of open(2).
+    """
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+    directory = os.open(f"/proc/self/fd/{fd}", flags)
+    entries: list[tuple[str, str, int]] = []
+    room = LISTING_BYTES
+    try:
+        with os.scandir(directory) as found:
+            for entry in found:
+                room -= len(os.fsencode(entry.name))
+                if len(entries) == MAX_ENTRIES or room < 0:
+                    return entries, False
+                with contextlib.suppress(FileNotFoundError):  # it has gone meanwhile
+                    entries.append(_described(entry))
+    finally:
+        os.close(directory)
+    entries.sort()
+    return entries, True
+
+
+def _described(entry: os.DirEntry[str]) -> tuple[str, str, int]:
+    """Name, kind and size of one entry of a directory."""
+    name = os.fsencode(entry.name)
+    try:
+        name.decode()
+    except UnicodeDecodeError:  # frames hold text; sent otherwise, it would be another name
+        return name.decode("utf-8", "backslashreplace"), "unnamed", 0
+    status = entry.stat(follow_symlinks=False)
+    if stat.S_ISREG(status.st_mode):
+        return entry.name, "file", status.st_size
+    if stat.S_ISDIR(status.st_mode):
+        return entry.name, "directory", 0
+    return entry.name, "link" if stat.S_ISLNK(status.st_mode) else "other", 0
+
+
 def name_of(fd: int) -> str:
     """The path by which the kernel knows an open file."""
     return os.readlink(f"/proc/self/fd/{fd}")
@@ -1365,6 +1450,7 @@ class FileReader:
             os.close(found)
         self.size = status.st_size
         self.permissions = status.st_mode & 0o777
+        self.free_bytes: int | None = None
 
     def read(self, count: int) -> tuple[bytes, bool]:
         """Up to `count` bytes, and whether they are the last. What was added since is left out.
@@ -1414,6 +1500,7 @@ class FileWriter:
                 permissions = 0o666 & ~mask if there is None else there
             self.permissions = permissions & 0o777
             self.path = f"{name_of(self._directory).rstrip('/')}/{self._name}"
+            self.free_bytes = free_bytes(self._directory)
             self._fd = self._open()
         except BaseException:
             os.close(self._directory)
@@ -1541,7 +1628,7 @@ class Transfers:
         may_send: False while the supervisor lags behind.
     """
 
-    REQUESTS = ("file_open", "file_read", "file_write", "file_close")
+    REQUESTS = ("file_open", "file_read", "file_write", "file_close", "file_list", "file_mkdir")
 
     def __init__(
         self,
@@ -1565,6 +1652,8 @@ class Transfers:
         try:
             if message["type"] == "file_open":
                 self._open(request_id, message)
+            elif message["type"] in {"file_list", "file_mkdir"}:
+                self._list(request_id, message)
             else:
                 self._continue(request_id, message)
         except TransferError as error:
@@ -1606,13 +1695,9 @@ class Transfers:
             raise TransferError(
                 f"{MAX_OPEN_FILES} files are open already: close one first", errno.EMFILE
             )
-        path, mode = message.get("path"), message.get("mode")
+        mode = message.get("mode")
         permissions, overwrite = message.get("permissions"), message.get("overwrite", True)
-        if not isinstance(path, str) or not path:
-            raise TransferError("path must be a text that is not empty", errno.EINVAL)
-        whole = os.path.join(self._workspace, path)
-        if "\0" in path or len(os.fsencode(whole)) >= 4096:  # PATH_MAX
-            raise TransferError("the path is too long or has a NUL in it", errno.ENAMETOOLONG)
+        whole = self._whole(message.get("path"))
         if mode == "read":
             file: FileReader | FileWriter = FileReader(whole)
         elif mode != "write":
@@ -1626,16 +1711,49 @@ class Transfers:
         self._files[request_id] = file
         self._tell(request_id, file)
 
-    def _tell(self, request_id: str | int, file: FileReader | FileWriter) -> None:
-        self._send(
-            {
-                "type": "file",
+    def _whole(self, path: object) -> str:
+        """The absolute path that a request means."""
+        if not isinstance(path, str) or not path:
+            raise TransferError("path must be a text that is not empty", errno.EINVAL)
+        whole = os.path.join(self._workspace, path)
+        if "\0" in path or len(os.fsencode(whole)) >= 4096:  # PATH_MAX
+            raise TransferError("the path is too long or has a NUL in it", errno.ENAMETOOLONG)
+        return whole
+
+    def _list(self, request_id: str | int, message: Mapping[str, Any]) -> None:
+        """Says what is in a directory, or makes it first and says only that it is there."""
+        if request_id in self._files:
+            raise TransferError("a file is open under this id: its transfer is over")
+        path = self._whole(message.get("path"))
+        makes = message["type"] == "file_mkdir"
+        if makes:
+            make_directory(path)
+        directory = open_directory(path)
+        try:
+            entries, is_whole = ([], True) if makes else entries_of(directory)
+            answer = {
+                "type": "file_directory",
                 "id": request_id,
-                "path": file.path,
-                "size": file.size,
-                "permissions": file.permissions,
+                "path": name_of(directory),
+                "entries": entries,
+                "whole": is_whole,
+                "free_bytes": free_bytes(directory),
             }
-        )
+        finally:
+            os.close(directory)
+        self._send(answer)
+
+    def _tell(self, request_id: str | int, file: FileReader | FileWriter) -> None:
+        answer = {
+            "type": "file",
+            "id": request_id,
+            "path": file.path,
+            "size": file.size,
+            "permissions": file.permissions,
+        }
+        if file.free_bytes is not None:
+            answer["free_bytes"] = file.free_bytes
+        self._send(answer)
 
     def _continue(self, request_id: str | int, message: Mapping[str, Any]) -> None:
         kind = message["type"]

@@ -33,6 +33,7 @@ CAPABILITIES = [
     "limits",
     "stream.late",
     "files",
+    "files.list",
     "complete",
     "check",
 ]

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from nsm.wire.network import NetworkDecision, NetworkReport
     from nsm.wire.pool import PoolReport
     from nsm.wire.results import RunResult
-    from nsm.wire.sessions import Check, Completions, FileInfo
+    from nsm.wire.sessions import Check, Completions, Directory, DirectoryEntry, FileInfo
     from nsm.wire.status import Status
     from nsm.wire.transcripts import (
         EndedRow,
@@ -53,6 +53,8 @@ __all__ = [
     "Check",
     "Client",
     "Completions",
+    "Directory",
+    "DirectoryEntry",
     "EndedRow",
     "EnvironmentRow",
     "ExecutionEnd",
@@ -103,7 +105,7 @@ def __getattr__(name: str) -> object:
             module = "nsm.wire.bridge"
         case "PoolReport":
             module = "nsm.wire.pool"
-        case "Check" | "Completions" | "FileInfo":
+        case "Check" | "Completions" | "Directory" | "DirectoryEntry" | "FileInfo":
             module = "nsm.wire.sessions"
         case (
             "EndedRow"

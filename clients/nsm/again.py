@@ -40,6 +40,8 @@ _LOOKS = frozenset(
         "env_log",
         "envs",
         "events",
+        "file_list",
+        "file_mkdir",
         "file_open",
         "inspect",
         "logs",

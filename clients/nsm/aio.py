@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from nsm.wire.network import NetworkReport
     from nsm.wire.pool import PoolReport
     from nsm.wire.reload import OnReload
-    from nsm.wire.sessions import Check, Completions, FileInfo
+    from nsm.wire.sessions import Check, Completions, Directory, FileInfo
     from nsm.wire.status import Status
     from nsm.wire.transcripts import EndedRow, LogEnd
 
@@ -278,11 +278,12 @@ class AsyncClient:
         write: Callable[[bytes], object],
         *,
         max_bytes: int | None = None,
+        on_open: Callable[[FileInfo], object] | None = None,
     ) -> FileInfo:
         """Read a file of a session; see `nsm.Client.get_file`. `write` must not block for long."""
         from nsm import transfers  # noqa: PLC0415  # few programs transfer files
 
-        return await self._carry_out(transfers.get(target, path, write, max_bytes))
+        return await self._carry_out(transfers.get(target, path, write, max_bytes, on_open))
 
     async def put_file(
         self,
@@ -292,13 +293,26 @@ class AsyncClient:
         *,
         permissions: int | None = None,
         overwrite: bool = True,
+        size: int | None = None,
     ) -> FileInfo:
         """Write a file of a session; see `nsm.Client.put_file`. `read` must not block for long."""
         from nsm import transfers  # noqa: PLC0415  # few programs transfer files
 
         return await self._carry_out(
-            transfers.put(target, path, read, permissions, overwrite=overwrite)
+            transfers.put(target, path, read, permissions, overwrite=overwrite, size=size)
         )
+
+    async def list_files(self, target: str, path: str) -> Directory:
+        """List a directory of a session; see `nsm.Client.list_files`."""
+        from nsm.wire.sessions import Directory  # noqa: PLC0415  # few programs transfer files
+
+        return Directory.from_wire(await self.call("file_list", {"target": target, "path": path}))
+
+    async def make_directory(self, target: str, path: str) -> Directory:
+        """Make a directory in a session; see `nsm.Client.make_directory`."""
+        from nsm.wire.sessions import Directory  # noqa: PLC0415  # few programs transfer files
+
+        return Directory.from_wire(await self.call("file_mkdir", {"target": target, "path": path}))
 
     async def _carry_out(self, transfer: Transfer) -> FileInfo:
         closing = False

@@ -45,7 +45,11 @@ def carry_out(
 
 
 def get(
-    target: str, path: str, write: Callable[[bytes], object], max_bytes: int | None
+    target: str,
+    path: str,
+    write: Callable[[bytes], object],
+    max_bytes: int | None,
+    on_open: Callable[[FileInfo], object] | None,
 ) -> Transfer:
     """Read a file of a session; see `nsm.Client.get_file`."""
     answer = yield "file_open", {"target": target, "path": path, "mode": "read"}
@@ -53,6 +57,8 @@ def get(
     received = 0
     try:
         _check_size(opened.info.path, opened.info.size, max_bytes)
+        if on_open is not None:
+            on_open(opened.info)
         while True:
             answer = yield "file_read", {"file": opened.file, "bytes": PIECE_BYTES}
             piece = FilePiece.from_wire(answer)
@@ -75,6 +81,7 @@ def put(
     permissions: int | None,
     *,
     overwrite: bool,
+    size: int | None,
 ) -> Transfer:
     """Write a file of a session; see `nsm.Client.put_file`."""
     arguments: dict[str, Any] = {
@@ -85,6 +92,8 @@ def put(
     }
     if permissions is not None:
         arguments["permissions"] = permissions
+    if size is not None:
+        arguments["size"] = size
     opened = OpenFile.from_wire((yield "file_open", arguments))
     try:
         while data := read(PIECE_BYTES):

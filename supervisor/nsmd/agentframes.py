@@ -12,7 +12,7 @@ import binascii
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal, TypeGuard, cast
+from typing import Any, Literal, NamedTuple, TypeGuard, cast
 
 from nsmd.headtail import shortened
 from nsmd.values import Outcome, StreamName, Truncation
@@ -32,6 +32,11 @@ MAX_NOTED_CODE = 2000
 MAX_NOTED = 64
 """Executions that a new holder of the channel is told of. Ours have the one that runs, and those
 whose results were not acknowledged: a few."""
+MAX_ENTRIES = 10_000
+"""Of a directory, in one frame."""
+MAX_NAME = 1020
+"""Characters of a file's name: 255 bytes, each of which may stand there as ``\\xff``."""
+ENTRY_KINDS = ("file", "directory", "link", "other", "unnamed")
 MAX_ID = 256
 """Characters of an id that comes back: of an execution that a client named, or a transfer."""
 
@@ -94,12 +99,16 @@ class ErrorFrame:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileFrame:
-    """A transfer is open, or has taken a piece; `size` in bytes, of a write what it has so far."""
+    """A transfer is open, or has taken a piece; `size` in bytes, of a write what it has so far.
+
+    `free_bytes` is the room where a file is written, as it was before; None if not known.
+    """
 
     id: str
     path: str
     size: int
     permissions: int
+    free_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,6 +127,26 @@ class FileClosedFrame:
     id: str
     path: str
     size: int
+
+
+class Entry(NamedTuple):
+    """Something in a directory: ``file``, ``directory``, ``link``, ``other`` (a socket, say), or
+    ``unnamed``, whose name is no UTF-8 and stands here with escapes; `size` is a file's."""
+
+    name: str
+    kind: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileDirectoryFrame:
+    """A directory and what is in it; `whole` if no entry was left out."""
+
+    id: str
+    path: str
+    entries: tuple[Entry, ...]
+    whole: bool
+    free_bytes: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,7 +227,7 @@ class OtherFrame:
     type: str
 
 
-TransferFrame = FileFrame | FileDataFrame | FileClosedFrame | FileErrorFrame
+TransferFrame = FileFrame | FileDataFrame | FileClosedFrame | FileDirectoryFrame | FileErrorFrame
 AgentFrame = (
     ReadyFrame
     | OutputFrame
@@ -239,7 +268,7 @@ def parse(frame: Mapping[str, Any]) -> AgentFrame:
                 running=_optional_text(frame, "running"),
                 background=_integer(frame, "background", default=0),
             )
-        case "file" | "file_data" | "file_closed" | "file_error":
+        case "file" | "file_data" | "file_closed" | "file_directory" | "file_error":
             return _transfer(kind, frame)
         case "completions":
             return _completions(frame)
@@ -319,14 +348,59 @@ def _transfer(kind: str, frame: Mapping[str, Any]) -> TransferFrame:
                 path=_words(frame, "path"),
                 size=_count(frame, "size"),
                 permissions=_count(frame, "permissions", most=0o7777),
+                free_bytes=_free_bytes(frame),
             )
         case "file_data":
             return FileDataFrame(id=id_, data=_chunk(frame), eof=_flag(frame, "eof"))
+        case "file_directory":
+            return FileDirectoryFrame(
+                id=id_,
+                path=_words(frame, "path"),
+                entries=_entries(frame),
+                whole=_flag(frame, "whole"),
+                free_bytes=_free_bytes(frame),
+            )
         case "file_closed":
             return FileClosedFrame(id=id_, path=_words(frame, "path"), size=_count(frame, "size"))
         case _:
             message = _words(frame, "message", default="the agent could not say why")
             return FileErrorFrame(id=id_, message=message, code=_code(frame))
+
+
+def _free_bytes(frame: Mapping[str, Any]) -> int | None:
+    return None if frame.get("free_bytes") is None else _count(frame, "free_bytes")
+
+
+def _entries(frame: Mapping[str, Any]) -> tuple[Entry, ...]:
+    """The entries of a directory. A name that would lead out of it is a lie."""
+    entries: list[Entry] = []
+    for told in _list(frame.get("entries"), "entries"):
+        if len(entries) == MAX_ENTRIES:
+            raise AgentProtocolError(f"more than {MAX_ENTRIES} entries")
+        name, kind, size = _three(told)
+        if not isinstance(name, str) or not 0 < len(name) <= MAX_NAME or not _is_text(name):
+            raise AgentProtocolError("the name of an entry is none that a file could have")
+        if name in (".", "..") or "/" in name or "\0" in name:
+            raise AgentProtocolError("the name of an entry leads out of its directory")
+        if kind not in ENTRY_KINDS or not isinstance(kind, str):
+            raise AgentProtocolError(f"an entry is {kind!r:.50}, not {', '.join(ENTRY_KINDS)}")
+        entries.append(Entry(name, kind, _count({"size": size}, "size")))
+    return tuple(entries)
+
+
+def _three(told: object) -> tuple[object, object, object]:
+    parts = _list(told, "entries")
+    if len(parts) != 3:
+        raise AgentProtocolError("an entry is not a name, a kind and a size")
+    return parts[0], parts[1], parts[2]
+
+
+def _is_text(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _code(frame: Mapping[str, Any]) -> str:

@@ -17,6 +17,7 @@ from nsmd.agentframes import (
     AgentProtocolError,
     ErrorFrame,
     FileDataFrame,
+    FileDirectoryFrame,
     ListeningFrame,
     OtherFrame,
     OutputFrame,
@@ -329,6 +330,8 @@ def _size(frame: AgentFrame) -> int:
             return len(text)
         case FileDataFrame(data=data):
             return len(data) * 4 // 3
+        case FileDirectoryFrame(entries=entries):
+            return 64 * len(entries)
         case ResultFrame(outcome=outcome):
             return len(outcome.stdout) + len(outcome.stderr) + ACK_CHARS * bool(outcome.displays)
         case _:

@@ -14,12 +14,18 @@ from typing import Any, Literal, TypeVar
 import trio
 
 from nsm.wire.errors import FileError, FileTooLargeError
-from nsmd.agentframes import FileClosedFrame, FileDataFrame, FileErrorFrame, FileFrame
+from nsmd.agentframes import (
+    FileClosedFrame,
+    FileDataFrame,
+    FileDirectoryFrame,
+    FileErrorFrame,
+    FileFrame,
+)
 from nsmd.requests import NoAnswerError
 from nsmd.session import Session
 
 Mode = Literal["read", "write"]
-Kind = TypeVar("Kind", FileFrame, FileDataFrame, FileClosedFrame)
+Kind = TypeVar("Kind", FileFrame, FileDataFrame, FileClosedFrame, FileDirectoryFrame)
 
 ANSWER_TIMEOUT_S = 30.0
 """For one step. An agent takes a millisecond; this is for one that was stopped or starved."""
@@ -48,28 +54,39 @@ class Transfer:
         state = "over" if self.over else "open"
         return f"<Transfer {self._mode} {self.info.path!r} in {self._session.id} {state}>"
 
-    async def open(self, path: str, *, permissions: int | None, overwrite: bool) -> None:
+    async def open(
+        self, path: str, *, permissions: int | None, overwrite: bool, size: int = 0
+    ) -> None:
         """Open the file.
 
         Args:
             path: in the session; relative to its workspace.
             permissions: of a new file; None for the session's own choice.
             overwrite: a new file may replace an older one.
+            size: bytes that a new file will have, as far as is known.
 
         Raises:
-            FileError: it cannot be opened.
+            FileError: it cannot be opened, or would not fit.
             NsmError: the session has ended, or cannot do that.
 
         Cancellation: the file is closed again.
         """
         frame: dict[str, Any] = {"type": "file_open", "path": path, "mode": self._mode}
         if self._mode == "write":
+            self._check_size(size, path)
             frame |= {"overwrite": overwrite}
             if permissions is not None:
                 frame |= {"permissions": permissions}
         self.info = await self._ask(frame, FileFrame)
         if self._mode == "read":
-            self._check_size(self.info.size)
+            self._check_size(self.info.size, self.info.path)
+        elif self.info.free_bytes is not None and size > self.info.free_bytes:
+            self.abandon()
+            raise FileError(
+                f"{self.info.path}: {size} bytes do not fit, {self.info.free_bytes} are free there",
+                hint="Remove files in the session, or raise its limit in config.toml.",
+                data={"errno": "ENOSPC"},
+            )
 
     async def read(self, count: int) -> FileDataFrame:
         """The next bytes, at most `count`.
@@ -97,7 +114,7 @@ class Transfer:
         """
         self._check_mode("write")
         async with self._turn:
-            self._check_size(self._moved_bytes + len(data))
+            self._check_size(self._moved_bytes + len(data), self.info.path)
             text = base64.b64encode(data).decode()
             written = await self._ask({"type": "file_write", "data": text}, FileFrame)
             self._moved_bytes += len(data)
@@ -127,36 +144,25 @@ class Transfer:
     async def _ask(self, frame: Mapping[str, Any], kind: type[Kind]) -> Kind:
         if self.over:
             raise FileError("This transfer is over.", hint="Open the file again.")
-        session = self._session
         try:
-            answer = await session.requests.ask(
-                "files", {**frame, "id": self.info.id}, (kind, FileErrorFrame), ANSWER_TIMEOUT_S
-            )
-        except NoAnswerError:
-            self.abandon()
-            raise FileError(
-                f"The session's agent has not answered within {ANSWER_TIMEOUT_S:.0f} s.",
-                hint="Its processes may be stopped, or the machine is overloaded.",
-            ) from None
+            answer = await _ask(self._session, "files", {**frame, "id": self.info.id}, kind)
         except BaseException:
             self.abandon()
             raise
-        session.note_activity()
-        if isinstance(answer, kind):
-            return answer
-        assert isinstance(answer, FileErrorFrame), "nothing else was asked for"
-        self.over = True
-        raise FileError(answer.message, data={"errno": answer.code})
+        if isinstance(answer, FileErrorFrame):
+            self.over = True
+            raise _refusal(answer)
+        return answer
 
     def _check_mode(self, mode: Mode) -> None:
         if self._mode != mode:
             raise FileError(f"The file is open to {self._mode}, not to {mode}.")
 
-    def _check_size(self, size: int) -> None:
+    def _check_size(self, size: int, path: str) -> None:
         if size > self._max_bytes:
             self.abandon()
             raise FileTooLargeError(
-                f"{self.info.path} has {size} bytes or more; the limit is {self._max_bytes}.",
+                f"{path} has {size} bytes or more; the limit is {self._max_bytes}.",
                 hint="Raise `max_file_mb` in [session] of config.toml, or split the file.",
                 data={"size": size, "limit": self._max_bytes},
             )
@@ -164,6 +170,45 @@ class Transfer:
     def _check_count(self, size: int) -> None:
         if size != self._moved_bytes:
             raise self._session.distrust("the size of a file is not what was transferred")
+
+
+async def directory(session: Session, path: str, *, make: bool) -> FileDirectoryFrame:
+    """What is in a directory of a session, one level of it.
+
+    Args:
+        make: make it if it is not there; then no entries are told.
+
+    Raises:
+        FileError: it cannot be read or made.
+        NsmError: the session has ended, or its agent is too old for that.
+    """
+    kind = "file_mkdir" if make else "file_list"
+    frame = {"type": kind, "id": session.requests.new_id(), "path": path}
+    answer = await _ask(session, "files.list", frame, FileDirectoryFrame)
+    if isinstance(answer, FileErrorFrame):
+        raise _refusal(answer)
+    return answer
+
+
+async def _ask(
+    session: Session, capability: str, frame: Mapping[str, Any], kind: type[Kind]
+) -> Kind | FileErrorFrame:
+    try:
+        answer = await session.requests.ask(
+            capability, frame, (kind, FileErrorFrame), ANSWER_TIMEOUT_S
+        )
+    except NoAnswerError:
+        raise FileError(
+            f"The session's agent has not answered within {ANSWER_TIMEOUT_S:.0f} s.",
+            hint="Its processes may be stopped, or the machine is overloaded.",
+        ) from None
+    session.note_activity()
+    assert isinstance(answer, (kind, FileErrorFrame)), "nothing else was asked for"
+    return answer
+
+
+def _refusal(frame: FileErrorFrame) -> FileError:
+    return FileError(frame.message, data={"errno": frame.code})
 
 
 class OpenFiles:
@@ -182,11 +227,18 @@ class OpenFiles:
         return len(self._transfers)
 
     async def open(
-        self, session: Session, path: str, mode: Mode, *, permissions: int | None, overwrite: bool
+        self,
+        session: Session,
+        path: str,
+        mode: Mode,
+        *,
+        permissions: int | None,
+        overwrite: bool,
+        size: int = 0,
     ) -> tuple[int, Transfer]:
         """Open a file of a session; returns its handle. Errors as of `Transfer.open`."""
         transfer = Transfer(session, mode, self._max_bytes)
-        await transfer.open(path, permissions=permissions, overwrite=overwrite)
+        await transfer.open(path, permissions=permissions, overwrite=overwrite, size=size)
         self._last += 1
         self._transfers = {h: t for h, t in self._transfers.items() if not t.over}
         self._transfers[self._last] = transfer

@@ -21,6 +21,7 @@ from nsmd.agentframes import (
     ErrorFrame,
     FileClosedFrame,
     FileDataFrame,
+    FileDirectoryFrame,
     FileErrorFrame,
     FileFrame,
     ListeningFrame,
@@ -409,6 +410,7 @@ class Session:
                 FileFrame()
                 | FileDataFrame()
                 | FileClosedFrame()
+                | FileDirectoryFrame()
                 | FileErrorFrame()
                 | CompletionsFrame()
                 | CheckedFrame()

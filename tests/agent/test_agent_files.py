@@ -133,6 +133,98 @@ def test_what_is_told_when_a_file_is_opened(shared: AgentProcess) -> None:
     assert ask(shared, "file_close", keep=False)["size"] == 0
 
 
+def listed(agent: AgentProcess, path: object) -> dict[str, Any]:
+    return ask(agent, "file_list", "l", path=str(path))
+
+
+def test_a_directory_is_listed(shared: AgentProcess) -> None:
+    assert "files.list" in shared.ready["capabilities"]
+    top = shared.workspace / "listed"
+    (top / "sub").mkdir(parents=True)
+    (top / "a\nb").write_text("12345")
+    (top / "link").symlink_to("sub")
+    os.mkfifo(top / "pipe")
+    with open(os.fsencode(top) + b"/\xff", "w"):
+        pass
+    found = listed(shared, "sub/../listed" if (shared.workspace / "sub").is_dir() else "listed/")
+    assert found.pop("free_bytes") > 0
+    assert found == {
+        "type": "file_directory",
+        "id": "l",
+        "path": str(top),
+        "entries": [
+            ["\\xff", "unnamed", 0],
+            ["a\nb", "file", 5],
+            ["link", "link", 0],
+            ["pipe", "other", 0],
+            ["sub", "directory", 0],
+        ],
+        "whole": True,
+    }
+    assert listed(shared, top / "link")["path"] == str(top / "sub")
+
+
+@pytest.mark.parametrize(
+    ("path", "code"),
+    [
+        ("", "EINVAL"),
+        ("none", "ENOENT"),
+        ("file", "ENOTDIR"),
+        ("/proc", "EPERM"),
+        ("/proc/self/root", "EPERM"),
+        ("loop", "ELOOP"),
+        ("x" * 300, "ENAMETOOLONG"),
+    ],
+)
+@pytest.mark.parametrize("kind", ["file_list", "file_mkdir"])
+def test_what_is_no_directory(shared: AgentProcess, path: str, code: str, kind: str) -> None:
+    (shared.workspace / "file").touch()
+    if not (shared.workspace / "loop").is_symlink():
+        (shared.workspace / "loop").symlink_to("loop")
+    if kind == "file_mkdir":
+        path = f"{path}/new" if path else path
+    with pytest.raises(RefusedError) as caught:
+        ask(shared, kind, "l", path=path)
+    assert caught.value.code == code
+
+
+def test_a_directory_with_too_much_is_told_in_part(
+    shared: AgentProcess, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for number in range(5):
+        (tmp_path / str(number)).touch()
+    directory = os.open(tmp_path, os.O_PATH)
+    try:
+        for limit, value in (("MAX_ENTRIES", 4), ("LISTING_BYTES", 3)):
+            with monkeypatch.context() as patched:
+                patched.setattr(sandbox_agent, limit, value)
+                entries, whole = sandbox_agent.entries_of(directory)
+                assert (len(entries), whole) == (value, False)
+        assert sandbox_agent.entries_of(directory)[1]
+    finally:
+        os.close(directory)
+
+
+def test_directories_are_made(shared: AgentProcess) -> None:
+    made = shared.workspace / "made"
+    for _ in range(2):  # also where it is
+        answer = ask(shared, "file_mkdir", "l", path="made/")
+        assert (answer["path"], answer["entries"], answer["whole"]) == (str(made), [], True)
+    mask = os.umask(0)
+    os.umask(mask)
+    assert stat.S_IMODE(made.stat().st_mode) == 0o777 & ~mask
+    (made / "link").symlink_to("/tmp")
+    (made / "file").touch()
+    for name in ("link", "file"):
+        with pytest.raises(RefusedError) as caught:
+            ask(shared, "file_mkdir", "l", path=f"made/{name}")
+        assert caught.value.code == "EEXIST"
+    assert opened(shared, "made/new", "write")["free_bytes"] > 0
+    with pytest.raises(RefusedError, match="under this id"):
+        ask(shared, "file_list", "f", path="made")
+    assert not (made / "new").exists()
+
+
 def test_the_size_grows_with_what_is_written(shared: AgentProcess) -> None:
     assert opened(shared, "grows", "write")["size"] == 0
     assert write(shared, b"abc")["size"] == 3

@@ -16,7 +16,7 @@ import pytest
 from fakefiles import FakeFiles
 from fakesupervisor import Exchange, FakeSupervisor
 from nsm.cli import main as cli
-from nsm.cli import progress
+from nsm.cli import progress, trees
 from nsm.cli.localfiles import Target
 from nsm.wire.errors import UnknownSessionError
 from processes import ending
@@ -196,12 +196,9 @@ def test_a_full_disk_there(
 def test_what_cannot_be_read_here(
     capsys: pytest.CaptureFixture[str], files: FakeFiles, here: Path
 ) -> None:
-    (here / "dir").mkdir()
     (here / "lost").symlink_to("nothing")
-    code, err = cp(capsys, "dir", "no\x1bthing", "lost", "work:")
+    code, err = cp(capsys, "no\x1bthing", "lost", "work:")
     assert code == 1
-    assert "nsm: dir is a directory, and only files are copied\nCopy an archive: " in err
-    assert "tar -c dir | nsm cp - SESSION:dir.tar" in err
     assert "nsm: no\\x1bthing can't be read: No such file or directory\n" in err
     assert "nsm: lost can't be read: No such file or directory\n" in err
     assert files.opened == []
@@ -334,10 +331,9 @@ def test_what_is_not_there(
     capsys: pytest.CaptureFixture[str], files: FakeFiles, here: Path
 ) -> None:
     files.files = {"/workspace/b": (b"b", 0o644)}
-    code, err = cp(capsys, "work:a", "work:/tmp", "work:b", ".")
+    code, err = cp(capsys, "work:a", "work:/opt/", "work:b", ".")
     assert code == 1
-    assert err.startswith("nsm: a: there is no such file\nnsm: /tmp: is a directory: name a file\n")
-    assert "nsm cp SESSION:files.tar - | tar -x" in err
+    assert err == "nsm: a: there is no such file\nnsm: /opt/: there is no such directory\n"
     assert os.listdir(here) == ["b"]
 
 
@@ -346,6 +342,12 @@ def test_standard_output(files: FakeFiles) -> None:
     command = [*NSM, "cp", "work:a", "-"]
     done = subprocess.run(command, capture_output=True, check=False, timeout=TIMEOUT_S)
     assert (done.returncode, done.stdout, done.stderr) == (0, BIG, b"")
+    done = subprocess.run(
+        [*NSM, "cp", "work:/tmp", "-"], capture_output=True, check=False, timeout=TIMEOUT_S
+    )
+    assert (done.returncode, done.stdout) == (1, b"")
+    assert done.stderr.startswith(b"nsm: work:/tmp is a directory, and no stream\n")
+    assert b"nsm cp SESSION:files.tar - | tar -x" in done.stderr
     with open("/dev/full", "wb") as full:
         done = subprocess.run(
             command, stdout=full, stderr=subprocess.PIPE, check=False, timeout=TIMEOUT_S
@@ -407,6 +409,211 @@ def test_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
     assert err.startswith("nsm: neither a nor b is in a session\nName one as SESSION:PATH;")
 
 
+# Directories.
+
+
+def below(top: Path) -> list[str]:
+    return sorted(str(path.relative_to(top)) for path in top.rglob("*"))
+
+
+def test_a_directory_goes_up(
+    capsys: pytest.CaptureFixture[str], files: FakeFiles, here: Path
+) -> None:
+    (here / "d" / "deep" / "empty").mkdir(parents=True)
+    (here / "d" / "a").write_bytes(BIG)
+    (here / "d" / "deep" / "run").touch(0o755)
+    assert cp(capsys, "d", "work:") == (0, "")
+    assert files.files == {
+        "/workspace/d/a": (BIG, 0o644),
+        "/workspace/d/deep/run": (b"", 0o755),
+    }
+    assert "/workspace/d/deep/empty" in files.directories
+    assert files.sizes == [len(BIG), 0]
+    files.files.clear()
+    assert cp(capsys, "d/", "work:/tmp/new") == (0, "")  # which is not there
+    assert sorted(files.files) == ["/tmp/new/a", "/tmp/new/deep/run"]
+    assert cp(capsys, "d", "work:/tmp/new") == (0, "")  # and now is
+    assert "/tmp/new/d/a" in files.files
+    files.files.clear()
+    assert cp(capsys, "d/.", "work:/tmp") == (0, "")
+    assert sorted(files.files) == ["/tmp/a", "/tmp/deep/run"]
+
+
+def test_what_is_left_out_on_the_way_up(
+    capsys: pytest.CaptureFixture[str], files: FakeFiles, here: Path
+) -> None:
+    (here / "d" / "sub").mkdir(parents=True)
+    (here / "secret").write_text("s")
+    (here / "d" / "link").symlink_to(here / "secret")
+    (here / "d" / "sub" / "up").symlink_to("..")
+    os.mkfifo(here / "d" / "pipe")
+    (here / "d" / "a").touch()
+    code, err = cp(capsys, "d", "work:")
+    assert (code, list(files.files)) == (0, ["/workspace/d/a"])
+    left = "left out, since only files and directories are copied: 2 links, 1 special files"
+    assert err == f"nsm: d: {left}\n"
+    (here / "d" / "b\udcff").touch()
+    code, err = cp(capsys, "d", "work:")
+    assert (code, err.split("\n")[0]) == (1, "nsm: d: b\\udcff: its name is not UTF-8")
+
+
+def test_a_file_that_fails_costs_only_itself(
+    capsys: pytest.CaptureFixture[str], files: FakeFiles, here: Path
+) -> None:
+    (here / "d").mkdir()
+    for name in "abc":
+        (here / "d" / name).write_bytes(BIG if name == "b" else b"small")
+    files.largest_bytes = 1000
+    code, err = cp(capsys, "d", "work:")
+    assert (code, err) == (1, "nsm: /workspace/d/b: more than may be copied\n")
+    assert sorted(files.files) == ["/workspace/d/a", "/workspace/d/c"]
+    files.files["/workspace/f"] = b"", 0o644
+    assert cp(capsys, "d", "work:f") == (1, "nsm: f: there is no such directory\n")
+
+
+def test_what_cannot_fit_is_not_begun(
+    capsys: pytest.CaptureFixture[str],
+    files: FakeFiles,
+    here: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (here / "d").mkdir()
+    (here / "d" / "a").write_bytes(BIG)
+    files.free_bytes = 1000
+    code, err = cp(capsys, "d", "work:")
+    assert code == 1
+    assert err.startswith(f"nsm: d can't be copied: {len(BIG)} bytes do not fit, 1000 are free in")
+    assert (files.files, "/workspace/d" in files.directories) == ({}, False)
+    files.directories.add("/workspace/e")
+    files.files = {"/workspace/e/a": (BIG, 0o644)}
+    real = os.fstatvfs
+
+    def full(descriptor: int) -> os.statvfs_result:
+        values = list(real(descriptor))
+        values[1], values[4] = 1000, 1
+        return os.statvfs_result(values)
+
+    monkeypatch.setattr(os, "fstatvfs", full)
+    for source, target in (("e", "e"), ("e/a", "a")):
+        code, err = cp(capsys, f"work:{source}", ".")
+        assert code == 1
+        told = f"{target} can't be written: {len(BIG)} bytes do not fit, 1000 are free there"
+        assert told.removeprefix("e") in err
+    assert os.listdir(here) == ["d"]
+
+
+def test_a_directory_comes_down(
+    capsys: pytest.CaptureFixture[str], files: FakeFiles, here: Path
+) -> None:
+    files.directories |= {"/workspace/d", "/workspace/d/deep", "/workspace/d/deep/empty"}
+    files.files = {"/workspace/d/a": (BIG, 0o600), "/workspace/d/deep/run": (b"#!", 0o777)}
+    everything = ["a", "deep", "deep/empty", "deep/run"]
+    os.umask(0o027)
+    assert cp(capsys, "work:d", ".") == (0, "")
+    assert below(here / "d") == everything
+    assert (here / "d" / "a").read_bytes() == BIG
+    assert [mode(here / "d" / name) for name in everything] == [0o600, 0o750, 0o750, 0o750]
+    (here / "d" / "a").write_text("older")
+    assert cp(capsys, "work:d", ".") == (0, "")  # into what is there
+    assert (here / "d" / "a").read_bytes() == BIG
+    assert cp(capsys, "work:d", "new") == (0, "")
+    assert below(here / "new") == everything
+    assert cp(capsys, "work:d/", "new/") == (0, "")
+    assert below(here / "new" / "d") == everything
+    (here / "rest").mkdir()
+    assert cp(capsys, "work:", "rest") == (0, "")
+    assert below(here / "rest" / "d") == everything
+    assert cp(capsys, "work:", "all") == (0, "")
+    assert below(here / "all" / "d") == everything
+
+
+def test_names_that_a_session_makes_up_lead_nowhere(
+    capsys: pytest.CaptureFixture[str], files: FakeFiles, here: Path
+) -> None:
+    evil = ["..", ".", "", "/etc", "../out", "a/../../out", "x\x1b]0;t\x07", "new\nline", "\x9b"]
+    files.directories.add("/workspace/d")
+    files.files["/workspace/d/good"] = b"good", 0o644
+    files.entries["/workspace/d"] = [
+        *((name, kind) for name in evil for kind in ("file", "directory")),
+        ("\\xff", "unnamed"),
+        ("link", "link"),
+        ("socket", "other"),
+        ("newer", "whatever"),
+    ]
+    (here / "in").mkdir()
+    code, err = cp(capsys, "work:d", "in")
+    assert code == 1
+    assert err.count("its name leads out of its directory") == 12
+    assert err.count("its name has control characters") == 6
+    assert err.count("its name is not UTF-8") == 1
+    assert "1 links, 2 special files" in err
+    assert all(line.isprintable() for line in err.split("\n"))
+    assert below(here) == ["in", "in/d", "in/d/good"]
+    assert [path for path in files.opened if "good" not in path] == ["d"]
+
+
+def test_a_directory_is_written_through_no_link(
+    capsys: pytest.CaptureFixture[str], files: FakeFiles, here: Path
+) -> None:
+    files.directories |= {"/workspace/d", "/workspace/d/sub"}
+    files.files = {f"/workspace/d/{name}": (b"theirs", 0o644) for name in ("a", "sub/b", "c", "p")}
+    (here / "private").mkdir()
+    (here / "private" / "a").write_text("mine")
+    (here / "d").mkdir()
+    (here / "d" / "a").symlink_to(here / "private" / "a")
+    (here / "d" / "sub").symlink_to(here / "private")
+    os.mkfifo(here / "d" / "p")
+    for options in ([], ["--follow"]):
+        code, err = cp(capsys, *options, "work:d", ".")
+        assert code == 1
+        assert "nsm: ./d/a is a symbolic link to " in err
+        assert "nsm: ./d/sub is a symbolic link to " in err
+        assert "nsm: ./d/p is there, and is no regular file\n" in err
+        assert err.count("\n") == 3
+    assert (here / "d" / "c").read_bytes() == b"theirs"
+    (here / "place").symlink_to("private")
+    code, err = cp(capsys, "work:d", "place")
+    assert (code, err.split(",")[0]) == (1, "nsm: place is a symbolic link to private")
+    (here / "e").symlink_to("private")
+    files.directories.add("/workspace/e")
+    assert cp(capsys, "work:e", ".")[0] == 1
+    assert below(here / "private") == ["a"]
+    assert (here / "private" / "a").read_text() == "mine"
+    assert cp(capsys, "--follow", "work:d", "place") == (0, "")
+    assert below(here / "private" / "d") == ["a", "c", "p", "sub", "sub/b"]
+
+
+def test_too_much_is_refused(
+    capsys: pytest.CaptureFixture[str],
+    files: FakeFiles,
+    here: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    path = "/workspace/d"
+    files.directories.add(path)
+    for _ in range(6):
+        path += "/d"
+        files.directories.add(path)
+    files.files = {f"{path}/deep": (b"", 0o644), "/workspace/d/a": (b"", 0o644)}
+    monkeypatch.setattr(trees, "MAX_DEPTH", 5)
+    code, err = cp(capsys, "work:d", ".")
+    assert (code, err) == (
+        1,
+        "nsm: work:d: d/d/d/d/d/d: more than 5 directories are around it\n",
+    )
+    assert (here / "d" / "a").exists()
+    monkeypatch.setattr(trees, "MAX_ENTRIES", 5)
+    code, err = cp(capsys, "work:d", "other")
+    assert code == 1
+    assert err.startswith("nsm: work:d has more than 5 files and directories\n")
+    files.directories.add("/workspace/wide")
+    files.files |= {f"/workspace/wide/{number}": (b"", 0o644) for number in range(101)}
+    code, err = cp(capsys, "work:wide", "other")
+    assert code == 1
+    assert err.startswith("nsm: /workspace/wide has more than 100 entries\nMake an archive")
+    assert os.listdir(here) == ["d"]
+
+
 # Progress.
 
 
@@ -421,15 +628,19 @@ def test_progress_is_for_terminals_and_comes_late(
     monkeypatch.setattr(progress, "_EVERY_S", 0.0)
     code, err = cp(capsys, "work:a\x1b", "b")
     assert code == 0
-    assert err.startswith("\rwork:a\\x1b  0.2 MiB\x1b[K\rwork:a\\x1b  0.5 MiB\x1b[K")
+    assert err.startswith("\rwork:a\\x1b  0.2 MiB of 0.8 MiB  33 %  ")
+    assert "/s  0s left\x1b[K\rwork:a\\x1b  0.5 MiB of 0.8 MiB  66 %" in err
     assert err.endswith("\r\x1b[K")
     _, err = cp(capsys, "b", "work:b")
-    assert err.startswith("\rb  0.2 MiB of 0.8 MiB  33 %\x1b[K")
+    assert err.startswith("\rb  0.2 MiB of 0.8 MiB  33 %  ")
     assert "100 %" in err
 
 
 def test_a_line_of_progress() -> None:
     mebibyte = 1024 * 1024
-    assert progress.line("a", 3 * mebibyte, 4 * mebibyte) == "a  3.0 MiB of 4.0 MiB  75 %"
-    assert progress.line("a", 9 * mebibyte, 4 * mebibyte).endswith("  100 %")  # it grew
-    assert progress.line("a", 0, 0) == "a  0.0 MiB"
+    known = progress.line("a", 3 * mebibyte, 4 * mebibyte, 6.0)
+    assert known == "a  3.0 MiB of 4.0 MiB  75 %  0.5 MiB/s  2s left"
+    grew = progress.line("a", 9 * mebibyte, 4 * mebibyte, 9.0)
+    assert grew.endswith("  100 %  1.0 MiB/s  0s left")
+    assert progress.line("a", 0, mebibyte, 1.0) == "a  0.0 MiB of 1.0 MiB  0 %"
+    assert progress.line("a", 4 * mebibyte, 0, 2.0) == "a  4.0 MiB  2.0 MiB/s"

@@ -10,7 +10,13 @@ import trio
 import trio.testing
 
 from control_bench import MAX_FILE_BYTES, Bench, Peer, bench
-from nsm.wire.errors import FileError, FileTooLargeError, NsmError, SessionEndedError
+from nsm.wire.errors import (
+    BadRequestError,
+    FileError,
+    FileTooLargeError,
+    NsmError,
+    SessionEndedError,
+)
 from nsm.wire.messages import Cancel
 from nsm.wire.sessions import PIECE_BYTES
 from nsmd.files import ANSWER_TIMEOUT_S
@@ -30,6 +36,7 @@ class FileAgent:
         self.files: dict[str, bytes] = {}
         self.open: dict[str, tuple[str, str, bytearray]] = {}
         self.requests: list[Mapping[str, Any]] = []
+        self.free_bytes: int | None = 10_000_000
         self.silent = trio.Event()  # is set: requests about files have no answer
         self._lie = lie
 
@@ -58,7 +65,12 @@ class FileAgent:
                 data = bytearray(self.files[path] if mode == "read" else b"")
                 self.open[frame["id"]] = path, mode, data
                 size = len(data)
-                return {"type": "file", "path": path, "size": size, "permissions": 0o644}
+                answer = {"type": "file", "path": path, "size": size, "permissions": 0o644}
+                return answer | ({} if mode == "read" else {"free_bytes": self.free_bytes})
+            case "file_list" | "file_mkdir":
+                told = {"type": "file_directory", "path": "/workspace/d", "whole": True}
+                entries = [] if frame["type"] == "file_mkdir" else [["a", "file", 3]]
+                return told | {"entries": entries, "free_bytes": self.free_bytes}
             case _ if not path:
                 return {"type": "file_error", "message": "no file is open under this id"}
             case "file_read":
@@ -119,6 +131,42 @@ async def test_a_file_goes_in_and_comes_back(autojump_clock: trio.abc.Clock) -> 
         assert received == data
         assert (await peer.call("file_close", file=answer["file"], keep=True))["size"] == len(data)
         assert agent.open == {}
+
+
+async def test_directories_are_listed_and_made(autojump_clock: trio.abc.Clock) -> None:
+    agent = FileAgent()
+    async with bench(agent) as it:
+        peer = await client_of(it)
+        made = {"path": "/workspace/d", "free_bytes": 10_000_000}
+        assert await peer.call("file_mkdir", target="a", path="d") == made
+        listed = await peer.call("file_list", target="a", path="d")
+        entries = [{"name": "a", "kind": "file", "size": 3}]
+        assert listed == {**made, "entries": entries, "whole": True}
+        with pytest.raises(BadRequestError):
+            await peer.call("file_list", target="a", path="")
+    agent = FileAgent(lambda frame: frame | {"entries": [["../x", "file", 3]]})
+    async with bench(agent) as it:
+        peer = await client_of(it)
+        with pytest.raises(SessionEndedError):
+            await peer.call("file_list", target="a", path="d")
+
+
+async def test_what_cannot_fit_is_refused_at_once(autojump_clock: trio.abc.Clock) -> None:
+    agent = FileAgent()
+    async with bench(agent) as it:
+        peer = await client_of(it)
+        with pytest.raises(FileTooLargeError):
+            await open_file(peer, "f", "write", size=2**40)
+        assert agent.requests == []
+        agent.free_bytes = 100
+        with pytest.raises(FileError, match="101 bytes do not fit, 100 are free there") as caught:
+            await open_file(peer, "f", "write", size=101)
+        assert caught.value.data["errno"] == "ENOSPC"
+        await trio.testing.wait_all_tasks_blocked()
+        assert (agent.open, agent.files) == ({}, {})
+        await open_file(peer, "f", "write", size=100)
+        agent.free_bytes = None  # not known
+        await open_file(peer, "f", "write", size=101)
 
 
 async def test_files_go_while_code_runs(autojump_clock: trio.abc.Clock) -> None:

@@ -131,17 +131,47 @@ def test_a_name_is_of_this_project_only(sh: Shell, tmp_path: Path) -> None:
     assert "(work)" in sh.out(f"cd other && nsm kill cli:{tmp_path}/work")
 
 
-def test_directories_as_the_hints_say(sh: Shell) -> None:
+def test_directories_go_both_ways(sh: Shell) -> None:
+    source = sh.directory / "src"
+    (source / "deep" / "empty").mkdir(parents=True)
+    (source / "deep" / "tool").write_text("#!/bin/sh\necho ran\n")
+    (source / "deep" / "tool").chmod(0o755)
+    (source / "link").symlink_to("/etc/passwd")
+    told = sh("nsm cp src work:")
+    assert (told.returncode, b"1 links" in told.stderr) == (0, True)
+    assert sh.out("nsm run -e python -s work 'import os; print(*os.walk(\"src\"))'") == (
+        "('src', ['deep'], []) ('src/deep', ['empty'], ['tool']) ('src/deep/empty', [], [])\n"
+    )
+    (sh.directory / "hostile.py").write_text(
+        "import os, pathlib\n"
+        "os.symlink('/etc', 'src/etc')\n"
+        "os.mkfifo('src/pipe')\n"
+        "for name in (b'src/a\\x1b', b'src/\\xff'):\n"
+        "    pathlib.Path(os.fsdecode(name)).touch()\n"
+    )
+    assert sh.out("nsm run -e python -s work -f hostile.py") == ""
+    refused = sh.error("nsm cp work:src back")
+    assert "a\\x1b: its name has control characters" in refused
+    assert "\\xff: its name is not UTF-8" in refused
+    assert "1 links, 1 special files" in refused
+    back = sh.directory / "back"
+    found = sorted(str(path.relative_to(back)) for path in back.rglob("*"))
+    assert found == ["deep", "deep/empty", "deep/tool"]
+    assert sh.out("back/deep/tool") == "ran\n"
+    sh.out("truncate -s 900M src/big")
+    for name in ("src", "src/big"):
+        assert "do not fit" in sh.error(f"nsm cp {name} work:more")
+    assert sh.out("nsm run -e python -s work 'os.path.exists(\"more\")'") == "False\n"
+
+
+def test_archives_of_directories(sh: Shell) -> None:
     source = sh.directory / "src" / "deep"
     source.mkdir(parents=True)
     (source / "a").write_text("a")
-    refused = sh.error("nsm cp src work:")
-    assert "tar -c src | nsm cp - SESSION:src.tar" in refused
-    assert "shutil.unpack_archive('src.tar')" in refused
     sh.out("tar -c src | nsm cp - work:src.tar")
     unpack = "import shutil; shutil.unpack_archive('src.tar')\nprint(open('src/deep/a').read())"
     assert sh.out(f'nsm run -e python -s work "{unpack}"') == "a\n"
-    refused = sh.error("nsm cp work:src other")
+    refused = sh.error("nsm cp work:src -")
     assert "shutil.make_archive('files', 'tar', base_dir='DIR')" in refused
     assert "nsm cp SESSION:files.tar - | tar -x" in refused
     pack = "_ = shutil.make_archive('files', 'tar', base_dir='src')"

@@ -15,9 +15,11 @@ from nsmd.agentframes import (
     AgentProtocolError,
     CheckedFrame,
     CompletionsFrame,
+    Entry,
     ErrorFrame,
     FileClosedFrame,
     FileDataFrame,
+    FileDirectoryFrame,
     FileErrorFrame,
     FileFrame,
     OtherFrame,
@@ -27,6 +29,15 @@ from nsmd.agentframes import (
     StatusFrame,
 )
 from nsmd.values import Outcome, Truncation
+
+DIRECTORY: dict[str, Any] = {
+    "type": "file_directory",
+    "id": "f",
+    "path": "/a",
+    "entries": [],
+    "whole": False,
+    "free_bytes": None,
+}
 
 GOOD: list[tuple[dict[str, Any], object]] = [
     (
@@ -97,6 +108,20 @@ GOOD: list[tuple[dict[str, Any], object]] = [
     (
         {"type": "file_closed", "id": "f", "path": "/workspace/a", "size": 2**52},
         FileClosedFrame(id="f", path="/workspace/a", size=2**52),
+    ),
+    (
+        {"type": "file", "id": "f", "path": "/a", "size": 0, "permissions": 0, "free_bytes": 9},
+        FileFrame(id="f", path="/a", size=0, permissions=0, free_bytes=9),
+    ),
+    (
+        {**DIRECTORY, "entries": [["a\nb", "file", 3], ["\\xff" * 255, "unnamed", 0]]},
+        FileDirectoryFrame(
+            id="f",
+            path="/a",
+            entries=(Entry("a\nb", "file", 3), Entry("\\xff" * 255, "unnamed", 0)),
+            whole=False,
+            free_bytes=None,
+        ),
     ),
     (
         {"type": "file_error", "id": "f", "message": "no room"},
@@ -177,6 +202,19 @@ BAD: list[dict[str, Any]] = [
     {"type": "file_data", "id": None, "data": ""},
     {"type": "file_closed", "id": "f", "path": None, "size": 3},
     {"type": "file_closed", "id": "f", "path": "/a", "size": 2**60},
+    {**DIRECTORY, "entries": None},
+    {**DIRECTORY, "entries": [["a", "file"]]},
+    {**DIRECTORY, "entries": [["a", "file", -1]]},
+    {**DIRECTORY, "entries": [["a", "exe", 1]]},
+    {**DIRECTORY, "entries": [["a", [], 1]]},
+    {**DIRECTORY, "entries": [["a", "file", 1]] * 10_001},
+    *(
+        {**DIRECTORY, "entries": [[name, kind, 0]]}
+        for name in ("", ".", "..", "/etc", "a/b", "a\0", "\udcff", "x" * 1021, 3, None)
+        for kind in ("file", "directory")
+    ),
+    {**DIRECTORY, "free_bytes": -1},
+    {**DIRECTORY, "whole": 1},
     {"type": "file_error", "id": 1, "message": "x"},
     {"type": "file_error", "id": "f", "message": "x", "code": 28},
     {"type": "file_error", "id": "f", "message": "x", "code": "E" * 41},
@@ -227,11 +265,11 @@ FIELDS = (
     "id stream text stdout stderr exit_code duration_s displays truncated timed_out interrupted "
     "running background message protocol python capabilities seq "
     "path size permissions code data eof start end matches available status indent "
-    "executions files recent notes count"
+    "entries whole free_bytes executions files recent notes count"
 ).split()
 KINDS = (
-    "ready output result status error file file_data file_closed file_error completions checked "
-    "resumed x"
+    "ready output result status error file file_data file_closed file_directory file_error "
+    "completions checked resumed x"
 ).split()
 
 

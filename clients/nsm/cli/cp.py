@@ -8,7 +8,7 @@ import signal
 import sys
 from typing import TYPE_CHECKING
 
-from nsm.cli import places, targets, terminal
+from nsm.cli import places, targets, terminal, trees
 from nsm.cli.harmless import Harmless
 from nsm.cli.localfiles import LocalFileError, Target, source, write_all
 from nsm.cli.options import EXIT_FAILED, EXIT_OK, Parser
@@ -31,20 +31,27 @@ files under their own names. A local name with a colon is written `./a:b`.
 A file appears whole at its target, or not at all. Permissions are kept, but those to run as
 another user; here less your umask, and a file that is replaced keeps its own. Copies work while
 code runs in the session. A symbolic link here is read through, and not written through unless you
-say --follow. The largest file is `[session] max_file_mb`. Directories go as archives.
+say --follow. The largest file is `[session] max_file_mb`.
+
+A directory is copied with all files and directories in it, into TARGET if that is a directory, else
+as TARGET. Links and special files in it are left out. What can't be copied is said, a line each,
+and the rest is copied. What cannot fit is refused before anything is written.
 
 examples:
   nsm cp data.csv model.py work:
   nsm cp work:plot.png .
+  nsm cp src work:
+  nsm cp work:plots .
   nsm cp work:/tmp/log.txt - | less
-  tar -c src | nsm cp - work:src.tar
 """
 
 
 def parser() -> Parser:
     """The verb's options."""
     parser = Parser("cp", "Copy files to and from live sessions.", _EPILOG)
-    parser.add_argument("sources", nargs="+", metavar="SOURCE", help="SESSION:PATH, or a file")
+    parser.add_argument(
+        "sources", nargs="+", metavar="SOURCE", help="SESSION:PATH, or a file or directory"
+    )
     parser.add_argument("target", metavar="TARGET", help="the other: a file, or SESSION:PATH")
     parser.add_argument(
         "--follow", action="store_true", help="write through a symbolic link at TARGET"
@@ -71,7 +78,7 @@ def main(arguments: list[str]) -> int:
             targets.tell(client, session)
         for copy in copies:
             try:
-                _copy(client, copy, follow=options.follow)
+                failed |= not _copy(client, copy, follow=options.follow)
             except DisconnectedError:
                 raise
             except NsmError as error:
@@ -84,14 +91,28 @@ def _end(number: int, _frame: FrameType | None) -> None:
     sys.exit(128 + number)
 
 
-def _copy(client: Client, copy: Upload | Download, *, follow: bool) -> None:
+def _copy(client: Client, copy: Upload | Download, *, follow: bool) -> bool:
+    """Copy a file or a directory; returns whether all of it was copied."""
     match copy:
+        case Upload() if os.path.isdir(copy.source.path) and not copy.source.is_standard:
+            return trees.upload(client, copy)
         case Upload():
             _upload(client, copy)
         case Download(target=Local(path="-")):
             _print(client, copy)
+        case Download() if copy.source.is_directory:
+            return trees.download(client, copy, follow=follow)
         case Download():
-            _download(client, copy, follow=follow)
+            try:
+                _download(client, copy, follow=follow)
+            except FileError as error:
+                if error.data.get("errno") != "EISDIR":  # there, or here
+                    raise
+                try:
+                    return trees.download(client, copy, follow=follow)
+                except FileError as other:
+                    raise error if other.data.get("errno") == "ENOTDIR" else other from None
+    return True
 
 
 def _upload(client: Client, copy: Upload) -> None:
@@ -108,7 +129,13 @@ def _upload(client: Client, copy: Upload) -> None:
             return data
 
         def put(path: str) -> FileInfo:
-            return client.put_file(copy.target.session, path, read, permissions=opened.permissions)
+            return client.put_file(
+                copy.target.session,
+                path,
+                read,
+                permissions=opened.permissions,
+                size=opened.size,
+            )
 
         try:
             put(copy.target.path)
@@ -135,8 +162,12 @@ def _download(client: Client, copy: Download, *, follow: bool) -> None:
             target.write(data)
             progress.add(len(data))
 
+        def on_open(info: FileInfo) -> None:
+            target.expect(info.size)
+            progress.expect(info.size)
+
         try:
-            info = _get(client, copy, write)
+            info = client.get_file(copy.source.session, copy.source.path, write, on_open=on_open)
         finally:
             progress.end()
         target.keep(info.permissions)
@@ -157,7 +188,7 @@ def _print(client: Client, copy: Download) -> None:
             progress.add(len(data))
 
         try:
-            _get(client, copy, write)
+            _get(client, copy, write, on_open=lambda info: progress.expect(info.size))
         finally:
             progress.end()
         return
@@ -171,12 +202,17 @@ def _print(client: Client, copy: Download) -> None:
     write_all(stdout, _encoded(rest))
 
 
-def _get(client: Client, copy: Download, write: Callable[[bytes], object]) -> FileInfo:
+def _get(
+    client: Client,
+    copy: Download,
+    write: Callable[[bytes], object],
+    on_open: Callable[[FileInfo], object] | None = None,
+) -> FileInfo:
     try:
-        return client.get_file(copy.source.session, copy.source.path, write)
+        return client.get_file(copy.source.session, copy.source.path, write, on_open=on_open)
     except FileError as error:
         if error.data.get("errno") == "EISDIR":
-            raise FileError(error.message, hint=places.ARCHIVE_IN_SESSION) from error
+            raise places.directory_there(str(copy.source)) from error
         raise
 
 

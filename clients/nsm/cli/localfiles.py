@@ -9,7 +9,6 @@ import sys
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, NamedTuple
 
-from nsm.cli.places import directory_here
 from nsm.wire.errors import FileError
 
 if TYPE_CHECKING:
@@ -29,7 +28,11 @@ class LocalFileError(FileError):
         hint = ""
         if whole and error.errno in (errno.ENOSPC, errno.EDQUOT):
             hint = "Nothing of the copy is left, and an older file is as it was. Make room."
-        super().__init__(f"{path} can't be {doing}: {error.strerror}", hint=hint)
+        super().__init__(
+            f"{path} can't be {doing}: {error.strerror}",
+            hint=hint,
+            data={"errno": errno.errorcode.get(error.errno or 0, "")},
+        )
 
 
 class LinkError(FileError):
@@ -57,30 +60,39 @@ class Source(NamedTuple):
 
 
 @contextmanager
-def source(path: str) -> Generator[Source]:
+def source(path: str, *, below: int | None = None) -> Generator[Source]:
     """Open a file to be copied; ``-`` is standard input. Pipes and devices are read to their end.
 
+    Args:
+        below: the directory that the file is in, open. Only a regular file will do then, and no
+            link.
+
     Raises:
-        BadRequestError: it is a directory.
         LocalFileError: it can't be read, now or later.
     """
-    with _told(path, "read"):
-        if path == "-":
+    with told(path, "read"):
+        if below is not None:
+            # What was a file may be a link or a pipe by now.
+            flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY | os.O_NOFOLLOW | os.O_NONBLOCK
+            descriptor = os.open(os.path.basename(path), flags, dir_fd=below)
+        elif path == "-":
             descriptor = os.dup(sys.stdin.fileno() if sys.stdin else -1)
         else:
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY)
     try:
         mode = os.fstat(descriptor).st_mode
         if stat.S_ISDIR(mode):
-            raise directory_here(path)
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
 
         def read(count: int) -> bytes:
-            with _told(path, "read"):
+            with told(path, "read"):
                 return os.read(descriptor, count)
 
         if stat.S_ISREG(mode) and path != "-":
             # Bits by which a program runs as another user or group are not handed to a jail.
             yield Source(os.fstat(descriptor).st_size, mode & 0o777, read)
+        elif below is not None:
+            raise FileError(f"{path} is no regular file any more")
         else:
             yield Source(None, None, read)
     finally:
@@ -99,20 +111,24 @@ class Target:
         path: of the file itself, not of the directory that it is for.
         follow: write through links, as cp(1) does.
         into: the directory was named, and not the file: it must be no link either.
+        below: the directory that the file is in, open. Only a regular file is replaced then.
 
     Raises:
         LinkError: a link is there.
         LocalFileError: it can't be written.
     """
 
-    def __init__(self, path: str, *, follow: bool = False, into: bool = False) -> None:
+    def __init__(
+        self, path: str, *, follow: bool = False, into: bool = False, below: int | None = None
+    ) -> None:
         self._path = path
         self._follow = follow
         self._into = into
+        self._below = below
         self._temporary = ""
         self._permissions: int | None = None
         self._directory = -1
-        with _told(path, "written", whole=True):
+        with told(path, "written", whole=True):
             self._open()
 
     def __enter__(self) -> Self:
@@ -137,8 +153,17 @@ class Target:
         Raises:
             LocalFileError: that's not possible.
         """
-        with _told(self._path, "written", whole=self._directory >= 0):
+        with told(self._path, "written", whole=self._directory >= 0):
             write_all(self._descriptor, data)
+
+    def expect(self, size: int) -> None:
+        """Refuse a file that cannot fit.
+
+        Raises:
+            FileError: it has more bytes than are free.
+        """
+        if self._directory >= 0:
+            check_room(self._path, self._descriptor, size)
 
     def keep(self, permissions: int) -> None:
         """Put the file in its place.
@@ -153,7 +178,7 @@ class Target:
             return
         if self._permissions is None:
             self._permissions = permissions & 0o777 & ~_umask()
-        with _told(self._path, "written", whole=True):
+        with told(self._path, "written", whole=True):
             with suppress(PermissionError):  # of a file system that has no permissions
                 os.fchmod(self._descriptor, self._permissions)
             if not self._temporary:
@@ -178,6 +203,9 @@ class Target:
             self._temporary = name
 
     def _open(self) -> None:
+        if self._below is not None:
+            self._open_below(self._below)
+            return
         try:
             mode = os.stat(self._path, follow_symlinks=self._follow).st_mode
         except FileNotFoundError:
@@ -191,9 +219,7 @@ class Target:
                 flags |= 0 if self._follow else os.O_NOFOLLOW  # one may have come since
                 self._descriptor = os.open(self._path, flags)
                 return
-            self._permissions = mode & 0o777
-            if not os.access(self._path, os.W_OK):
-                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+            self._replace(mode, self._path)
         path = os.path.realpath(self._path) if self._follow else self._path
         parent, self._name = os.path.split(path)
         if self._into and not self._follow and os.path.islink(parent):
@@ -201,6 +227,27 @@ class Target:
         linked = os.O_NOFOLLOW if self._into and not self._follow else 0  # it may come only now
         # What is renamed to the name takes a link's place, and does not go through it.
         self._directory = os.open(parent or ".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC | linked)
+        self._begin()
+
+    def _open_below(self, directory: int) -> None:
+        self._name = os.path.basename(self._path)
+        with suppress(FileNotFoundError):
+            mode = os.stat(self._name, dir_fd=directory, follow_symlinks=False).st_mode
+            if stat.S_ISLNK(mode):
+                raise LinkError(self._path)
+            if not stat.S_ISREG(mode):
+                raise FileError(f"{self._path} is there, and is no regular file")
+            self._replace(mode, self._name, directory)
+        self._directory = os.dup(directory)
+        self._begin()
+
+    def _replace(self, mode: int, name: str, directory: int | None = None) -> None:
+        """A regular file is there, and is to be replaced."""
+        self._permissions = mode & 0o777
+        if not os.access(name, os.W_OK, dir_fd=directory):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    def _begin(self) -> None:
         try:
             self._descriptor = self._create()
         except BaseException:
@@ -230,6 +277,20 @@ def write_all(descriptor: int, data: bytes) -> None:
             written += os.write(descriptor, view[written:])
 
 
+def check_room(path: str, descriptor: int, size: int) -> None:
+    """
+    Raises:
+        FileError: so many bytes do not fit on the file system that is open there.
+    """
+    status = os.fstatvfs(descriptor)
+    free = status.f_bavail * status.f_frsize
+    if status.f_blocks and size > free:
+        raise FileError(
+            f"{path} can't be written: {size} bytes do not fit, {free} are free there",
+            hint="Make room, or copy to another place.",
+        )
+
+
 def _other_name() -> str:
     return f".nsm-{os.urandom(8).hex()}"
 
@@ -241,7 +302,8 @@ def _umask() -> int:
 
 
 @contextmanager
-def _told(path: str, doing: str, *, whole: bool = False) -> Generator[None]:
+def told(path: str, doing: str, *, whole: bool = False) -> Generator[None]:
+    """Raise what the kernel refuses as `LocalFileError`."""
     try:
         yield
     except BrokenPipeError:

@@ -47,14 +47,16 @@ class Local(NamedTuple):
 
 
 class Upload(NamedTuple):
-    """One file to copy to a session."""
+    """One file or directory to copy to a session. `named` means that the target is its own name,
+    and not a directory that it may go into."""
 
     source: Local
     target: Remote
+    named: bool = False
 
 
 class Download(NamedTuple):
-    """One file to copy from a session. `into` means that the target is a directory."""
+    """One file or directory to copy from a session. `into` means that the target is a directory."""
 
     source: Remote
     target: Local
@@ -101,14 +103,17 @@ def plan(operands: list[str]) -> list[Upload | Download]:
 
 
 def file_name(remote: Remote) -> str:
-    """The last component of the path that was asked for: a local file takes no other name.
+    """The last component of the path that was asked for: what is made here takes no other name.
 
-    Raises:
-        BadRequestError: it has none.
+    Empty for what has none, such as the workspace: only what is in it is copied.
     """
-    if remote.is_directory:
-        raise _directory(str(remote))
-    return posixpath.basename(remote.path)
+    return base_name(remote.path)
+
+
+def base_name(path: str) -> str:
+    """The last component of a path; empty where that is no name."""
+    name = posixpath.basename(path.rstrip("/"))
+    return "" if name in (".", "..") else name
 
 
 def _upload(source: Remote | Local, target: Remote, *, several: bool) -> Upload:
@@ -121,15 +126,13 @@ def _upload(source: Remote | Local, target: Remote, *, several: bool) -> Upload:
         )
     if not several and not target.is_directory:
         return Upload(source, target)
-    name = posixpath.basename(source.path)
+    name = base_name(source.path)
     if source.is_standard:
         raise BadRequestError(
             "standard input has no name that its copy could take",
             hint=f"Name the file, e.g. {target.within('data')}.",
         )
-    if name in ("", ".", ".."):
-        raise directory_here(source.path)
-    return Upload(source, target.within(name))
+    return Upload(source, target.within(name) if name else target, named=True)
 
 
 def _download(source: Remote | Local, target: Local, *, several: bool) -> Download:
@@ -139,7 +142,8 @@ def _download(source: Remote | Local, target: Local, *, several: bool) -> Downlo
             hint="Name one as SESSION:PATH; `nsm ps` lists the sessions. One of a scope is named "
             "by its id.",
         )
-    file_name(source)
+    if source.is_directory and target.is_standard:
+        raise directory_there(str(source))
     if several and target.is_standard:
         raise BadRequestError(
             "several files make no one stream", hint="Copy them one by one, or to a directory."
@@ -159,24 +163,11 @@ def _check_texts(remotes: list[Remote]) -> None:
 
 
 def _check_distinct(names: list[str]) -> None:
-    double = next((name for name in names if names.count(name) > 1), None)
+    double = next((name for name in names if name and names.count(name) > 1), None)
     if double is not None:
         raise BadRequestError(
             f"two of the files would become {double!r}", hint="Copy them one by one."
         )
-
-
-def directory_here(path: str) -> BadRequestError:
-    """What is said of a local directory."""
-    name = posixpath.basename(path.rstrip("/"))
-    name = "files" if name in ("", ".", "..") else name
-    archive = f"{name}.tar"
-    return BadRequestError(
-        f"{path} is a directory, and only files are copied",
-        hint=f"Copy an archive: tar -c {_quoted(path)} | nsm cp - {_quoted(f'SESSION:{archive}')}\n"
-        f"In the session, `tar -xf {_quoted(archive)}` or Python's "
-        f"shutil.unpack_archive({archive!r}) unpacks it.",
-    )
 
 
 def _quoted(name: str) -> str:
@@ -186,10 +177,9 @@ def _quoted(name: str) -> str:
     return quote(f"./{name}" if name.startswith("-") else name)
 
 
-def _directory(operand: str) -> BadRequestError:
-    return BadRequestError(
-        f"{operand} is a directory, and only files are copied", hint=ARCHIVE_IN_SESSION
-    )
+def directory_there(operand: str) -> BadRequestError:
+    """What is said of a session's directory that is to go to standard output."""
+    return BadRequestError(f"{operand} is a directory, and no stream", hint=ARCHIVE_IN_SESSION)
 
 
 ARCHIVE_IN_SESSION = (

@@ -28,8 +28,13 @@ class Progress:
         self._total_bytes = total_bytes
         self._done_bytes = 0
         self._wanted = wanted and sys.stderr.isatty()
-        self._next_s = time.monotonic() + _FIRST_S
+        self._begun_s = time.monotonic()
+        self._next_s = self._begun_s + _FIRST_S
         self._shown = False
+
+    def expect(self, total_bytes: int) -> None:
+        """So much will be copied in all."""
+        self._total_bytes = total_bytes
 
     def add(self, size_bytes: int) -> None:
         """So much more is copied."""
@@ -38,7 +43,8 @@ class Progress:
         if self._wanted and now_s >= self._next_s:
             self._next_s = now_s + _EVERY_S
             self._shown = True
-            self._say(line(self._name, self._done_bytes, self._total_bytes))
+            took_s = now_s - self._begun_s
+            self._say(line(self._name, self._done_bytes, self._total_bytes, took_s))
 
     def end(self) -> None:
         """Take the line away."""
@@ -52,9 +58,14 @@ class Progress:
         sys.stderr.flush()
 
 
-def line(name: str, done_bytes: int, total_bytes: int | None) -> str:
-    """What is shown, without moving the cursor."""
+def line(name: str, done_bytes: int, total_bytes: int | None, took_s: float) -> str:
+    """What is shown, without moving the cursor: how much, how fast, and the time left."""
+    rate = done_bytes / took_s if took_s > 0 else 0.0
+    speed = f"{render.memory(int(rate))}/s"
     if not total_bytes:
-        return f"{name}  {render.memory(done_bytes)}"
+        return f"{name}  {render.memory(done_bytes)}  {speed}"
     share = min(100, done_bytes * 100 // total_bytes)
-    return f"{name}  {render.memory(done_bytes)} of {render.memory(total_bytes)}  {share} %"
+    shown = f"{name}  {render.memory(done_bytes)} of {render.memory(total_bytes)}  {share} %"
+    if not rate:
+        return shown
+    return f"{shown}  {speed}  {render.duration(max(0, total_bytes - done_bytes) / rate)} left"

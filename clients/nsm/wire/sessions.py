@@ -93,6 +93,54 @@ class OpenFile(NamedTuple):
         return cls(fields.integer("file"), info)
 
 
+class DirectoryEntry(NamedTuple):
+    """Something in a directory of a session.
+
+    Attributes:
+        kind: ``file``, ``directory``, ``link``, ``other``, or ``unnamed`` where the name is not
+            UTF-8; it stands here with escapes.
+        size: bytes of a file.
+    """
+
+    name: str
+    kind: str
+    size: int
+
+
+class Directory(NamedTuple):
+    """A directory of a session.
+
+    Attributes:
+        path: absolute, in the session.
+        free_bytes: room on its file system; None where that has no limit.
+        entries: what is in it, by name.
+        whole: no entry was left out for being one too many.
+    """
+
+    path: str
+    free_bytes: int | None
+    entries: tuple[DirectoryEntry, ...] = ()
+    whole: bool = True
+
+    @classmethod
+    def from_wire(cls, wire: Mapping[str, Any]) -> Self:
+        """Check the answer to `file_list` or `file_mkdir`."""
+        fields = Fields(wire, "a directory")
+        told = wire.get("entries", [])
+        if not isinstance(told, list):
+            raise RemoteProtocolError("the supervisor sent entries of a directory that are no list")
+        return cls(
+            path=fields.text("path"),
+            free_bytes=None if wire.get("free_bytes") is None else fields.integer("free_bytes"),
+            entries=tuple(_entry(Fields(entry, "an entry")) for entry in told),
+            whole="whole" not in wire or fields.flag("whole"),
+        )
+
+
+def _entry(fields: Fields) -> DirectoryEntry:
+    return DirectoryEntry(fields.text("name"), fields.text("kind"), fields.integer("size"))
+
+
 class FilePiece(NamedTuple):
     """Some bytes of a file; `eof` when none follow."""
 

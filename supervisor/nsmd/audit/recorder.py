@@ -24,6 +24,7 @@ TOLD_ARGUMENTS: Mapping[str, tuple[str, ...]] = {
     "env_add": ("reference", "name"),
     "env_remove": ("targets", "name", "reference"),
     "env_update": ("targets", "name"),
+    "file_mkdir": ("target", "path"),
     "file_open": ("target", "path", "mode"),
     "interrupt": ("target",),
     "kill": ("targets", "idle_s", "all"),
@@ -32,8 +33,8 @@ TOLD_ARGUMENTS: Mapping[str, tuple[str, ...]] = {
 """Of operations: what is written down of their arguments. Never code, and never what files hold."""
 
 NOT_TOLD = frozenset(
-    "box_open changes change check complete env_list env_log events file_close file_read "
-    "file_write logs metrics run_in stats".split()
+    "box_open changes change check complete env_list env_log events file_close file_list "
+    "file_read file_write logs metrics run_in stats".split()
 )
 """Operations with the right `manage` that change nothing, or that are told otherwise."""
 

@@ -10,7 +10,7 @@ from nsm.wire.errors import BadRequestError
 from nsm.wire.sessions import PIECE_BYTES
 from nsmd.control import arguments
 from nsmd.control.call import Call
-from nsmd.files import Mode, Transfer
+from nsmd.files import Mode, Transfer, directory
 
 MAX_PATH_CHARS = 4096
 """Linux takes no longer ones (PATH_MAX)."""
@@ -18,11 +18,7 @@ MAX_PATH_CHARS = 4096
 
 async def file_open(call: Call) -> dict[str, Any]:
     """Open a file to read or write."""
-    session, path = call.target(), arguments.text(call.args, "path")
-    if not path or len(path) > MAX_PATH_CHARS or "\0" in path:
-        raise BadRequestError(
-            f"Argument 'path' is {path!r:.80}, not 1 to {MAX_PATH_CHARS} characters without NUL."
-        )
+    session, path = call.target(), _path(call)
     permissions = arguments.optional_count(call.args, "permissions")
     if permissions is not None and permissions > 0o777:
         raise BadRequestError(f"Argument 'permissions' is {permissions:#o}, not 0 to 0o777.")
@@ -30,7 +26,12 @@ async def file_open(call: Call) -> dict[str, Any]:
     with trio.CancelScope() as scope:
         call.on_cancel(scope.cancel)
         handle, transfer = await call.files.open(
-            session, path, _mode(call), permissions=permissions, overwrite=overwrite
+            session,
+            path,
+            _mode(call),
+            permissions=permissions,
+            overwrite=overwrite,
+            size=arguments.optional_count(call.args, "size") or 0,
         )
         info = transfer.info
         return {
@@ -67,6 +68,38 @@ async def file_close(call: Call) -> dict[str, Any]:
     """Close a file; one that was written appears if it is kept."""
     closed = await _transfer(call).close(keep=arguments.flag(call.args, "keep"))
     return {"path": closed.path, "size": closed.size}
+
+
+async def file_list(call: Call) -> dict[str, Any]:
+    """What is in a directory."""
+    return await _directory(call, make=False)
+
+
+async def file_mkdir(call: Call) -> dict[str, Any]:
+    """Make a directory where there is none."""
+    return await _directory(call, make=True)
+
+
+async def _directory(call: Call, *, make: bool) -> dict[str, Any]:
+    session, path = call.target(), _path(call)
+    with trio.CancelScope() as scope:
+        call.on_cancel(scope.cancel)
+        found = await directory(session, path, make=make)
+        told: dict[str, Any] = {"path": found.path, "free_bytes": found.free_bytes}
+        if not make:
+            entries = [entry._asdict() for entry in found.entries]
+            told |= {"entries": entries, "whole": found.whole}
+        return told
+    raise BadRequestError("The request was cancelled.")
+
+
+def _path(call: Call) -> str:
+    path = arguments.text(call.args, "path")
+    if not path or len(path) > MAX_PATH_CHARS or "\0" in path:
+        raise BadRequestError(
+            f"Argument 'path' is {path!r:.80}, not 1 to {MAX_PATH_CHARS} characters without NUL."
+        )
+    return path
 
 
 def _transfer(call: Call) -> Transfer:

@@ -282,6 +282,8 @@ OPERATIONS: Mapping[str, Row] = {
     "file_read": Row("manage", filing.file_read),
     "file_write": Row("manage", filing.file_write),
     "file_close": Row("manage", filing.file_close),
+    "file_list": Row("manage", filing.file_list),
+    "file_mkdir": Row("manage", filing.file_mkdir),
     "changes": Row("manage", changing.changes),
     "change": Row("manage", changing.change),
     "apply": Row("manage", changing.apply),
