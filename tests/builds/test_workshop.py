@@ -185,7 +185,9 @@ async def test_a_failed_build_says_why_and_the_rest_works(it: Bench) -> None:
         failed = workshop.find("bad").failed
         assert failed is not None
         assert "bad> gcc: no" in failed.message
-        assert Path(workshop.log_path(buildings[1])).read_text().endswith("(exit code 1).\n")
+        assert (
+            Path(workshop.log_path(buildings[1])).read_text().endswith(": error: builder failed\n")
+        )
     async with it.open() as workshop:
         building = workshop.find("bad")
         assert building.attempt is None, "it waits for somebody to look at it"

@@ -214,6 +214,16 @@ def test_log(supervisor: FakeSupervisor, nsm: Nsm) -> None:
     assert nsm("env", "log", "science")[2] == "nsm: nothing was built of science yet\n"
 
 
+def test_the_log_of_a_failed_build_begins_with_why(supervisor: FakeSupervisor, nsm: Nsm) -> None:
+    def log(exchange: Exchange) -> Any:
+        exchange.emit("log", {"text": "bad> compiling\n"})
+        return {"environment": FAILED}
+
+    supervisor.handlers["env_log"] = log
+    told = (0, "bad> compiling\n", "nsm: its build failed: error: no\\x1b[31m\n")
+    assert nsm("env", "log", "bad") == told
+
+
 def test_one_environment_in_detail(supervisor: FakeSupervisor, nsm: Nsm) -> None:
     environments = [
         samples.environment_row(name="python", aliases=["py"]),

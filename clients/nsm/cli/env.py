@@ -154,17 +154,21 @@ def _log(client: Client, options: argparse.Namespace) -> int:
     pieces: list[str] = []
 
     def show(text: str) -> None:
-        pieces.append(text if options.json else "")
-        if not options.json:
+        pieces.append(text)
+        if options.follow and not options.json:
             sys.stdout.write(builds.visible_log(text))
-            if options.follow:
-                sys.stdout.flush()
+            sys.stdout.flush()
 
     row = client.builds.log(builds.absolute(options.name), show, follow=options.follow)
     if options.json:
         terminal.out_json({"environment": row.to_plain(), "log": "".join(pieces)})
     elif not pieces:
         terminal.note(f"nothing was built of {render.visible(row.name)} yet")
+    elif not options.follow:
+        if row.cause:
+            terminal.note(f"its build failed: {render.visible(row.cause)}")
+        # A log of 4 MiB at most: why comes before it.
+        sys.stdout.write(builds.visible_log("".join(pieces)))
     return EXIT_OK
 
 

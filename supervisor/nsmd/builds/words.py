@@ -27,8 +27,7 @@ def failure(error: NsmError | OSError, at_s: float) -> Failed:
         cause = f"nsm's state directory cannot be used: {error.strerror}{where}"
         hint = "`nsm doctor` says where it is."
         return Failed(cause=cause, message=f"{cause}.", hint=hint, at_s=at_s)
-    words = error.error.splitlines() if isinstance(error, NixRunError) else []
-    cause = next((line for line in reversed(words) if line.startswith("error:")), "")
+    cause = error.cause if isinstance(error, NixRunError) else ""
     cause = (cause or error.message.partition("\n")[0]).rstrip(".")
     return Failed(cause=cause[:MAX_CAUSE_CHARS], message=error.message, hint=error.hint, at_s=at_s)
 

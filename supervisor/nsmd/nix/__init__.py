@@ -2,6 +2,7 @@
 
 progress   how far a run of nix has come: a value
 messages   what nix says in its `internal-json` log format, read; pure
+causes     which line of what nix said a person needs; pure
 errors     how a run of nix can fail
 monitor    a process between the supervisor and nix: reads its log, ends it and all it started
 runner     starts the monitor, and gives what came of it

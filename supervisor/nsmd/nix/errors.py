@@ -6,6 +6,7 @@ import signal
 from collections.abc import Mapping, Sequence
 
 from nsm.wire.errors import NixFailedError
+from nsmd.nix.causes import cause
 
 SHOWN_LINES = 12
 """Of the log, in a message; programs find more in `data`."""
@@ -27,6 +28,10 @@ _HINTS: Mapping[str, str] = {
 """What to do, by words of nix's: it has no codes."""
 
 
+_FULL_LOGS = "For full logs, run"
+"""Nix's advice. `nsm env log` has it all."""
+
+
 class NixRunError(NixFailedError):
     """A run of nix that gave no result.
 
@@ -37,14 +42,18 @@ class NixRunError(NixFailedError):
     Attributes:
         error: nix's own words.
         tail: the last lines of its log.
+        cause: the line of them that a person needs; empty where there is none.
     """
 
     def __init__(self, what: str, *, error: str, tail: Sequence[str], hint: str = "") -> None:
         self.error = error
         self.tail = tuple(tail)
-        told = error.splitlines()
-        before = [line for line in tail if line not in told][-SHOWN_LINES:]
-        words = [what, *told[-SHOWN_LINES:]]
+        self.cause = cause(error, tail)
+        told = [line for line in error.splitlines() if not line.strip().startswith(_FULL_LOGS)]
+        if told == [self.cause]:
+            told = []
+        before = [line for line in tail if line not in error.splitlines()][-SHOWN_LINES:]
+        words = [f"{what.rstrip('.')}: {self.cause}" if self.cause else what, *told[-SHOWN_LINES:]]
         if before:
             words += ["The log ends:", *(f"  {line}" for line in before)]
         if not hint:
