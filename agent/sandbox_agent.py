@@ -2598,6 +2598,12 @@ class BashInterpreter(Interpreter):
     A one-shot needs no state afterwards. The shell replaces itself by `bash FILE`, so that all is
     as in a script: what stops it, the numbers of lines in messages, an EXIT trap. Only a shell
     that a set-up has given functions and variables runs a one-shot as it runs any code.
+
+    In an interactive shell a failed expansion ends one command and `set -e` ends the shell. Code
+    that may meet one of these, by its text or the options that are on, is guarded, so that it stops
+    as a script does and the shell lives on. A failed expansion gives up the whole command that it
+    is in, so the code is made one command, in braces, if it can be parsed as such. For `set -e`
+    there are two traps, if code has none of its own: `ON_ERR` and `ON_EXIT`.
     """
 
     name = "bash"
@@ -2619,6 +2625,27 @@ class BashInterpreter(Interpreter):
         r"{ [[ -z ${BASH_SOURCE-} || -n $(\builtin \trap -p INT) ]] || \builtin \kill -INT "
         r'"$$"; } </dev/null >/dev/null 2>&1'
     )
+    SETS_ERREXIT = re.compile(r"\bset\s(?:[^\n;&|]*\s)?-\w*e|\berrexit\b")
+    SETS_NOUNSET = re.compile(r"\bset\s(?:[^\n;&|]*\s)?-\w*u|\bnounset\b")
+    ASSERTS = re.compile(r"\$\{!?\w+(?:\[[^]]*\])?:?\?")
+    SETS_ERRTRACE = re.compile(r"\bset\s(?:[^\n;&|]*\s)?[-+]\w*E|\berrtrace\b")
+    ON_ERR = (
+        "case $BASH_SUBSHELL:${#BASH_SOURCE[@]}:$- in "
+        r"0:0:*e*) nsm_errexit=1; \set +e;; "
+        r"0:1:*e*) nsm_stop=${nsm_stop-$((LINENO * 256 + $?))}; \return 0;; "
+        r"0:*e*) nsm_stop=${nsm_stop-$((BASH_LINENO[-2] * 256 + $?))}; \return 1;; esac"
+    )
+    """Runs where `set -e` is about to end the shell, and returns from the code instead.
+
+    It does so from each function in turn. Last fails the `.` of the driver, and `set -e` must be
+    off then. A subshell ends as usual.
+    """
+    ON_EXIT = r'nsm_stop=$?; { \kill -INT "$$" || :; } 2>/dev/null'
+    """Under `set -e` a failed expansion ends the shell at once. Only an interrupt leaves that.
+
+    It does nothing to a shell that ends otherwise, since that has given up its code before.
+    Without the `||` bash would not look for the interrupt again before it ends.
+    """
     CONFIRMATIONS = 3
     """Reports after signals: SIGINT may discard one, `ABORT` another, before all is settled."""
     SCRIPT_ABORT = (
@@ -2634,6 +2661,10 @@ class BashInterpreter(Interpreter):
         self._confirmations = 0
         self._has_handlers = False
         self._one_shot = False
+        self._number = 0
+        self._options = b""
+        self._added_option = b""
+        self._unparsed: str | None = None
         self._held = ""
         # Made with a name that nobody can foresee, and not used if it is there already.
         self._link_folder = f"/tmp/.nsm-{os.getpid()}-{os.urandom(4).hex()}"  # noqa: S108
@@ -2668,6 +2699,7 @@ class BashInterpreter(Interpreter):
     def begin(self) -> None:
         self._line = b""
         self._has_handlers = False
+        self._options = b""
         self._held = ""
         self.ends_with_code = False
         code, null, out, err = self._fds
@@ -2680,7 +2712,7 @@ class BashInterpreter(Interpreter):
         )
 
     @staticmethod
-    def _report(number: int, confirmation: int) -> str:
+    def _report(number: int, confirmation: int, status: str = "$?") -> str:
         """Tells the status of the last command and the numbers by way of a failing redirection.
 
         No function, alias or disabled builtin can stand in the way of that, no trace shows it
@@ -2689,11 +2721,11 @@ class BashInterpreter(Interpreter):
         sees nothing before they are redirected. (They come second since bash, after an `exec` of
         redirections in the code, frees memory twice if those of a compound command fail.)
         """
-        report = f'2>&0 3</dev/null/"$? $- $BASHPID @ {number} {confirmation} "'
+        report = f'2>&0 3</dev/null/"{status} $- $BASHPID @ {number} {confirmation} "'
         return f"{report} && (( 1 )) {report} || 2>&0\n"
 
     @staticmethod
-    def _last_report(number: int) -> str:
+    def _last_report(number: int, confirmation: int, status: str = "$?") -> str:
         r"""Tells the same if the line with the report was given up, and sets the parser right.
 
         After an unclosed `$(` the parser of bash 5.2 counts -1 open quotes, and notes the next one
@@ -2703,7 +2735,7 @@ class BashInterpreter(Interpreter):
         which makes another error of it. (The syntax error is in a file since one of the driver's
         own would end the shell under `set -e`.)
         """
-        report = rf"2>&0 3</dev/null/$?\ $-\ $BASHPID\ @\ {number}\ 0\ "
+        report = rf"2>&0 3</dev/null/{status}\ $-\ $BASHPID\ @\ {number}\ {confirmation}\ "
         return f"{report} || 2>&0\n\\. /dev/fd/0 <<<\\) || 2>&0\n"
 
     def _command(self, lines: str) -> None:
@@ -2711,29 +2743,74 @@ class BashInterpreter(Interpreter):
             self.link.send(lines.encode())
 
     def send_code(self, number: int, code: str, *, one_shot: bool = False) -> None:
+        self._number = number
         self._one_shot = one_shot
         self.ends_with_code = one_shot and not self.setup
+        self._confirmations = 0
+        self._unparsed = None
+        self._added_option = b""
         source, null, out, err = self._fds
+        streams = f"<&{null} >&{out} 2>&{err}"
+        if self.ends_with_code:
+            self._write_code(":;" + code)
+            lines = (
+                f"{self._become_script()} {streams}; "
+                + self._report(number, 0)
+                + self._last_report(number, 0)
+            )
+            if self._has_handlers:
+                self._command(lines)
+            else:
+                # It closes the control socket, and with lines unread in there its first report
+                # is lost.
+                self._held = lines
+        elif b"u" in self._options or self.SETS_NOUNSET.search(code) or self.ASSERTS.search(code):
+            self._unparsed = code
+            self._write_code(f"((1))||{{ {code}\n}}")
+            self._command(
+                f"\\. /dev/fd/{source} <&{null} >&{null} 2>&{null}; "
+                + self._report(number, 0)
+                + self._last_report(number, 0)
+            )
+        elif b"e" in self._options or self.SETS_ERREXIT.search(code):
+            self._send_guarded(number, code)
+        else:
+            self._write_code(code)
+            self._command(
+                f"\\. /dev/fd/{source} {streams}; "
+                + self._report(number, 0)
+                + self._last_report(number, 0)
+            )
+
+    def _send_guarded(self, number: int, code: str) -> None:
+        """Has the shell run code so that what would end a script ends no more than the code."""
+        self._write_code(code)
+        source, null, out, err = self._fds
+        status = "${nsm_stop-$?}"
+        stays = b"E" in self._options or self.SETS_ERRTRACE.search(code)
+        self._added_option = b"" if stays else b"E"
+        untrace = "" if stays else r"\set +E; "
+        self._command(
+            r"\unset nsm_stop nsm_errexit; "
+            rf"[[ $(\trap -p ERR) == *\'* ]] || \trap -- {_quoted(self.ON_ERR)} ERR; "
+            rf"[[ $(\trap -p EXIT) == *\'* ]] || \trap -- {_quoted(self.ON_EXIT)} EXIT; \set -E"
+            "\n"
+            rf"\. /dev/fd/{source} <&{null} >&{out} 2>&{err}; "
+            rf"nsm_stop={status}; (( ${{nsm_errexit-0}} == 0 )) || \set -e; "
+            + self._report(number, self._confirmations, status)
+            + self._last_report(number, self._confirmations, status)
+            + r"[[ $(\trap -p ERR) != *nsm_stop* ]] || \trap - ERR; "
+            r"[[ $(\trap -p EXIT) != *nsm_stop* ]] || \trap - EXIT; "
+            rf"{untrace}\unset nsm_stop nsm_errexit"
+            "\n"
+        )
+
+    def _write_code(self, code: str) -> None:
         os.ftruncate(self._code_fd, 0)
-        first = ":;" if self.ends_with_code else ""
-        view = memoryview((first + code).encode("utf-8", "replace"))
+        view = memoryview(code.encode("utf-8", "replace"))
         offset = 0
         while offset < len(view):
             offset += os.pwrite(self._code_fd, view[offset:], offset)
-        self._confirmations = 0
-        command = f"\\. /dev/fd/{source}"
-        if self.ends_with_code:
-            command = self._become_script()
-        lines = (
-            f"{command} <&{null} >&{out} 2>&{err}; "
-            + self._report(number, 0)
-            + self._last_report(number)
-        )
-        if self.ends_with_code and not self._has_handlers:
-            # It closes the control socket, and with lines unread in there its first report is lost.
-            self._held = lines
-        else:
-            self._command(lines)
 
     def _become_script(self) -> str:
         """Gives the command by which the shell becomes one that runs the file as a script.
@@ -2829,7 +2906,9 @@ class BashInterpreter(Interpreter):
         self._line = self._line[-READ_BYTES:]
         for line in lines:
             words = line.partition(b": /dev/null/")[2].split(b" ", 6)
-            if words[0] == b"$?\\":  # could not be expanded: the code was aborted, by a SIGINT
+            if words[0].startswith(
+                b"$"
+            ):  # could not be expanded: the code was aborted, by a SIGINT
                 words = [b"130", b"", b"", *(each.rstrip(b"\\") for each in words[3:])]
             if len(words) == 7 and words[3] == b"@" and words[2] in {b"", b"%d" % self.pid}:
                 numbers = (words[0], words[4], words[5])
@@ -2839,13 +2918,23 @@ class BashInterpreter(Interpreter):
                             self, "became a restricted shell by `set -r`", int(words[0])
                         )
                     else:
+                        if words[1]:
+                            self._options = words[1].replace(self._added_option, b"")
                         self._on_report(*map(int, numbers))
 
     def _on_report(self, status: int, number: int, confirmation: int) -> None:
         if number == 0:
             self._on_begun(status)
-        elif confirmation == self._confirmations:
+        elif self.runs and number == self._number and confirmation == self._confirmations:
+            code, self._unparsed = self._unparsed, None
+            if code is not None and confirmation == 0:
+                self._confirmations = 1
+                self._send_guarded(number, f"{{ {code}\n}}" if status == 0 else code)
+                return
             self._note_background()
+            line, status = divmod(status, 256)
+            if line:
+                self.add_note(f"`set -e` stopped the code at line {line}; the session goes on")
             self.agent.on_done(self, number, status)
 
     def _on_begun(self, status: int) -> None:

@@ -207,10 +207,10 @@ def test_a_syntax_error_tells_the_line(shared: AgentProcess) -> None:
     [
         ("echo bye; exit 3", "bye\n", 3),
         ("exit", "", 0),
-        ("set -e; echo a; false; echo b", "a\n", 1),
-        ("set -euo pipefail; false | true; echo b", "", 1),
         ("trap 'echo trapped' EXIT; exit 4", "trapped\n", 4),
-        ("trap 'echo trapped' EXIT; set -e; (exit 9)", "trapped\n", 9),
+        ("trap 'echo trapped' ERR; set -e; (exit 9)", "trapped\n", 9),
+        ("trap 'echo trapped' EXIT; set -eu; echo $UNDEF", "trapped\n", 1),
+        ("set -eu; echo a; exit 3", "a\n", 3),
         ("exec echo other", "other\n", 0),
         ("exec sh -c 'echo sh; exit 6'", "sh\n", 6),
         ("kill -9 $$", "", 137),
@@ -229,6 +229,94 @@ def test_the_end_of_the_shell_is_answered(
     assert later.stdout == "fresh\n"
     assert later.interpreter_restarted
     assert not agent.bash("true").interpreter_restarted
+
+
+STOPS: dict[str, str] = {
+    "set -u": "set -u\necho before\necho $UNDEF\necho after",
+    "set -u on the same line": "set -u; echo $UNDEF; echo after",
+    "set -u in a function": "set -u\nf() { local a=1; echo $1; echo in; }\nf\necho after",
+    "set -u in a loop": "set -u; for i in 1 2; do echo $i; echo $UNDEF; done\necho after",
+    "set -u in a subshell": "set -u\n(echo $UNDEF; echo in)\necho $?",
+    "set -u in a substitution": "set -u\nx=$(echo $UNDEF)\necho $?",
+    "set -o nounset": "set -o nounset\necho $UNDEF\necho after",
+    "an element": "set -u; declare -A m=([a]=1)\necho ${m[b]}\necho after",
+    "an assertion": ': "${API_KEY:?must be set}"\necho deploying',
+    "an assertion without a colon": "echo ${API_KEY?}\necho deploying",
+    "an assertion of a parameter": "set --; f=${1:?usage: FILE}\necho $f",
+    "set -eu": "set -eu\necho before\necho $UNDEF\necho after",
+    "set -eu in a function": "set -eu; f() { echo $UNDEF; echo in; }; f\necho after",
+    "set -eu in eval": "set -eu; eval 'echo $UNDEF\necho in'\necho after",
+    "set -eu in a condition": "set -eu; if echo $UNDEF; then echo in; fi\necho after",
+    "set -e and an assertion": "set -e\necho ${API_KEY:?must be set}\necho deploying",
+    "set -e and a read-only variable": "set -e\nreadonly q=1\nq=2\necho after",
+    "set -e": "set -e; echo a\nfalse\necho b",
+    "set -o errexit": "set -o errexit; echo a\nfalse\necho b",
+    "set -e in functions": "set -e\ng() { (exit 9); echo g; }; f() { g; echo f; }\nf\necho b",
+    "set -e in a condition": "set -e\nf() { false; echo in; }\nif f; then echo yes; fi\necho b",
+    "set -e in a list": "set -e; true && (exit 3); echo b",
+    "set -e beside a list": "set -e; false && true; false || echo or; ! true; echo b",
+    "set -e in a subshell": "set -e; (false; echo in); echo b",
+    "set -e in a loop": "set -e; for i in 1 2 3; do echo $i; [[ $i != 2 ]]; done; echo b",
+    "set -e in a pipeline": "set -e; false | true; echo a; true | (exit 4); echo b",
+    "set -e in a substitution": "set -e\nx=$(exit 3)\necho b",
+    "set -e in a file": "printf 'false\\necho in' > lib; set -e; . ./lib; echo b",
+    "set -e in eval": "set -e; eval 'false\necho in'; echo b",
+    "set -e at the end": "set -e; echo a; (exit 6)",
+    "set -e that does not fire at the end": "set -e; echo a; ! true",
+    "set -e and arithmetic": "set -e; (( 0 )); echo b",
+    "set -e and no command": "set -e; no-such-command; echo b",
+    "set -e switched off": "set -e; set +e; false; echo b",
+    "pipefail": "set -euo pipefail\nfalse | true\necho b",
+    "a division by zero": "echo $((1/0)); echo same\necho next",
+    "set -e and a division by zero": "set -e; echo $((1/0)); echo same\necho next",
+    "a syntax error": "set -u\necho a\nif ; then",
+    "an unclosed quote": "set -eu\necho a\necho 'b",
+    "an unclosed substitution": "set -u\necho a\necho $(",
+    "an unterminated here-document": "set -u\ncat <<EOF\ninside",
+    "a comment": "set -u; echo a # b",
+    "nothing": "set -u",
+}
+
+
+def test_a_sessions_code_stops_where_a_script_does(shared: AgentProcess) -> None:
+    shared.bash("kept=1; kept() { echo kept; }; mkdir -p inner; cd inner")
+    state = "kept; echo $kept $BASHPID $PWD $-; trap -p ERR EXIT; declare -p nsm_stop"
+    (before,) = {shared.bash(state).stdout for _ in range(2)}
+    (shared.workspace / "inner" / "bash").touch()
+    for name, code in STOPS.items():
+        (shared.workspace / "bash").write_text(code)
+        script = subprocess.run(
+            ["bash", "bash"],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            cwd=shared.workspace,
+            text=True,
+            check=False,
+        )
+        reply = shared.bash(code)
+        expected = (script.stdout, script.returncode)
+        assert (reply.stdout, reply.exit_code) == expected, (name, reply)
+        unnumbered = re.sub(r"line \d+: ", "", script.stderr)
+        shown = re.sub(r"/dev/fd/\d+: |line \d+: ", "", reply.stderr)
+        assert shown == unnumbered, (name, reply)
+        options = shared.bash("set +euE +o pipefail; unset iv")
+        assert (options.exit_code, options.interpreter_restarted) == (0, False), (name, options)
+        assert shared.bash(state).stdout == before, name
+    shared.bash("cd ..")
+
+
+def test_options_that_code_has_set_stay_and_stop_the_next(agent: AgentProcess) -> None:
+    first = agent.bash("kept=$BASHPID; set -euo pipefail; echo a\n(exit 4); echo b")
+    assert (first.stdout, first.exit_code, first.interpreter_restarted) == ("a\n", 4, False)
+    assert first.frame["notes"] == ["`set -e` stopped the code at line 2; the session goes on"]
+    second = agent.bash("f() { false | true\n echo in; }\necho a\nf")
+    assert (second.stdout, second.exit_code, second.interpreter_restarted) == ("a\n", 1, False)
+    assert second.frame["notes"] == ["`set -e` stopped the code at line 4; the session goes on"]
+    third = agent.bash("echo a; echo $UNDEF\necho b")
+    assert (third.stdout, third.exit_code) == ("a\n", 1)
+    last = agent.bash("echo $- $SHELLOPTS; [[ $kept == $BASHPID ]] && echo same")
+    assert re.fullmatch(r"ehiuB\w* .*\bpipefail\b.*\nsame\n", last.stdout)
+    assert "notes" not in last.frame
 
 
 def test_descriptors_of_the_driver_that_code_closed_mean_a_fresh_shell(agent: AgentProcess) -> None:

@@ -168,6 +168,9 @@ GOES_ON = {
     "eval": "eval 'python3 catches; echo ran on'; echo ran on",
     "wait": "python3 catches & wait; echo ran on",
     "under set -e": "set -e; python3 catches; echo ran on",
+    "under set -e in a function": "f() { python3 catches; echo ran on; }; set -e; f; echo ran on",
+    "under set -eu": "set -eu; echo up; sleep 60; echo ran on",
+    "under set -u": "set -u\npython3 catches\necho ran on",
     "under set -x": "{ set -x; python3 catches; echo ran on; } 2>/dev/null",
     "with a trap for another signal": "trap 'echo t' USR1; python3 catches; echo ran on",
     "opening a queue": "mkfifo q; echo up; read x < q; echo ran on",
@@ -195,7 +198,7 @@ def test_nothing_more_of_a_shells_code_runs_after_an_interrupt(
     assert "ran on" not in reply.stdout
     assert reply.duration_s < GRACE_S / 2, "the first interrupt is enough"
     assert not reply.interpreter_restarted
-    after = agent.bash("trap - EXIT; set +ex; " + GET["bash"])
+    after = agent.bash("trap - EXIT; set +eux; " + GET["bash"])
     assert (after.stdout, after.exit_code, after.interrupted) == ("5\n", 0, False)
 
 
