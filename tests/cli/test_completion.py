@@ -132,7 +132,8 @@ def test_without_a_supervisor_none_is_started(
     assert cli.main(["__complete", "--", "kill", ""]) == 0
     assert cli.main(["__complete"]) == 0
     out, err = capsys.readouterr()
-    assert out.split() == sorted([*cli.VERBS, "--help", "--version"])
+    words = [line.partition("\t")[0] for line in out.split("\n") if line]
+    assert words == sorted([*cli.VERBS, "--help", "--version"])
     assert err == ""
     assert not os.path.exists(path)
 
@@ -152,7 +153,7 @@ eval "$(nsm completion bash)"
 COMP_WORDS=({words})
 COMP_CWORD={last}
 compopt() {{ echo "compopt $*"; }}
-_nsm
+"_${{COMP_WORDS[0]}}"
 for word in "${{COMPREPLY[@]}}"; do echo "$word"; done
 """
 
@@ -167,6 +168,9 @@ for word in "${{COMPREPLY[@]}}"; do echo "$word"; done
         ("nsm run -f ''", ["compopt -o default"]),
         ("nsm cp work", ["compopt -o nospace", "work:"]),
         ("nsm run --project ''", ["compopt -o dirnames"]),
+        ("claudebox --", ["--check", "--dry-run", "--yes"]),
+        ("claudebox --yes --d", ["--dry-run"]),
+        ("claudebox -- --", ["compopt -o default"]),
     ],
 )
 def test_bash(supervisor: FakeSupervisor, bin_path: str, words: str, expected: list[str]) -> None:
@@ -181,6 +185,53 @@ def test_bash(supervisor: FakeSupervisor, bin_path: str, words: str, expected: l
         timeout=TIMEOUT_S,
     )
     assert (done.stdout.split("\n")[:-1], done.stderr) == (expected, "")
+
+
+DESCRIBED = [
+    ("nsm dra", ["drain:take no new work, and wait until nothing runs"]),
+    ("nsm status ti", ["times:show how long things take"]),
+    ("nsm env --js", ["--json:print an array of objects as JSON"]),
+    ("nsm kill wor", ["word:", "work:"]),
+    ("nsm kill zzz", []),
+    ("claudebox --d", ["--dry-run:print the command, and start nothing"]),
+]
+
+ASK_ZSH = """
+compdef() {{ }}
+_describe() {{ print -l -- ${{(P)2}} }}
+eval "$(nsm completion zsh)"
+words=({words})
+CURRENT=$#words
+_$words[1] || true
+"""
+
+
+@pytest.mark.parametrize(("words", "expected"), DESCRIBED)
+def test_zsh(supervisor: FakeSupervisor, bin_path: str, words: str, expected: list[str]) -> None:
+    assert _said("zsh", ["-f", "-c", ASK_ZSH.format(words=words)], bin_path) == expected
+
+
+@pytest.mark.parametrize(("words", "expected"), DESCRIBED)
+def test_fish(supervisor: FakeSupervisor, bin_path: str, words: str, expected: list[str]) -> None:
+    script = f"nsm completion fish | source; complete -C '{words}'"
+    shown = [line.replace("\t", ":") for line in _said("fish", ["-N", "-c", script], bin_path)]
+    assert shown == [line.rstrip(":") for line in expected]
+
+
+def _said(shell: str, arguments: list[str], bin_path: str) -> list[str]:
+    program = shutil.which(shell)
+    if program is None:
+        pytest.skip(f"not here: {shell} is not installed, and nsm does not need it")
+    done = subprocess.run(
+        [program, *arguments],
+        env={**os.environ, "PATH": bin_path},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=TIMEOUT_S,
+    )
+    assert done.stderr == ""
+    return done.stdout.split("\n")[:-1]
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

@@ -1,4 +1,6 @@
-"""`nsm __complete -- WORD...`: candidates for the last word, for the shells' scripts.
+"""`nsm __complete [claudebox] -- WORD...`: candidates for the last word, for the shells' scripts.
+
+One a line, some with a tab and what it does after that.
 
 Starts no supervisor and says nothing about what goes wrong: a shell that completes has no place
 for it.
@@ -23,15 +25,44 @@ if TYPE_CHECKING:
 FILES = ":files"
 DIRECTORIES = ":directories"
 
+CLAUDEBOX = {
+    "--yes": "do not ask whether the directory may be changed",
+    "--dry-run": "print the command, and start nothing",
+    "--check": "check what the box needs on this host",
+}
+"""The options that are not claude's own, and what they do."""
+
 _WORD = re.compile(r"[A-Za-z0-9_./:-]+")
 """What is safe in any shell. Scopes may hold more; their sessions are completed by id."""
 
 
 def main(arguments: list[str]) -> int:
     """Print the candidates."""
-    words = arguments[1:] if arguments[:1] == ["--"] else arguments
-    terminal.out("\n".join(candidates(words or [""])))
+    of_claudebox = arguments[:1] == ["claudebox"]
+    words = arguments[of_claudebox:]
+    words = (words[1:] if words[:1] == ["--"] else words) or [""]
+    found = claudebox(words) if of_claudebox else candidates(words)
+    does = CLAUDEBOX if of_claudebox else descriptions(words)
+    terminal.out("\n".join(f"{word}\t{does[word]}" if does.get(word) else word for word in found))
     return EXIT_OK
+
+
+def claudebox(words: list[str]) -> list[str]:
+    """What the last of the words after `claudebox` may become; its other options are claude's."""
+    *before, current = words
+    if current.startswith("-") and "--" not in before:
+        return _beginning(current, [option for option in CLAUDEBOX if option not in before])
+    return [FILES]
+
+
+def descriptions(words: list[str]) -> dict[str, str]:
+    """What verbs, options and actions do that may stand in the place of the last word."""
+    before = words[:-1]
+    if not before or before == ["help"]:
+        return VERBS | {"--help": "show this help", "--version": "print the version"}
+    if before[0] not in VERBS and before[0] not in ALIASES:
+        return {}
+    return _parser(before[0], before[1:])[0].descriptions()
 
 
 def candidates(words: list[str]) -> list[str]:
@@ -43,9 +74,7 @@ def candidates(words: list[str]) -> list[str]:
         return _beginning(current, list(VERBS))
     if before[0] not in VERBS and before[0] not in ALIASES:
         return []
-    parser, given = load(before[0]).parser(), before[1:]
-    if given and (action := parser.action(given[0])) is not None:
-        parser, given = action, given[1:]
+    parser, given = _parser(before[0], before[1:])
     if "--" in given and "COMMAND" in parser.operands():
         return _command(given[given.index("--") + 1 :], current)
     if "ARGUMENT" in parser.operands() and any(not word.startswith("-") for word in given):
@@ -57,6 +86,14 @@ def candidates(words: list[str]) -> list[str]:
     if current.startswith("-"):
         return _beginning(current, [option for option in options if option not in given])
     return _operand(parser, given, current)
+
+
+def _parser(verb: str, given: list[str]) -> tuple[Parser, list[str]]:
+    """The parser of a verb, or of the action that is given, and the words after that."""
+    parser = load(verb).parser()
+    if given and (action := parser.action(given[0])) is not None:
+        return action, given[1:]
+    return parser, given
 
 
 def _operand(parser: Parser, before: list[str], current: str) -> list[str]:

@@ -54,6 +54,8 @@ class Parser(argparse.ArgumentParser):
             formatter_class=_Formatter,
             allow_abbrev=False,
         )
+        self.does: dict[str, str] = {}
+        """Its actions, and what each does."""
 
     def error(self, message: str) -> NoReturn:
         """Say what is wrong with the arguments, and end."""
@@ -99,6 +101,15 @@ class Parser(argparse.ArgumentParser):
             for action in self._actions
             for option in action.option_strings
         }
+
+    def descriptions(self) -> dict[str, str]:
+        """What its options and actions do, for who completes them."""
+        told = {
+            option: (action.help or "") % {"choices": ", ".join(_words_of(action))}
+            for action in self._actions
+            for option in action.option_strings
+        }
+        return told | self.does
 
     def operands(self) -> list[str]:
         """The names of what is given without an option, in order."""
@@ -148,6 +159,7 @@ class Actions:
 
     def __init__(self, parser: Parser, *, required: bool) -> None:
         self._verb = parser.prog.removeprefix("nsm ")
+        self._does = parser.does
         self._actions = parser.add_subparsers(
             dest="action",
             metavar="ACTION",
@@ -163,6 +175,7 @@ class Actions:
 
     def add_parser(self, word: str, does: str, parser: Parser) -> Parser:
         """Add one whose parser there is already."""
+        self._does[word] = does
         self._actions.add_parser(word, help=does, parser=parser)
         return parser
 
