@@ -85,7 +85,8 @@ UNSENT_BYTES = 8 * 1024 * 1024
 """Above this the agent takes no more requests from a supervisor that does not read answers."""
 
 TORN_BYTES = 400
-"""More than several torn markers, one after the other: what begins with no length is none then."""
+"""Longer than several torn markers in a row. From here on, bytes that begin with no length cannot
+be one."""
 
 LAG_BYTES = 1024 * 1024
 """Unacknowledged bytes above which output is no longer streamed but merged."""
@@ -112,8 +113,8 @@ DISPLAY_LEFT_OUT = f"[display left out: more than {DISPLAY_BYTES} bytes in one e
 MAX_DISPLAYS = 1000
 
 PLACE = "application/vnd.nsm.place+json"
-"""In a display that stdout shows in its place already: the number in its line `[image N]` there, or
-0 where stdout has its text."""
+"""MIME type that marks a display whose place in stdout is known. Its data is the number in the line
+`[image N]` of stdout, or 0 where stdout has the text of the value."""
 
 MAX_RESULT_NOTES = 8
 MAX_RESULT_NOTE = 400
@@ -216,9 +217,9 @@ MAX_POLL_MS = 24 * 3600 * 1000
 STEP_S = 2.0
 WATCHED_S = 60.0
 LATE_S = 3.0
-"""In the last minute before a timer the clock is looked at every two seconds. When that comes
-more than three seconds late, the agent was stopped, with all that it started if a container was
-frozen, and the time does not count."""
+"""Steps of the clock: in the last minute before a timer, the agent looks at it every two seconds.
+A look that comes more than three seconds late means that the agent was stopped, together with all
+that it started if a container was frozen. That time does not count."""
 
 DISARM_ATTEMPTS = 100
 """Interrupts that may come while the Python worker puts its own handler in place."""
@@ -447,7 +448,7 @@ class FrameReader:
         return False
 
     def _may_end_in_marker(self) -> bool:
-        """Whether the beginning of a marker is the last that has come.
+        """Tell whether the received bytes end with the beginning of a marker.
 
         A writer that died left a frame or a marker incomplete, and the beginning of what its
         successor sends completes it by chance. A 0xFF gives it away.
@@ -520,7 +521,7 @@ class Poller:
                     callback()
 
     def _put_off(self, late: float) -> None:
-        """Has timers wait for longer if poll(2) took so many seconds more than it was to take."""
+        """Put all timers off if poll(2) returned so many seconds too late."""
         if late > LATE_S:
             for name, (when, callback) in self._timers.items():
                 self._timers[name] = (when + late, callback)
@@ -2069,7 +2070,7 @@ class Interpreter:
     reads_variables_at_start = False
     """Whether it looks at some variables only once, when it starts."""
     ends_with_code = False
-    """Whether its process ends with the code that it runs, so that its exit loses nothing."""
+    """True if its process ends with the code that it runs, so that its exit loses no state."""
 
     def __init__(self, agent: Agent, program: str) -> None:
         self.agent = agent
@@ -2111,7 +2112,7 @@ class Interpreter:
         """Runs in the agent right after the start."""
 
     def send_code(self, number: int, code: str, *, one_shot: bool = False) -> None:
-        """Has the interpreter run `code` as execution `number`.
+        """Send `code` to the interpreter as execution `number`.
 
         Args:
             one_shot: the session ends with this execution, so nothing can be left for a next one.
@@ -2142,7 +2143,7 @@ class Interpreter:
         raise NotImplementedError
 
     def on_exit(self) -> None:
-        """Called when its process has ended, and before what it has started is killed."""
+        """Handle the end of its process; the processes that it started are still there."""
 
     def on_control_end(self) -> None:
         """The control socket is closed: code has closed it, or replaced the program by another.
@@ -4325,7 +4326,7 @@ class PrettyPrinter:
 
     @staticmethod
     def _packed(parts: list[str], width: int) -> list[str]:
-        """As many parts in each line as have room."""
+        """Join parts to lines, as many in each as there is room for."""
         lines = [parts[0]]
         for part in parts[1:]:
             if len(lines[-1]) + len(part) + 3 <= width:
@@ -4355,7 +4356,7 @@ MAGICS = {
 
 
 def hint_for(line: str) -> str:
-    """Sentence on what to write instead of a line of IPython or of a shell; empty for others."""
+    """Sentence on what to write instead of a line of IPython or of a shell, or an empty text."""
     line = line.strip()
     short = line if len(line) <= 60 else line[:59] + "\u2026"
     if found := re.match(r"(?:[\w, ]+=\s*)?!\s*(.+)", line):
@@ -4364,7 +4365,7 @@ def hint_for(line: str) -> str:
             f"subprocess.run({found[1][:80]!r}, shell=True)"
         )
     if found := re.match(r"(?:[\w, ]+=\s*)?%%?([A-Za-z_]\w*)", line):
-        instead = MAGICS.get(found[1], "leave it out, or say it in Python")
+        instead = MAGICS.get(found[1], "leave it out, or write it in Python")
         return f"`{short}` is a magic of IPython, which plain Python does not have: {instead}"
     found = re.fullmatch(r"\?{0,2}([A-Za-z_][\w.]*)\?{0,2}", line)
     if found and "?" in line:
@@ -4769,7 +4770,7 @@ class PythonWorker:
 
     @staticmethod
     def _ends_in_semicolon(code: str, last: _ast.stmt) -> bool:
-        """Whether `;` follows the last statement, so that its value is not to be shown."""
+        """Tell whether `;` follows the last statement, which hides its value."""
         if ";" not in code:
             return False
         lines = code.replace("\r\n", "\n").replace("\r", "\n").split("\n")
@@ -4910,7 +4911,7 @@ class PythonWorker:
         ]
 
     def _note_what_goes_on(self) -> None:
-        """Tells, once of each, of threads and tasks that outlive the code that started them."""
+        """Add a note on threads and tasks that outlive their code, once for each."""
         try:
             threads, tasks = self._threads(), self._tasks()
             if not threads and not tasks:
@@ -4936,10 +4937,10 @@ class PythonWorker:
         return 0 if atexit is None else atexit._ncallbacks()  # noqa: SLF001
 
     def _end_program(self) -> int:
-        """Does what Python does at the end of a program: nothing comes after a one-shot.
+        """Do what Python does at the end of a program, since nothing comes after a one-shot.
 
-        As `asyncio.run` it cancels the tasks that are left; it waits for threads, and calls the
-        functions of `atexit`.
+        Cancel the tasks that are left, as `asyncio.run` does; wait for threads; call the functions
+        of `atexit`.
 
         Returns:
             An exit code if that went wrong, else 0.
@@ -4948,7 +4949,7 @@ class PythonWorker:
         if tasks:
             self._note(
                 f"{_counted(len(tasks), 'asyncio task')} cancelled, since the code had ended: "
-                "await what has to be finished"
+                "await what has to finish"
             )
             self._cancel(tasks)
         threads = self._threads()
@@ -5009,7 +5010,7 @@ class PythonWorker:
         return 130 if isinstance(error, KeyboardInterrupt) else 1
 
     def _hint(self, error: BaseException, name: str, code: str) -> None:
-        """Notes what to write instead, where code that failed is none of Python."""
+        """Add a note on what to write instead, if the code that failed is not Python."""
         try:
             number = None
             if isinstance(error, SyntaxError) and error.filename == name:
@@ -5106,7 +5107,7 @@ class PythonWorker:
 
     @staticmethod
     def _bounded(bundle: dict[str, Any]) -> dict[str, Any]:
-        """What need not be sent, since the agent would not keep it, is left out."""
+        """The bundle, or a text in its place if it is larger than what the agent keeps."""
         size = sum(len(str(data)) for data in bundle.values())
         return bundle if size <= DISPLAY_BYTES else {"text/plain": DISPLAY_LEFT_OUT}
 

@@ -56,15 +56,15 @@ MAX_ERROR = 4096
 MAX_REASON = 300
 
 SCRATCH = ("/workspace", "/tmp")  # noqa: S108 - in the jail
-"""Where modules may write while they are preloaded. It is emptied then, and each fork mounts file
-systems of its own there."""
+"""Directories that modules may write to while they are preloaded. They are emptied afterwards, and
+each fork mounts file systems of its own there."""
 
 OWN_PLACES = ("/run/nsm", "/proc", "/dev", *SCRATCH)
-"""What is loaded from there is no file of the host."""
+"""Directories of the jail itself: files that are loaded from there are not the host's."""
 
 MAX_LOADED_DIRECTORIES = 256
 MAX_LOADED_BYTES = 40 * 1024
-"""Of the list of what was loaded: all of the message must be less than 64 KiB."""
+"""Bounds of the list of loaded files: the whole message must be smaller than 64 KiB."""
 
 WENT_WELL = b"+"
 WENT_WRONG = b"-"
@@ -750,9 +750,10 @@ def preload(wanted: Sequence[str]) -> Mapping[str, str]:
         except BaseException as error:
             failed[name] = one_line(f"{type(error).__name__}: {error}")
         if len(os.listdir("/proc/self/task")) > 1:
-            raise UnforkableError(name, "it starts a thread, and sessions cannot be forked then")
+            why = "it starts a thread, and a process with threads cannot be forked"
+            raise UnforkableError(name, why)
         if has_shared_memory():
-            why = "it makes shared memory, which all sessions would have together"
+            why = "it makes shared memory, which all sessions would share"
             raise UnforkableError(name, why)
     for name in added:
         del os.environ[name]
@@ -801,7 +802,7 @@ def has_shared_memory() -> bool:
 
 
 def loaded_files() -> Mapping[str, Sequence[str]]:
-    """What this process was made of, to be watched: directory, and names of files in it.
+    """Files that this process was made of, to be watched: their names by directory.
 
     Mapped files come first, then modules, those of a package's top before those below: there is a
     bound on the message, and an upgrade changes the top.
@@ -844,11 +845,11 @@ def forget_lookups() -> None:
             break
 
 
-def begin_anew(control: socket.socket, unforkable: UnforkableError, failed: str) -> NoReturn:
-    """Replaces this process by a new one that does without a module.
+def restart_without(control: socket.socket, unforkable: UnforkableError, failed: str) -> NoReturn:
+    """Replace this process by a new one that leaves a module out.
 
     Args:
-        failed: what the process before this one had to do without, as JSON.
+        failed: modules that earlier processes had to leave out, and why, as JSON.
     """
     without = {**json.loads(failed), unforkable.module: unforkable.why}
     words = sys.argv[1:]
@@ -880,7 +881,7 @@ def main(arguments: Sequence[str]) -> NoReturn:
         try:
             now = preload([name for name in wanted if name not in without])
         except UnforkableError as error:
-            begin_anew(control, error, failed)
+            restart_without(control, error, failed)
         failures = {**without, **now}
         template.failed = {name: failures[name] for name in wanted if name in failures}
         template.directories = empty_scratch()

@@ -25,7 +25,7 @@ class Project(NamedTuple):
     """
     Attributes:
         path: of the directory; None for none.
-        chosen: somebody named it. Else code is run without it where it must not be shown.
+        chosen: somebody named it. If nobody did and it must not be shown, code runs without it.
     """
 
     path: str | None
@@ -36,7 +36,7 @@ NO_PROJECT = Project(None, chosen=False)
 
 
 def project_of(given: ProjectArgument) -> Project:
-    """What an argument `project` means; `DEFAULT` is the current directory."""
+    """The project that an argument means; `DEFAULT` is the current directory."""
     if isinstance(given, Default):
         return Project(current_project(), chosen=False)
     return Project(

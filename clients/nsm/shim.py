@@ -39,8 +39,8 @@ close stdin and wait do so for 2 s, then send SIGTERM; pipelines in a shell wait
 to start a supervisor."""
 
 CALL_DRAIN_S = 0.7
-"""The same where nothing but tool calls is under way, which may take minutes: their code goes on as
-it would after the end of the client."""
+"""The same where only tool calls are under way. They may take minutes, and their code goes on when
+the client has ended."""
 
 HELD_BYTES = 32 * 1024 * 1024
 """Of requests under way, kept so that another supervisor can be given them. Those beyond are told
@@ -66,7 +66,7 @@ started if none runs. Name it as the command of a stdio server in the client's c
 
     {"mcpServers": {"nsm": {"command": "nsm-mcp"}}}
 
---stdio says what it does anyway: it speaks over standard input and output.
+--stdio changes nothing: nsm-mcp always speaks over standard input and output.
 """
 
 

@@ -29,7 +29,7 @@ RECONNECT_S = 30.0
 to listen; five on a machine that is short of everything, where it may be killed meanwhile."""
 
 KEPT_S = 300.0
-"""The same while a keeper holds sessions: supervisors that die one after the other lose nothing."""
+"""The same while a holder keeps sessions: supervisors that die one after the other lose none."""
 
 _RETRY_S = 0.1
 
@@ -137,10 +137,10 @@ def _try_connect(path: str) -> socket.socket | None:
 
 
 def sessions_are_kept(path: str) -> bool:
-    """Whether a keeper (`nsmd.survival.keeper`) holds what a supervisor had that does not listen.
+    """Tell whether a holder (`nsmd.survival.keeper`) keeps sessions of a supervisor that has ended.
 
-    The keeper may not have noticed its end yet: a process that was killed lets go of one thing
-    after the other. One that is stopped may hold something.
+    The holder may not have noticed its end yet: a process that was killed closes its descriptors
+    one after the other. A holder that is stopped counts as one that keeps sessions.
     """
     place = os.path.join(os.path.dirname(path), "keeper.sock")
     try:

@@ -35,8 +35,8 @@ _SPOKEN = {
     "sh": "bash",
     "zsh": "bash",
 }
-"""What models call languages. They are understood where nothing else bears the name, and listed
-nowhere."""
+"""Names that models give languages. They are understood unless an environment bears the name, and
+listed nowhere."""
 
 OTHER_NAMES: Mapping[str, str] = ALIASES | _SPOKEN
 

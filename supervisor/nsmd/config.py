@@ -32,7 +32,7 @@ from nsmd.settings import (
 MAX_CONFIG_BYTES = 1024 * 1024
 
 _SCHEMES = ("unix:", "path:", "git+file://", "git+file:")
-"""What may stand before a path."""
+"""Prefixes that a path may have."""
 
 HIDDEN = "(not shown)"
 """In place of a value that may be a secret."""

@@ -17,7 +17,7 @@ _LISTED = 10
 
 
 class Here(NamedTuple):
-    """Where somebody asks from.
+    """Scope and project that somebody asks from.
 
     Attributes:
         scope: of the names that the caller itself gives.
@@ -28,7 +28,7 @@ class Here(NamedTuple):
     project: str | None
 
     def has(self, session: Session) -> bool:
-        """Whether a session sees the same project."""
+        """Tell whether a session sees the same project."""
         return project_path(session) == self.project
 
 

@@ -285,7 +285,7 @@ def check_forking(
 def check_preloading(
     launcher: BwrapLauncher, settings: Settings, trials: Sequence[Trial]
 ) -> list[Check]:
-    """Whether modules can be preloaded, for each environment that has some."""
+    """A row for each environment with modules to preload: can they be?"""
     if not settings.defaults.templates:
         return []
     checks: list[Check] = []
@@ -302,8 +302,8 @@ def check_preloading(
                 name=name,
                 status="warn",
                 detail=f"not preloaded: {'; '.join(failed)}",
-                fix=f"Code imports it itself, or fails to. Correct `preload` of [environments."
-                f"{environment.name}] in config.toml, or what it imports.",
+                fix=f"Correct `preload` of [environments.{environment.name}] in config.toml, or "
+                "the module. Until then, code has to import it itself.",
             )
         )
     return checks
@@ -424,7 +424,7 @@ def safe_runtime_dir() -> str:
 
 
 def _columns() -> int | None:
-    """Of the terminal that standard output is; None where it is none."""
+    """Columns of the terminal that standard output is; None if it is none."""
     try:
         return os.get_terminal_size(sys.stdout.fileno()).columns or 80
     except (OSError, ValueError):

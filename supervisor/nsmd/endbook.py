@@ -36,12 +36,12 @@ _EARLIER = "state-end-"
 
 
 class EndBook:
-    """Names of live sessions and how others ended, as files; `EndedSessions` has them told.
+    """Names of live sessions, and how others ended, as files; `EndedSessions` tells the clients.
 
     What cannot be written is logged once and forgotten with the supervisor.
 
     Args:
-        directory: holds the files and nothing else; made when it is needed.
+        directory: holds these files and nothing else; it is made when it is needed.
     """
 
     def __init__(self, directory: str) -> None:
@@ -52,7 +52,7 @@ class EndBook:
         return f"<EndBook {self._directory}>"
 
     def began(self, scope: str, name: str) -> None:
-        """A session of that name is somebody's now."""
+        """Note that a session has this name now."""
         self._write(EndRecord(scope=scope, name=name, reason="", at_s=0.0, boot=boot_id()))
 
     def keep(self, scope: str, name: str, ended: Ended) -> None:

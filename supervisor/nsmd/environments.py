@@ -152,7 +152,7 @@ class _Finder:
                 refused[str(error)] = None
                 silent = silent or isinstance(error.__cause__, SilentInterpreterError)
         if silent:
-            return f"{'; '.join(refused)}. If the machine was busy: `nsm reload` asks again"
+            return f"{'; '.join(refused)}. If the machine was busy, `nsm reload` asks again"
         why = "; ".join(refused) or f"no {kind.programs[0]} on PATH ({':'.join(self._folders)})"
         return f"{why}. To get one: {install_command(kind.package)}"
 

@@ -136,7 +136,7 @@ class Execution:
 
     @property
     def wanted(self) -> bool:
-        """Whether a caller is left who gets the answer."""
+        """True if a caller is left who gets the answer."""
         return self._callers > 0
 
     async def wait(self) -> RunResult:

@@ -41,7 +41,7 @@ def take_off(code: str, interpreter: Interpreter) -> tuple[str, str]:
     fence, tag, inner = found[1], found[2].lower(), found[3] or ""
     if any(line.strip().startswith(fence) for line in inner.splitlines()):
         return code, ""  # there are several, and text between them
-    note = "the Markdown fence around the code was taken off"
+    note = "the Markdown fence around the code was removed"
     if tag and _LANGUAGES.get(tag) != interpreter:
         note += f"; it says {tag[:_MAX_TAG_CHARS]}, and {interpreter} ran the code"
     return inner, note

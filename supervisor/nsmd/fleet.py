@@ -199,7 +199,7 @@ class Fleet:
 
         Args:
             takeover: what there is of them.
-            all_seen: no session of an earlier supervisor is held out of sight.
+            all_seen: no holder that does not answer may have further sessions.
         """
         sessions: list[Session] = []
         for found in takeover.found:
@@ -236,7 +236,7 @@ class Fleet:
             if (jail := session.jail) is None or jail.template_pid != pid:
                 continue
             if session.tenancy is None:
-                self.pool.discard(session, "what it was made of has changed on disk")
+                self.pool.discard(session, "its interpreter or modules have changed on disk")
             elif certain:
                 jail.outdated = True
                 self.session_changed(session)
@@ -305,7 +305,7 @@ class Fleet:
 
 
 def _in_its_project(tenancy: Tenancy, spec: JailSpec) -> Tenancy:
-    """The same, where nsm 0.1 had one scope for all that the command line named."""
+    """The tenancy in its project's scope; nsm 0.1 had one scope for all of the command line."""
     if tenancy.scope != names.COMMAND_LINE:
         return tenancy
     project = None if spec.project is None else spec.project.path

@@ -20,7 +20,7 @@ MAX_RESULT_BYTES = 32 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
-    """How a session ended, and when on trio's clock (seconds).
+    """End of a session: the reason, and the time on trio's clock (seconds).
 
     Attributes:
         lost: its jail or its agent failed: nobody and no limit ended it.
@@ -37,10 +37,10 @@ class Ended:
 
 
 class EndKeeper(Protocol):
-    """Who remembers names and ends of sessions for the supervisor after this one."""
+    """Memory of names and ends of sessions for the supervisor after this one."""
 
     def began(self, scope: str, name: str) -> None:
-        """A session of that name is somebody's now."""
+        """Note that a session has this name now."""
 
     def keep(self, scope: str, name: str, ended: Ended) -> None:
         """A session of that name has ended."""

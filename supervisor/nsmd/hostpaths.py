@@ -68,7 +68,7 @@ def is_within(path: str, directory: str) -> bool:
 
 
 def has_below(directory: str, path: str) -> bool:
-    """Whether a file is there below a directory; no link is followed, and nothing else is opened.
+    """Tell whether a directory has a file at a path below it; follow no link, open nothing else.
 
     Args:
         directory: its real path.

@@ -141,7 +141,7 @@ def check_same(request: RunRequest, rule: NetworkRule, project: ProjectMount | N
 
 def _other(name: str | None, difference: str, hint: str = "") -> BadRequestError:
     return BadRequestError(
-        f"Session {name!r} is there already, and {difference}; the code was not run.",
+        f"Session {name!r} exists already, and {difference}; the code was not run.",
         hint=hint or "Use another session name, or end this one with `nsm kill`.",
     )
 

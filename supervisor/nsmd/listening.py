@@ -19,8 +19,8 @@ log = logging.getLogger(__name__)
 
 LOCK_S = 3.0
 LOCK_RETRY_S = 0.02
-"""For the lock of a supervisor that was killed: its starter may have seen its end before the
-kernel has let go of that."""
+"""Wait for the lock of a supervisor that was killed. A new one may start before the kernel has
+released it."""
 
 LOCK = "supervisor.lock"
 """Beside the socket: the supervisor's, for its life."""

@@ -12,7 +12,7 @@ NEW = "new"
 """The name that asks for a fresh one."""
 
 COMMAND_LINE = "cli"
-"""The scope of clients of the control socket that name none. Names in it are apart by project."""
+"""Scope of clients of the control socket that name none. Each project has its own names in it."""
 
 _ID = re.compile(r"[0-9a-f]{4,8}")
 
@@ -72,7 +72,7 @@ def fresh_id(taken: Container[str]) -> str:
 
 
 def may_be_id(text: str) -> bool:
-    """Whether a text may be the id of a session, or the beginning of one."""
+    """Tell whether a text may be the id of a session, or the beginning of one."""
     return _ID.fullmatch(text) is not None
 
 

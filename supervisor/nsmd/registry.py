@@ -365,7 +365,7 @@ class Registry:
         return session if session is not None and session.live else None
 
     def identified(self, target: str) -> Session | None:
-        """See `Directory`."""
+        """The live session that an id, its beginning or `scope/name` means; never a name alone."""
         return self._directory.identified(target)
 
     def transcript(

@@ -91,7 +91,7 @@ class Retries:
 
 
 def _is_of(execution: Execution, request: RunRequest) -> bool:
-    """Whether the same client sent both."""
+    """Tell whether the same client sent both."""
     first, again = execution.request.client, request.client
     return names.owner_of(first.scope) == names.owner_of(again.scope)
 

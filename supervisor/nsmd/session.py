@@ -206,7 +206,7 @@ class Session:
         return self._conversation.project_copy
 
     def remarks(self) -> Sequence[str]:
-        """See `Owner`."""
+        """Notes on how it started, each given out once."""
         return () if self.jail is None else self.jail.remarks()
 
     @property

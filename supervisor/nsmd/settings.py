@@ -60,7 +60,7 @@ class Defaults:
 
 
 NetworkSetting = Literal["off", "full"] | Annotated[tuple[str, ...], MaxLen(256)]
-"""Nothing, all that the host reaches, or a list of hosts."""
+"""Hosts that code may reach: none, all that the host reaches, or a list."""
 
 
 def network_rule(setting: NetworkSetting) -> NetworkRule:

@@ -1,5 +1,7 @@
-"""Timers by the thousand: one task waits for all of them, and setting one anew costs next to
-nothing. And the clock by which the supervisor gives anybody up, which stops while it is stopped."""
+"""Timers by the thousand, and the clock of the supervisor's event loop.
+
+One task waits for all timers, and setting one again costs next to nothing. The clock stands still
+while the supervisor is stopped, so that no deadline passes meanwhile."""
 
 from __future__ import annotations
 
@@ -26,19 +28,19 @@ STEP_S = 2.0
 """Between two looks at the clock while somebody may soon be given up."""
 
 WATCHED_S = 120.0
-"""Before each deadline, in which the clock is looked at every `STEP_S`. More than agents watch
-theirs (`sandbox_agent.WATCHED_S`), by more than what they are given beyond it. A supervisor whose
-deadlines are further away sleeps."""
+"""Seconds before each deadline in which the supervisor looks at the clock every `STEP_S`. Agents
+watch theirs for less (`sandbox_agent.WATCHED_S`), by more than the time they get beyond a limit. A
+supervisor whose deadlines are further away sleeps."""
 
 LATE_S = 1.0
-"""Later than that, a look at the clock says that this process did not run meanwhile. Less than
-agents allow (`sandbox_agent.LATE_S`): what counts for an agent counts for us."""
+"""A look at the clock that comes later than that means that this process did not run meanwhile. It
+is less than agents allow (`sandbox_agent.LATE_S`): what counts for an agent counts for us."""
 
 WORTH_TELLING_S = 10.0
 
 
 class AwakeClock(trio.abc.Clock):
-    """Time in which this process ran, or waited of its own will.
+    """Clock that stands still while this process is stopped.
 
     All others are often stopped together with it: a frozen control group, `docker pause`, SIGSTOP.
     Time in which nobody could say anything must not count against them, so no deadline passes in
@@ -55,12 +57,12 @@ class AwakeClock(trio.abc.Clock):
         return f"<AwakeClock, stopped for {self._stopped_s:.1f} s>"
 
     def start_clock(self) -> None:
-        """See `trio.abc.Clock`."""
+        """Begin to count."""
         self._seen_s = self._monotonic()
         self._due_s = self._seen_s + LATE_S
 
     def current_time(self) -> float:
-        """See `trio.abc.Clock`."""
+        """Seconds, without those in which this process was stopped."""
         now_s = self._monotonic()
         if now_s > self._due_s:
             # Nobody knows how much of a step others had. A long sleep was ours but for its end.
@@ -74,7 +76,7 @@ class AwakeClock(trio.abc.Clock):
         return now_s - self._stopped_s
 
     def deadline_to_sleep_time(self, deadline: float) -> float:
-        """See `trio.abc.Clock`: shorter where somebody may soon be given up."""
+        """Seconds to sleep: until the deadline, or less to look at the clock before it."""
         left_s = deadline - self.current_time()
         self._watched = left_s <= WATCHED_S + STEP_S
         sleep_s = max(0.0, min(left_s, STEP_S) if self._watched else left_s - WATCHED_S)

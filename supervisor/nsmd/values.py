@@ -136,7 +136,7 @@ class Environment:
     packages: tuple[str, ...] = field(default=(), repr=False, compare=False)
 
     def has_module(self, name: str) -> bool:
-        """Whether code can import a module of Python, as far as it is known."""
+        """Tell whether code can import a module of Python, as far as is known."""
         return name in self.packages or any(
             module.partition(".")[0] == name for module in self.preload
         )

@@ -565,7 +565,7 @@ await asyncio.sleep(0)
     assert "ValueError: at the end" in reply.stderr
     assert "sandbox_agent" not in reply.stderr
     assert reply.frame["notes"] == [
-        "2 asyncio tasks cancelled, since the code had ended: await what has to be finished"
+        "2 asyncio tasks cancelled, since the code had ended: await what has to finish"
     ]
 
 
@@ -593,7 +593,7 @@ await asyncio.sleep(0)
             "%%unknown\nx",
             (
                 "`%%unknown` is a magic of IPython, which plain Python does not have: leave it "
-                "out, or say it in Python"
+                "out, or write it in Python"
             ),
         ),
         ("df.head?", "`df.head?` is IPython syntax: help(df.head) prints the documentation"),

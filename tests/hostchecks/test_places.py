@@ -168,7 +168,7 @@ def test_a_log_that_cannot_be_written(host: Host) -> None:
     row = named(check_places(host), "log")
     assert (row.status, row.fix) == (
         "warn",
-        f"Move it away, and the next line makes another: mv {log} {log}.old",
+        f"Move it away, and the supervisor makes a new one: mv {log} {log}.old",
     )
     log.rmdir()
     log.touch()

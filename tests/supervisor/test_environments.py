@@ -295,7 +295,7 @@ def test_one_that_hangs_is_ended_with_its_children(
     problem = host.find("bad")["python"].problem
     assert problem is not None
     assert problem.endswith(
-        "did not answer in 0.3 s. If the machine was busy: `nsm reload` asks again"
+        "did not answer in 0.3 s. If the machine was busy, `nsm reload` asks again"
     )
     assert time.monotonic() - began < 5
     # Nobody holds the FIFO open any more: opening it for writing finds no reader.

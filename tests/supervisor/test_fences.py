@@ -6,7 +6,7 @@ import pytest
 
 from nsmd.fences import take_off
 
-PLAIN = "the Markdown fence around the code was taken off"
+PLAIN = "the Markdown fence around the code was removed"
 
 
 @pytest.mark.parametrize(

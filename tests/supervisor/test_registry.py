@@ -125,7 +125,7 @@ async def test_a_markdown_fence_is_taken_off(autojump_clock: trio.abc.Clock) -> 
         result = await it.run("```js\nx\n```", env="python")
         assert result.outcome.stdout == "x\n"
         assert result.notes == (
-            "the Markdown fence around the code was taken off; it says js, and python ran the code",
+            "the Markdown fence around the code was removed; it says js, and python ran the code",
         )
         session = it.registry.find(result.session_id)
         request = RunRequest(client=ALICE, env="", code="```\ny\n```")

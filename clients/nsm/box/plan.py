@@ -16,10 +16,10 @@ MountKind = Literal[
     "bind", "ro-bind", "tmpfs", "dir", "proc", "dev", "symlink", "file", "ro-file", "mask"
 ]
 NetworkMode = Literal["host", "none", "allow"]
-"""As agreements on disk have them."""
+"""Modes of a network, as agreements on disk spell them."""
 
 MODES: dict[str, NetworkMode] = {"full": "host", "off": "none", "allow": "allow"}
-"""By the words that people use."""
+"""Modes by the words that people use."""
 
 
 RUN_DIRECTORY = "/run/nsm"

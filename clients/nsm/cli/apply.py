@@ -70,7 +70,7 @@ def main(arguments: list[str]) -> int:
         session = targets.agreed(
             client,
             options.session,
-            "Bring what it has changed there?",
+            "Apply its changes to that project?",
             may_ask=may_ask(),
             yes=options.yes,
         )

@@ -71,7 +71,7 @@ def _note(row: BuiltRow) -> str:
 
 
 def detail(row: BuiltRow) -> list[tuple[str, str]]:
-    """What `nsm env show NAME` says of how an environment was built, as names and texts."""
+    """Lines of `nsm env show NAME` on how an environment was built, as names and texts."""
     lines = [("reference", row.reference), ("build", row.state)]
     if row.progress is not None:
         lines.append(("", _state(row, row.progress)))

@@ -37,7 +37,7 @@ def main(arguments: list[str]) -> int:
 
 
 def reload(*, as_json: bool) -> int:
-    """Have the supervisor read it again, and tell what has changed."""
+    """Have the supervisor read the configuration again, and show what has changed."""
     from nsm.cli import render, running, terminal  # noqa: PLC0415  # not to check or show
     from nsm.cli.render import visible  # noqa: PLC0415
     from nsm.wire.fields import rows_of  # noqa: PLC0415

@@ -49,7 +49,7 @@ def main(arguments: list[str]) -> int:
         session = targets.agreed(
             client,
             options.session,
-            "Take back what it has changed?",
+            "Discard its changes?",
             may_ask=may_ask(),
             yes=options.yes,
         )

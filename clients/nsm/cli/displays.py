@@ -48,7 +48,7 @@ class Display(NamedTuple):
 
 
 def display(bundle: Mapping[str, Any]) -> Display:
-    """What there is to show of a map from MIME type to data, less what stdout has in its place."""
+    """The parts of a display (MIME type to data) to show: those that stdout does not have."""
     bundle, place = split_place(bundle)
     text = _text(bundle) if place is None else ""
     picture, notes = _picture(bundle)

@@ -1,4 +1,4 @@
-"""`nsm env`: what there is to run code in, and environments that Nix builds."""
+"""`nsm env`: list the environments, and build more with Nix."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _LEFT = "goes on being built in the background"
 
 def parser() -> Parser:
     """The verb's options."""
-    parser = Parser("env", "List what there is to run code in; build more of it with Nix.", _EPILOG)
+    parser = Parser("env", "List the environments; build more of them with Nix.", _EPILOG)
     parser.add_json("an array of objects")
     actions = parser.add_actions(required=False)
     listed = actions.add("list", envs.LISTS, envs.EPILOG)
@@ -42,16 +42,16 @@ def parser() -> Parser:
     shown = actions.add("show", "show all that is known of one", envs.EPILOG_OF_ONE)
     shown.add_argument("env", metavar="ENV", help="its name")
     shown.add_json("an object")
-    add = actions.add("add", "have Nix build one, and keep it", "Exits 1 when its build fails.")
+    add = actions.add("add", "build one with Nix, and keep it", "Exits 1 when its build fails.")
     add.add_argument("reference", metavar="REF#NAME", help="a reference to a flake")
     add.add_argument("--name", metavar="NEW", help="call it that, not by its own name")
     _add_no_wait(add)
     add.add_json("the environment")
-    built = actions.add("builds", "list those that Nix builds, and how that comes along")
+    built = actions.add("builds", "list those that Nix builds, and the progress of their builds")
     built.add_json("an array of objects")
     actions.add_alias("ls", built)
     rm = actions.add(
-        "rm", "keep one of those no more, and stop its build", "Sessions that run in it live on."
+        "rm", "remove one of those, and cancel its build", "Sessions that run in it live on."
     )
     rm.add_argument("names", nargs="+", metavar="BUILT", help="a name, or a reference")
     rm.add_json("an array of those that were removed")

@@ -40,7 +40,7 @@ def main(arguments: list[str]) -> int:
 
 
 def list_all(client: Client, options: argparse.Namespace) -> int:
-    """All of them."""
+    """List all environments."""
     rows = client.envs()
     if options.json:
         terminal.out_json([row._asdict() for row in rows])

@@ -33,7 +33,7 @@ GROUPS = {
         "discard": "take back what a session has changed",
     },
     "Environments": {
-        "env": "list what there is to run code in; build more with Nix",
+        "env": "list the environments; build more with Nix",
     },
     "Boxes for agents, and programs of the host": {
         "box": "run an agent, or any command, in a jail",
@@ -45,9 +45,9 @@ GROUPS = {
         "audit": "show who ran what, when, and what came of it",
         "http": "show where MCP is served over HTTP, and the token",
         "drain": "take no new work, and wait until nothing runs",
-        "reload": "start it anew with all sessions, or read the configuration",
+        "reload": "restart it with all its sessions, or reread the configuration",
         "shutdown": "end it and all sessions",
-        "service": "have systemd keep it",
+        "service": "have systemd run it",
     },
     "Set-up": {
         "doctor": "check what nsm needs on this host",
@@ -55,7 +55,7 @@ GROUPS = {
         "completion": "print a script that completes commands in your shell",
     },
 }
-"""The verbs and what they do, by what they are about; each is a module of this package."""
+"""The verbs and what they do, grouped by subject; each is a module of this package."""
 
 VERBS = {verb: what for verbs in GROUPS.values() for verb, what in verbs.items()}
 
@@ -65,14 +65,14 @@ ALIASES = {
     "stats": "status times",
     "metrics": "status metrics",
 }
-"""Older verbs, which work as before, and what they are now; each has a module, too."""
+"""Older verbs, which work as before, with their new form; each is a module, too."""
 
 _OTHERS_VERBS = {
     "stop": "`nsm shutdown` ends the supervisor and all sessions",
     "start": "nothing needs to be started, the first `nsm run` or editor starts the supervisor",
-    "restart": "`nsm reload` starts the supervisor anew and keeps all sessions",
+    "restart": "`nsm reload` restarts the supervisor and keeps all sessions",
 }
-"""That people know from other programs, and what to do here."""
+"""Commands that people know from other programs, and what to do here."""
 
 _HIDDEN = {"__complete": "complete"}
 

@@ -40,7 +40,7 @@ def main(arguments: list[str]) -> int:
 
 
 def show(options: argparse.Namespace) -> int:
-    """The same, with options that are parsed."""
+    """Print, with parsed options."""
     client = running.connect()
     if client is None:
         return EXIT_FAILED

@@ -25,7 +25,7 @@ class _Formatter(argparse.RawDescriptionHelpFormatter):
         super().__init__(prog, max_help_position=28, width=80)
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
-        """Paragraphs are wrapped anew; those with lines of their own (examples) stay."""
+        """Wrap paragraphs; leave those with indented lines (examples) as they are."""
         from textwrap import fill  # noqa: PLC0415  # for help only
 
         del indent  # there is none
@@ -37,7 +37,7 @@ class _Formatter(argparse.RawDescriptionHelpFormatter):
         )
 
     def _format_action_invocation(self, action: argparse.Action) -> str:
-        """As Python 3.13 has it, `-s, --session NAME`: the value's name is said once."""
+        """Options with the name of their value once, as in Python 3.13: `-s, --session NAME`."""
         if not action.option_strings or action.nargs == 0:
             return super()._format_action_invocation(action)
         return f"{', '.join(action.option_strings)} {_value_of(action)}"
@@ -85,7 +85,7 @@ class Parser(argparse.ArgumentParser):
     def action_first(self, arguments: list[str]) -> list[str]:
         """The arguments with options in front of an action put behind it.
 
-        An action's parser sets each of its options anew, so those in front of it would be lost.
+        An action's parser resets its options, so those in front of the action would be lost.
         """
         for place, word in enumerate(arguments):
             if self.action(word) is not None:
@@ -144,7 +144,7 @@ def _fits(paragraph: str, width: int) -> bool:
 
 
 def _value_of(action: argparse.Action) -> str:
-    """How the value of an option is written in help."""
+    """The value of an option as help writes it."""
     if action.metavar is None and action.choices is not None:
         return "{" + ",".join(_words_of(action)) + "}"
     return str(action.metavar or action.dest.upper())
@@ -185,7 +185,7 @@ class Actions:
 
 
 def _given(*, parser: Parser, prog: str) -> Parser:
-    """What argparse calls to make a parser; its idea of the program's name is not ours."""
+    """Give argparse, which wants to make a parser and name its program, the one there is."""
     del prog
     return parser
 

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from collections.abc import Generator
 
 _LESS = {"LESS": "FRX", "LV": "-c"}
-"""As git sets them where they are not set: less takes colours, leaves the text on the screen, and
-ends by itself where one screen holds all of it."""
+"""Variables that nsm sets, as git does, unless they are set: less shows colours, leaves the text on
+the screen, and ends by itself if the text fits one screen."""
 
 _COLOURS = {"+": "32", "-": "31", "@": "36", "#": "33"}
 _HEADING = "1"
@@ -59,15 +59,15 @@ def paged() -> Generator[None]:
 
 
 class _ToPager(TextIOWrapper):
-    """Standard output that a person sees all the same."""
+    """Standard output that a person reads through the pager."""
 
     def isatty(self) -> bool:
-        """It ends at a terminal."""
+        """True: the pager shows it on a terminal."""
         return True
 
 
 def may_colour() -> bool:
-    """Whether standard output is for a person who wants colours (https://no-color.org)."""
+    """Tell whether standard output is for a person who wants colours (https://no-color.org)."""
     return (
         sys.stdout.isatty()
         and not os.environ.get("NO_COLOR")

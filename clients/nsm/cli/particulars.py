@@ -62,7 +62,7 @@ def life(found: Inspection) -> list[tuple[str, str]]:
         lines.append(
             (
                 "outdated",
-                "its interpreter, libraries or modules have changed on disk; new ones have these",
+                "its interpreter, libraries or modules have changed on disk; new sessions use them",
             )
         )
     if found.end_reason:

@@ -32,8 +32,7 @@ def parser() -> Parser:
     """The verb's options."""
     parser = Parser(
         "reload",
-        "Have the supervisor start anew, with all sessions; returns when it answers again. "
-        "Starts none.",
+        "Restart the supervisor with all its sessions; returns when it answers again. Starts none.",
         _EPILOG,
     )
     parser.add_argument("--config", action="store_true", help="only read the configuration again")

@@ -38,7 +38,7 @@ private directory below TMPDIR.
 
 The current directory is mounted at /project, to be read only or as --project-mode says, unless it
 is your home directory, one above it, or one that nsm refuses. NAME means a session of this project;
-another project's is named by its id, or SCOPE/NAME. A session that is there already keeps its
+another project's is named by its id, or SCOPE/NAME. A session that exists already keeps its
 environment, project and network: asked for others by options, it does not run the code.
 
 exit codes:

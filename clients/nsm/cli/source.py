@@ -41,7 +41,7 @@ def read_code(argument: str | None, file: str | None) -> str:
 
 
 def has_unread_input() -> bool:
-    """Whether there is something on standard input now, which nobody has begun to read."""
+    """Tell whether standard input holds data now that nobody has begun to read."""
     if not sys.stdin:
         return False
     try:
@@ -70,8 +70,8 @@ _PROGRAMS = {"python": "python", "node": "node", "nodejs": "node", "bash": "bash
 
 
 def language_of(file: str | None, code: str) -> str:
-    """What the code seems to be written in (`python`, `node`, `bash`): its first line says so
-    (``#!/usr/bin/env python3``), or the file's name; empty where neither does."""
+    """Language of the code (`python`, `node`, `bash`), from its first line
+    (``#!/usr/bin/env python3``) or else the file's name; empty if neither says."""
     first = code.partition("\n")[0]
     if first.startswith("#!"):
         words = [word for word in first[2:].split() if not word.startswith("-") and "=" not in word]

@@ -35,7 +35,7 @@ def main(arguments: list[str]) -> int:
 
 
 def show(options: argparse.Namespace) -> int:
-    """The same, with options that are parsed."""
+    """Show, with parsed options."""
     client = running.connect()
     if client is None:
         terminal.out("null" if options.json else "")

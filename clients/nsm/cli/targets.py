@@ -27,7 +27,7 @@ class Found(NamedTuple):
 
     @classmethod
     def from_wire(cls, wire: dict[str, object]) -> Found:
-        """What the operation `find` answers."""
+        """Read the answer of the operation `find`."""
         fields = Fields(wire, "a session")
         return cls(
             fields.text("id"),
@@ -59,14 +59,14 @@ def find(client: Client, target: str) -> Found | None:
 
 
 def tell(client: Client, target: str) -> None:
-    """Say it where a target means another project's session; for verbs that do no harm."""
+    """Tell the user if a target means another project's session; for verbs that do no harm."""
     found = find(client, target)
     if found is not None:
         tell_found(found)
 
 
 def tell_found(found: Found) -> None:
-    """Say whose session that is, if it is another project's."""
+    """Tell the user whose session that is, if it is another project's."""
     if found.elsewhere:
         terminal.note(
             f"{found.name} is a session of {found.place}; this project has none of that name"
@@ -74,10 +74,10 @@ def tell_found(found: Found) -> None:
 
 
 def agreed(client: Client, target: str, question: str, *, may_ask: bool, yes: bool) -> str | None:
-    """What to call a session that is to be changed; None where a person says no.
+    """Id or name of a session that is to be changed; None if a person says no.
 
     Args:
-        question: what is to be done, after whose session it is.
+        question: asks whether to do it; it follows a sentence that says whose session it is.
         may_ask: there is somebody to ask.
         yes: whatever that session is, it is meant.
 

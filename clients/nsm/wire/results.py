@@ -7,8 +7,8 @@ from nsm.wire.fields import Fields
 from nsm.wire.frames import RemoteProtocolError
 
 PLACE = "application/vnd.nsm.place+json"
-"""In a display that stdout shows in its place already: the number in its line `[image N]` there, or
-0 where stdout has its text."""
+"""MIME type that marks a display whose place in stdout is known. Its data is the number in the line
+`[image N]` of stdout, or 0 where stdout has the text of the value."""
 
 _MAX_PLACE = 1_000_000
 

@@ -133,7 +133,7 @@ class Call:
 
     @property
     def by_project(self) -> bool:
-        """Whether the names that it gives sessions are apart by project."""
+        """True if each project has its own names for this client's sessions."""
         return self.scope == names.COMMAND_LINE and self.boundary is None and not self.confined
 
     def names_in(self, project: ProjectMount | None) -> str:
@@ -143,7 +143,7 @@ class Call:
         return names.command_line_scope(None if project is None else project.path)
 
     def here(self) -> Here | None:
-        """Where it asks from; None where names are not apart by project."""
+        """Scope and project of the caller; None if names do not depend on the project."""
         if not self.by_project:
             return None
         project = None

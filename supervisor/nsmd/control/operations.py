@@ -42,7 +42,7 @@ KILL_WAIT_S = 5.0
 """How long `kill` waits for what it killed to be gone; the kernel needs milliseconds."""
 
 PRELOAD_WAIT_S = 20.0
-"""How long `envs` waits for modules that are imported to find out whether they can be."""
+"""Seconds that `envs` waits for trial imports of the modules to preload."""
 
 
 _OF_HTTP = {"enabled", "listen", "url", "token", "connections", "max_connections", "problem"}

@@ -93,7 +93,7 @@ def explain(
 
 
 def _in_the_project(project: ProjectMount, missing: Sequence[str]) -> list[str]:
-    """Where a file is that was not in the working directory, if the project has it there."""
+    """Note on where the project has a file that code looked for in the working directory."""
     for path in missing[:MOST_MISSING]:
         if has_below(project.path, path):
             place = plain(posixpath.normpath(posixpath.join(project.mount_point, path)), 200)

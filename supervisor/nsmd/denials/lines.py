@@ -211,7 +211,7 @@ _MISSING = re.compile(r"\bno such file or directory\b", re.IGNORECASE)
 _BARE = re.compile(r"^[\w./-]+: (?:line \d+: )?(?P<path>[^\s:'\"]+): No such file or directory$")
 
 WORKSPACE = "/workspace"
-"""Where relative paths begin, unless code has gone elsewhere."""
+"""Working directory of code at its start."""
 
 _THROWN = re.compile(
     r"^(?:Uncaught )?(?:\w+ \[cause\]: |\s*\[cause\]: )?\w*Error\b.*\bE[A-Z]{3,}\b"
@@ -264,7 +264,7 @@ def _of_line(line: str) -> Iterator[Evidence]:
 
 
 def not_found(path: str) -> Iterator[Evidence]:
-    """What it means that there is no such file."""
+    """Evidence in the fact that there is no such file."""
     relative = path.removeprefix(f"{WORKSPACE}/")
     if relative and not relative.startswith("/"):
         yield Evidence(kind="missing", subject=relative)

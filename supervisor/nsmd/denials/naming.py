@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 _MOST_NAMED = 4
-"""Of places and hosts; a line is read by a model with every result."""
+"""Places or hosts that one line names: a model reads the line with every result."""
 
 _MAX_NAME_CHARS = 100
 

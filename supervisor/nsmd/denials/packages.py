@@ -1,4 +1,4 @@
-"""What is said of packages that are not there: where they are, and how somebody adds them."""
+"""Sentences about missing packages: which environments have them, and how the user adds them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MODULES: Mapping[str, str] = {
     "pyyaml": "yaml",
     "scikit-learn": "sklearn",
 }
-"""Of packages that are called otherwise than what is imported of them."""
+"""Modules of packages whose name is another than the module's."""
 
 KNOWN = frozenset(
     "PIL attr boto3 bs4 cv2 dateutil django dotenv fastapi flask httpx jax keras lxml matplotlib "
@@ -24,8 +24,8 @@ KNOWN = frozenset(
     "requests rich scipy seaborn sklearn spacy sqlalchemy statsmodels sympy tabulate tensorflow "
     "torch tqdm transformers yaml".split()
 )
-"""Modules that are no part of Python and that much code imports. Of others that are missing nobody
-knows whether they are to be installed, or are the project's own and lie elsewhere."""
+"""Modules that are not part of Python and that much code imports. Any other missing module may be
+the project's own and lie elsewhere."""
 
 
 def clauses(
@@ -34,7 +34,7 @@ def clauses(
     *,
     installable: bool,
 ) -> list[str]:
-    """What there is to say; nothing where something else may be the matter.
+    """Clauses for the note; none if the cause may be another.
 
     Args:
         subjects: what the texts give away.

@@ -88,11 +88,11 @@ def evidence_of(outcome: Outcome, code: str) -> list[Evidence]:
 
 
 def _resolved(one: Evidence, code: str) -> Evidence | None:
-    """What a text is evidence of, together with the code.
+    """Evidence of a text together with the code; None if it is none.
 
-    Of a package that pip does not name: of the one that was to be installed. Of a denial for want
-    of permissions: of the mount's doing, if it is known whose file it was. In places that can be
-    written to, code has denied it to itself.
+    Where pip names no package, the code says which one was to be installed. A denial for want of
+    permissions counts against the mount if the file is known; where code may write, it has denied
+    it to itself.
     """
     if one.kind == "index" and not one.subject:
         installing = _INSTALLING.search(code)

@@ -180,9 +180,9 @@ def _lock(host: Host) -> Iterator[Check]:
 
 
 def _records(host: Host) -> Iterator[Check]:
-    """Log, audit, and who keeps the sessions when the supervisor is killed.
+    """Rows on the log, the audit, and what keeps sessions when the supervisor is killed.
 
-    The supervisor that runs says how the last two are; without one, nobody knows.
+    Only a running supervisor knows the state of the last two.
     """
     log = os.path.join(host.state, "supervisor.log")
     if os.path.lexists(place := host.real(log)):
@@ -193,7 +193,7 @@ def _records(host: Host) -> Iterator[Check]:
                 name="log",
                 status="warn",
                 detail=f"{log} cannot be written: what the supervisor says is lost",
-                fix=f"Move it away, and the next line makes another: mv {log} {log}.old",
+                fix=f"Move it away, and the supervisor makes a new one: mv {log} {log}.old",
             )
     try:
         told = Status.from_wire(ask(host.real(host.socket), "status"))
@@ -215,7 +215,7 @@ def _audit(audit: AuditStatus) -> Check:
             name=name,
             status="warn",
             detail=f"{audit.dropped} lines of {audit.path} are lost: {why}",
-            fix=f"Make it yours, and make room: ls -l {audit.path}; df -h {audit.path}",
+            fix=f"See if it is yours and there is room: ls -l {audit.path}; df -h {audit.path}",
         )
     return Check(name=name, status="ok", detail=audit.path)
 
@@ -231,7 +231,7 @@ def _survival(survival: SurvivalStatus) -> Check:
         name=name,
         status="warn",
         detail=f"sessions may end with the supervisor{why}",
-        fix="The log has the reason. `nsm reload` starts the supervisor again, with its sessions.",
+        fix="The log has the reason. `nsm reload` restarts the supervisor and keeps its sessions.",
     )
 
 

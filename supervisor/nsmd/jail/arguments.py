@@ -22,7 +22,7 @@ TEMPLATE_PATH = "/run/nsm/template.py"
 FILTER_PATH = "/run/nsm/filter"
 
 SCRATCH_MB = 64
-"""Of each writable place in a template's jail; matplotlib's list of fonts takes 1 MiB."""
+"""Size of each writable place in a template's jail; matplotlib's list of fonts takes 1 MiB."""
 
 PLACES = ("/bin", "/dev", "/etc", "/proc", "/run/nsm", "/sbin", "/tmp", "/usr", WORKSPACE)  # noqa: S108
 """What every jail has of its own; nothing else is mounted there or above."""

@@ -156,7 +156,7 @@ def _timeout(timeout: object) -> float | None:
 
 
 def _is_nothing(value: object) -> bool:
-    """Whether a text is what a client writes that has nothing to say."""
+    """Tell whether a text is what clients write for an argument that they leave out."""
     return isinstance(value, str) and value.strip().casefold() in _NOTHING
 
 

@@ -139,7 +139,7 @@ def _text_of(environment: Environment) -> str:
 
 
 def _packages_of(environment: Environment) -> str:
-    """What is imported already, then the best known of what is installed."""
+    """Modules that are imported already, then the best known ones of those that are installed."""
     named = [module.partition(".")[0] for module in environment.preload]
     named += [name for name in _WELL_KNOWN if name in environment.packages]
     shown = [one_line(name, _MAX_PACKAGE_CHARS) for name in dict.fromkeys(named)]

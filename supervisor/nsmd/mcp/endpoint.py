@@ -425,7 +425,7 @@ class Endpoint:
 
     @property
     def _is_told(self) -> bool:
-        """Whether the project is known without the client's roots."""
+        """True if the project is known without the client's roots."""
         return self._attach.confined or bool(self._attach.variables.get("PROJECT_DIR"))
 
     async def _roots_changed(self, ctx: Context, _params: NotificationParams | None) -> None:

@@ -43,7 +43,7 @@ _STDERR_HEADING = "--- stderr ---\n"
 _JSON_SPACE = " \t\r\n"
 _JSON_BEGINNINGS = '-0123456789"[tfn'
 _JSON_ENDS = '0123456789"]el'
-"""Of numbers, strings, arrays, and of `true`, `false` and `null`. Most texts have another."""
+"""First and last characters of JSON that is no object. Most texts begin or end otherwise."""
 
 _BACKGROUND: Mapping[Interpreter, str] = {
     "bash": "start `COMMAND > log 2>&1 &`",
@@ -220,7 +220,7 @@ def _outcome_notes(result: RunResult, omitted_chars: int) -> list[str]:
 
 
 def _longer(result: RunResult) -> list[str]:
-    """How code that was stopped at its time limit could have gone on for longer."""
+    """Advice for code that was stopped at its time limit: how to run for longer."""
     longest_s = result.longest_s
     if not result.outcome.timed_out or longest_s is None:
         return []

@@ -33,7 +33,7 @@ class Roots:
         return self._first
 
     def to_be_asked(self, ctx: Context) -> bool:
-        """Whether the client has some to tell, and has not told them."""
+        """Tell whether the client has roots and has not told them yet."""
         return not self._known and _can_be_asked(ctx)
 
     def forget(self) -> None:

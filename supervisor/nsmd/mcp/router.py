@@ -57,7 +57,7 @@ _QUEUED_LINES = 16
 _CHUNK_BYTES = 65536
 
 _MARK = "="
-"""Before an id that the SDK would take for a number."""
+"""Prefix of an id that the SDK would take for a number."""
 
 
 class Endpoint(Protocol):
@@ -375,7 +375,7 @@ class _Output:
 
 
 def _sdk_id(request_id: RequestId) -> RequestId:
-    """What the SDK is given for the id of a request: for "7" it would take another's 7."""
+    """Id of a request as the SDK is given it, which takes "7" and 7 for the same."""
     if isinstance(request_id, str) and (
         request_id.startswith(_MARK) or coerce_request_id(request_id) != request_id
     ):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 
 _MOVES = re.compile(r"(\n|\r|\x1b\[[0-9]*[AK])")
-"""Ends of lines, and what programs use to write a line anew: back to its beginning, up by some
-lines, erase it."""
+"""Ends of lines, and the sequences by which programs rewrite lines: back to the beginning, up by
+some lines, erase."""
 
 
 def clean(text: str) -> str:
@@ -30,7 +30,7 @@ def one_line(text: str, limit: int) -> str:
 
 
 def settled(text: str) -> str:
-    """The text as it is read when all of it has been written: of a progress bar, its last state.
+    """The text as a terminal shows it at the end: a progress bar in its last state.
 
     What follows a carriage return replaces its line. `ESC [ A` goes back to lines above, for bars
     below each other; `ESC [ K` erases.

@@ -33,7 +33,7 @@ ANSWER_TIMEOUT_S = 5.0
 that wait for a supervisor to start wait for twice as long."""
 
 ASK_AGAIN_S = 2.0
-"""Between two questions to a keeper that did not answer at the start."""
+"""Seconds between two questions to a holder that did not answer at the start."""
 
 END_TIMEOUT_S = 1.0
 """From the end of its connection to the keeper's own: less than 1 ms."""
@@ -316,10 +316,10 @@ class KeeperStore:
 
 
 class SilentKeeper(NoStore):
-    """See `DescriptorStore`: a keeper is there, and does not answer.
+    """Store that keeps nothing, since there is a holder that does not answer.
 
-    Until it does, nothing is kept, and what it holds is out of sight. Then the next program of this
-    process is to have all of it, and the sessions of this one.
+    Until it answers, nobody knows what it holds. When it does, this process restarts itself and
+    takes up what the holder has, beside its own sessions.
 
     Args:
         path: of its socket.
@@ -328,14 +328,14 @@ class SilentKeeper(NoStore):
 
     def __init__(self, path: str, problem: str) -> None:
         super().__init__(
-            f"{problem}; it is asked again every few seconds. Until it answers, sessions that it "
-            "holds are out of sight, and new ones would end with the supervisor. If it is stopped, "
-            "let it go on (kill -CONT)"
+            f"{problem}; the supervisor asks it again every few seconds. Until it answers, the "
+            "sessions that it holds cannot be used, and new ones end with the supervisor. If the "
+            "holder is stopped, continue it (kill -CONT)"
         )
         self._path = path
 
     async def run(self, refill: Refill) -> None:
-        """See `DescriptorStore`: returns as soon as it answers, or is gone."""
+        """Ask the holder again and again; return as soon as it answers, or has ended."""
         self._refill = refill
         while True:
             if await self._answers():

@@ -59,10 +59,10 @@ class DescriptorStore(Protocol):
         ...
 
     async def run(self, refill: Refill) -> None:
-        """See that all is kept, also where it could not be at once.
+        """Keep everything, also what could not be kept at once.
 
-        Returns where only the next program of this process can have what keeps descriptors; else
-        until cancelled.
+        Runs until cancelled. It returns only if this process has to restart itself to take up what
+        a holder has.
         """
 
     def look(self) -> None:

@@ -1,4 +1,4 @@
-"""Whether the files that a template was made of are still the same; blocks."""
+"""Look for changes of the files that a template was made of; these functions block."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from nsmd.watching.trail import Places, Trail
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Files:
-    """What a look at them found.
+    """State of these files at one moment.
 
     Attributes:
         state: differs where another file is at one of the paths, or it has other content.

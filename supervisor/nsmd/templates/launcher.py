@@ -49,12 +49,12 @@ LONGEST_PAUSE_S = 1800.0
 """How long sessions start in jails of their own after a template failed; doubled each time."""
 
 SETTLE_S = 2.0
-"""A template is made anew when its files have not changed for so long: an upgrade changes many."""
+"""A changed template is replaced once its files are quiet for so long: an upgrade changes many."""
 
 SETTLE_MOST_S = 60.0
 """And after so long at the latest."""
 
-CHANGING = "its interpreter, libraries or preloaded modules are just being replaced"
+CHANGING = "its interpreter, libraries or preloaded modules are being replaced at the moment"
 
 _MOST_DOUBLINGS = 30
 """More would not fit a float, and the longest pause is reached long before."""
@@ -160,14 +160,14 @@ class TemplateLauncher:
     # Files that templates were made of.
 
     def tell(self, changed: Callable[[int, bool], None]) -> None:
-        """Have somebody told of templates whose files change: the process id as in `Jail`, and
-        whether that is certain."""
+        """Call `changed` for templates whose files change, with the process id as in `Jail` and
+        whether the change is certain."""
         self._tell = changed
         for pid in self._outdated:
             changed(pid, True)
 
     def catch_up(self) -> None:
-        """Tell of changes that nobody has been told of yet."""
+        """Report changes that have not been reported yet."""
         if self._watching is not None:
             self._watching.catch_up()
 
@@ -183,7 +183,7 @@ class TemplateLauncher:
         if files.state == template.state:
             template.suspect = False
             return
-        log.info("files that %r was made of have changed: it is made anew", template)
+        log.info("files that %r was made of have changed: it is replaced", template)
         self._outdated.append(template.pid)
         template.close()
         self._tell(template.pid, True)
@@ -199,7 +199,7 @@ class TemplateLauncher:
                 self._failed(line, failures, error)
 
     async def _is_changing(self, line: _Line) -> bool:
-        """Whether files of the template at hand are just being replaced."""
+        """Tell whether files of the template at hand are being replaced at the moment."""
         template = line.template
         if self._watching is None or template is None or not template.is_open:
             return False
@@ -266,7 +266,7 @@ class TemplateLauncher:
         return jail
 
     def _remark(self, environment: str, remarks: Sequence[str]) -> Sequence[str]:
-        """Those remarks if they have not been made yet."""
+        """Give these remarks out, unless the latest for the environment were the same."""
         if self._remarked.get(environment) == remarks:
             return ()
         self._remarked[environment] = remarks
@@ -429,7 +429,7 @@ async def _give_up(template: Template) -> None:
 
 
 def _nobody(_pid: int, _certain: bool) -> None:
-    """Nobody is told."""
+    """Tell nobody."""
 
 
 @asynccontextmanager

@@ -328,12 +328,12 @@ async def start_template(
 
 
 def _texts(told: dict[object, object]) -> Mapping[str, str]:
-    """What it says of modules; texts of bounded length."""
+    """Modules and reasons as it tells them, with bounded length."""
     return {str(name)[:MAX_TEXT]: str(text)[:MAX_TEXT] for name, text in told.items()}
 
 
 def _names(told: dict[object, list[object]]) -> Mapping[str, Sequence[str]]:
-    """The files that it says it was made of; names by directory."""
+    """Files that it was made of, as it tells them: names by directory."""
     return {str(directory): [str(name) for name in names] for directory, names in told.items()}
 
 

@@ -55,7 +55,7 @@ quick."""
 
 
 def _nothing() -> None:
-    """Called for a change that is only looked at."""
+    """Do nothing at once: the change is only looked at."""
 
 
 class Keeper:
