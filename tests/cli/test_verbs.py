@@ -122,7 +122,7 @@ def test_joined_verbs_do_what_the_older_ones_did(
         (["--no-such"], "nsm: unknown command '--no-such'"),
         (["stop"], "nsm: there is no command 'stop': `nsm shutdown` ends the supervisor"),
         (["start"], "nsm: there is no command 'start': nothing needs to be started"),
-        (["restart"], "nsm: there is no command 'restart': `nsm reload` starts the supervisor"),
+        (["restart"], "nsm: there is no command 'restart': `nsm reload` restarts the supervisor"),
         (["ps", "--jso"], "nsm: unrecognized arguments: --jso\nRun `nsm ps --help`."),
         (["ps", "x"], "nsm: unrecognized arguments: x"),
         (["ps", "\x1b[2Jx"], "nsm: unrecognized arguments: \\x1b[2Jx"),
