@@ -172,7 +172,7 @@ def check_code(code: str) -> None:
     if size > MAX_CODE_BYTES:
         raise CodeTooLargeError(
             f"The code has {size} bytes; the limit is {MAX_CODE_BYTES}.",
-            hint="Write data to a file in the session in several calls, or mount a project.",
+            hint="Write data to a file in several parts (`nsm cp` copies files), or mount a project.",
         )
 
 
@@ -184,7 +184,7 @@ def check_keeps_state(environment: Environment) -> None:
     if not environment.keeps_state:
         raise BadRequestError(
             f"Environment {environment.name!r} keeps no state, so it has no sessions.",
-            hint="Leave `session` out: each call then runs in a fresh jail.",
+            hint="Name no session: the code then runs in a fresh jail.",
         )
 
 

@@ -35,7 +35,7 @@ class EnvironmentPendingError(EnvironmentUnavailableError):
         self.settled = settled
         super().__init__(
             f"Environment {name!r} is not there yet: {what}. The code was not run.",
-            hint="Call again in a minute; the other environments work meanwhile.",
+            hint="Try again in a minute; the other environments work meanwhile.",
         )
 
 

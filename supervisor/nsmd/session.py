@@ -500,6 +500,6 @@ class Session:
         reason = self.end_reason or ENDING_REASON_UNKNOWN
         return SessionEndedError(
             f"Session {self._label()} ended: {reason}.",
-            hint="Its variables and files are gone; call again to start a new one.",
+            hint="Its variables and files are gone; the next use of its name starts a new one.",
             data={"session": self.id, "reason": reason},
         )

@@ -283,7 +283,7 @@ TRUNCATED = {"stdout": {"omitted_bytes": 123456, "file": "/workspace/.nsm/1.out"
             {"session": {**SESSION, "replaced": "ended 12 min ago (idle timeout)"}},
             "the earlier one ended 12 min ago (idle timeout); variables and /workspace were lost",
         ),
-        ({"session": SESSION, "fresh_name": True}, "session: a"),
+        ({"session": SESSION, "fresh_name": True}, "the session is a; `-s a` goes on in it"),
         ({"clamped_from_s": 60.0}, "the limit is 30 s, not the 60 s asked for"),
         ({"waited_s": 0.9}, ""),
         ({"waited_s": 75}, "waited 1m15s for other executions of the session"),

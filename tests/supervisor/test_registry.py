@@ -404,7 +404,7 @@ async def test_an_environment_without_state_has_no_sessions(
     async with bench() as it:
         it.registry.provision.catalog.put(DIRECTORY, [once])
         for name in ("a", "new"):
-            with pytest.raises(BadRequestError, match=r"keeps no state.*Leave `session` out"):
+            with pytest.raises(BadRequestError, match=r"keeps no state.*Name no session"):
                 await it.run(env="once", session=name)
         assert (await it.run(env="once", session=None)).session_name is None
 

@@ -76,6 +76,9 @@ def _kill(client: Client, options: argparse.Namespace) -> KillReport | None:
         except NsmError as error:
             left.append(KillError(session, error))
         else:
-            chosen += [] if target is None else [target]
+            if target is None:
+                left.append(KillError(session, NsmError(f"{session} was left alone")))
+            else:
+                chosen.append(target)
     report = client.kill(chosen) if chosen else KillReport((), ())
     return report._replace(errors=(*left, *report.errors))

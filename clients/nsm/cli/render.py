@@ -440,10 +440,11 @@ def run_notes(result: RunResult, *, fresh_name: bool, left_out: dict[str, int]) 
             "variables and /workspace were lost"
         )
     elif fresh_name and session.name is not None:
-        notes.append(f"session: {session.name}")
+        notes.append(f"the session is {session.name}; `-s {session.name}` goes on in it")
     if result.clamped_from_s is not None:
         notes.append(
-            f"the limit is {result.timeout_s:g} s, not the {result.clamped_from_s:g} s asked for"
+            f"the limit is {result.timeout_s:g} s, not the {result.clamped_from_s:g} s asked for; "
+            "config.toml can raise it"
         )
     if result.waited_s >= NOTICEABLE_WAIT_S:
         notes.append(f"waited {duration(result.waited_s)} for other executions of the session")
@@ -458,7 +459,13 @@ def run_notes(result: RunResult, *, fresh_name: bool, left_out: dict[str, int]) 
             )
         notes.append(f"{size(missing)} of {stream} left out{where}")
     if result.timed_out:
-        notes.append(f"timed out after {result.timeout_s:g} s")
+        longer = (
+            "; -t sets the limit, up to the environment's, and in a session (-s NAME) work can go "
+            "on in the background"
+        )
+        notes.append(
+            f"timed out after {result.timeout_s:g} s{longer if session.name is None else ''}"
+        )
     if result.interrupted:
         notes.append("interrupted")
     if result.interpreter_restarted and session.name is not None:
