@@ -120,7 +120,7 @@ def test_a_name_is_of_this_project_only(sh: Shell, tmp_path: Path) -> None:
     assert sh.out("cd other && nsm run -e python -s work 'print(\"x\" in globals())'") == "False\n"
     assert sh.out("nsm run -e python -s work x") == "1\n"
     sh.out("cd other && nsm kill work")
-    told = sh("cd other && nsm logs -n 1 work").stderr.decode()
+    told = sh("cd other && nsm inspect work").stderr.decode()
     assert told == f"nsm: work is a session of {tmp_path}; this project has none of that name\n"
     refused = sh.error("cd other && nsm kill work < /dev/null")
     assert refused == (
