@@ -172,7 +172,7 @@ def check_code(code: str) -> None:
     if size > MAX_CODE_BYTES:
         raise CodeTooLargeError(
             f"The code has {size} bytes; the limit is {MAX_CODE_BYTES}.",
-            hint="Write data to a file in several parts (`nsm cp` copies files), or mount a project.",
+            hint="Write data to files in several parts (`nsm cp` copies them), or mount a project.",
         )
 
 
