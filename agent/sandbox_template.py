@@ -95,15 +95,10 @@ SECCOMP_MODE_FILTER = 2
 CAPABILITY_VERSION_3 = 0x2008_0522
 SIOCSIFFLAGS, IFF_UP, IFF_RUNNING = 0x8914, 0x1, 0x40
 
-NAMESPACES = (
-    CLONE_NEWUSER
-    | CLONE_NEWNS
-    | CLONE_NEWPID
-    | CLONE_NEWIPC
-    | CLONE_NEWUTS
-    | CLONE_NEWNET
-    | CLONE_NEWCGROUP
-)
+NAMESPACES = CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWIPC | CLONE_NEWUTS | CLONE_NEWNET
+
+LATE_NAMESPACES = CLONE_NEWCGROUP
+"""What a fork makes when it is in its control group: from there on down is all that it sees."""
 
 INODES_PER_MB = 128
 """Each takes about 1 KiB of the kernel's memory, which the size of a tmpfs does not count."""
@@ -250,6 +245,19 @@ def become_root(uid: int, gid: int) -> None:
     write_file("/proc/self/setgroups", "deny")
     write_file("/proc/self/uid_map", f"0 {uid} 1")
     write_file("/proc/self/gid_map", f"0 {gid} 1")
+
+
+def enter_group(fd: int) -> None:
+    """Moves this process into the control group of a session.
+
+    Where the kernel refuses (before 5.16, not as the one who has opened the file), the supervisor
+    does it later, and says so if that fails.
+
+    Args:
+        fd: of the group's `cgroup.procs`.
+    """
+    with contextlib.suppress(OSError):
+        os.write(fd, b"0")
 
 
 def become_user() -> None:
@@ -506,6 +514,7 @@ class Session:
     def _set_up(self) -> None:
         os.setsid()
         become_root(self._template.uid, self._template.gid)
+        call("unshare", libc.unshare(LATE_NAMESPACES))
         keep_mounts()
         copied = self._request.get("overlay")
         copy = make_copy_on_write(copied["path"], copied["size_mb"]) if copied else ()
@@ -634,6 +643,7 @@ class Template:
             "ready": True,
             "protocol": PROTOCOL,
             "pid": os.getpid(),
+            "groups": True,
             "failed": self.failed,
             "loaded": loaded_files(),
         }
@@ -642,11 +652,13 @@ class Template:
         os.close(pidfd)
 
     def _take(self) -> tuple[Mapping[str, Any], int] | None:
-        """One request: one message with one descriptor. Returns something in a fork only."""
+        """One request: a message with one or two descriptors. Returns something in a fork only."""
         size, fds = self._receive()
         if not size:
             os._exit(0)
-        if len(fds) == 1 and self._fork(fds[0]):
+        if len(fds) in (1, 2) and self._fork(fds[0]):
+            for group in fds[1:]:
+                enter_group(group)
             return json.loads(self._message[:size]), fds[0]
         # It may have variables of a client. Other forks have all that is in this memory.
         self._message[:size] = bytes(size)

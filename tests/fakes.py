@@ -191,7 +191,7 @@ class FakeLauncher:
     async def prepare(self, spec: JailSpec) -> None:
         del spec
 
-    async def launch(self, spec: JailSpec) -> FakeJail:
+    async def launch(self, spec: JailSpec, group: int | None = None) -> FakeJail:
         await trio.lowlevel.checkpoint()
         if self.fail is not None:
             raise self.fail

@@ -7,6 +7,7 @@ ends its agent's channel with it, so nobody has to wait for that as well.
 from __future__ import annotations
 
 import logging
+import os
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Protocol
@@ -16,7 +17,7 @@ import trio
 from nsm.wire.errors import NsmError, StartFailedError
 from nsmd.agentframes import AgentFrame, AgentProtocolError, ResumedFrame
 from nsmd.agentlink import AgentLink, AgentLinkError
-from nsmd.cgroups import Confinement, Keeper
+from nsmd.cgroups import Confinement, Group, Keeper
 from nsmd.jail import Jail, Launcher, ProjectCopy, exhausted
 from nsmd.policy import Policy
 from nsmd.values import JailSpec, NetworkRule, SessionLimits
@@ -118,6 +119,7 @@ class Conversation:
 
     __slots__ = (
         "_earlier",
+        "_group",
         "_keeper",
         "_launcher",
         "_limits",
@@ -148,6 +150,7 @@ class Conversation:
     ) -> None:
         self.jail: Jail | None = None
         self._earlier = earlier
+        self._group: Group | None = None
         self.pid = 0
         self.confinement: Confinement | None = None
         self._keeper = keeper
@@ -195,14 +198,14 @@ class Conversation:
 
     async def _confine(self, keeper: Keeper, jail: Jail) -> Confinement:
         if self._earlier is None:
-            return await keeper.confine(self._session_id, jail, self._spec)
+            return await keeper.confine(self._session_id, jail, self._spec, self._group)
         return keeper.adopt(self._session_id, jail, self._spec, self._earlier.group)
 
     async def _launch(self) -> Jail | None:
         try:
             await self._launcher.prepare(self._spec)
             async with self._starts:
-                return await self._launcher.launch(self._spec)
+                return await self._launch_in_group()
         except NsmError as error:
             self._listener.agent_lost(error.message, error)
         except OSError as error:
@@ -210,6 +213,22 @@ class Conversation:
             failure = exhausted(error)
             self._listener.agent_lost(failure.message, failure)
         return None
+
+    async def _launch_in_group(self) -> Jail:
+        """Start the jail in its control group, where there is one."""
+        if self._keeper is not None:
+            self._group = await self._keeper.make_group(self._session_id, self._spec)
+        if self._group is None:
+            return await self._launcher.launch(self._spec)
+        try:
+            entry = self._group.entry()
+            try:
+                return await self._launcher.launch(self._spec, entry)
+            finally:
+                os.close(entry)
+        except BaseException:
+            self._group.remove()
+            raise
 
     async def _converse(self, jail: Jail) -> None:
         """Talk to the agent until either side is gone."""

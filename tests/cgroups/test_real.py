@@ -155,6 +155,9 @@ async def test_what_is_written_is_read_back(keeper: SessionKeeper, forked: bool)
         heavy = world.confinement("h").group
         assert heavy is not None
         assert files.read(heavy.directory, "cpu.weight").strip() == "400"
+        # Of which it does not see the name, nor any other's.
+        seen = await world.run("a", "print(open('/proc/self/cgroup').read())")
+        assert seen.outcome.stdout.split("\n")[-3] == "0::/"
         # All of a session is in its group, whatever it starts later.
         told = await world.run("a", "import subprocess as s; p = s.Popen(['sleep', '60'])")
         assert told.outcome.exit_code == 0

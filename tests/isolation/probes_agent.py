@@ -52,7 +52,7 @@ _OLD_TERMINAL = Weakness(
 
 _ONE_CGROUP = Weakness(
     arguments=without("--unshare-cgroup-try"),
-    template='space["NAMESPACES"] &= ~space["CLONE_NEWCGROUP"]\n',
+    template='space["LATE_NAMESPACES"] = 0\n',
 )
 
 _PATH_TO_WRITABLE = Weakness(

@@ -102,7 +102,7 @@ class Script:
     async def prepare(self, spec: JailSpec) -> None:
         del spec
 
-    async def launch(self, spec: JailSpec) -> FakeJail:
+    async def launch(self, spec: JailSpec, group: int | None = None) -> FakeJail:
         jail = FakeJail(len(self.jails) + 1, spec)
         ready = {"type": "ready", "protocol": 1, "python": "3", "capabilities": CAPABILITIES}
         jail.agent_end.send(encode_frame(ready))
@@ -198,7 +198,7 @@ class Crowded:
     async def prepare(self, spec: JailSpec) -> None:
         del spec
 
-    async def launch(self, spec: JailSpec) -> FakeJail:
+    async def launch(self, spec: JailSpec, group: int | None = None) -> FakeJail:
         self._now += 1
         self.most = max(self.most, self._now)
         try:

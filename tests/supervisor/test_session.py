@@ -427,7 +427,7 @@ async def test_no_room_for_a_jail_is_told_and_costs_nobody_else(
             async def prepare(self, spec: JailSpec) -> None:
                 del spec
 
-            async def launch(self, spec: JailSpec) -> FakeJail:
+            async def launch(self, spec: JailSpec, group: int | None = None) -> FakeJail:
                 raise OSError(number, os.strerror(number))
 
         async with trio.open_nursery() as nursery:

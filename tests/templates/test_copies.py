@@ -171,8 +171,10 @@ async def test_a_template_that_knows_no_copies_is_refused(
     """An older one shows the project read-only, and says nothing of it."""
     asked = template.Template.fork
 
-    async def as_of_old(self: template.Template, request: bytes) -> ForkedJail:
-        return await asked(self, request.replace(b'"overlay"', b'"unknown"'))
+    async def as_of_old(
+        self: template.Template, request: bytes, group: int | None = None
+    ) -> ForkedJail:
+        return await asked(self, request.replace(b'"overlay"', b'"unknown"'), group)
 
     monkeypatch.setattr(template.Template, "fork", as_of_old)
     async with open_templates(new_launcher()) as forking:

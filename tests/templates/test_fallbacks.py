@@ -85,7 +85,7 @@ async def test_pauses_have_an_end(python: Environment, monkeypatch: pytest.Monke
     monkeypatch.setattr(launcher, "start_template", fail)
 
     class NoLauncher(BwrapLauncher):
-        async def launch(self, spec: JailSpec) -> BwrapJail:
+        async def launch(self, spec: JailSpec, group: int | None = None) -> BwrapJail:
             raise BadProjectError("started cold")
 
     async with open_launcher(NoLauncher(None, new_launcher().user.uid)) as forking:

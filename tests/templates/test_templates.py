@@ -413,3 +413,19 @@ async def test_a_template_that_nobody_uses_goes(
                     await trio.testing.wait_all_tasks_blocked(0.01)
             assert (await session.run("print(1)")).stdout == "1\n"
         await wait_dead(made.pid)
+
+
+@pytest.mark.parametrize("forked", [True, False], ids=["forked", "cold"])
+async def test_a_jail_enters_the_group_that_it_is_given(tmp_path: Path, *, forked: bool) -> None:
+    """Before it gets its cgroup namespace: a file stands in for the group's list of processes."""
+    entry = os.open(tmp_path / "cgroup.procs", os.O_RDWR | os.O_CREAT)
+    try:
+        async with open_templates(new_launcher(), enabled=forked) as launcher:
+            jail = await launcher.launch(jail_spec(environments()["python"]), entry)
+            told = (tmp_path / "cgroup.procs").read_text()
+            assert told == ("0" if forked else str(jail.starter_pid))
+            jail.kill()
+            await jail.wait()
+            jail.release()
+    finally:
+        os.close(entry)

@@ -8,7 +8,15 @@ is for people.
 """
 
 from nsmd.cgroups.confinement import Confinement
-from nsmd.cgroups.group import memory_of
+from nsmd.cgroups.group import Group, memory_of
 from nsmd.cgroups.keeper import Keeper, SessionKeeper, find_keeper, open_keeper
 
-__all__ = ["Confinement", "Keeper", "SessionKeeper", "find_keeper", "memory_of", "open_keeper"]
+__all__ = [
+    "Confinement",
+    "Group",
+    "Keeper",
+    "SessionKeeper",
+    "find_keeper",
+    "memory_of",
+    "open_keeper",
+]

@@ -11,7 +11,7 @@ import trio
 
 from nsmd.cgroups import files
 from nsmd.cgroups.limits import OPTIONAL, GroupLimits
-from nsmd.cgroups.place import CONTROLLERS
+from nsmd.cgroups.place import CONTROLLERS, NoGroupsError, directory_of
 from nsmd.cgroups.tree import GroupTree
 
 MOST_ROUNDS = 32
@@ -139,6 +139,31 @@ class Group:
                     files.write(self.directory, "cgroup.procs", str(each))
             moved |= new
         raise OSError(0, "its processes do not hold still")
+
+    def settle(self, pid: int) -> None:
+        """Have all of a jail be in the group that it was started in, and nothing else.
+
+        Args:
+            pid: of the jail's PID 1.
+
+        Raises:
+            OSError: as `adopt`.
+        """
+        there, jail = set(self.pids()), {pid} | _below(pid)
+        if not jail <= there:
+            self.adopt(pid)
+        # What has made the jail waits for its end, and is not the session's to pay for.
+        for each in there - jail:
+            with suppress(NoGroupsError, OSError):
+                files.write(directory_of(os.getpid()), "cgroup.procs", str(each))
+
+    def entry(self) -> int:
+        """A descriptor that moves the process whose id is written to it; the caller closes it.
+
+        Raises:
+            OSError: the group is gone.
+        """
+        return os.open(f"{self.directory}/cgroup.procs", os.O_WRONLY | os.O_CLOEXEC)
 
     def counted(self) -> Counted:
         """What has been counted."""

@@ -37,10 +37,21 @@ class Keeper(Protocol):
         """What keeps sessions to their limits here, as far as one can know beforehand."""
         ...
 
-    async def confine(self, session_id: str, jail: Jail, spec: JailSpec) -> Confinement:
+    async def make_group(self, session_id: str, spec: JailSpec) -> Group | None:
+        """A control group for a jail that is to be started in it; the caller removes it, or hands
+        it to `confine`. None where there is none, or `confine` is to find out why.
+        """
+        ...
+
+    async def confine(
+        self, session_id: str, jail: Jail, spec: JailSpec, group: Group | None = None
+    ) -> Confinement:
         """Confine a jail whose agent speaks and has run no code.
 
         What cannot be had is in what the confinement says; there always is one.
+
+        Args:
+            group: from `make_group`; owned from now on.
 
         Cancellation: leaves no group.
         """
@@ -111,9 +122,34 @@ class SessionKeeper:
         """What keeps a session of which only these controllers' limits hold."""
         return _enforcement(controllers, why)
 
-    async def confine(self, session_id: str, jail: Jail, spec: JailSpec) -> Confinement:
+    async def make_group(self, session_id: str, spec: JailSpec) -> Group | None:
+        """See `Keeper`."""
+        if self.tree is None:
+            return None
+        limits = limits_of(spec, self._limits)
+        try:
+            # Not abandoned when cancelled: nobody would remove the group.
+            return await trio.to_thread.run_sync(Group.new, self.tree, session_id, limits)
+        except OSError:
+            return None
+
+    async def confine(
+        self, session_id: str, jail: Jail, spec: JailSpec, group: Group | None = None
+    ) -> Confinement:
         """See `Keeper`."""
         limits = limits_of(spec, self._limits)
+        if group is not None and jail.pid > 0:
+            try:
+                await trio.to_thread.run_sync(group.settle, jail.pid)
+            except OSError as error:
+                group.remove()
+                return self._refused(session_id, jail, limits, error)
+            except BaseException:
+                group.remove()
+                raise
+            return self._with_group(session_id, jail, limits, group)
+        if group is not None:
+            group.remove()
         if jail.pid <= 0:  # `nsmd.jail.runonly`
             return self._run_only(jail, limits)
         if self.tree is None:
@@ -126,10 +162,15 @@ class SessionKeeper:
                     raise
                 group = await self._group(self.tree, session_id, jail.pid, limits)
         except OSError as error:
-            why = f"the session's control group: {os.strerror(error.errno or 0)}"
-            log.warning("session %s has no control group: %s", session_id, error)
-            return self._without_group(jail, limits, _enforcement(frozenset(), why))
+            return self._refused(session_id, jail, limits, error)
         return self._with_group(session_id, jail, limits, group)
+
+    def _refused(
+        self, session_id: str, jail: Jail, limits: GroupLimits, error: OSError
+    ) -> Confinement:
+        why = f"the session's control group: {os.strerror(error.errno or 0)}"
+        log.warning("session %s has no control group: %s", session_id, error)
+        return self._without_group(jail, limits, _enforcement(frozenset(), why))
 
     def adopt(
         self, session_id: str, jail: Jail, spec: JailSpec, directory: str | None

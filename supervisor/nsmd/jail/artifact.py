@@ -30,6 +30,7 @@ from nsmd.jail.runonly import start_run_only
 from nsmd.jail.starting import (
     Attempt,
     NotStartedError,
+    gate,
     jail_of,
     open_ends,
     spawn,
@@ -86,6 +87,7 @@ class _Plan:
         limited: environment whose limits are ours to keep; None where the agent sees to them.
         policy: of the session; None for a template, whose forks are told theirs.
         code_variables: of the code in the jail.
+        group: as in `Launcher.launch`.
     """
 
     artifact: Artifact
@@ -98,6 +100,7 @@ class _Plan:
     limited: Environment | None = None
     policy: Policy | None = None
     code_variables: Sequence[tuple[str, str]] = field(default=(), repr=False)
+    group: int | None = None
 
 
 class ArtifactLauncher:
@@ -135,7 +138,7 @@ class ArtifactLauncher:
             spec, self._limits, "artifact-forked" if forked else "artifact", shown=shown
         )
 
-    async def launch(self, spec: JailSpec) -> Jail:
+    async def launch(self, spec: JailSpec, group: int | None = None) -> Jail:
         """See `Launcher`."""
         environment, artifact = spec.environment, _artifact_of(spec.environment)
         policy = self.policy(spec, forked=False)
@@ -169,6 +172,7 @@ class ArtifactLauncher:
             limited=environment if older else None,
             policy=policy,
             code_variables=jail_variables(environment, spec.network),
+            group=group,
         )
         jail = await self._launch(plan)
         jail.policy = policy
@@ -231,7 +235,7 @@ class ArtifactLauncher:
         except OSError as error:
             raise self._not_executed(plan.program, error) from error
         try:
-            return await jail_of(attempt, plan.speaker)
+            return await jail_of(attempt, plan.speaker, plan.group)
         except NotStartedError as error:
             raise _failure(plan.program, str(error)) from None
 
@@ -252,7 +256,7 @@ class ArtifactLauncher:
                 command = with_limits(command, plan.limited, self._limits)
             starter = spawn(
                 self._user,
-                command,
+                [*gate(plan.group), *command],
                 stdin=ends.agent_end.fileno(),
                 stdout=ends.agent_end.fileno(),
                 stderr=ends.stderr_fd,

@@ -97,8 +97,13 @@ class Launcher(Protocol):
         """
         ...
 
-    async def launch(self, spec: JailSpec) -> Jail:
+    async def launch(self, spec: JailSpec, group: int | None = None) -> Jail:
         """Start a jail and return when its agent has begun to speak.
+
+        Args:
+            group: descriptor of the `cgroup.procs` of a control group, which the jail enters before
+                it gets a cgroup namespace. That shows no other groups then. Whoever makes the jail
+                may be left in it, and where it cannot be entered, nothing is.
 
         Raises:
             StartFailedError: it did not come to that; the message has the starter's own words.

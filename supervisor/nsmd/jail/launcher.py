@@ -42,6 +42,7 @@ from nsmd.jail.projectdir import open_project
 from nsmd.jail.starting import (
     Attempt,
     NotStartedError,
+    gate,
     jail_of,
     memory_file,
     open_ends,
@@ -75,6 +76,7 @@ class Plan:
         copy: room for what is changed in the project; None where it is only shown.
         system_calls: the filter that bwrap installs for the command, in classic BPF.
         host_network: as in `TemplateSpec`.
+        group: as in `Launcher.launch`.
     """
 
     command: list[str]
@@ -89,6 +91,7 @@ class Plan:
     system_calls: bytes | None = None
     copy: CopyPlace | None = None
     host_network: bool = False
+    group: int | None = None
 
 
 class BwrapLauncher:
@@ -163,7 +166,7 @@ class BwrapLauncher:
     async def prepare(self, spec: JailSpec) -> None:
         """See `Launcher`: nothing is."""
 
-    async def launch(self, spec: JailSpec) -> BwrapJail:
+    async def launch(self, spec: JailSpec, group: int | None = None) -> BwrapJail:
         """See `Launcher`."""
         environment, policy = spec.environment, self.policy(spec, forked=False)
         limits, full = self.limits.of_interpreters(environment), spec.network.mode == "full"
@@ -184,6 +187,7 @@ class BwrapLauncher:
                     system_calls=self.system_calls,
                     host_network=full,
                     copy=copy,
+                    group=group,
                 )
             )
             if copy is not None:
@@ -267,7 +271,7 @@ class BwrapLauncher:
         except OSError as error:
             raise start_error(error, self.user) from error
         try:
-            return await jail_of(attempt, plan.speaker)
+            return await jail_of(attempt, plan.speaker, plan.group)
         except NotStartedError as error:
             raise self._failure(str(error)) from None
 
@@ -305,7 +309,15 @@ class BwrapLauncher:
             # Not on the command line: everyone on the host and in the jail could read it there.
             arguments_fd = memory_file(b"".join(os.fsencode(a) + b"\0" for a in arguments), theirs)
             starter = self._spawn(
-                [*before, program.path, "--args", str(arguments_fd), "--", *plan.command],
+                [
+                    *gate(plan.group),
+                    *before,
+                    program.path,
+                    "--args",
+                    str(arguments_fd),
+                    "--",
+                    *plan.command,
+                ],
                 user=self.user if plan.copy is None else None,
                 channel=ends.agent_end,
                 stderr_fd=ends.stderr_fd,

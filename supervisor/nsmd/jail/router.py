@@ -48,9 +48,9 @@ class LauncherRouter:
         """See `Launcher`."""
         await self._launcher(spec).prepare(spec)
 
-    async def launch(self, spec: JailSpec) -> Jail:
+    async def launch(self, spec: JailSpec, group: int | None = None) -> Jail:
         """See `Launcher`."""
-        return await self._launcher(spec).launch(spec)
+        return await self._launcher(spec).launch(spec, group)
 
     async def launch_template(self, spec: TemplateSpec, system_calls: bytes) -> BwrapJail:
         """See `ColdLauncher`."""

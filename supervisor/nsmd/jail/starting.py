@@ -13,7 +13,7 @@ import re
 import socket
 import subprocess
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 
 import trio
@@ -199,12 +199,39 @@ def start_error(error: OSError, user: JailUser) -> StartFailedError:
     return StartFailedError(f"The jail could not be started: {error}.", hint=SEE_DOCTOR)
 
 
-async def jail_of(attempt: Attempt, speaker: str) -> BwrapJail:
+_GATE = ("/bin/sh", "-c", 'read -r _ && exec "$@"', "sh")
+
+
+def gate(group: int | None) -> Sequence[str]:
+    """What goes before a command that is to enter a control group: it waits for a line on its
+    channel, and becomes the command.
+
+    Args:
+        group: as in `Launcher.launch`; None for no gate.
+    """
+    return () if group is None else _GATE
+
+
+async def _let_in(attempt: Attempt, group: int) -> None:
+    """Move what waits at its gate into a control group, and open the gate."""
+
+    def move() -> None:
+        with suppress(OSError):
+            os.write(group, str(attempt.starter.pid).encode())
+
+    with trio.CancelScope(shield=True):  # milliseconds; nobody would end what waits
+        await trio.to_thread.run_sync(move)
+    with suppress(OSError):
+        attempt.channel.send(b"\n")
+
+
+async def jail_of(attempt: Attempt, speaker: str, group: int | None = None) -> BwrapJail:
     """The jail that comes of an attempt, once its agent speaks.
 
     Args:
         attempt: owned from now on.
         speaker: what is to speak first, for people.
+        group: as in `Launcher.launch`; the command was started with its `gate`.
 
     Raises:
         NotStartedError: it does not come to that.
@@ -212,6 +239,8 @@ async def jail_of(attempt: Attempt, speaker: str) -> BwrapJail:
 
     Cancellation: ends what was started.
     """
+    if group is not None:
+        await _let_in(attempt, group)
     if attempt.info_fd is None:
         return await _adopt_speaking(attempt, speaker)
     jail = await _adopt(attempt, attempt.info_fd)

@@ -250,18 +250,18 @@ class TemplateLauncher:
             if not line.template.forks:
                 line.template.close()  # most sessions have a project, and so another template
 
-    async def launch(self, spec: JailSpec) -> Jail:
+    async def launch(self, spec: JailSpec, group: int | None = None) -> Jail:
         """See `Launcher`."""
         environment = spec.environment
-        jail = await self._why_not_forked(spec)
+        jail = await self._why_not_forked(spec, group)
         if isinstance(jail, str):
             self._note(environment, jail)
             if environment.preload:
                 text = f"nothing is preloaded in {environment.name}: {jail}"
-                jail = await self._launch_cold(spec, jail)
+                jail = await self._launch_cold(spec, group, jail)
                 jail.remarks = partial(self._remark, environment.name, (text,))
                 return jail
-            return await self._launch_cold(spec, jail)
+            return await self._launch_cold(spec, group, jail)
         self._reasons.pop(environment.name, None)
         return jail
 
@@ -285,14 +285,14 @@ class TemplateLauncher:
             return ()
         return (f"not preloaded in {name}: {'; '.join(texts)}",)
 
-    async def _launch_cold(self, spec: JailSpec, reason: str) -> Jail:
+    async def _launch_cold(self, spec: JailSpec, group: int | None, reason: str) -> Jail:
         """A jail of its own.
 
         Args:
             reason: why it is no fork.
         """
         try:
-            jail = await self._cold.launch(spec)
+            jail = await self._cold.launch(spec, group)
         except NoCopyError as error:
             # What works almost everywhere comes first.
             raise error.in_place_of_a_fork(reason) from error
@@ -300,7 +300,7 @@ class TemplateLauncher:
             jail.template_pid = template.pid  # it may have a part of what was there before
         return jail
 
-    async def _why_not_forked(self, spec: JailSpec) -> Jail | str:
+    async def _why_not_forked(self, spec: JailSpec, group: int | None) -> Jail | str:
         """A fork, or why there is none.
 
         Raises:
@@ -318,7 +318,7 @@ class TemplateLauncher:
             return CHANGING
         failures = line.failures
         try:
-            jail = await self._fork(line, spec, request)
+            jail = await self._fork(line, spec, request, group)
         except ShortageError as error:
             raise exhausted(OSError(0, str(error))) from error
         except (TemplateError, StartFailedError) as error:
@@ -357,17 +357,19 @@ class TemplateLauncher:
         policy = self._cold.policy(spec, forked=True)
         return request_for(spec, self._cold.limits, policy), policy
 
-    async def _fork(self, line: _Line, spec: JailSpec, request: bytes) -> ForkedJail:
+    async def _fork(
+        self, line: _Line, spec: JailSpec, request: bytes, group: int | None
+    ) -> ForkedJail:
         template = await self._template(line, template_of(spec))
         try:
-            return await template.fork(request)
+            return await template.fork(request, group)
         except TemplateGoneError:
             # It was killed, or made room. A new one that goes as well is at fault itself.
             template.close()
         except ForkEndedError:
             pass  # all of its siblings to come would else start cold for what hit one
         template = await self._template(line, template_of(spec))
-        return await template.fork(request)
+        return await template.fork(request, group)
 
     async def _template(self, line: _Line, spec: TemplateSpec) -> Template:
         failures = line.failures

@@ -131,6 +131,7 @@ class Template:
     Attributes:
         files: on the host, that it was made of; empty where they never change.
         state: of these files when it was made, see `nsmd.templates.freshness`.
+        takes_groups: its forks enter the control group that they are given.
         suspect: something there has changed, and nobody has looked yet.
         unwatched: nobody would be told of a change.
         on_closed: called once it can no longer be asked for forks.
@@ -148,6 +149,7 @@ class Template:
         self.failed = failed or {}
         self.files: Sequence[str] = ()
         self.state = ""
+        self.takes_groups = False
         self.suspect = self.unwatched = False
         self._copies = spec.project is not None and spec.project.copied
         self.forks = 0
@@ -229,11 +231,12 @@ class Template:
         await trio.lowlevel.wait_readable(self._pidfd)
         self._note_end()
 
-    async def fork(self, request: bytes) -> ForkedJail:
+    async def fork(self, request: bytes, group: int | None = None) -> ForkedJail:
         """A new session, when its agent has begun to speak.
 
         Args:
             request: from `request_for`.
+            group: as in `Launcher.launch`.
 
         Raises:
             OSError: there are no descriptors left.
@@ -252,7 +255,7 @@ class Template:
                 self._waiting.add(patience)
                 try:
                     with theirs:
-                        await self._ask(request, theirs.fileno())
+                        await self._ask(request, [theirs.fileno(), *self._taken(group)])
                     jail = await _adopt(channel, copies=self._copies)
                 finally:
                     self._waiting.discard(patience)
@@ -273,10 +276,13 @@ class Template:
             raise
         return jail
 
-    async def _ask(self, request: bytes, fd: int) -> None:
+    def _taken(self, group: int | None) -> Sequence[int]:
+        return () if group is None or not self.takes_groups else (group,)
+
+    async def _ask(self, request: bytes, fds: Sequence[int]) -> None:
         while self.is_open:
             try:
-                socket.send_fds(self.jail.socket, [request], [fd])
+                socket.send_fds(self.jail.socket, [request], fds)
             except BlockingIOError:
                 async with self._asking:  # trio lets only one wait for a socket
                     with suppress(trio.ClosedResourceError):
@@ -312,6 +318,7 @@ async def start_template(
         told: dict[str, Any] = json.loads(message)
         if told["ready"] and len(fds) == 1 and told.get("protocol", PROTOCOL) == PROTOCOL:
             template = Template(spec, jail, fds[0], failed=_texts(told.get("failed", {})))
+            template.takes_groups = told.get("groups") is True
             if spec.artifact is None:  # what is in Nix's store never changes
                 template.files = host_paths(spec, _names(told.get("loaded", {})))
             return template
