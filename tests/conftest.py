@@ -113,7 +113,7 @@ def pytest_pyfunc_call() -> Generator[None, object, object]:
 
 @pytest.fixture
 def many_descriptors() -> Generator[None]:
-    """As many descriptors as the hard limit allows, as the supervisor and its holder have.
+    """Raise the limit of descriptors to the hard one, as the supervisor and its holder do.
 
     A desktop's soft limit is 1024. It bounds the test process as well: the kernel refuses to pass
     more descriptors through sockets than that, whoever sends them.

@@ -138,7 +138,7 @@ def status(**changes: Any) -> dict[str, Any]:
             "dropped": 3,
             "problem": "No space left on device",
         },
-        "survival": {"kind": "keeper", "problem": "the keeper has no room"},
+        "survival": {"kind": "keeper", "problem": "the holder has no room"},
         "bridge": {
             "enabled": True,
             "programs": 2,

@@ -19,7 +19,7 @@ def save(text):
     pathlib.Path(place, "saved").write_text(text)
     return sorted(os.listdir(place))
 """
-"""As matplotlib: it needs a writable directory while it is imported, and uses it later."""
+"""Module like matplotlib: it needs a writable directory while it is imported, and uses it later."""
 
 
 def make_venv(directory: Path, modules: Mapping[str, str]) -> Path:

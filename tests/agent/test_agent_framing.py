@@ -96,7 +96,7 @@ def test_a_marker_that_comes_byte_by_byte(cut: int) -> None:
 
 @pytest.mark.parametrize("cut", range(20))
 def test_a_marker_that_was_torn_is_followed_by_another(cut: int) -> None:
-    """Whoever wrote it was killed, and the next holder of the channel writes its own."""
+    """A torn marker: its writer was killed, and the next holder of the channel writes its own."""
     reader = FrameReader()
     reader.marker = MARKER
     stream = MARKER[:cut] + MARKER

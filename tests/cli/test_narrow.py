@@ -1,4 +1,4 @@
-"""What people look at fits a terminal of 80 columns, however long names and paths are."""
+"""Output for people fits a terminal of 80 columns, however long names and paths are."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ def test_a_patch_has_the_colours_of_git() -> None:
 
 
 def on_terminal(lines: int, **variables: str) -> str:
-    """What a terminal gets from the program above."""
+    """Output of the program above on a terminal."""
     ours, its = os.openpty()
     with subprocess.Popen(
         [sys.executable, "-c", PROGRAM, str(lines)],

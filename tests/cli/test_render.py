@@ -237,7 +237,7 @@ def test_status() -> None:
         "limits      memory by watchdog, processes by rlimit, cpu by none",
         "            cgroup v2 is not mounted",
         "survival    sessions outlive the supervisor for 10 minutes, kept by a small process",
-        "            the keeper has no room",
+        "            the holder has no room",
         "audit       /home/user/.local/state/nsm/audit.jsonl",
         "            has lost 3 lines, and is losing more: No space left on device",
         "bridge      programs: 2; calls under way: 1",

@@ -1,4 +1,4 @@
-"""What code seems to be written in."""
+"""The language that code seems to be written in."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ def git(directory: Path, *arguments: str) -> str:
 
 
 def said_in(clone: Path) -> str:
-    """What a program says that runs from `clone`."""
+    """Version that a program says which runs from `clone`."""
     (clone / "clients" / "nsm").mkdir(parents=True, exist_ok=True)
     module = clone / "clients" / "nsm" / "_version.py"
     module.write_text(f"{SOURCE}\nprint(program_version())\n")

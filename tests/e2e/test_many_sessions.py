@@ -156,7 +156,7 @@ def test_a_soft_limit_of_a_desktop_is_enough(short_dir: Path, soft: int) -> None
 
 
 def said_by_shim(command: list[str], it: Supervisor) -> str:
-    """What a model reads of ``print(6 * 7)`` through `nsm-mcp`."""
+    """Text that a model reads of ``print(6 * 7)`` through `nsm-mcp`."""
     client: dict[str, Any] = {"protocolVersion": "2025-06-18", "capabilities": {}}
     client["clientInfo"] = {"name": "test", "version": "1"}
     call = {"name": "run", "arguments": {"env": "python", "code": "print(6 * 7)"}}

@@ -36,7 +36,7 @@ PATIENCE_S = 100.0
 
 
 class Time:
-    """That of the test's event loop."""
+    """Clock of the test's event loop."""
 
     def __init__(self) -> None:
         self.now_s = 1000.0

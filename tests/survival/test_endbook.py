@@ -27,7 +27,7 @@ def directory(tmp_path: Path) -> Path:
 
 
 def next_one(directory: Path, live: Container[tuple[str, str]] = ()) -> EndedSessions:
-    """What the next supervisor knows."""
+    """Ends that the next supervisor knows."""
     book = EndBook(str(directory))
     ended = EndedSessions(book)
     book.take_up(live, ended.restore)

@@ -41,14 +41,14 @@ def python(venv: Path) -> Environment:
 
 
 def replace_file(path: Path, text: str) -> None:
-    """As package managers do: a new file takes the name."""
+    """Replace a file as package managers do: a new file takes the name."""
     new = path.with_name("new")
     new.write_text(text)
     new.rename(path)
 
 
 class Told:
-    """Who is told of changes."""
+    """Listener that is told of changes."""
 
     def __init__(self, launcher: TemplateLauncher) -> None:
         self.suspected: list[int] = []

@@ -119,14 +119,14 @@ class KeeperStore:
         if self._trouble:
             return self._trouble
         if self._link is None and self._pause_s:
-            return "the keeper of sessions has ended, and another is being started"
+            return "the holder of sessions has ended, and another is being started"
         if self._lost:
             return (
-                f"the keeper has no room for {len(self._lost)} of the things that it should hold, "
+                f"the holder has no room for {len(self._lost)} of the things that it should hold, "
                 "which end with the supervisor: raise the hard limit on open files"
             )
         if self._behind:
-            return f"the keeper (pid {self._pid}) has not taken {len(self._behind)} things yet"
+            return f"the holder (pid {self._pid}) has not taken {len(self._behind)} things yet"
         return ""
 
     def keep(self, name: str, descriptors: Sequence[int]) -> None:
@@ -167,7 +167,7 @@ class KeeperStore:
         try:
             self._link, self._pid = start_keeper(self._path, self._linger_s)
         except OSError as error:
-            self._trouble = f"the keeper of sessions cannot be started: {error}"
+            self._trouble = f"the holder of sessions cannot be started: {error}"
             log.warning("%s; sessions would end with this process", self._trouble)
             self._pause_s = max(self._pause_s, SHORTEST_PAUSE_S)
             self._changed.set()
@@ -224,7 +224,7 @@ class KeeperStore:
         word, _, name = message.decode(errors="replace").partition(" ")
         if word == "lost":
             if not self._lost:
-                log.error("the keeper has no room for %s: sessions would end with us", name)
+                log.error("the holder has no room for %s: sessions would end with us", name)
             self._lost.add(name)
         return bool(message)
 
@@ -261,7 +261,7 @@ class KeeperStore:
         return len(self._behind) < before
 
     def _gone(self) -> None:
-        log.warning("the keeper of sessions (pid %d) has ended; another is started", self._pid)
+        log.warning("the holder of sessions (pid %d) has ended; another is started", self._pid)
         self._close()
         self._pause_s = max(self._pause_s, SHORTEST_PAUSE_S)
 
@@ -276,7 +276,7 @@ class KeeperStore:
         """See `DescriptorStore`: a keeper whom nobody would find is replaced by another one."""
         if self._link is None or self._place in (None, _identity(self._path)):
             return
-        log.warning("%s was removed: another keeper of sessions is started", self._path)
+        log.warning("%s was removed: another holder of sessions is started", self._path)
         self._place = None
         with suppress(OSError):  # its end of file has `run` start the other
             self._link.send(b"end")
@@ -306,10 +306,10 @@ class KeeperStore:
             while self._link.recv(keeper.MESSAGE_BYTES):
                 pass
         except TimeoutError:
-            log.warning("the keeper (pid %d) does not answer; it is killed", self._pid)
+            log.warning("the holder (pid %d) does not answer; it is killed", self._pid)
             os.kill(self._pid, signal.SIGKILL)  # the connection lasts, so it is there
         except OSError:
-            log.debug("the keeper has ended before")
+            log.debug("the holder has ended before")
         self._close()
         with suppress(FileNotFoundError):
             os.unlink(self._path)
@@ -341,7 +341,7 @@ class SilentKeeper(NoStore):
             if await self._answers():
                 break
             await trio.sleep(ASK_AGAIN_S)
-        log.warning("the keeper of sessions at %s answers again, or has ended", self._path)
+        log.warning("the holder of sessions at %s answers again, or has ended", self._path)
 
     async def _answers(self) -> bool:
         with (
@@ -427,13 +427,13 @@ def take(path: str, *, timeout_s: float = ANSWER_TIMEOUT_S) -> Found | None:
         found.link.close()
         if not found.kept:
             return None  # or it held nothing any more, and has ended
-        log.warning("the keeper of sessions has ended while it gave them: some may be lost")
+        log.warning("the holder of sessions has ended while it gave them: some may be lost")
         found.ended = True
         return found
     except OSError as error:
         found.close()
         why = "does not answer" if isinstance(error, TimeoutError) else f"fails ({error})"
-        raise KeeperError(f"the keeper of sessions at {path} {why}") from error
+        raise KeeperError(f"the holder of sessions at {path} {why}") from error
     found.link.setblocking(False)
     return found
 
