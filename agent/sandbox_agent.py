@@ -5487,6 +5487,7 @@ const { toString: errorText } = Error.prototype;
 const { includes, indexOf, repeat, slice, startsWith } = String.prototype;
 const { constants: { signals: { SIGSTOP, SIGTTOU } } } = require('node:os');
 const { inspect, types: { isNativeError, isProxy } } = require('node:util');
+const EventEmitter = require('node:events');
 const { Writable } = require('node:stream');
 const { Worker } = require('node:worker_threads');
 const Module = require('node:module');
@@ -6303,6 +6304,27 @@ const describe = (error) => {
 const { from: encode } = Buffer;
 const complain = (text) => writeAll(2, encode(text));
 
+// The value of the last line as text. Timers, child processes, servers and streams are seldom
+// meant to be read, and may have hundreds of lines: they are their names.
+const { isPrototypeOf } = Object.prototype;
+const EMITTER = EventEmitter.prototype;
+const TIMERS = [setTimeout(() => {}), setImmediate(() => {})];
+clearTimeout(TIMERS[0]);
+clearImmediate(TIMERS[1]);
+for (let i = 0; i < 2; i++) TIMERS[i] = Object.getPrototypeOf(TIMERS[i]);
+const isAny = (prototype, value) => apply(isPrototypeOf, prototype, [value]);
+const show = (value) => {
+  const text = inspect(value);
+  if (isProxy(value)) return text;
+  const isLong = isAny(TIMERS[0], value) || isAny(TIMERS[1], value)
+    || text.length > 400 && isAny(EMITTER, value);
+  if (!isLong) return text;
+  const end = apply(indexOf, text, [' {']);
+  if (end < 0) return text;
+  const start = apply(startsWith, text, ['<ref ']) ? apply(indexOf, text, ['> ']) + 2 : 0;
+  return '[' + apply(slice, text, [start, end]) + ']';
+};
+
 // Failures that no code waits for, unless code listens for them itself. A rejection while an
 // execution runs counts as its own. A one-shot ends with the first one, as a program does.
 let running = 0, failed = false, turn, oneShot;
@@ -6495,7 +6517,7 @@ const run = ({ id, token, one_shot, names, failure, hoisted, expression, lines }
         return;
       } else {
         const value = take(outcome.result);
-        if (value !== undefined) shown = inspect(value);
+        if (value !== undefined) shown = show(value);
       }
     } catch (problem) {
       exit_code = 1;
@@ -6552,7 +6574,7 @@ const beginOneShot = (id, token) => {
 };
 const concludeOneShot = () => {
   if (!oneShot?.ranDry || oneShot.settled) return;
-  if (hasOwn(oneShot, 'value')) oneShot.shown = inspect(oneShot.value);
+  if (hasOwn(oneShot, 'value')) oneShot.shown = show(oneShot.value);
   else if (process.exitCode === undefined) {
     complain('Warning: Detected unsettled top-level await\n');
     process.exitCode = 13;

@@ -465,6 +465,25 @@ def test_a_one_shot_that_does_not_end_is_stopped(agent: AgentProcess, code: str)
     assert (reply.timed_out, reply.exit_code, reply.stderr) == (True, 124, "")
 
 
+@pytest.mark.parametrize(
+    ("code", "shown"),
+    [
+        ("setTimeout(() => {}, 1)", "[Timeout]"),
+        ("setImmediate(() => {})", "[Immediate]"),
+        ("require('child_process').exec('true', () => {})", "[ChildProcess]"),
+        ("require('net').createServer()", "[Server]"),
+        ("class Own extends require('events') { seen = 5 }; new Own()", "seen: 5,"),
+        ("new Proxy(setTimeout(() => {}, 1), {})", "Timeout {"),
+    ],
+)
+@pytest.mark.parametrize("one_shot", [False, True])
+def test_what_keeps_the_loop_going_is_shown_as_its_name(
+    agent: AgentProcess, code: str, shown: str, one_shot: bool
+) -> None:
+    (found,) = agent.node(code, one_shot=one_shot).shown
+    assert found == shown if shown.startswith("[") else shown in found
+
+
 def notes(reply: Reply) -> list[str]:
     found: list[str] = reply.frame.get("notes", [])
     return found
