@@ -456,8 +456,11 @@ class Registry:
                 default = None  # which cannot run it
         if named := default or request.language:
             return named
+        unsaid = "othing says which environment to run the code in."
         raise BadRequestError(
-            "Nothing says which environment to run the code in.",
+            f"There is no session {request.session!r} here, and n{unsaid}"
+            if request.session
+            else f"N{unsaid}",
             hint="Name one with -e, or set `env` in [defaults] of config.toml. Available: "
             f"{', '.join(usable) or 'none'}.",
         )

@@ -233,6 +233,8 @@ def test_the_environment_is_that_of_the_session_or_of_the_file(sh: Shell) -> Non
     assert unsaid.returncode == 125
     assert b"Nothing says which environment to run the code in.\nName one with -e" in unsaid.stderr
     assert b"Available: python, bash" in unsaid.stderr
+    unknown = sh("nsm run -s nobody 'echo'")
+    assert b"There is no session 'nobody' here, and nothing says which" in unknown.stderr
 
 
 # Advice is in the syntax of the command line, not in that of the tool.
