@@ -382,7 +382,7 @@ def _entries(frame: Mapping[str, Any]) -> tuple[Entry, ...]:
             raise AgentProtocolError("the name of an entry is none that a file could have")
         if name in (".", "..") or "/" in name or "\0" in name:
             raise AgentProtocolError("the name of an entry leads out of its directory")
-        if kind not in ENTRY_KINDS or not isinstance(kind, str):
+        if kind not in ENTRY_KINDS:
             raise AgentProtocolError(f"an entry is {kind!r:.50}, not {', '.join(ENTRY_KINDS)}")
         entries.append(Entry(name, kind, _count({"size": size}, "size")))
     return tuple(entries)

@@ -127,7 +127,11 @@ async def test_only_who_has_divided_a_tree_goes_on_with_it(
     )
     files.make(f"{fake.top}/scope")
     places = [replace(inside, directory=f"{fake.top}/scope"), inside]
-    monkeypatch.setattr(keepers, "find_place", lambda _: places.pop())
+
+    def next_place(_: object) -> Place:
+        return places.pop()
+
+    monkeypatch.setattr(keepers, "find_place", next_place)
     keeper = await find_keeper(LIMITS, programs.variables, again=again)
     assert keeper.tree is not None
     assert keeper.tree.directory == (first.directory if again else f"{fake.top}/scope")

@@ -187,7 +187,7 @@ def test_bash(supervisor: FakeSupervisor, bin_path: str, words: str, expected: l
     assert (done.stdout.split("\n")[:-1], done.stderr) == (expected, "")
 
 
-DESCRIBED = [
+DESCRIBED: list[tuple[str, list[str]]] = [
     ("nsm dra", ["drain:take no new work, and wait until nothing runs"]),
     ("nsm status ti", ["times:show how long things take"]),
     ("nsm env --js", ["--json:print an array of objects as JSON"]),

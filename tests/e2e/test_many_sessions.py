@@ -147,7 +147,7 @@ def test_a_soft_limit_of_a_desktop_is_enough(short_dir: Path, soft: int) -> None
             check=True,
         )
         assert ran.stdout == b"42\n"
-        assert said_by_shim([*limited, program("nsm-mcp")], it) == "42\n"
+        assert said_by_shim([*limited, program("nsm-mcp")], it) == "it is 42\n"
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as link:
             holder = holder_pid(link, it.directory)
         for pid in (it.pid, holder):
@@ -159,7 +159,7 @@ def said_by_shim(command: list[str], it: Supervisor) -> str:
     """Text that a model reads of ``print(6 * 7)`` through `nsm-mcp`."""
     client: dict[str, Any] = {"protocolVersion": "2025-06-18", "capabilities": {}}
     client["clientInfo"] = {"name": "test", "version": "1"}
-    call = {"name": "run", "arguments": {"env": "python", "code": "print(6 * 7)"}}
+    call = {"name": "run", "arguments": {"env": "python", "code": "print('it is', 6 * 7)"}}
     messages: tuple[dict[str, Any], ...] = (
         {"id": 1, "method": "initialize", "params": client},
         {"method": "notifications/initialized"},

@@ -126,13 +126,11 @@ class Directory(NamedTuple):
     def from_wire(cls, wire: Mapping[str, Any]) -> Self:
         """Check the answer to `file_list` or `file_mkdir`."""
         fields = Fields(wire, "a directory")
-        told = wire.get("entries", [])
-        if not isinstance(told, list):
-            raise RemoteProtocolError("the supervisor sent entries of a directory that are no list")
+        entries = fields.maps("entries") if "entries" in wire else ()
         return cls(
             path=fields.text("path"),
             free_bytes=None if wire.get("free_bytes") is None else fields.integer("free_bytes"),
-            entries=tuple(_entry(Fields(entry, "an entry")) for entry in told),
+            entries=tuple(_entry(Fields(entry, "an entry")) for entry in entries),
             whole="whole" not in wire or fields.flag("whole"),
         )
 
