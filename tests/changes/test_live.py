@@ -59,7 +59,7 @@ def test_from_the_session_to_the_host_and_back(running: Supervisor, project: Pat
                 pytest.skip("not here: the kernel lets root mount nothing")
             raise
         with pytest.raises(
-            BadRequestError, match="its project's mode is overlay; the code was not"
+            BadRequestError, match="mode is overlay, not readonly; the code was not"
         ):
             client.run("1", env="bash", session="work", project=project, project_mode="readonly")
         patch = nsm(running, "diff", "work").stdout

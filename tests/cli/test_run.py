@@ -359,7 +359,7 @@ def test_images_are_written_to_files(
         f"nsm: image/png, 4x3: {target}/python-amber-7-1.png\n"
         "nsm: displayed image/png, which is not valid base64\n"
         f"nsm: image/svg+xml: {target}/python-amber-7-2.svg\n"
-        "nsm: session: python-amber-7\n"
+        "nsm: the session is python-amber-7; `-s python-amber-7` goes on in it\n"
     )
     assert (target / "python-amber-7-1.png").read_bytes() == pictures.png()
     assert (target / "python-amber-7-2.svg").read_text() == "<svg/>"
@@ -420,7 +420,10 @@ def test_the_name_of_a_new_session_is_told(
 ) -> None:
     session = {"id": "s", "name": "python-amber-7", "created": True, "replaced": None}
     supervisor.handlers["run"] = answer(session=session)
-    assert Said(capsys, "-e", "python", "-s", "new", "x").err == "nsm: session: python-amber-7\n"
+    assert (
+        Said(capsys, "-e", "python", "-s", "new", "x").err
+        == "nsm: the session is python-amber-7; `-s python-amber-7` goes on in it\n"
+    )
     assert Said(capsys, "-e", "python", "-s", "python-amber-7", "x").err == ""
 
 

@@ -206,6 +206,8 @@ def test_nothing_waits_by_the_wall_clock() -> None:
         "devshell/evaluation.py",
         "execution.py",
         "telemetry/process.py",
+        "templates/freshness.py",
+        "templates/launcher.py",
         "transcripts/record.py",
         "transcripts/transcript.py",
     }, asking

@@ -121,7 +121,7 @@ def faults(seen: Seen, *, revision: str, lasting: bool = True) -> list[str]:
     told = seen["calls"]
     wanted: list[tuple[str, object, object]] = [
         ("tools", sorted(seen["tools"]), ["execute", "help", "list_programs", "run"]),
-        ("run", told["run"], {"text": "42\n", "error": False}),
+        ("run", told["run"], {"text": "42\n[exit code 0]", "error": False}),
         ("list_programs names it", PROGRAM in told["list"]["text"], True),
         ("help", told["help"]["text"].strip(), "Brings the site to a stage."),
         (
@@ -149,10 +149,10 @@ def faults(seen: Seen, *, revision: str, lasting: bool = True) -> list[str]:
             # Version 1 of the TypeScript SDK does not tell it over stdio.
             ("revision", seen["revision"] or revision, revision),
             ("progress", ("deploying staging" in said, "careful" in said), (True, True)),
-            ("calls at once", seen["atOnce"], [f"{number}\n" for number in range(3)]),
+            ("calls at once", seen["atOnce"], [f"{number}\n[exit code 0]" for number in range(3)]),
             ("a call that is taken back", seen["cancelled"], "taken back"),
             # It would have to wait for its turn if the other one still ran.
-            ("the call after it", seen["after"], "6\n"),
+            ("the call after it", seen["after"], "6\n[exit code 0]"),
         ]
     return [f"{what}: {got!r}, not {right!r}" for what, got, right in wanted if got != right]
 

@@ -40,7 +40,7 @@ GOOD: Seen = {
     "tools": ["run", "list_programs", "help", "execute"],
     "calls": {
         "set": {"text": "Done (no output).", "error": False},
-        "run": {"text": "42\n", "error": False},
+        "run": {"text": "42\n[exit code 0]", "error": False},
         "list": {"text": f"- {PROGRAM}: Brings the site to a stage.", "error": False},
         "help": {"text": "Brings the site to a stage.\n", "error": False},
         "execute": {"text": "deploying staging\n[stderr]\ncareful\n", "error": False},
@@ -51,9 +51,9 @@ GOOD: Seen = {
         "unknown": {"text": "Program 'foo' not found. Available: deploy", "error": True},
     },
     "progress": ["deploying staging\n", "[stderr] careful\n"],
-    "atOnce": ["0\n", "1\n", "2\n"],
+    "atOnce": [f"{number}\n[exit code 0]" for number in range(3)],
     "cancelled": "taken back",
-    "after": "6\n",
+    "after": "6\n[exit code 0]",
 }
 
 
