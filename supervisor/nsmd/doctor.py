@@ -43,7 +43,7 @@ SAFE_BWRAP = (0, 12)
 """Older ones follow a symlink at a mount point out of the jail (CVE-2026-87766)."""
 
 _TRIAL = b"""
-import ctypes, json, os, subprocess, sys
+import ctypes, json, os, socket, subprocess, sys
 program = sys.argv[sys.argv.index("--prestart") + 3]
 try:
     told = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=15)
@@ -61,9 +61,13 @@ print(json.dumps({
     "no_new_privs": status["NoNewPrivs"] == "1",
     "filtered": status["Seccomp"] == "2",
     "nested": ctypes.CDLL(None).unshare(CLONE_NEWUSER) == 0,
-}))
+}), flush=True)
+with socket.socket(fileno=os.dup(1)) as channel:
+    channel.shutdown(socket.SHUT_WR)
+os.read(0, 1)
 """
-"""Takes the agent's place in a trial jail."""
+"""Takes the agent's place in a trial jail. It waits to be ended: on a busy machine it would
+otherwise be gone before the launcher has found its process."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
