@@ -242,10 +242,10 @@ def test_nothing_of_it_ran_on_the_host(running: Supervisor, world: World) -> Non
 
 
 def test_the_set_up_comes_again_after_a_restart(running: Supervisor, world: World) -> None:
-    assert run(running, world, "exit 3", session="again").exit_code == 3
+    ended = run(running, world, "exit 3", session="again")
+    assert (ended.exit_code, ended.interpreter_restarted) == (3, True)
     result = run(running, world, "tool; hooked again", session="again")
     assert (result.stdout, result.stderr) == ("tool 1.0\nhooked again\n", "")
-    assert result.interpreter_restarted
 
 
 def server(it: Supervisor, world: World, more: Mapping[str, str]) -> StdioServerParameters:

@@ -113,7 +113,7 @@ async def test_sessions_keep_their_state_apart(shared: Supervisor, era: Any) -> 
         ):
             one, another = f"{env}-{era}-one", f"{env}-{era}-another"
             await output(client, keep, env, session=one)
-            assert await output(client, show, env, session=one) == "42\n"
+            assert await output(client, show, env, session=one) == "42\n[exit code 0]"
             assert "42" not in text_of(await run(client, show, env, session=another))
             assert "42" not in text_of(await run(client, show, env))
 
@@ -239,7 +239,10 @@ async def test_an_artifact_comes_changes_and_goes_while_a_client_is_connected(
             (folder / ".new").rename(folder / "mine")
             await changes.next()
             await description(client)
-            assert await output(client, "print(x)", "test-sandbox", session="kept") == "42\n"
+            assert (
+                await output(client, "print(x)", "test-sandbox", session="kept")
+                == "42\n[exit code 0]"
+            )
             later = await output(client, "import yaml; print(1)", "test-sandbox", session="later")
             assert later.startswith("1\n")
 
