@@ -295,7 +295,7 @@ def test_another_projects_changes_are_asked_for(
     (sh.directory / "elsewhere").mkdir()
     opened = sh("cd elsewhere; nsm run -e bash -s theirs --project-mode overlay true")
     if b"overlay" in opened.stderr:
-        pytest.skip("no copies of projects here")
+        pytest.skip("not here: projects cannot be copied on write")
     with _at_a_terminal(sh, command) as person:
         person.see("theirs (", "is a session of", "elsewhere", "[y]es, [N]o")
         person.type(keys)

@@ -48,7 +48,7 @@ def main(arguments: list[str]) -> int:
 
 
 def claudebox(words: list[str]) -> list[str]:
-    """What the last of the words after `claudebox` may become; its other options are claude's."""
+    """Completions of the last word after `claudebox`; its other options are claude's."""
     *before, current = words
     if current.startswith("-") and "--" not in before:
         return _beginning(current, [option for option in CLAUDEBOX if option not in before])
@@ -56,7 +56,7 @@ def claudebox(words: list[str]) -> list[str]:
 
 
 def descriptions(words: list[str]) -> dict[str, str]:
-    """What verbs, options and actions do that may stand in the place of the last word."""
+    """Descriptions of the verbs, options and actions that may stand for the last word."""
     before = words[:-1]
     if not before or before == ["help"]:
         return VERBS | {"--help": "show this help", "--version": "print the version"}

@@ -103,7 +103,7 @@ class Parser(argparse.ArgumentParser):
         }
 
     def descriptions(self) -> dict[str, str]:
-        """What its options and actions do, for who completes them."""
+        """Descriptions of its options and actions, for completion."""
         told = {
             option: (action.help or "") % {"choices": ", ".join(_words_of(action))}
             for action in self._actions

@@ -178,7 +178,7 @@ def _quoted(name: str) -> str:
 
 
 def directory_there(operand: str) -> BadRequestError:
-    """What is said of a session's directory that is to go to standard output."""
+    """Error for a session's directory that is to go to standard output."""
     return BadRequestError(f"{operand} is a directory, and no stream", hint=ARCHIVE_IN_SESSION)
 
 
