@@ -48,6 +48,7 @@ class Transfer:
         self._mode: Mode = mode
         self._max_bytes = max_bytes
         self._moved_bytes = 0
+        self._asked = False  # the agent may have the file open
         self._turn = trio.Lock()
 
     def __repr__(self) -> str:
@@ -136,14 +137,15 @@ class Transfer:
 
     def abandon(self) -> None:
         """Close the file without keeping what was written, and wait for nothing."""
-        if not self.over:
-            self.over = True
+        if self._asked and not self.over:
             frame = {"type": "file_close", "id": self.info.id, "keep": False}
             self._session.requests.tell(frame)
+        self.over = True
 
     async def _ask(self, frame: Mapping[str, Any], kind: type[Kind]) -> Kind:
         if self.over:
             raise FileError("This transfer is over.", hint="Open the file again.")
+        self._asked = True
         try:
             answer = await _ask(self._session, "files", {**frame, "id": self.info.id}, kind)
         except BaseException:

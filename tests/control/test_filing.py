@@ -157,6 +157,7 @@ async def test_what_cannot_fit_is_refused_at_once(autojump_clock: trio.abc.Clock
         peer = await client_of(it)
         with pytest.raises(FileTooLargeError):
             await open_file(peer, "f", "write", size=2**40)
+        await trio.testing.wait_all_tasks_blocked()
         assert agent.requests == []
         agent.free_bytes = 100
         with pytest.raises(FileError, match="101 bytes do not fit, 100 are free there") as caught:
