@@ -48,7 +48,7 @@ fuzz: setup ## fuzz what reads others' bytes, guided by coverage (ARGS='--second
 	@$(BIN)/python -m pip install --quiet --require-hashes --no-deps -r tests/fuzz/constraints.txt
 	@$(BIN)/python tests/fuzz/guided.py $(ARGS)
 
-conformance: setup ## run MCP's own conformance suite and clients (npm), and write docs/conformance.md
+conformance: setup ## run MCP's own conformance suite and clients (npm), and write docs/contributing/conformance.md
 	@$(BIN)/python tests/mcpconformance/run.py $(ARGS)
 
 test-vm: setup ## run the tests that need a machine of their own: Debian, systemd, cgroups (minutes)

@@ -39,7 +39,7 @@ class Plot:
     """One file.
 
     Attributes:
-        file: its name, in `docs/`.
+        file: its name, in `docs/explanation/`.
         title: for those who cannot see it.
         words: what it shows, below it.
     """

@@ -1,6 +1,6 @@
 """`make bench`: ratios against peers measured in the same run.
 
-make bench                                        the table; docs/benchmarks.md and its plots
+make bench                                        the table; the page of benchmarks and its plots
 make bench ARGS='--only exec --rounds 5'          a part of the table, and no page
 make bench ARGS='--no-page --json one.json'       the raw numbers in a file
 make bench ARGS='--page-from one.json'            the page again from such a file
@@ -32,7 +32,7 @@ from bench import MOST_SESSIONS, Bench  # noqa: E402
 from measure import Finding, LeftOut  # noqa: E402
 from parts import PARTS, part  # noqa: E402
 
-PAGE = ROOT / "docs/benchmarks.md"
+PAGE = ROOT / "docs/explanation/benchmarks.md"
 DEFAULT_ROUNDS = 20
 INTERRUPTED = 130
 

@@ -2,7 +2,7 @@
 
 It is ready without a word about itself, runs Python in its own process, so that nothing can
 interrupt it, Bash in a child, knows neither limits nor files, and bounds no output. Ours, written
-from `docs/agent-protocol.md`, "Base exchange".
+from `docs/contributing/agent-protocol.md`, "Base exchange".
 """
 
 from __future__ import annotations

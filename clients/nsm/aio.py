@@ -394,7 +394,8 @@ class AsyncClient:
         """What a live session may reach, after a change if one is asked for.
 
         Args:
-            action: ``allow`` and ``deny`` take hosts, as patterns (docs/network.md): ``deny`` takes
+            action: ``allow`` and ``deny`` take hosts, as patterns (docs/how-to/network.md):
+            ``deny`` takes
                 patterns away. ``off`` takes all away.
         """
         from nsm.wire.network import NetworkReport  # noqa: PLC0415  # few programs ask
@@ -484,7 +485,7 @@ class AsyncClient:
         *,
         on_event: Callable[[Event], object] | None = None,
     ) -> dict[str, Any]:
-        """Any operation, by its name and arguments on the wire (docs/interfaces.md).
+        """Any operation, by its name and arguments on the wire (docs/reference/interfaces.md).
 
         Raises:
             NsmError: what the supervisor answered.

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class Bridge:
-    """What a client can do about the bridge's programs (docs/bridge.md). Blocks."""
+    """What a client can do about the bridge's programs (docs/how-to/bridge.md). Blocks."""
 
     def __init__(self, client: Client) -> None:
         self._client = client

@@ -173,7 +173,7 @@ class Client:
                 The default is the client's.
             project_mode: ``readonly``, or ``overlay``: code may change a copy of its session's own.
             network: what a new session may reach: ``off``, ``full``, or hosts separated by commas
-                (docs/network.md); None for what is configured.
+                (docs/how-to/network.md); None for what is configured.
             on_output: called with ``stdout`` or ``stderr`` and text while the code runs: a
                 preview of the result's own text. What it raises cancels the run.
 
@@ -448,7 +448,8 @@ class Client:
         """What a live session may reach, after a change if one is asked for.
 
         Args:
-            action: ``allow`` and ``deny`` take hosts, as patterns (docs/network.md): ``deny`` takes
+            action: ``allow`` and ``deny`` take hosts, as patterns (docs/how-to/network.md):
+            ``deny`` takes
                 patterns away. ``off`` takes all away.
         """
         from nsm.wire.network import NetworkReport  # noqa: PLC0415  # few programs ask
@@ -533,7 +534,7 @@ class Client:
         on_event: Callable[[Event], object] | None = None,
         interruptible: bool = False,
     ) -> dict[str, Any]:
-        """Any operation, by its name and arguments on the wire (docs/interfaces.md).
+        """Any operation, by its name and arguments on the wire (docs/reference/interfaces.md).
 
         Args:
             on_event: called with what comes before the answer.

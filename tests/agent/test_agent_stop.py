@@ -1,4 +1,4 @@
-"""Interrupt, timeout and what dies with an interpreter: the ladder of `docs/agent-protocol.md`."""
+"""Interrupt, timeout and what dies with an interpreter: the ladder of the agent protocol."""
 
 from __future__ import annotations
 

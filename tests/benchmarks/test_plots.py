@@ -11,7 +11,7 @@ import pytest
 import plots
 from measure import Curve, Distribution, Finding
 
-DOCS = Path(__file__).resolve().parents[2] / "docs"
+DOCS = Path(__file__).resolve().parents[2] / "docs/explanation"
 MAX_BYTES = 150_000
 
 LIGHT, DARK = "#ffffff", "#0d1117"

@@ -12,7 +12,7 @@ import record
 import report
 from measure import Comparison, Curve, LeftOut, Target
 
-DOCS = Path(__file__).resolve().parents[2] / "docs"
+DOCS = Path(__file__).resolve().parents[2] / "docs/explanation"
 
 ROW = Comparison(
     name="a call",

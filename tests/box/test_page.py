@@ -1,4 +1,4 @@
-"""docs/claudebox.md has a test of a real box for each row of the specification, and all probes."""
+"""Every row of the specification in docs/how-to/claudebox.md has a test, and every probe."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from box.probes import PROBES
 
 HERE = Path(__file__).parent
-PAGE = (HERE.parents[1] / "docs" / "claudebox.md").read_text(encoding="utf-8")
+PAGE = (HERE.parents[1] / "docs/how-to/claudebox.md").read_text(encoding="utf-8")
 
 ROWS = (
     *("args", "env", "root", "home", "secrets", "path", "nix", "git", "process", "claude"),

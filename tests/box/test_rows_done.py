@@ -1,4 +1,4 @@
-"""Rows of docs/claudebox.md that are about what a box does: how it begins, runs, ends, refuses."""
+"""Rows of docs/how-to/claudebox.md about what a box does: begin, run, end, refuse."""
 
 from __future__ import annotations
 

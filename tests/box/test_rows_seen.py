@@ -1,4 +1,4 @@
-"""Rows of docs/claudebox.md that are about what a program sees: boxes, looked at from inside."""
+"""Rows of docs/how-to/claudebox.md about what a program sees: boxes from inside."""
 
 from __future__ import annotations
 

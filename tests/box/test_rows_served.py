@@ -1,4 +1,4 @@
-"""Rows of docs/claudebox.md that need a supervisor: nsm inside, and a network that is a list."""
+"""Rows of docs/how-to/claudebox.md that need a supervisor: nsm inside, and a list of hosts."""
 
 from __future__ import annotations
 

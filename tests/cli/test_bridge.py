@@ -134,7 +134,7 @@ def test_what_the_supervisor_does_not_have_is_a_note(
     supervisor.handlers |= {"bridge_help": show, "bridge_programs": report(row)}
     note = (
         "nsm: deploy: `env` names what the supervisor does not have: KEY, HOST. "
-        "docs/bridge.md says where to set it\n"
+        "docs/how-to/bridge.md says where to set it\n"
     )
     for words in (["help", "deploy"], ["ls"], ["check"]):
         code, _, err = nsm(*words)

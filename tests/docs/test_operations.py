@@ -1,4 +1,4 @@
-"""`docs/operations.md` names commands, numbers and events that there are."""
+"""`docs/how-to/operations.md` names commands, numbers and events that there are."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from nsmd.settings import AuditSettings
 from nsmd.survival.keeperstore import LINGER_S
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = (ROOT / "docs" / "operations.md").read_text()
+PAGE = (ROOT / "docs/how-to/operations.md").read_text()
 
 
 def section(title: str) -> str:

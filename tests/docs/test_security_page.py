@@ -10,8 +10,8 @@ import pytest
 from isolation.probes import ALL
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = (ROOT / "docs/security.md").read_text(encoding="utf-8")
-BRIDGE = (ROOT / "docs/bridge.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs/explanation/security.md").read_text(encoding="utf-8")
+BRIDGE = (ROOT / "docs/how-to/bridge.md").read_text(encoding="utf-8")
 PROBES = {probe.name for probe in ALL}
 
 

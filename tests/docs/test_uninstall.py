@@ -1,4 +1,4 @@
-"""Uninstall as `docs/operations.md` has it: nothing is left, and every command succeeds."""
+"""Uninstall as `docs/how-to/operations.md` has it: nothing is left, and every command succeeds."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from realjail import needs_bwrap
 
 pytestmark = [needs_bwrap, pytest.mark.jail]
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "operations.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs/how-to/operations.md"
 
 
 def test_uninstall_leaves_nothing() -> None:

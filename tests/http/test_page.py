@@ -1,4 +1,4 @@
-"""The limits on `docs/http.md` are those of the code."""
+"""The limits on `docs/how-to/http.md` are those of the code."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from nsmd.http import connection, front, listener, replay
 from nsmd.mcp import shape
 from nsmd.settings import HttpSettings
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "http.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs/how-to/http.md"
 
 
 def test_the_limits_are_those_of_the_code() -> None:

@@ -1,4 +1,4 @@
-"""docs/probes.md, made of the probes: `PYTHONPATH=tests .venv/bin/python -m isolation.page`."""
+"""Writer of docs/contributing/probes.md: `PYTHONPATH=tests .venv/bin/python -m isolation.page`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from isolation.probe import GROUPS, Group, Probe
 from isolation.probes import ALL
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "probes.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs/contributing/probes.md"
 
 TITLES: dict[Group, str] = {
     "files": "Files of the host",
@@ -30,9 +30,10 @@ TITLES: dict[Group, str] = {
 _HEAD = """\
 # Probes
 
-What tries to get out of sessions, by group of attacks. [isolation.md](isolation.md) says what stops
-them. Each is run in every kind of session, where it must fail, and in a throw-away one from which
-one measure was taken away, where it must succeed. `tests/isolation/page.py` makes this page.
+What tries to get out of sessions, by group of attacks. [isolation.md](../explanation/isolation.md)
+says what stops them. Each is run in every kind of session, where it must fail, and in a throw-away
+one from which one measure was taken away, where it must succeed. `tests/isolation/page.py` makes
+this page.
 """
 
 

@@ -531,7 +531,7 @@ verdict([place for place in names if attempt(connect, place)])
     Probe(
         name="transcripts",
         group="supervisor",
-        source="docs/command-line.md: transcripts have what was said in other sessions",
+        source="docs/how-to/command-line.md: transcripts have what was said in other sessions",
         language="bash",
         code="""
 found=; for place in "${SECRET%/secret}/runtime" ~/.local/state/nsm /root/.local/state/nsm \\
@@ -544,7 +544,7 @@ done; verdict "$found"
     Probe(
         name="settings-of-the-supervisor",
         group="supervisor",
-        source="docs/interfaces.md: values of [environments.NAME.env] are secrets",
+        source="docs/reference/interfaces.md: values of [environments.NAME.env] are secrets",
         language="node",
         code="""
 {

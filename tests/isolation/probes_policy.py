@@ -27,7 +27,7 @@ PROBES = (
     Probe(
         name="policy-file",
         group="supervisor",
-        source="docs/policy.md: it is read-only, though code owns the file",
+        source="docs/reference/policy.md: it is read-only, though code owns the file",
         code="""
 path = "/run/nsm/policy.json"
 def change():

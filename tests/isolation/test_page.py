@@ -7,7 +7,7 @@ import re
 from isolation import page
 from isolation.probes import ALL
 
-MEASURES = page.PAGE.with_name("isolation.md")
+MEASURES = page.PAGE.parent.with_name("explanation") / "isolation.md"
 
 
 def test_the_page_lists_the_probes() -> None:

@@ -353,7 +353,7 @@ def test_numpy_is_seeded_anew(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_the_page_says_that_siblings_share(siblings: Check) -> None:
-    """docs/isolation.md, "What is not kept from code": if one of these ends, say so there."""
+    """docs/explanation/security.md lists what siblings share: if one ends, say so there."""
 
     async def check(it: Siblings) -> None:
         look = "import sys; print(hash('a'), id(sys.modules))"

@@ -1,4 +1,4 @@
-"""The tables of `docs/conformance.md`: pure functions from results to text."""
+"""The tables of `docs/contributing/conformance.md`: pure functions from results to text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command that makes the tables of `docs/conformance.md`."""
+"""The command that makes the tables of `docs/contributing/conformance.md`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import trio
 from mcpconformance import page, suite
 from mcpconformance.campaign import campaign
 
-PAGE = suite.HERE.parents[1] / "docs" / "conformance.md"
+PAGE = suite.HERE.parents[1] / "docs/contributing/conformance.md"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -1,4 +1,4 @@
-"""Runs MCP's own conformance suite and clients against nsm: docs/conformance.md."""
+"""Runs MCP's own conformance suite and clients against nsm: docs/contributing/conformance.md."""
 
 from __future__ import annotations
 

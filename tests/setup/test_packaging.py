@@ -102,7 +102,7 @@ def test_source_distribution_can_be_built_and_tested(built: Path) -> None:
         "benchmarks/constraints.txt",
         "tools/setup.sh",
         "tests/conftest.py",
-        "docs/interfaces.md",
+        "docs/reference/interfaces.md",
         "agent/sandbox_agent.py",
         "LICENSE",
     } <= names

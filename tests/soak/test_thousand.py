@@ -1,8 +1,8 @@
 """A thousand live sessions, each of which has run code and keeps a variable.
 
-The targets of docs/architecture.md: the supervisor takes at most 150 MB and next to no processor
-time while all are idle, and `nsm ps` stays quick. Processor time stands for time, and what `nsm ps`
-costs with no session for the machine.
+The targets of docs/explanation/architecture.md: the supervisor takes at most 150 MB and next to no
+processor time while all are idle, and `nsm ps` stays quick. Processor time stands for time, and
+what `nsm ps` costs with no session for the machine.
 """
 
 from __future__ import annotations

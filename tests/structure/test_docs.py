@@ -20,7 +20,7 @@ def test_the_life_cycle_page_is_the_table() -> None:
         for (state, event), (following, effects) in TABLE.items()
         if state not in (State.ENDING, State.ENDED) or event is Event.GONE
     ]
-    page = (ROOT / "docs" / "sessions.md").read_text()
+    page = (ROOT / "docs/explanation/sessions.md").read_text()
     assert [line for line in page.splitlines() if line.startswith("| ")][2:] == rows
 
 

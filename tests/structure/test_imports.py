@@ -1,4 +1,4 @@
-"""Who may import whom, and why. The arrows of `docs/architecture.md`."""
+"""Who may import whom, and why. The arrows of `docs/explanation/architecture.md`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`docs/interfaces.md` says what the programs do."""
+"""`docs/reference/interfaces.md` says what the programs do."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ from nsmd.settings import EnvironmentSettings, Settings
 from nsmd.telemetry.ring import MAX_KEPT
 from nsmd.transcripts import live, record, store, transcript
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs" / "interfaces.md").read_text()
+PAGE = (Path(__file__).resolve().parents[2] / "docs/reference/interfaces.md").read_text()
 
 
 def table(first_column: str, *, after: str) -> list[list[str]]:

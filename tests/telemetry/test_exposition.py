@@ -127,4 +127,4 @@ def test_names_are_as_prometheus_wants_them() -> None:
 
 
 def test_the_page_is_what_the_table_makes() -> None:
-    assert (ROOT / "docs" / "metrics.md").read_text() == page.page(), page.__doc__
+    assert (ROOT / "docs/reference/metrics.md").read_text() == page.page(), page.__doc__

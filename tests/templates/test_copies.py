@@ -270,7 +270,7 @@ def test_the_doctor_tries_it(bash: Environment, monkeypatch: pytest.MonkeyPatch)
     [check] = check_copies(new_launcher(), off, [bash])
     assert check.status == "warn"
     assert check.detail.startswith("projects cannot be copied on write: bubblewrap ")
-    assert "docs/project-modes.md" in check.fix
+    assert "docs/how-to/project-modes.md" in check.fix
     assert check_copies(new_launcher(), off, []) == []
 
 

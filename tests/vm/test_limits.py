@@ -19,7 +19,7 @@ shm_mb = 8
 processes = 24
 """
 GROUP_BYTES = (64 + 32 + 3 * 8) << 20
-"""memory_mb, what the agent may have, and the sizes of the file systems (docs/limits.md)."""
+"""memory_mb, the agent's reserve, and the sizes of the file systems (docs/reference/policy.md)."""
 
 SHARED_LOOP = """
 import mmap

@@ -1,6 +1,6 @@
 """A plan as arguments of bwrap; pure but for the descriptors that it is given.
 
-What each line is for is in docs/claudebox.md. The order matters: bwrap works through them.
+What each line is for is in docs/how-to/claudebox.md. The order matters: bwrap works through them.
 """
 
 from __future__ import annotations

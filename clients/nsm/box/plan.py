@@ -103,7 +103,7 @@ class Network:
 
     Attributes:
         mode: what the host reaches; nothing; or hosts by the supervisor's proxy.
-        allow: with `allow`, patterns of hosts as in docs/network.md.
+        allow: with `allow`, patterns of hosts as in docs/how-to/network.md.
     """
 
     mode: NetworkMode = "host"

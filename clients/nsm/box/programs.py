@@ -64,7 +64,7 @@ def check(names: Sequence[str], report: ProgramsReport) -> None:
         said.append(f"{word} {', '.join(absent)} not found. Available: {listed}")
     hints = [
         "Mend it; `nsm bridge check` looks at all of them." if len(absent) < len(missing) else "",
-        "`nsm bridge ls` shows them; docs/bridge.md says how to describe one." if absent else "",
+        "`nsm bridge ls` shows them; see docs/how-to/bridge.md." if absent else "",
     ]
     raise BoxError("; ".join(said), hint=" ".join(filter(None, hints)))
 

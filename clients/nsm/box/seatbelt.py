@@ -1,6 +1,6 @@
 """A plan for macOS: a Seatbelt profile, and what has to be made before it; pure.
 
-Not verified on a Mac: docs/claudebox-macos.md says what is known and from where.
+Not verified on a Mac: docs/how-to/claudebox-macos.md says what is known and from where.
 
 Seatbelt has no mounts: a program sees the host's paths and is refused most of them. So what a plan
 has at another place than the host is made in a directory of the box's own, with links in it, and

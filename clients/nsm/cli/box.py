@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 _EPILOG = """\
 In the box are the working directory, the system read-only, an empty home directory, and of the
-variables a few. `claudebox` is the same for Claude Code. docs/claudebox.md has all of it.
+variables a few. `claudebox` is the same for Claude Code. docs/how-to/claudebox.md has all of it.
 
 examples:
   nsm box -- bash

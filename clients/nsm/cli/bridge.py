@@ -29,8 +29,8 @@ CONNECT_S = 1.0
 """For a supervisor to be there that is not needed."""
 
 _EPILOG = """\
-Each program is described by a file in ~/.config/nsm/tools; docs/bridge.md says how. What is started
-here is checked, limited and written down as it is for an agent.
+Each program is described by a file in ~/.config/nsm/tools; docs/how-to/bridge.md says how. What is
+started here is checked, limited and written down as it is for an agent.
 
 examples:
   nsm bridge ls

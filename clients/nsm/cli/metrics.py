@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 _OPENMETRICS = "application/openmetrics-text; version=1.0.0"
 
 _EPILOG = """\
-docs/metrics.md says what each of them means, and how Prometheus gets them.
+docs/reference/metrics.md says what each of them means, and how Prometheus gets them.
 
 examples:
   nsm status metrics | grep ^nsm_sessions

@@ -20,7 +20,7 @@ _OFF = (
     "The bridge is off. `[bridge] enabled = true` in config.toml turns it on, and "
     "`nsm reload --config` has that take effect."
 )
-_NONE = "No programs. Each is described by a file in ~/.config/nsm/tools, see docs/bridge.md."
+_NONE = "No programs. A file in ~/.config/nsm/tools describes each (docs/how-to/bridge.md)."
 
 
 def table(report: ProgramsReport, home: str) -> str:
@@ -63,7 +63,7 @@ def unset(row: ProgramRow) -> str:
     names = render.visible(", ".join(row.unset))
     return (
         f"{row.name}: `env` names what the supervisor does not have: {names}. "
-        "docs/bridge.md says where to set it"
+        "docs/how-to/bridge.md says where to set it"
     )
 
 

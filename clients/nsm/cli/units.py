@@ -46,8 +46,8 @@ KillMode=process
 FileDescriptorStoreMax=8192
 # systemd 254 and newer say by themselves that they keep descriptors.
 Environment=NSM_FDSTORE=systemd
-# Sessions are in a scope beside this service, where each is limited (docs/limits.md); where there
-# can be none they are in here.
+# Sessions are in a scope beside this service, where each is limited (docs/reference/limits.md);
+# where there can be none they are in here.
 TasksMax=infinity
 OOMPolicy=continue
 ManagedOOMPreference=avoid
@@ -71,7 +71,7 @@ _SOCKET = """\
 Description=Control socket of nsm
 
 [Socket]
-# $XDG_RUNTIME_DIR/nsm/control.sock: docs/interfaces.md, Files.
+# $XDG_RUNTIME_DIR/nsm/control.sock: docs/reference/interfaces.md, Files.
 ListenStream=%t/nsm/control.sock
 SocketMode=0600
 # The supervisor refuses a directory that others may enter.

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 MAX_FRAME_BYTES = 16 * 1024 * 1024
-"""Largest frame without its length; larger output travels in several (docs/architecture.md)."""
+"""Largest frame without its length; larger output travels in several frames."""
 
 MAX_DEPTH = 64
 """Nesting of maps and arrays. Our own frames need six levels; a displayed JSON value needs more."""

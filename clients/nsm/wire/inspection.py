@@ -91,7 +91,8 @@ class Inspection(NamedTuple):
     Attributes:
         session: its row of `nsm ps`; its state is ``ended`` where it is over, and of the rest there
             are only `end_reason` and `executions` then.
-        policy: its rules, as in `/run/nsm/policy.json` (docs/policy.md), with host paths as
+        policy: its rules, as in `/run/nsm/policy.json` (docs/reference/policy.md), with host paths
+        as
             `source`; None before it has a jail.
         network: what it may reach at this moment, and what it has tried; None where unknown.
         confinement: what keeps its limits, as it was read back, and what it has; None likewise.

@@ -1,4 +1,4 @@
-"""The messages of the control protocol as values, and their form as maps (docs/architecture.md).
+"""The messages of the control protocol as values, and their form as maps.
 
 A frame's kind is told by a key. A client sends
 

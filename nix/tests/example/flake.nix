@@ -1,4 +1,4 @@
-# A user's own flake with one environment, as in docs/nix.md; the tests build it with the stand-ins.
+# A user's own flake with one environment, as in docs/how-to/nix.md; the tests build it with the stand-ins.
 {
   description = "Environments of mine for nsm";
 

@@ -412,7 +412,7 @@ LABELS = {
     "result": "`hit` or `miss`",
     "protocol": "`control` (the command line and programs), `mcp`, or `http` (MCP over it)",
     "direction": "`in` or `out`",
-    "verdict": "as in [network.md](network.md)",
+    "verdict": "as in [network.md](../how-to/network.md)",
     "version": "of nsm",
     "python": "of the supervisor's Python",
 }

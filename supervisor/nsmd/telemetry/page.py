@@ -1,5 +1,5 @@
-"""docs/metrics.md, made of the table of metrics:
-`.venv/bin/python -m nsmd.telemetry.page >docs/metrics.md`."""
+"""docs/reference/metrics.md, made of the table of metrics:
+`.venv/bin/python -m nsmd.telemetry.page >docs/reference/metrics.md`."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ clients, files and hosts. Without a port, node_exporter's textfile collector tak
 `nsm status metrics > FILE.prom` writes.
 
 What to load into Prometheus and Grafana is in `monitoring/`
-([README](../monitoring/README.md)).
+([README](../../monitoring/README.md)).
 
 Counters begin at 0 with each supervisor, also with one that takes up the sessions of another;
 `rate()` and `increase()` know that.

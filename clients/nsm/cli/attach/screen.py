@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from prompt_toolkit.application import Application
 
 REDRAW_INTERVAL_S = 0.05
-"""As often as output is sent on (docs/agent-protocol.md); the eye takes no more."""
+"""As often as output is sent on (docs/contributing/agent-protocol.md); the eye takes no more."""
 
 MAX_PENDING_CHARS = 64 * 1024
 """What waits for the next redraw. Of more, the middle is left out: nobody can read it."""
