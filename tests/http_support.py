@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import httpx2
+import trio.testing
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 
@@ -45,7 +46,8 @@ async def sdk_client(
     # Without TLS; certificates would take a fifth of a second to load.
     transport = httpx2.AsyncHTTPTransport(uds=socket, verify=False)
     with warnings.catch_warnings():
-        # It leaves the generators of answers to the garbage collector, which trio warns of.
+        # It leaves the generators of answers to the garbage collector, which trio warns of. Each
+        # holds the next one, so trio has to close the first before the next becomes garbage.
         warnings.simplefilter("ignore", ResourceWarning)
         async with (
             httpx2.AsyncClient(headers=headers, timeout=30, transport=transport) as http,
@@ -54,3 +56,4 @@ async def sdk_client(
             yield client
         del client, http
         gc.collect()
+        await trio.testing.wait_all_tasks_blocked()
