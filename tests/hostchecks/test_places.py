@@ -7,7 +7,7 @@ import os
 import socket
 import tempfile
 import threading
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -49,14 +49,17 @@ def listening(path: str, answer: bytes) -> Generator[None]:
         listener.listen()
 
         def serve() -> None:
-            link, _ = listener.accept()
-            with link:
-                link.recv(65536)
-                link.sendall(answer)
+            with suppress(OSError):  # the listener is shut down
+                while True:
+                    link, _ = listener.accept()
+                    with link:
+                        link.recv(65536)
+                        link.sendall(answer)
 
         thread = threading.Thread(target=serve)
         thread.start()
         yield
+        listener.shutdown(socket.SHUT_RDWR)
         thread.join(20)
 
 

@@ -6,12 +6,12 @@ import errno
 import os
 import socket
 import stat
-import time
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import pytest
 
+from nsmd import listening
 from nsmd.hostpaths import trusted_owners
 from nsmd.listening import (
     LOCK_RETRY_S,
@@ -26,7 +26,28 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def test_the_lock_is_held_by_one(tmp_path: Path) -> None:
+class Clock:
+    """A clock on which waiting takes no time."""
+
+    def __init__(self) -> None:
+        self.waits: list[float] = []
+
+    def monotonic(self) -> float:
+        return sum(self.waits)
+
+    def sleep(self, seconds: float) -> None:
+        self.waits.append(seconds)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """The clock of the module."""
+    made = Clock()
+    monkeypatch.setattr(listening, "time", made)
+    return made
+
+
+def test_the_lock_is_held_by_one(tmp_path: Path, clock: Clock) -> None:
     path = str(tmp_path / "lock")
     with (
         hold_lock(path),
@@ -34,27 +55,27 @@ def test_the_lock_is_held_by_one(tmp_path: Path) -> None:
         hold_lock(path),
     ):
         pass
+    assert clock.monotonic() >= listening.LOCK_S
     with hold_lock(path):  # and can be had again
         pass
 
 
 def test_the_lock_of_a_supervisor_that_is_dying_is_waited_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The kernel lets go of it some time after others have seen the end of the process."""
     path = str(tmp_path / "lock")
     with ExitStack() as dying:
         dying.enter_context(hold_lock(path))
-        waits: list[float] = []
 
         def wait(seconds: float) -> None:
-            waits.append(seconds)
-            if len(waits) == 3:
+            clock.waits.append(seconds)
+            if len(clock.waits) == 3:
                 dying.close()
 
-        monkeypatch.setattr(time, "sleep", wait)
+        monkeypatch.setattr(clock, "sleep", wait)
         with hold_lock(path):
-            assert waits == [LOCK_RETRY_S] * 3
+            assert clock.waits == [LOCK_RETRY_S] * 3
 
 
 def test_a_lock_that_is_a_link_is_refused(tmp_path: Path) -> None:
@@ -68,7 +89,10 @@ def test_a_lock_that_is_a_link_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_lock_on_a_full_disk_holds(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tmp_path: Path,
+    clock: Clock,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     def no_space(fd: int, data: bytes, offset: int) -> int:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
