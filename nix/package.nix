@@ -1,4 +1,5 @@
-# nsm as a Python application: its three programs and the modules `nsm`, `nsmd`, `sandbox_agent`.
+# nsm as a Python application: its four programs and the modules `nsm`, `nsmbox`, `nsmd`,
+# `sandbox_agent`.
 # What they need around them is ./wrapper.nix's part.
 #
 # Type: { lib, python, commit ? "" } -> derivation
@@ -89,6 +90,7 @@ python.pkgs.buildPythonApplication {
     "nsm"
     "nsm.cli.main"
     "nsm.shim"
+    "nsmbox.cli.claudebox"
     "nsmd.daemon"
     "nsmd.mcp.endpoint"
     "sandbox_agent"

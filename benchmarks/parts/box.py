@@ -15,10 +15,12 @@ from unittest.mock import patch
 
 from bench import BIN, Bench
 from measure import Comparison, Findings, LeftOut, alternate_all, timed
-from nsm.box import bwrap, lookup, planning, profile
-from nsm.box.facts import Request
-from nsm.box.plan import Plan
 from nsm.seccomp import filter_program
+from nsmbox.host import lookup
+from nsmbox.host.facts import Request
+from nsmbox.model.plan import Plan
+from nsmbox.planning import bwrap, planning
+from nsmbox.profiles import profile
 
 BWRAP_NAME = "bwrap with the same arguments"
 

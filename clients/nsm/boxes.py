@@ -1,6 +1,6 @@
 """Boxes, for programs: ``client.boxes`` of either client.
 
-The box is made by whoever asks for it (`nsm.box`); the supervisor serves sockets for its programs,
+The box is made by whoever asks for it (`nsmbox`); the supervisor serves sockets for its programs,
 for as long as the process lives that asked. That process becomes the box, by exec(2).
 """
 

@@ -18,6 +18,10 @@ class PathError(OSError):
     """A path that nsm needs is missing, unusable or unsafe; the message says what to do."""
 
 
+BOX_PROGRAMS = "/run/nsm/bin"
+"""In a box of nsm's, and nowhere else: the directory of `nsm` and `nsm-mcp`, first on PATH."""
+
+
 def socket_path() -> str:
     """The control socket: ``NSM_SOCKET``, else ``control.sock`` in `runtime_dir`.
 

@@ -276,7 +276,7 @@ class HttpSettings:
 class BoxSettings:
     """`[box]`: what `nsm box` and `claudebox` start where nothing else is said.
 
-    The supervisor only checks it: `nsm.box.settings` reads it, and says what the keys mean.
+    The supervisor only checks it: `nsmbox.model.settings` reads it, and says what the keys mean.
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT

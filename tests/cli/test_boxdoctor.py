@@ -9,6 +9,7 @@ import pytest
 
 import samples
 from fakesupervisor import FakeSupervisor
+from nsm import proxyvariables
 from nsm.cli import boxdoctor, doctor
 from nsm.wire.errors import EnvironmentUnavailableError, ForbiddenError, NsmError
 
@@ -92,7 +93,7 @@ def test_a_box_without_network_and_one_whose_proxy_is_gone(
     supervisor: FakeSupervisor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("https_proxy", "http://127.0.0.1:1")
-    monkeypatch.setattr(boxdoctor, "PROXY_PORT", 1)
+    monkeypatch.setattr(proxyvariables, "PROXY_PORT", 1)
     assert found("network").status == "warn"
     monkeypatch.setenv("PIP_RETRIES", "0")
     monkeypatch.setenv("npm_config_fetch_retries", "0")

@@ -18,8 +18,8 @@ from mcp import Client, MCPError, StdioServerParameters
 from mcp_types import CallToolResult, TextContent
 
 import http_support
-from box.modelapi import model
 from e2e_support import program, supervisor
+from support.box.modelapi import model
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Generator
@@ -246,7 +246,7 @@ def test_claude_code_itself_starts_one(bridged: Supervisor, tmp_path: Path) -> N
     """Its own loop and its own client of MCP; only the model is a stand-in."""
     claude = shutil.which("claude", path=os.environ.get("NSM_TEST_AGENTS"))
     if claude is None:
-        pytest.skip("not here: no claude (see tests/box/test_real_agents.py)")
+        pytest.skip("not here: no claude (see tests/nsmbox/test_real_agents.py)")
     entry = {"command": program("nsm-mcp"), "env": bridged.variables}
     (tmp_path / "mcp.json").write_text(json.dumps({"mcpServers": {"nsm": entry}}))
     arguments: dict[str, object] = {"program": "deploy", "args": ["prod"]}

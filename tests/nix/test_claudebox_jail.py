@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from box.world import AGENT, COMMAND_TIMEOUT_S, HOME, PROJECT, World, open_world
-from nsm.box import forbidden
+from nsmbox.host import forbidden_programs
+from support.box.world import AGENT, COMMAND_TIMEOUT_S, HOME, PROJECT, World, open_world
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -170,7 +170,7 @@ def test_keys_and_other_machines_are_not_on_path(host: NixHost) -> None:
     names = ["gpg", "gpg-agent", "ssh", "ssh-add", "scp", "age", "age-keygen", "tailscale", "sudo"]
     assert host.run(f"command -v {' '.join(names)}; true") == ""
     listed = host.run("IFS=:; for each in $PATH; do ls $each; done").split()
-    assert [name for name in listed if forbidden.holds_keys(name)] == []
+    assert [name for name in listed if forbidden_programs.holds_keys(name)] == []
 
 
 def test_etc_of_nixos(host: NixHost) -> None:

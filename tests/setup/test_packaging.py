@@ -35,7 +35,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-def test_wheel_has_the_three_parts_and_nothing_else(built: Path) -> None:
+def test_wheel_has_the_packages_and_nothing_else(built: Path) -> None:
     (wheel,) = built.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
@@ -43,14 +43,14 @@ def test_wheel_has_the_three_parts_and_nothing_else(built: Path) -> None:
         (entry_points,) = (name for name in names if name.endswith("entry_points.txt"))
         scripts = configparser.ConfigParser()
         scripts.read_string(archive.read(entry_points).decode())
-    assert tops == {"nsm", "nsmd", "sandbox_agent.py", "sandbox_template.py"}
+    assert tops == {"nsm", "nsmbox", "nsmd", "sandbox_agent.py", "sandbox_template.py"}
     assert set(scripts["console_scripts"]) == {
         "nsm",
         "claudebox",
         "nsm-mcp",
         "nsm-supervisor",
     }
-    assert {"nsm/py.typed", "nsmd/py.typed"} <= set(names)
+    assert {"nsm/py.typed", "nsmbox/py.typed", "nsmd/py.typed"} <= set(names)
     assert not [name for name in names if "__pycache__" in name]
 
 

@@ -10,10 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from nsm.cli.main import VERBS_ELSEWHERE
+
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = {
     "sandbox_agent": sorted((ROOT / "agent").glob("*.py")),
     "nsm": sorted((ROOT / "clients" / "nsm").rglob("*.py")),
+    "nsmbox": sorted((ROOT / "clients" / "nsmbox").rglob("*.py")),
     "nsmd": sorted((ROOT / "supervisor" / "nsmd").rglob("*.py")),
 }
 
@@ -150,7 +153,7 @@ def test_the_agent_needs_nothing_but_python() -> None:
 
 def test_nobody_imports_the_daemon() -> None:
     """Clients reach it over the socket only, so either side can be replaced."""
-    for owner in ("sandbox_agent", "nsm"):
+    for owner in ("sandbox_agent", "nsm", "nsmbox"):
         for path in SOURCES[owner]:
             assert not [n for n in imports_of(path) if within(n, ("nsmd",))], path
 
@@ -189,6 +192,43 @@ def test_the_daemon_uses_of_the_client_what_both_need() -> None:
     for path in SOURCES["nsmd"]:
         own = [n for n in imports_of(path) if within(n, ("nsm",))]
         assert all(within(n, shared) for n in own), (path, own)
+
+
+BOX_MAY_USE = {
+    "nsm.paths": "sockets, state and configuration are where nsm has them",
+    "nsm.wire": "answers of the supervisor, errors, and how a network is spelled",
+    "nsm.client": "the client, which sessions and programs of a box are asked of",
+    "nsm.checks": "`--check` prints the rows that `nsm doctor` prints",
+    "nsm.jailfailure": "why a jail does not start is explained once, for sessions and boxes",
+    "nsm.seccomp": "boxes have the filter of sessions",
+    "nsm.landlock": "boxes are kept from the host's abstract sockets as sessions are",
+    "nsm.proxyvariables": "programs find a proxy by the same variables",
+    "nsm.cli.options": "`nsm box` has a parser as all verbs",
+    "nsm.cli.running": "`nsm box --list` starts no supervisor, as all verbs that list",
+    "nsm.cli.terminal": "notes and JSON are written as by all verbs",
+    "nsm.cli.render": "tables, durations and foreign text are shown as by all verbs",
+}
+"""Modules of `nsm` that `nsmbox` imports, and why; a package stands for its modules, too."""
+
+
+def test_the_box_uses_public_names_of_nsm() -> None:
+    used: set[str] = set()
+    for path in SOURCES["nsmbox"]:
+        for name in imports_of(path):
+            if name == "nsm" or not within(name, ("nsm",)):
+                continue
+            assert not any(part.startswith("_") for part in name.split(".")), (path, name)
+            allowed = [each for each in BOX_MAY_USE if within(name, (each,))]
+            assert allowed, f"{path}: {name} is not in BOX_MAY_USE"
+            used.update(allowed)
+    assert used == set(BOX_MAY_USE)
+
+
+def test_nsm_finds_the_box_by_a_name_in_a_table() -> None:
+    """So that `nsm` works without it, and no other verb loads it."""
+    for path in SOURCES["nsm"]:
+        assert not [n for n in imports_of(path) if within(n, ("nsmbox",))], path
+    assert VERBS_ELSEWHERE == {"box": "nsmbox.cli.box"}
 
 
 def test_no_floor_of_the_daemon_imports_a_higher_one() -> None:

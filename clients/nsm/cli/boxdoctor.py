@@ -13,7 +13,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 
 from nsm import paths, proxyvariables
-from nsm.box.plan import PROXY_PORT, TOOLS_DIRECTORY
 from nsm.checks import Check, render_text
 from nsm.cli import terminal
 from nsm.cli.options import EXIT_FAILED, EXIT_OK
@@ -31,7 +30,7 @@ _TRIALS = {"bash": "true", "sh": "true"}
 
 def in_a_box() -> bool:
     """Whether this process is in a box of nsm's."""
-    return os.path.isdir(TOOLS_DIRECTORY)
+    return os.path.isdir(paths.BOX_PROGRAMS)
 
 
 def show(*, as_json: bool) -> int:
@@ -46,7 +45,7 @@ def show(*, as_json: bool) -> int:
     return EXIT_OK if ok else EXIT_FAILED
 
 
-def look(tools: str = TOOLS_DIRECTORY) -> Iterator[Check]:
+def look(tools: str = paths.BOX_PROGRAMS) -> Iterator[Check]:
     """What there is to say in here.
 
     Args:
@@ -129,24 +128,25 @@ def _bridge(client: Client) -> Iterator[Check]:
 
 
 def _network() -> Iterator[Check]:
+    port = proxyvariables.PROXY_PORT
     if all(os.environ.get(name) == value for name, value in proxyvariables.WITHOUT_NETWORK):
         yield Check(name="network", status="ok", detail="none, as was asked for")
         return
-    if f":{PROXY_PORT}" not in os.environ.get("https_proxy", ""):
+    if f":{port}" not in os.environ.get("https_proxy", ""):
         yield Check(name="network", status="ok", detail="the host's, or what variables say")
         return
     try:
-        socket.create_connection(("127.0.0.1", PROXY_PORT), _CONNECT_TIMEOUT_S).close()
+        socket.create_connection(("127.0.0.1", port), _CONNECT_TIMEOUT_S).close()
     except OSError as error:
         yield Check(
             name="network",
             status="warn",
-            detail=f"the proxy on port {PROXY_PORT} does not answer: {error.strerror or error}",
+            detail=f"the proxy on port {port} does not answer: {error.strerror or error}",
             fix=_OUTSIDE,
         )
         return
     yield Check(
         name="network",
         status="ok",
-        detail=f"the hosts of a list, by the proxy on port {PROXY_PORT}",
+        detail=f"the hosts of a list, by the proxy on port {port}",
     )

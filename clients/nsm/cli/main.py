@@ -76,6 +76,9 @@ _OTHERS_VERBS = {
 
 _HIDDEN = {"__complete": "complete"}
 
+VERBS_ELSEWHERE = {"box": "nsmbox.cli.box"}
+"""Verbs of other packages than this one, which are loaded by these names alone."""
+
 _EXIT_USAGE = 2  # as in `options`, which need not be loaded for a version or a typing mistake
 
 
@@ -114,7 +117,9 @@ def main(argv: list[str] | None = None) -> int:
 
 def load(verb: str) -> Verb:
     """The module of a verb."""
-    return cast("Verb", import_module(f"nsm.cli.{_HIDDEN.get(verb, verb)}"))
+    return cast(
+        "Verb", import_module(VERBS_ELSEWHERE.get(verb) or f"nsm.cli.{_HIDDEN.get(verb, verb)}")
+    )
 
 
 def overview() -> str:

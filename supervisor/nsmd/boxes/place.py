@@ -19,7 +19,7 @@ DIRECTORY = "boxes"
 """In the runtime directory."""
 
 CONTROL, PROXY = "control.sock", "proxy.sock"
-"""The box shows them to the agent by these names (`nsm.box.plan`)."""
+"""The box shows them to the agent by these names (`nsmbox.model.plan`)."""
 
 _ID = re.compile("[0-9a-f]{8}")
 

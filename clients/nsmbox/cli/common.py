@@ -1,0 +1,152 @@
+"""What `claudebox` and `nsm box` have in common: words to a request, errors to exit codes."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from nsmbox.host.facts import Request
+from nsmbox.model import settings
+from nsmbox.model.plan import MODES, BoxError, Network
+from nsmbox.profiles import profile
+from nsmbox.start.run import EXIT_INTERRUPTED, Way, run
+
+if TYPE_CHECKING:
+    from argparse import Namespace
+
+DEFAULT_PROFILE = "shell"
+
+EXIT_BROKEN_PIPE = 141
+
+EXTRA_VARIABLES = "CLAUDEBOX_EXTRA_ENV"
+"""The caller's variable with names of more that pass, separated by commas."""
+
+
+def of_claude(own: set[str], arguments: list[str], variables: Mapping[str, str]) -> int:
+    """`claudebox`, with the names of its own options that were given."""
+    table, mistake = _configured(check="check" in own)
+    return run(
+        Request(
+            profile=profile.load("claude"),
+            command=tuple(arguments),
+            network=table.net,
+            protect=table.protect,
+            protect_paths=table.protect_paths,
+            extra=extra(variables),
+            programs=table.bridge,
+        ),
+        Way(
+            program="claudebox",
+            yes="yes" in own,
+            dry_run="dry_run" in own,
+            check="check" in own,
+            mistake=mistake,
+        ),
+        variables,
+    )
+
+
+def of_box(options: Namespace, command: tuple[str, ...], variables: Mapping[str, str]) -> int:
+    """`nsm box`, with the options of `nsmbox.cli.box`."""
+    table, mistake = _configured(check=options.check)
+    kind = profile.load(options.profile or table.profile or DEFAULT_PROFILE)
+    return run(
+        Request(
+            profile=kind,
+            command=command,
+            network=table.net if options.net is None else options.net,
+            protect=table.protect if options.protect is None else options.protect,
+            protect_paths=table.protect_paths,
+            extra=extra(variables),
+            show=table.show if kind.shows_listed else (),
+            programs=table.bridge if options.bridge is None else options.bridge,
+        ),
+        Way(
+            program="nsm box",
+            yes=options.yes,
+            dry_run=options.dry_run,
+            check=options.check,
+            mistake=mistake,
+        ),
+        variables,
+    )
+
+
+def _configured(*, check: bool) -> tuple[settings.BoxSettings, BoxError | None]:
+    """What the configuration says, or what is wrong with it where that is one of many questions."""
+    try:
+        return settings.load(), None
+    except BoxError as error:
+        if not check:
+            raise
+        return settings.BoxSettings(), error
+
+
+def extra(variables: Mapping[str, str]) -> tuple[str, ...]:
+    """Names that pass besides the profile's.
+
+    Raises:
+        BoxError: one is no name of a variable.
+    """
+    names = [name.strip() for name in variables.get(EXTRA_VARIABLES, "").split(",")]
+    for name in filter(None, names):
+        if not name.isidentifier() or not name.isascii():
+            raise BoxError(
+                f"{EXTRA_VARIABLES} has {name!r} in it, which is no variable's name",
+                hint=f'Names are separated by commas: {EXTRA_VARIABLES}="GH_TOKEN,HTTP_PROXY".',
+                exit_code=2,
+            )
+    return tuple(dict.fromkeys(filter(None, names)))
+
+
+def network(text: str) -> Network:
+    """`off`, `full`, or hosts separated by commas; `network_argument` reads older spellings too.
+
+    Raises:
+        BadRequestError: none of these.
+    """
+    from nsm.wire.network import network_argument  # noqa: PLC0415  # most starts name none
+
+    asked = network_argument(text)
+    return Network(mode=MODES[asked["mode"]], allow=tuple(asked.get("allow", ())))
+
+
+def programs(text: str) -> tuple[str, ...]:
+    """Names of the bridge's programs, separated by commas; none of them is none.
+
+    Raises:
+        ValueError: not all of them can be names of programs, or there are too many.
+    """
+    names = tuple(dict.fromkeys(filter(None, (name.strip() for name in text.split(",")))))
+    if len(names) > settings.MAX_PROGRAMS or not all(map(settings.is_program_name, names)):
+        raise ValueError(text)
+    return names
+
+
+def guarded(program: str, action: Callable[[], int]) -> int:
+    """Do it; what goes wrong becomes a message and an exit code."""
+    from nsm.cli import terminal  # noqa: PLC0415  # after what an interrupt may be told of
+
+    terminal.set_up()
+    try:
+        code = action()
+        sys.stdout.flush()
+    except BoxError as error:
+        _tell(f"{program}: {error.message}" + (f"\n{error.hint}" if error.hint else ""))
+        return error.exit_code
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        terminal.drop_stdout()
+        return EXIT_BROKEN_PIPE
+    except OSError as error:
+        _tell(f"{program}: {error}")
+        return 1
+    return code
+
+
+def _tell(text: str) -> None:
+    from nsm.cli.render import visible_lines  # noqa: PLC0415  # rarely needed
+
+    sys.stderr.write(visible_lines(text) + "\n")

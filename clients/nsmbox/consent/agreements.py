@@ -1,0 +1,202 @@
+"""Which boxes a person has agreed to: `boxes.json` in the state directory, which no box sees.
+
+One for each directory, profile and program: the last. What runs in a box gives it nothing more, so
+that the same box is agreed to for other programs as well; nor do files of nsm's own, or programs of
+the system that are hidden, both of which come and go with upgrades. A file that cannot be read
+holds nothing, so that they are asked again; one that cannot be written is told.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import stat
+import time
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+from nsm import paths
+from nsmbox.consent.summary import only_guards_more
+from nsmbox.model.plan import RUN_DIRECTORY, Mount, Network, Plan, Variable
+
+MAX_AGREEMENTS = 64
+"""The oldest are forgotten first. With a few kilobytes each, reading them takes milliseconds."""
+
+MAX_IDENTITY_BYTES = 32 * 1024
+"""Of one plan; of a larger one only the digest is kept, so that nobody can be told what changed."""
+
+MAX_FILE_BYTES = 4 * 1024 * 1024
+
+_NEVER_SHOWN = "?"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Agreement:
+    """What somebody has agreed to.
+
+    Attributes:
+        digest: of what a person agrees to in the plan.
+        key: directory, profile and program.
+        at: when, in seconds since 1970.
+        identity: the plan's; None where it was too large.
+    """
+
+    digest: str
+    key: tuple[str, str, str]
+    at: int
+    identity: dict[str, Any] | None
+
+    def plan(self) -> Plan | None:
+        """The plan, as far as it is known: no values, contents and arguments."""
+        if self.identity is None:
+            return None
+        try:
+            return _plan(self.identity)
+        except (KeyError, TypeError, ValueError, IndexError):
+            return None  # of another version of nsm
+
+    @property
+    def day(self) -> str:
+        """The day, here."""
+        return time.strftime("%Y-%m-%d", time.localtime(self.at))
+
+
+def path() -> str:
+    """Where they are kept."""
+    return os.path.join(paths.state_dir(), "boxes.json")
+
+
+def find(plan: Plan) -> Agreement | None:
+    """The one for this plan; else the last for the same directory and profile, of the same program
+    if there is one."""
+    digest, key = digest_of(plan), _key(plan)
+    found = _read(path())
+    found.sort(key=lambda each: (each.digest == digest, each.key == key))  # keeps their order
+    return next((each for each in reversed(found) if each.key[:2] == key[:2]), None)
+
+
+def covers(agreement: Agreement, plan: Plan) -> bool:
+    """Whether somebody has agreed to this plan: to the same, or to one that hid and protected less
+    and was the same else."""
+    if agreement.digest == digest_of(plan):
+        return True
+    before = agreement.plan()
+    return before is not None and only_guards_more(before, essence(plan))
+
+
+def remember(plan: Plan) -> None:
+    """Keep that somebody has agreed to this plan, in place of what they agreed to before.
+
+    Raises:
+        OSError: it cannot be kept.
+    """
+    paths.ensure_private_dir(paths.state_dir())
+    identity: dict[str, Any] | None = essence(plan).identity
+    if len(json.dumps(identity)) > MAX_IDENTITY_BYTES:
+        identity = None
+    new = Agreement(digest=digest_of(plan), key=_key(plan), at=int(time.time()), identity=identity)
+    directory = os.open(paths.state_dir(), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(directory, fcntl.LOCK_EX)  # two boxes that are agreed to at once
+        kept = [each for each in _read(path()) if each.key != new.key]
+        _write(path(), [*kept, new][-MAX_AGREEMENTS:])
+    finally:
+        os.close(directory)
+
+
+def digest_of(plan: Plan) -> str:
+    """Tells plans apart that a person would want to be asked about."""
+    told = {name: value for name, value in essence(plan).identity.items() if name != "program"}
+    return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
+
+
+def essence(plan: Plan) -> Plan:
+    """The plan without what nobody is asked about."""
+    kept = [
+        mount
+        for mount in plan.mounts
+        if not mount.target.startswith(f"{RUN_DIRECTORY}/")
+        and not (mount.kind == "mask" and mount.target.startswith("/usr/"))
+    ]
+    return replace(plan, mounts=tuple(kept))
+
+
+def _key(plan: Plan) -> tuple[str, str, str]:
+    return plan.directory, plan.profile, plan.asked[0]
+
+
+def _read(path: str) -> list[Agreement]:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return []
+    with open(descriptor, "rb") as file:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode) or not _is_ours_alone(status):
+            return []
+        try:
+            return _parsed(file.read(MAX_FILE_BYTES + 1))
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
+            return []
+
+
+def _is_ours_alone(status: os.stat_result) -> bool:
+    """Whether nobody else could have agreed in our place."""
+    return status.st_uid == os.geteuid() and not status.st_mode & 0o022
+
+
+def _parsed(data: bytes) -> list[Agreement]:
+    if len(data) > MAX_FILE_BYTES:
+        return []
+    found: list[Agreement] = []
+    for row in json.loads(data)["agreements"]:
+        directory, profile, program = row["key"]
+        identity: object = row["identity"]
+        found.append(
+            Agreement(
+                digest=str(row["digest"]),
+                key=(str(directory), str(profile), str(program)),
+                at=int(row["at"]),
+                identity=cast("dict[str, Any]", identity) if isinstance(identity, dict) else None,
+            )
+        )
+    return found
+
+
+def _write(path: str, agreements: list[Agreement]) -> None:
+    rows = [
+        {"digest": each.digest, "key": each.key, "at": each.at, "identity": each.identity}
+        for each in agreements
+    ]
+    new = f"{path}.new"  # one name, so that whoever is killed here leaves no more than one behind
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        with open(os.open(new, flags, 0o600), "w", encoding="ascii") as file:
+            os.fchmod(file.fileno(), 0o600)
+            json.dump({"version": 1, "agreements": rows}, file)
+        os.rename(new, path)
+    except BaseException:
+        if os.path.lexists(new):
+            os.unlink(new)
+        raise
+
+
+def _plan(identity: dict[str, Any]) -> Plan:
+    mode, *allow = identity["network"]
+    if mode not in ("host", "none", "allow"):
+        raise ValueError(mode)
+    return Plan(
+        profile=str(identity["profile"]),
+        mounts=tuple(
+            Mount(kind=kind, target=str(target), source=str(source), mode=int(bits))
+            for kind, target, source, bits in identity["mounts"]
+        ),
+        variables=tuple(Variable(name=str(n), value=_NEVER_SHOWN) for n in identity["variables"]),
+        network=Network(mode=mode, allow=tuple(map(str, allow))),
+        command=(str(identity["program"]),),
+        directory=str(identity["directory"]),
+        sockets=bool(identity["sockets"]),
+        programs=tuple(map(str, identity.get("programs", ()))),
+    )

@@ -1,0 +1,380 @@
+"""The screen on which a person sees what a box gives, before it starts. Pure.
+
+Somebody who looks for ten seconds sees first what cannot be taken back: what is changed, what is
+reached, which secrets are passed. The screen fits the terminal whatever the plan holds; what does
+not fit is counted, and shown on request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from nsmbox.consent.masking import MASKED, masked, names_secret
+from nsmbox.consent.readable_names import columns, legible, path, shortened
+from nsmbox.consent.summary import Outline, Place, outline
+from nsmbox.model.plan import RUN_DIRECTORY
+
+if TYPE_CHECKING:
+    from nsmbox.model.plan import Mount, Network, Plan, Variable
+
+MIN_COLUMNS, MAX_COLUMNS = 30, 110
+"""Narrower terminals wrap; in wider ones lines would be too long to read."""
+
+MIN_ROWS = 16
+"""Less than this and the screen scrolls."""
+
+QUESTION = "Start it? [y]es, and do not ask again   [o]nce   [d]etails   [n]o: "
+SHORT_QUESTION = "Start it? [y]es [o]nce [d]etails [n]o: "
+
+_LABEL_COLUMNS = 12
+_VALUE_COLUMNS = 34
+_SYSTEM = ("/usr", "/etc", "/bin", "/sbin", "/lib", "/lib64", "/lib32", "/nix", "/opt")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Section:
+    """Some lines behind a label.
+
+    Attributes:
+        items: texts that are not broken, except those that are longer than a line.
+        least: lines that it keeps when room is short; it keeps more if there is room.
+        each: every item has a line of its own.
+        separator: between items of a line.
+    """
+
+    label: str
+    items: tuple[str, ...]
+    least: int = 1
+    each: bool = False
+    separator: str = "  "
+
+
+def screen(
+    plan: Plan,
+    *,
+    home: str,
+    size: tuple[int, int] = (80, 24),
+    changes: Sequence[str] | None = None,
+    agreed_on: str = "",
+) -> str:
+    """The whole screen, without the question.
+
+    Args:
+        home: shown as `~`.
+        size: columns and rows of the terminal; the question has a row of these, too.
+        changes: what is new since somebody agreed to a box here; None if nobody did.
+        agreed_on: the day on which they did.
+
+    Returns:
+        Lines that each end in a newline, two rows fewer than there are.
+    """
+    width = _width(size[0])
+    head = _head(plan, home, agreed_on if changes is not None else "")
+    sections = _sections(plan, home)
+    if changes is not None:
+        sections.insert(0, _Section(label="changed", items=tuple(changes), least=4, each=True))
+    lines = _wrapped(head, width, 4, " ")
+    lines += _fitted(sections, width, max(MIN_ROWS, size[1]) - len(lines) - 3)
+    return "".join(f"{line}\n" for line in ["", *lines, ""])
+
+
+def question(size: tuple[int, int]) -> str:
+    """What is asked below it."""
+    return QUESTION if size[0] > len(QUESTION) + 3 else SHORT_QUESTION
+
+
+def details(plan: Plan, *, home: str) -> str:
+    """Everything that there is in the box, a line each."""
+    lines = ["", "mounts, later ones over earlier ones:"]
+    lines += [f"  {_mount(mount, home)}" for mount in plan.mounts]
+    if plan.sockets:
+        lines.append("  sockets of nsm's own, made for this box")
+    lines += ["", "variables:"]
+    lines += [f"  {_assigned(variable)}" for variable in plan.variables]
+    lines += ["", f"network: {_reach(plan.network)}"]
+    if plan.programs:
+        lines += ["", f"can start on this computer, outside of the box: {_listed(plan.programs)}"]
+    lines += ["", f"command: {' '.join(map(legible, plan.asked))}"]
+    if plan.notes:
+        lines += ["", *(f"note: {sentence(note)}" for note in plan.notes)]
+    return "".join(f"{line}\n" for line in [*lines, ""])
+
+
+def differences(old: Plan, new: Plan, *, home: str) -> list[str]:
+    """What has changed between two plans: what is new after `+`, what is no more after `-`; what
+    gives the box more before what gives it less."""
+    before, after = outline(old), outline(new)
+    more, fewer = _without(new.programs, old.programs), _without(old.programs, new.programs)
+    gone = {place.target for place in _more(after, before, "change")}
+    told = [f"+ can start {legible(name)}, outside of the box" for name in more]
+    told += [f"+ can change {_place(place, home)}" for place in _more(before, after, "change")]
+    told += [
+        f"- protected {_place(place, home)}"
+        for place in _more(after, before, "protected")
+        if place.target not in gone
+    ]
+    if old.network != new.network:
+        told.append(f"+ network: {_reach(new.network)}")
+        told.append(f"- network: {_reach(old.network)}")
+    names = {variable.name for variable in old.variables}
+    told += [f"+ variable {_assigned(v)}" for v in new.variables if v.name not in names]
+    told += [f"- hidden {_place(place, home)}" for place in _more(after, before, "hidden")]
+    told += [f"+ can read {_place(place, home)}" for place in _more(before, after, "read")]
+    told += [f"- can change {_place(place, home)}" for place in _more(after, before, "change")]
+    told += [f"+ protected {_place(place, home)}" for place in _more(before, after, "protected")]
+    told += [f"+ hidden {_place(place, home)}" for place in _more(before, after, "hidden")]
+    told += [f"- can read {_place(place, home)}" for place in _more(after, before, "read")]
+    names = {variable.name for variable in new.variables}
+    told += [f"- variable {legible(v.name)}" for v in old.variables if v.name not in names]
+    told += [f"- can start {legible(name)}" for name in fewer]
+    if old.sockets != new.sockets:
+        told.append(f"{'+' if new.sockets else '-'} sessions of nsm")
+    return told or ["only how it is put together"]
+
+
+def _without(names: Sequence[str], others: Sequence[str]) -> list[str]:
+    return [name for name in names if name not in others]
+
+
+def _more(before: Outline, after: Outline, access: str) -> list[Place]:
+    had: tuple[Place, ...] = getattr(before, access)
+    has: tuple[Place, ...] = getattr(after, access)
+    return [place for place in has if place not in had]
+
+
+def _width(wide: int) -> int:
+    return min(max(wide, MIN_COLUMNS), MAX_COLUMNS) - 1  # the last column makes some wrap
+
+
+def _head(plan: Plan, home: str, agreed_on: str) -> tuple[str, ...]:
+    where, profile = path(plan.directory, home), legible(plan.profile)
+    if agreed_on:
+        words = f"It has changed since you agreed to it on {agreed_on}."
+        return ("A", "box", "for", profile, "in", f"{where}.", *words.split())
+    return ("A", "box", "for", profile, "in", f"{where}:")
+
+
+def _sections(plan: Plan, home: str) -> list[_Section]:
+    """In the order in which they are shown."""
+    found = outline(plan)
+    sections = [
+        _Section(label="runs", items=_command(plan, home), separator=" "),
+        _Section(label="can start", items=_programs(plan.programs)),
+        _Section(
+            label="can change",
+            items=tuple(_place(place, home) for place in found.change) or ("nothing",),
+            least=3,
+            each=True,
+        ),
+        _Section(
+            label="protected",
+            items=tuple(_inside(place, plan.directory, home) for place in found.protected),
+        ),
+        _Section(label="network", items=_network(plan.network), separator=" "),
+        _Section(label="variables", items=_variables(plan.variables), least=2),
+        _Section(label="can read", items=_read(found.read, home)),
+        _Section(label="hidden", items=_hidden(found.hidden, plan, home)),
+        _Section(
+            label="note",
+            items=tuple(word for note in plan.notes for word in sentence(note).split()),
+            least=2,
+            separator=" ",
+        ),
+    ]
+    return [section for section in sections if section.items]
+
+
+_KEEPS = ("runs", "note", "hidden", "can read", "variables", "protected", "network")
+"""Which section gives up lines first; those that are not named are the last."""
+
+
+def _fitted(sections: list[_Section], width: int, rows: int) -> list[str]:
+    """The sections' lines: as many as there is room for, no section without any."""
+    most = [len(_lines(section, width, 10_000)) for section in sections]
+    excess = sum(most) - rows
+    order = [index for word in _KEEPS for index, s in enumerate(sections) if s.label == word]
+    order += [index for index in range(len(sections)) if index not in order]
+    for index in order:
+        if excess > 0:
+            fewer = max(min(most[index], sections[index].least), most[index] - excess)
+            excess -= most[index] - fewer
+            most[index] = fewer
+    return [
+        line
+        for section, at_most in zip(sections, most, strict=True)
+        for line in _lines(section, width, at_most)
+    ]
+
+
+def _lines(section: _Section, width: int, at_most: int) -> list[str]:
+    room = width - _LABEL_COLUMNS
+    if section.each:
+        texts = [shortened(item, room) for item in section.items]
+        left = len(texts) - at_most
+        if left > 0:
+            texts = [*texts[: at_most - 1], f"... and {left + 1} more"]
+    else:
+        texts = _wrapped(section.items, room, at_most, section.separator)
+    return [
+        f"{'' if number else section.label:<{_LABEL_COLUMNS}}{text}"
+        for number, text in enumerate(texts)
+    ]
+
+
+def _wrapped(items: Sequence[str], width: int, at_most: int, separator: str = "  ") -> list[str]:
+    """Items on as few lines as can be; what is over is counted on the last."""
+    lines: list[str] = []
+    for number, item in enumerate(items):
+        text = shortened(item, width)
+        if lines and columns(lines[-1]) + len(separator) + columns(text) <= width:
+            lines[-1] += separator + text
+        elif len(lines) < at_most:
+            lines.append(text)
+        else:
+            return _cut_short(lines, items, number, width, separator)
+    return lines
+
+
+def _cut_short(
+    lines: list[str], items: Sequence[str], shown: int, width: int, separator: str
+) -> list[str]:
+    """Take items off the last line until what is left out can be said there."""
+    *before, last = lines
+    on_last = 1
+    while separator.join(shortened(i, width) for i in items[shown - on_last : shown]) != last:
+        on_last += 1
+    while True:
+        kept = [shortened(item, width) for item in items[shown - on_last : shown]]
+        what = " words" if separator == " " else ""
+        more = f"... and {len(items) - shown} more{what}"
+        text = separator.join([*kept, more])
+        if columns(text) > width and len(kept) == 1:
+            room = width - len(separator) - len(more)
+            text = separator.join([shortened(kept[0], max(room, 0)), more]) if room > 7 else more
+        if columns(text) <= width or not kept:
+            return [*before, text]
+        shown, on_last = shown - 1, on_last - 1
+
+
+def _command(plan: Plan, home: str) -> tuple[str, ...]:
+    program, *arguments = plan.asked
+    return (path(program, home), *map(legible, arguments))
+
+
+def _place(place: Place, home: str) -> str:
+    if place.elsewhere:
+        return f"{path(place.source, home)}  as {path(place.target, home)}"
+    return path(place.target, home)
+
+
+def _inside(place: Place, directory: str, home: str) -> str:
+    """By its place in the working directory, if it is there."""
+    if place.target.startswith(f"{directory}/"):
+        return legible(place.target[len(directory) + 1 :])
+    return path(place.target, home)
+
+
+def _read(places: Iterable[Place], home: str) -> tuple[str, ...]:
+    """Those of the person first; of the system's, the larger ones by name, others by number."""
+    own: list[str] = []
+    system: dict[str, int] = {}
+    places = list(places)
+    of_nsm = [place for place in places if place.target.startswith(f"{RUN_DIRECTORY}/")]
+    for place in places:
+        if place in of_nsm:
+            continue
+        top = next((top for top in _SYSTEM if f"{place.target}/".startswith(f"{top}/")), None)
+        if top is None:
+            own.append(_place(place, home))
+        else:
+            system[top] = 0 if place.target == top else system.get(top, 0) + 1
+    tops = (f"{count} of {top}" if count else top for top, count in system.items())
+    return (*own, *tops, *(["nsm itself"] if of_nsm else []))
+
+
+def _hidden(places: Sequence[Place], plan: Plan, home: str) -> tuple[str, ...]:
+    programs = [place for place in places if place.target.startswith(("/usr/", "/bin/"))]
+    others = [_inside(place, plan.directory, home) for place in places if place not in programs]
+    if programs:
+        names = sorted(place.target.rpartition("/")[2] for place in programs)
+        shown = ", ".join(map(legible, names[:3])) + (", ..." if len(names) > 3 else "")
+        others.append(f"{len(programs)} programs ({shown})")
+    if any(mount.kind == "tmpfs" and mount.target == home for mount in plan.mounts):
+        others.insert(0, "all else in ~")
+    return tuple(others)
+
+
+def _programs(names: Sequence[str]) -> tuple[str, ...]:
+    """First that it is no program of the box: what it does is done with the person's rights."""
+    return ("on this computer, outside of the box:", *map(legible, names)) if names else ()
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(map(legible, names))
+
+
+def _network(network: Network) -> tuple[str, ...]:
+    """Words."""
+    match network.mode:
+        case "host":
+            return tuple("all that this computer reaches, its own ports too".split())
+        case "none":
+            return ("nothing",)
+        case "allow":
+            return ("only", *map(legible, network.allow)) if network.allow else ("nothing",)
+
+
+def _reach(network: Network) -> str:
+    return " ".join(_network(network))
+
+
+def _variables(variables: Iterable[Variable]) -> tuple[str, ...]:
+    """Secrets first: they are what one may not want to give."""
+    shown = sorted(variables, key=lambda variable: not _is_secret(variable))
+    return tuple(
+        shortened(_assigned(variable), len(variable.name) + _VALUE_COLUMNS) for variable in shown
+    )
+
+
+def _is_secret(variable: Variable) -> bool:
+    return variable.secret or names_secret(variable.name)
+
+
+def _assigned(variable: Variable) -> str:
+    value = masked(variable.name, variable.value, secret=variable.secret)
+    shown = value if value == MASKED else legible(value) if value else ""
+    return f"{legible(variable.name)}={shown}"
+
+
+_KINDS = {
+    "bind": "can change",
+    "ro-bind": "can read",
+    "tmpfs": "empty, private",
+    "dir": "empty, private",
+    "proc": "own processes",
+    "dev": "few devices",
+    "symlink": "link",
+    "file": "made, private",
+    "ro-file": "made, read-only",
+    "mask": "hidden",
+}
+
+
+def _mount(mount: Mount, home: str) -> str:
+    text = f"{_KINDS[mount.kind]:<15}  {path(mount.target, home)}"
+    if mount.kind == "symlink":
+        text += f" -> {legible(mount.source)}"
+    elif mount.source not in ("", mount.target):
+        text += f" from {path(mount.source, home)}"
+    return text + (f"  ({sentence(mount.why)})" if mount.why else "")
+
+
+def sentence(text: str) -> str:
+    """Words of nsm's own, in which there may be a name of somebody else's."""
+    return " ".join(word if _is_plain(word) else legible(word)[1:-1] for word in text.split())
+
+
+def _is_plain(word: str) -> bool:
+    return word.isascii() and word.isprintable()

@@ -1,0 +1,121 @@
+"""What a plan comes to: what can be changed, read and not seen. Pure.
+
+A plan is a list of mounts that lie over each other; a person wants to know what they give.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nsmbox.model.plan import Mount, Plan
+
+Access = Literal["change", "protected", "read", "hidden"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """A part of the host in a box.
+
+    Attributes:
+        target: in the box.
+        source: on the host; that which is hidden has none.
+    """
+
+    target: str
+    source: str = ""
+
+    @property
+    def elsewhere(self) -> bool:
+        """Whether it is at another place than on the host."""
+        return self.source not in ("", self.target)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outline:
+    """What a plan gives of the host, without what says the same twice.
+
+    Attributes:
+        change: can be changed, and stays so.
+        protected: inside of these, but cannot be changed.
+        read: can be read, elsewhere.
+        hidden: would be there, and is not seen.
+    """
+
+    change: tuple[Place, ...]
+    protected: tuple[Place, ...]
+    read: tuple[Place, ...]
+    hidden: tuple[Place, ...]
+
+
+def outline(plan: Plan) -> Outline:
+    """The outline of a plan."""
+    found: dict[Access, dict[str, Place]] = {
+        "change": {},
+        "protected": {},
+        "read": {},
+        "hidden": {},
+    }
+    for index, mount in enumerate(plan.mounts):
+        if any(_holds(later.target, mount.target) for later in plan.mounts[index + 1 :]):
+            continue  # lies below another one
+        access = _access(mount, _ground(plan.mounts[:index], mount.target))
+        if access is not None:
+            source = mount.source if mount.kind in ("bind", "ro-bind") else ""
+            found[access][mount.target] = Place(target=mount.target, source=source)
+    return Outline(**{access: tuple(places.values()) for access, places in found.items()})
+
+
+def only_guards_more(old: Plan, new: Plan) -> bool:
+    """Whether a plan gives the same as another one, or fewer programs of the host, and hides and
+    protects the same or more."""
+    before, after = outline(old), outline(new)
+    return (
+        (old.directory, old.profile, old.network, old.sockets)
+        == (new.directory, new.profile, new.network, new.sockets)
+        and [variable.name for variable in old.variables]
+        == [variable.name for variable in new.variables]
+        and (before.change, before.read) == (after.change, after.read)
+        and set(before.protected) <= set(after.protected)
+        and set(before.hidden) <= set(after.hidden)
+        and set(old.programs) >= set(new.programs)
+    )
+
+
+def _access(mount: Mount, ground: Mount | None) -> Access | None:
+    """What a mount gives or takes, over what it lies on."""
+    over_host = ground is not None and ground.kind in ("bind", "ro-bind")
+    match mount.kind:
+        case "bind" | "ro-bind":
+            if ground is not None and over_host and _continues(ground, mount):
+                if ground.kind == mount.kind:
+                    return None
+                return "change" if mount.kind == "bind" else "protected"
+            return "change" if mount.kind == "bind" else "read"
+        case "mask":
+            return "hidden"
+        case "tmpfs" if over_host:
+            return "hidden"
+        case "ro-file" if over_host:
+            return "protected"
+        case "file" | "symlink" if ground is not None and ground.kind == "bind":
+            return "change"  # bwrap makes it in what it lies on
+        case _:
+            return None
+
+
+def _ground(earlier: Sequence[Mount], target: str) -> Mount | None:
+    return next((mount for mount in reversed(earlier) if _holds(mount.target, target)), None)
+
+
+def _continues(ground: Mount, mount: Mount) -> bool:
+    """Whether the same would be there, seen through what it lies on."""
+    below = mount.target[len(ground.target.rstrip("/")) :]
+    return ground.source.rstrip("/") + below == mount.source
+
+
+def _holds(outer: str, inner: str) -> bool:
+    return outer in (inner, "/") or inner.startswith(f"{outer.rstrip('/')}/")

@@ -1,0 +1,126 @@
+"""What was asked of a box, and what was found on the host: frozen values without I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from nsmbox.host.nixhost import Nix
+from nsmbox.host.nsm_itself import Own
+from nsmbox.host.program_links import Links
+from nsmbox.model.plan import Network
+from nsmbox.profiles.profile import Profile
+from nsmbox.protection.git_repository import GitFacts
+from nsmbox.protection.protect import Guarded
+from nsmbox.protection.secrets import Known
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What somebody asked for, with what the configuration and the profile say for what is left.
+
+    Attributes:
+        command: as it was typed; empty for the profile's own program alone. Programs of a profile
+            that has one are not in it, only their arguments.
+        network: what the box may reach.
+        protect: whether files of the project that the host runs by itself cannot be changed.
+        protect_paths: more of them, below the working directory.
+        extra: names of variables that pass besides the profile's.
+        show: paths below HOME that the profile `safe` shows, read-only.
+        programs: names of the bridge's programs that it may start on the host.
+    """
+
+    profile: Profile
+    command: tuple[str, ...] = ()
+    network: Network = field(default_factory=Network)
+    protect: bool = True
+    protect_paths: tuple[str, ...] = ()
+    extra: tuple[str, ...] = ()
+    show: tuple[str, ...] = ()
+    programs: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """A path of the host's that a box shows as it is.
+
+    Attributes:
+        link: what it says where it is a symbolic link that stays one in the box; else empty.
+        source: where its content is, all links followed.
+    """
+
+    path: str
+    link: str = ""
+    source: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tool:
+    """A program that the box has.
+
+    Attributes:
+        name: by which the caller finds it.
+        place: where the caller finds it.
+        path: on the host and in the box, all links followed.
+        shown: host paths that it needs, besides the system's own.
+        linked: whether `TOOLS_DIRECTORY` has a link to it: no other directory on the box's PATH
+            has it by this name.
+        environment: of the Python of a virtual environment, the path there: whoever starts it by
+            another one is not in that environment. Else empty.
+    """
+
+    name: str
+    place: str
+    path: str
+    shown: tuple[str, ...] = ()
+    linked: bool = True
+    environment: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """The host as a box's plan needs it.
+
+    Attributes:
+        home: HOME, all links followed.
+        home_link: HOME as the caller has it, where that is another path.
+        directory: the working directory, all links followed.
+        variables: the caller's.
+        system: what every box shows of the host's system, in the order of its mounts.
+        state: what the profile keeps in HOME: where the box has it, and where it is.
+        links: to the system's programs; None where they are found by other ways.
+        command: the program that is to run, absolute, in the box; then its arguments.
+        tools: programs outside of the system, or by other names, the command's with them.
+        forbidden: programs of the system that no box runs, all links followed.
+        shown: existing paths that the request or the profile shows, read-only.
+        secrets: what no box shows.
+        git: the working directory's repository, and who the user is.
+        guarded: what of the working directory cannot be changed; nothing where it is not asked for.
+        uses_env: the system's `env` can give signals their meaning back.
+        signals: which ones: those that are set aside for bwrap's sake.
+        shell: what `SHELL` is.
+        own: nsm itself; None where it cannot be shown.
+        nix: the host's Nix; None where there is none.
+        notes: what people should know of what was found.
+    """
+
+    home: str
+    home_link: str = ""
+    directory: str
+    variables: Mapping[str, str]
+    system: tuple[Entry, ...]
+    state: tuple[Entry, ...] = ()
+    links: Links | None = None
+    command: tuple[str, ...]
+    tools: tuple[Tool, ...] = ()
+    forbidden: tuple[str, ...] = ()
+    shown: tuple[Entry, ...] = ()
+    secrets: Known = field(default_factory=Known)
+    git: GitFacts = field(default_factory=GitFacts)
+    guarded: Guarded = field(default_factory=Guarded)
+    uses_env: bool = True
+    signals: tuple[str, ...] = ("INT", "QUIT", "TERM", "HUP")
+    shell: str = "/bin/sh"
+    own: Own | None = None
+    nix: Nix | None = None
+    notes: tuple[str, ...] = ()

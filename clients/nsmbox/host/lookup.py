@@ -1,0 +1,355 @@
+"""Looks up on the host what a box's plan needs to know; changes nothing and asks nobody."""
+
+from __future__ import annotations
+
+import grp
+import os
+import pwd
+import shlex
+import signal
+from collections.abc import Mapping
+from dataclasses import replace
+
+from nsm import paths
+from nsmbox.host import forbidden_programs, mcp, nixhost, nsm_itself, program_links
+from nsmbox.host.facts import Entry, Facts, Request, Tool
+from nsmbox.host.tools import Programs
+from nsmbox.model.plan import TOOLS_DIRECTORY, BoxError
+from nsmbox.protection import git_repository, protect, secrets
+
+_SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
+
+_ETC = (
+    *("passwd", "group", "hosts", "nsswitch.conf", "resolv.conf", "ssl", "static", "nix"),
+    # What the system's own programs need: which of several a name stands for, where libraries
+    # are, certificates of other distributions, names of ports, the time zone.
+    *("alternatives", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "ca-certificates", "pki"),
+    *("crypto-policies", "host.conf", "gai.conf", "services", "protocols", "localtime", "timezone"),
+    *("os-release", "mime.types", "terminfo", "inputrc", "bash.bashrc", "bashrc", "fonts"),
+)
+
+_STANDARD = ("/usr/local/bin", "/usr/bin", "/bin")
+"""Whose programs every box has."""
+
+_PROGRAM_PLACES = ("/usr/local/bin", "/usr/bin", "/usr/local/sbin", "/usr/sbin")
+
+
+def look(request: Request, variables: Mapping[str, str]) -> Facts:
+    """The facts for one box.
+
+    Args:
+        variables: the caller's.
+
+    Raises:
+        BoxError: there is no working directory, or not the program.
+    """
+    named_home = paths.home()
+    home = os.path.realpath(named_home)
+    known = secrets.look(named_home, variables, os.geteuid())
+    directory = secrets.working_directory(known)
+    itself = nsm_itself.find()
+    nix = _nix(request, variables, directory, itself)
+    alone = nix is not None and nix.alone
+    system = _system(alone=alone)
+    roots = (
+        *(entry.path for entry in system if not entry.link),
+        *((nix.store,) if nix else ()),
+        directory,
+    )
+    standard = () if alone else _program_directories(variables, system)
+    programs = Programs(
+        variables=variables,
+        home=home,
+        directory=directory,
+        roots=roots,
+        standard=standard,
+        known=known,
+    )
+    shell = _shell(variables, roots)
+    program, arguments = _command(request, shell)
+    if itself and program in nsm_itself.PROGRAMS:
+        tool = _own_program(program)
+    else:
+        tool = _program(program, request, programs, directory)
+    git = secrets.which("git", variables.get("PATH", ""), directory)
+    repository = git_repository.look(directory, known, git, variables)
+    guarded = protect.Guarded()
+    if request.protect:
+        guarded = protect.look(
+            directory,
+            repository,
+            homes=known.homes,
+            paths=request.protect_paths,
+            git=git,
+            variables=variables,
+        )
+    return Facts(
+        home=home,
+        home_link=named_home if named_home != home else "",
+        directory=directory,
+        variables=dict(variables),
+        system=system,
+        state=tuple(
+            Entry(
+                path=os.path.join(home, state.box),
+                source=os.path.realpath(os.path.join(home, state.host)),
+            )
+            for state in request.profile.state
+        ),
+        links=program_links.look(standard) if standard else None,
+        command=(_place_in_box(tool, program, nix), *arguments),
+        tools=_tools(tool, request, programs, nix),
+        forbidden=() if alone else tuple(sorted(_forbidden())),
+        shown=tuple(_shown(request, variables, home, roots, known)),
+        secrets=known,
+        git=repository,
+        guarded=guarded,
+        uses_env=_knows_default_signal(_env(nix)),
+        signals=("INT", "QUIT", *_not_ignored("TERM", "HUP")),
+        shell=shell,
+        own=itself,
+        nix=nix,
+        notes=nixhost.notes(nix, _user()) if nix else (),
+    )
+
+
+def _place_in_box(tool: Tool, program: str, nix: nixhost.Nix | None) -> str:
+    """By which path the box finds what it runs.
+
+    Args:
+        program: as it was typed.
+    """
+    if nix and nix.alone and (stored := nixhost.in_store(tool.place, nix.store)):
+        return stored
+    if tool.linked and "/" not in program:
+        return f"{TOOLS_DIRECTORY}/{tool.name}"
+    return tool.environment or (tool.path if tool.shown else tool.place)
+
+
+def _tools(
+    tool: Tool, request: Request, programs: Programs, nix: nixhost.Nix | None
+) -> tuple[Tool, ...]:
+    """What the system's directories do not have, by name, of: the profile's tools and what is to
+    run, with their interpreters."""
+    wanted = [tool]
+    if nix is None or not nix.alone:  # else PATH has all there is
+        names = (*request.profile.tools, *(nixhost.PROGRAMS if nix else ()))
+        named = [found for found in map(programs.find, names) if found]
+        outside = [each for each in named if each.linked or each.shown]
+        needed = [other for each in (*outside, tool) for other in programs.needs(each)]
+        unnamed = (replace(each, name=each.place) for each in programs.environments())
+        wanted = [*needed[::-1], *outside, *unnamed, tool]  # of one name, the last
+    tools = {each.name: each for each in wanted if each.linked or each.shown}
+    return tuple(tools[name] for name in sorted(tools))
+
+
+def _nix(
+    request: Request, variables: Mapping[str, str], directory: str, itself: nsm_itself.Own | None
+) -> nixhost.Nix | None:
+    """The host's Nix, if there is one, for what is asked to run."""
+    if not nixhost.store_of(variables):
+        return None
+    program, _ = _command(request, variables.get("SHELL") or "/bin/sh")
+    if "/" in program:
+        place = os.path.join(directory, program)
+    else:
+        place = nixhost.which(program, variables.get("PATH", ""))
+    return nixhost.look(
+        variables,
+        place,
+        also=(itself.python,) if itself else (),
+        user=_user(),
+        groups=map(_group, os.getgroups()),
+    )
+
+
+def _env(nix: nixhost.Nix | None) -> str:
+    """The `env` that is `/usr/bin/env` in the box."""
+    return dict(nix.links)["/usr/bin/env"] if nix and nix.alone else "/usr/bin/env"
+
+
+def _user() -> str:
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return str(os.getuid())
+
+
+def _group(number: int) -> str:
+    try:
+        return grp.getgrgid(number).gr_name
+    except KeyError:
+        return str(number)
+
+
+def _program_directories(
+    variables: Mapping[str, str], system: tuple[Entry, ...]
+) -> tuple[str, ...]:
+    """The system's directories of programs: the caller's, in their order, and the usual ones."""
+    roots = tuple(entry.path for entry in system if not entry.link)
+    named = (*variables.get("PATH", "").split(":"), *_STANDARD)
+    real = dict.fromkeys(os.path.realpath(path) for path in named if os.path.isabs(path))
+    return tuple(
+        path
+        for path in real
+        if os.path.isdir(path) and any(path.startswith(f"{root}/") for root in roots)
+    )
+
+
+def find_bwrap(search_path: str, directory: str) -> str:
+    """The path of the bwrap that is there.
+
+    Args:
+        search_path: PATH.
+        directory: the working directory: what lies in it is not run outside of boxes.
+
+    Raises:
+        BoxError: there is none.
+    """
+    if path := secrets.which("bwrap", search_path, directory):
+        return path
+    raise BoxError(
+        "bwrap is not on PATH, and boxes are made by it",
+        hint="Install bubblewrap (`apt install bubblewrap`, `dnf install bubblewrap`).",
+    )
+
+
+def _command(request: Request, shell: str) -> tuple[str, tuple[str, ...]]:
+    profile = request.profile
+    if profile.program:
+        return profile.program, (*profile.arguments, *mcp.arguments(profile.mcp), *request.command)
+    if request.command:
+        return request.command[0], request.command[1:]
+    return shell, ()
+
+
+def _program(program: str, request: Request, programs: Programs, directory: str) -> Tool:
+    if "/" in program:
+        path = os.path.normpath(os.path.join(directory, program))
+        tool = None
+        if os.path.isfile(path) and os.access(path, os.X_OK):
+            if programs.is_for_boxes(path):
+                tool = programs.at(path)
+            else:
+                programs.hidden[program] = os.path.realpath(path)
+    else:
+        tool = programs.find(program)
+    if tool is None:
+        raise _not_found(program, request, programs, directory)
+    if forbidden_programs.is_forbidden(tool.name) or forbidden_programs.is_forbidden(
+        os.path.basename(tool.path)
+    ):
+        raise BoxError(
+            f"{tool.name} is not for boxes: it has to do with keys, or leads out of them",
+            hint="Run it outside.",
+            exit_code=126,
+        )
+    return tool
+
+
+def _not_found(program: str, request: Request, programs: Programs, directory: str) -> BoxError:
+    hint = request.profile.install or "Install it, or put its directory on PATH."
+    what = "was not found"
+    if "/" not in program:
+        what += " in the directories that PATH names"
+    elif os.path.exists(os.path.join(directory, program)):
+        what, hint = "cannot be executed", f"Make it a program: chmod +x {shlex.quote(program)}"
+    else:
+        hint = "Look at how it is spelled; the path is taken from the working directory."
+    if hidden := programs.hidden.get(program):
+        what = f"was found only as {hidden}, which no box shows"
+        hint = request.profile.install or "Install it elsewhere, or run it outside."
+    return BoxError(f"{program} {what}", hint=hint, exit_code=127)
+
+
+def _own_program(name: str) -> Tool:
+    """A program of nsm's, as every box has it; the host's is made for the host."""
+    place = f"{TOOLS_DIRECTORY}/{name}"
+    return Tool(name=name, place=place, path=place, linked=False)
+
+
+def _system(*, alone: bool) -> tuple[Entry, ...]:
+    etc = (f"/etc/{name}" for name in _ETC)
+    entries = [] if alone else [_entry(path) for path in _SYSTEM]
+    # The content of links there, whose chains lead all over the host, stands in their place.
+    files = [
+        Entry(path=path, source=os.path.realpath(path)) for path in etc if os.path.exists(path)
+    ]
+    return (*(entry for entry in entries if entry is not None), *files)
+
+
+def _entry(path: str) -> Entry | None:
+    if os.path.islink(path):
+        return Entry(path=path, link=os.readlink(path))
+    if os.path.isdir(path):
+        return Entry(path=path, source=path)
+    return None
+
+
+def _forbidden() -> set[str]:
+    found: set[str] = set()
+    for place in _PROGRAM_PLACES:
+        try:
+            names = os.listdir(place)
+        except OSError:
+            continue
+        found.update(
+            os.path.realpath(os.path.join(place, name))
+            for name in names
+            if forbidden_programs.is_forbidden(name)
+        )
+    # What a link leads to may be a program of many names, most of them harmless.
+    return {
+        path
+        for path in found
+        if path.startswith("/usr/") and forbidden_programs.is_forbidden(os.path.basename(path))
+    }
+
+
+def _shown(
+    request: Request,
+    variables: Mapping[str, str],
+    home: str,
+    roots: tuple[str, ...],
+    known: secrets.Known,
+) -> list[Entry]:
+    """Paths of certificates that variables name, and what is shown of HOME."""
+    named = [variables.get(name, "") for name in ("SSL_CERT_FILE", "NIX_SSL_CERT_FILE")]
+    shown = (*request.profile.show, *request.show)
+    asked = [os.path.join(home, path.removeprefix("~/")) for path in shown]
+    wanted = [path for path in (*named, *asked) if os.path.isabs(path) and os.path.exists(path)]
+    entries = [
+        Entry(path=path, source=os.path.realpath(path))
+        for path in dict.fromkeys(wanted)
+        if not any(path.startswith(root.rstrip("/") + "/") for root in roots)
+    ]
+    for entry in entries:
+        secrets.check_shown(known, entry.path, entry.source)
+    return entries
+
+
+def _knows_default_signal(env: str) -> bool:
+    """Whether it is an `env` that gives signals their meaning back: coreutils 8.31 and newer. It
+    unblocks them as well, which is not known of those that others have made."""
+    try:
+        with open(env, "rb") as file:
+            data = file.read()
+    except OSError:
+        return False
+    return b"default-signal" in data and b"GNU coreutils" in data
+
+
+def _not_ignored(*names: str) -> tuple[str, ...]:
+    """Those of the signals that mean something to this process: after nohup, SIGHUP does not."""
+    return tuple(
+        name for name in names if signal.getsignal(getattr(signal, f"SIG{name}")) != signal.SIG_IGN
+    )
+
+
+def _shell(variables: Mapping[str, str], roots: tuple[str, ...]) -> str:
+    """The caller's shell where the box has it, else one that every system has."""
+    shell = variables.get("SHELL", "")
+    path = os.path.realpath(shell)
+    if os.path.isabs(shell) and any(path.startswith(f"{root}/") for root in roots):
+        return shell
+    return "/bin/bash" if os.path.exists("/bin/bash") else "/bin/sh"

@@ -1,0 +1,283 @@
+"""Programs on the caller's PATH: where they are, and what a box has to show for each to work.
+
+A program outside of the system is shown with its own prefix and no more. HOME, directories above
+it, and `~/.local` are never one: what lies beside a program there is not a part of it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+from nsmbox.host.facts import Tool
+from nsmbox.host.shims import behind, is_program
+from nsmbox.protection import secrets
+
+INSTALLATIONS = (
+    ".asdf/installs",
+    ".bun/install",
+    ".local/share/mise/installs",
+    ".local/share/pnpm",
+    ".local/share/uv/python",
+    ".nodenv/versions",
+    ".npm-global",
+    ".nvm/versions",
+    ".pyenv/versions",
+    ".rbenv/versions",
+    ".rustup/toolchains",
+    ".volta/tools",
+    "anaconda3",
+    "miniconda3",
+    "miniforge3",
+)
+"""Below HOME: programs that others have written, and nothing else."""
+
+ENVIRONMENTS = (".venv", "venv")
+"""Virtual environments in the working directory, as they are usually called."""
+
+_MAX_LINKS = 40
+"""On one path; the kernel follows no more (path_resolution(7))."""
+
+_SHEBANG = re.compile(rb"#![ \t]*([^\n]+)")
+
+
+class Programs:
+    """Finds programs as a shell of the caller's would.
+
+    Args:
+        variables: the caller's.
+        home: HOME.
+        directory: the working directory.
+        roots: what the box shows anyway: the system's directories and the working directory.
+        standard: directories of the box's own PATH.
+        known: what no box shows: programs there are passed over.
+
+    Attributes:
+        hidden: names that were looked for, and where they were passed over.
+    """
+
+    def __init__(
+        self,
+        *,
+        variables: Mapping[str, str],
+        home: str,
+        directory: str,
+        roots: tuple[str, ...],
+        standard: tuple[str, ...],
+        known: secrets.Known,
+    ) -> None:
+        self._variables = variables
+        self._home = home
+        self._directory = directory
+        self._roots = roots
+        self._standard = standard
+        self._known = known
+        self.hidden: dict[str, str] = {}
+        self._search = [
+            folder for folder in variables.get("PATH", "").split(":") if os.path.isabs(folder)
+        ]
+        self._found: dict[str, Tool | None] = {}
+
+    def find(self, name: str) -> Tool | None:
+        """A program by its name: the first on PATH that can be executed."""
+        if name not in self._found:
+            self._found[name] = None  # an interpreter of its own, in a circle
+            place = next(self._places(name), None)
+            self._found[name] = self._tool(name, place) if place else None
+        return self._found[name]
+
+    def at(self, path: str) -> Tool:
+        """A program at a path."""
+        return self._tool(os.path.basename(path), path)
+
+    def needs(self, tool: Tool) -> Iterator[Tool]:
+        """The interpreter of a script, and so on: what has to be in the box for it to start."""
+        seen = {tool.path}
+        interpreter = self._interpreter(tool.path)
+        while interpreter is not None and interpreter.path not in seen:
+            yield interpreter
+            seen.add(interpreter.path)
+            interpreter = self._interpreter(interpreter.path)
+
+    def _places(self, name: str) -> Iterator[str]:
+        for folder in self._search:
+            path = os.path.join(folder, name)
+            if not is_program(path):
+                continue
+            found = behind(path, self._variables, self._directory)
+            if found is None:
+                found = path
+            if found and not self.is_for_boxes(found, told_by=path):
+                self.hidden.setdefault(name, path)
+            elif found:
+                yield found
+
+    def is_for_boxes(self, place: str, told_by: str = "") -> bool:
+        """Whether a box may see what a path leads to.
+
+        Args:
+            told_by: the file that has the path in it; empty for the user.
+        """
+        path = os.path.realpath(place)
+        if secrets.holder(self._known, path):
+            return False
+        shown = (path, self._environment(place, path) or path)
+        if all(_within(each, self._roots) for each in shown):
+            return True
+        if not self._is_of_project(place) and not (told_by and self._is_of_project(told_by)):
+            return True
+        # A box may have written that there: it must not say what of the user's is shown.
+        places = (os.path.join(self._home, each) for each in INSTALLATIONS)
+        allowed = (*self._roots, "/opt", *places)
+        return all(_within(each, allowed) for each in shown)
+
+    def _is_of_project(self, path: str) -> bool:
+        # Where its links lead to is not enough: `.venv` may be one, too.
+        return any(_within(step, (self._directory,)) for step in _steps(path))
+
+    def environments(self) -> Iterator[Tool]:
+        """What Pythons of the project's virtual environments need that lies elsewhere."""
+        for name in ENVIRONMENTS:
+            place = os.path.join(self._directory, name, "bin/python")
+            if is_program(place) and self.is_for_boxes(place):
+                tool = self._tool(name, place)
+                if tool.environment and tool.shown:
+                    yield replace(tool, linked=False)
+
+    def _tool(self, name: str, place: str) -> Tool:
+        path = os.path.realpath(place)
+        folder = os.path.realpath(os.path.dirname(place))
+        environment = self._environment(place, path)
+        whole = os.path.dirname(folder)
+        return Tool(
+            name=name,
+            place=place,
+            path=path,
+            shown=(
+                *(() if _within(path, self._roots) else prefixes(path, self._home)),
+                *((whole,) if environment and not _within(whole, self._roots) else ()),
+                *(self._other_name(whole) if environment else ()),
+            ),
+            linked=folder not in self._standard,
+            environment=environment,
+        )
+
+    def _environment(self, place: str, path: str) -> str:
+        """See `Tool`; empty, too, for an environment that cannot be shown as a whole."""
+        folder = os.path.realpath(os.path.dirname(place))
+        whole = os.path.dirname(folder)
+        if _within(path, (whole,)) or not os.path.isfile(os.path.join(whole, "pyvenv.cfg")):
+            return ""
+        if not _within(whole, self._roots) and (
+            not _is_prefix(whole, self._home) or secrets.holder(self._known, whole)
+        ):
+            return ""
+        return os.path.join(folder, os.path.basename(place))
+
+    def _other_name(self, environment: str) -> tuple[str, ...]:
+        """Where an environment has its Python by a link, as uv's do: `3.12` for `3.12.4`."""
+        try:
+            with open(os.path.join(environment, "pyvenv.cfg"), encoding="utf-8") as file:
+                lines = [line.partition("=") for line in file.read(4096).splitlines()]
+        except (OSError, UnicodeDecodeError):
+            return ()
+        folder = next((value.strip() for key, _, value in lines if key.strip() == "home"), "")
+        prefix = os.path.dirname(folder)
+        places = tuple(os.path.join(self._home, each) for each in INSTALLATIONS)
+        is_link = prefix == os.path.normpath(prefix) and os.path.islink(prefix)
+        if (
+            is_link
+            and os.path.dirname(prefix) in places
+            and _within(os.path.realpath(prefix), places)
+        ):
+            return (prefix,)
+        return ()
+
+    def _interpreter(self, path: str) -> Tool | None:
+        try:
+            with open(path, "rb") as file:
+                found = _SHEBANG.match(file.read(256))
+        except OSError:
+            return None
+        if not found:
+            return None
+        words = os.fsdecode(found[1]).split()
+        if not words:
+            return None
+        if os.path.basename(words[0]) == "env":
+            names = [word for word in words[1:] if not word.startswith("-") and "=" not in word]
+            return self.find(names[0]) if names else None
+        if not os.path.isabs(words[0]) or not is_program(words[0]):
+            return None
+        return self.at(words[0]) if self.is_for_boxes(words[0], told_by=path) else None
+
+
+def prefixes(path: str, home: str) -> tuple[str, ...]:
+    """What belongs to a program: the directory that it was installed to, where that is plain;
+    else the file alone.
+
+    Args:
+        path: all links followed; not of the system.
+    """
+    parts = path.split("/")
+    for place, part in enumerate(parts):
+        if part in ("node_modules", ".pnpm"):
+            # Packages find their siblings there, so the package alone would not do.
+            return ("/".join(parts[: place + 1]),)
+    folder, prefix = os.path.dirname(path), os.path.dirname(os.path.dirname(path))
+    rustup = os.path.join(home, ".rustup")
+    if folder == os.path.join(home, ".cargo/bin"):
+        # `cargo` there is rustup, which runs one of its toolchains; ~/.cargo has credentials.
+        return (path, *(p for p in (rustup,) if os.path.isdir(p)))
+    if os.path.basename(folder) in ("bin", "sbin", "libexec") and _is_prefix(prefix, home):
+        return (prefix,)
+    if parts[1] == "opt" and len(parts) > 3:
+        return ("/".join(parts[:3]),)
+    return (path,)
+
+
+def _is_prefix(prefix: str, home: str) -> bool:
+    """Whether a directory is an installation and nothing more."""
+    if prefix == "/" or _within(home, (prefix,)) or prefix == os.path.join(home, ".local"):
+        return False
+    if os.path.exists(os.path.join(prefix, ".git")):
+        return False
+    if os.path.dirname(prefix) != home:
+        return os.path.isdir(os.path.join(prefix, "lib"))
+    # A directory of HOME itself is often more than that: ~/.cargo has credentials.
+    known = ("conda-meta", "pyvenv.cfg", "lib/node_modules", "pkg/tool")
+    return any(os.path.exists(os.path.join(prefix, name)) for name in known)
+
+
+def _steps(path: str) -> Iterator[str]:
+    """What the kernel comes by on its way along an absolute path: each without links above it."""
+    here, ahead, links = "/", path.split("/")[::-1], 0
+    while ahead:
+        name = ahead.pop()
+        if name == "..":
+            here = os.path.dirname(here)
+        elif name not in ("", "."):
+            step = os.path.join(here, name)
+            yield step
+            target = _read_link(step)
+            if not target:
+                here = step
+                continue
+            links += 1
+            if links > _MAX_LINKS:
+                return
+            ahead += target.split("/")[::-1]
+            here = "/" if target.startswith("/") else here
+
+
+def _read_link(path: str) -> str:
+    try:
+        return os.readlink(path)
+    except OSError:  # it is none
+        return ""
+
+
+def _within(path: str, roots: tuple[str, ...]) -> bool:
+    return any(path == root or path.startswith(root.rstrip("/") + "/") for root in roots)

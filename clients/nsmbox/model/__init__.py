@@ -1,0 +1,5 @@
+"""Values: a plan of a box, and the settings of all boxes.
+
+plan        mounts, variables, network, command; frozen, no I/O
+settings    `[box]` of the configuration
+"""

@@ -1,0 +1,198 @@
+"""What a box is: what it shows, which variables it has, what it may reach, what runs in it.
+
+Frozen values without I/O. A plan is made from facts about the host by a pure function; people are
+shown it and agree to it; `nsmbox.planning.bwrap` and `nsmbox.planning.seatbelt` turn it into what
+starts it. Paths are text as `os.fsdecode` gives it: a name that is not UTF-8 has surrogates in it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from nsm import paths
+
+MountKind = Literal[
+    "bind", "ro-bind", "tmpfs", "dir", "proc", "dev", "symlink", "file", "ro-file", "mask"
+]
+NetworkMode = Literal["host", "none", "allow"]
+"""Modes of a network, as agreements on disk spell them."""
+
+MODES: dict[str, NetworkMode] = {"full": "host", "off": "none", "allow": "allow"}
+"""Modes by the words that people use."""
+
+
+RUN_DIRECTORY = "/run/nsm"
+"""In a box: what is nsm's own there."""
+
+TOOLS_DIRECTORY = paths.BOX_PROGRAMS
+"""In a box: programs by the names under which the caller finds them; first on PATH."""
+
+LINKS_DIRECTORY = f"{RUN_DIRECTORY}/tools"
+"""In a box: links to the system's programs, but those that no box runs; next on PATH."""
+
+SOCKET_DIRECTORY = f"{RUN_DIRECTORY}/box"
+"""In a box: the directory of its own sockets, made by the supervisor."""
+
+CONTROL_SOCKET = f"{SOCKET_DIRECTORY}/control.sock"
+"""In a box: `NSM_SOCKET`. Whoever connects may run code in the box's own scope, and no more."""
+
+PROXY_SOCKET = f"{SOCKET_DIRECTORY}/proxy.sock"
+"""In a box whose network is a list: takes the listening socket of its proxy."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mount:
+    """A place in the box. Those that come later lie over those that came before.
+
+    Attributes:
+        kind: `bind` shows a host path that can be changed, `ro-bind` one that cannot; `tmpfs` is
+            memory of the box's own; `dir` an empty directory in it; `file` and `ro-file` are files
+            made for the box, that can be changed, or not; `mask` hides what lies there on the
+            host behind something empty (see `masks_file`).
+        target: absolute, in the box.
+        source: on the host, of binds; what a `symlink` says; else empty.
+        data: content of `file` and `ro-file`.
+        mode: permission bits of `tmpfs`, `dir` and files.
+        masks_file: a `mask` is over a file, else over a directory.
+        linkless: the source lies where boxes can write, and is opened without following any
+            symbolic link: one that has come there since it was looked at must not have the box
+            show something else (see `nsmbox.protection.mount_sources`).
+        made: the source is made at launch where it is not there.
+        why: in a few words, for people: what it is there for.
+    """
+
+    kind: MountKind
+    target: str
+    source: str = ""
+    data: bytes = b""
+    mode: int = 0o755
+    masks_file: bool = False
+    linkless: bool = False
+    made: bool = False
+    why: str = ""
+
+    @property
+    def kept(self) -> bool:
+        """Whether what is changed there is there after the box has ended."""
+        return self.kind == "bind"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Variable:
+    """A variable of the box.
+
+    Attributes:
+        inherited: its value is that of the caller's variable of the same name, which is how a
+            command for people spells it where it is `secret`.
+        secret: the value is not shown.
+    """
+
+    name: str
+    value: str
+    inherited: bool = False
+    secret: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Network:
+    """What a box may reach.
+
+    Attributes:
+        mode: what the host reaches; nothing; or hosts by the supervisor's proxy.
+        allow: with `allow`, patterns of hosts as in docs/how-to/network.md.
+    """
+
+    mode: NetworkMode = "host"
+    allow: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """A box, whole.
+
+    Attributes:
+        profile: its name.
+        mounts: in the order in which they are made.
+        variables: all that there are, sorted by name.
+        command: with the absolute path, in the box, of what runs; its arguments.
+        directory: where it begins: the working directory, at its host path.
+        sockets: whether the supervisor makes sockets for it; their directory on the host is known
+            at launch only, and is shown at `SOCKET_DIRECTORY`, last.
+        starter: how many words of the command are nsm's own, before what was asked for.
+        notes: sentences for people: what this plan does not do that they might think.
+        programs: names of the bridge's programs that the box may start on the host; sorted.
+    """
+
+    profile: str
+    mounts: tuple[Mount, ...]
+    variables: tuple[Variable, ...]
+    network: Network
+    command: tuple[str, ...]
+    directory: str
+    sockets: bool = True
+    starter: int = 0
+    notes: tuple[str, ...] = ()
+    programs: tuple[str, ...] = ()
+
+    @property
+    def asked(self) -> tuple[str, ...]:
+        """The command without what starts it."""
+        return self.command[self.starter :]
+
+    @property
+    def writable(self) -> tuple[str, ...]:
+        """Paths of the host that can be changed in the box, in whole or in part; sorted. What lies
+        in one of them is left out."""
+        found: list[str] = []
+        for path in sorted(mount.source for mount in self.mounts if mount.kept):
+            if not any(path == other or path.startswith(f"{other}/") for other in found):
+                found.append(path)
+        return tuple(found)
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What a person agrees to, as JSON has it.
+
+        Values of variables, contents of files and the command's arguments are left out: they
+        change from one start to the next and give the box nothing more.
+        """
+        return {
+            "profile": self.profile,
+            "mounts": [[m.kind, m.target, _agreed(m), m.mode] for m in self.mounts],
+            "variables": [v.name for v in self.variables],
+            "network": [self.network.mode, *self.network.allow],
+            "program": self.command[0],
+            "directory": self.directory,
+            "sockets": self.sockets,
+            # Left out where there are none: what was agreed to before there was a bridge holds.
+            **({"programs": list(self.programs)} if self.programs else {}),
+        }
+
+    @property
+    def digest(self) -> str:
+        """Tells plans apart that a person would want to be asked about: 64 hex digits."""
+        return hashlib.sha256(json.dumps(self.identity, sort_keys=True).encode()).hexdigest()
+
+
+def _agreed(mount: Mount) -> str:
+    """Whose source changes with each package that is installed is the same to people."""
+    return "" if mount.target == LINKS_DIRECTORY else mount.source
+
+
+class BoxError(Exception):
+    """A box cannot be; for people.
+
+    Args:
+        message: what happened and what was expected.
+        hint: what to do next.
+        exit_code: of the program: 2 for how it was called, 127 for a missing command, else 1.
+    """
+
+    def __init__(self, message: str, *, hint: str = "", exit_code: int = 1) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+        self.exit_code = exit_code

@@ -1,0 +1,183 @@
+"""`[box]` of `config.toml`: what boxes are like that nothing else is said of.
+
+Read without pydantic, which takes longer to load than a box to start. The supervisor checks the
+same keys with its own schema (`nsmd.settings.BoxSettings`); a test compares the two.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field, fields
+from typing import cast
+
+from nsm import paths
+from nsmbox.model.plan import BoxError, Network
+
+MAX_CONFIG_BYTES = 1024 * 1024
+MAX_HOSTS = 256
+MAX_PATHS = 256
+MAX_PROGRAMS = 64
+MAX_NAME_CHARS = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BoxSettings:
+    """`[box]`.
+
+    Attributes:
+        net: what boxes may reach: `"off"`, `"full"`, or a list of hosts.
+        profile: of `nsm box` where none is named; `claudebox` has its own.
+        protect: whether what would run on the host later is protected in working directories.
+        protect_paths: protected besides, relative to the working directory.
+        show: paths of HOME that the profile `safe` shows, read-only; absolute.
+        bridge: names of the bridge's programs that boxes may start on the host.
+    """
+
+    net: Network = field(default_factory=Network)
+    profile: str | None = None
+    protect: bool = True
+    protect_paths: tuple[str, ...] = ()
+    show: tuple[str, ...] = ()
+    bridge: tuple[str, ...] = ()
+
+
+def load(path: str | None = None) -> BoxSettings:
+    """The settings of the user's own `config.toml`, or of another file; defaults where it is not.
+
+    Raises:
+        BoxError: it cannot be read, is no TOML, or its table `box` has mistakes; 2.
+    """
+    path = os.path.join(paths.config_dir(), "config.toml") if path is None else path
+    try:
+        with open(path, "rb") as file:
+            data = file.read(MAX_CONFIG_BYTES + 1)
+    except FileNotFoundError:
+        return BoxSettings()
+    except OSError as error:
+        raise _mistake(path, f"cannot be read: {error.strerror}") from error
+    if len(data) > MAX_CONFIG_BYTES:
+        raise _mistake(path, f"is larger than {MAX_CONFIG_BYTES} bytes")
+    return parse(data, path)
+
+
+def parse(data: bytes, path: str) -> BoxSettings:
+    """The settings in the content of a file; `path` is its name, for messages.
+
+    Raises:
+        BoxError: as `load`.
+    """
+    if b"box" not in data:  # most files; a parser of TOML takes 10 ms to load
+        return BoxSettings()
+    import tomllib  # noqa: PLC0415
+
+    try:
+        table = tomllib.loads(data.decode())
+    except UnicodeDecodeError as error:
+        raise _mistake(path, f"is not UTF-8 text (byte {error.start})") from error
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise _mistake(path, f"is not valid TOML: {error}") from error
+    given: object = table.get("box", {})
+    if not isinstance(given, dict):
+        raise _mistake(path, f"box: found {given!r:.80}, expected a table [box]")
+    try:
+        return _settings(cast("dict[str, object]", given))
+    except _WrongValueError as wrong:
+        raise _mistake(path, str(wrong)) from None
+
+
+class _WrongValueError(ValueError):
+    """Of a key; for people."""
+
+
+def _mistake(path: str, what: str) -> BoxError:
+    return BoxError(
+        f"{path}: {what}",
+        hint="Correct it; `nsm config check` says all that is wrong with the file.",
+        exit_code=2,
+    )
+
+
+def _settings(given: dict[str, object]) -> BoxSettings:
+    known = [each.name for each in fields(BoxSettings)]
+    for key in given:
+        if key not in known:
+            raise _WrongValueError(f"box.{key}: unknown key. Known here: {', '.join(known)}")
+    default = BoxSettings()
+    profile = given.get("profile", default.profile)
+    if profile is not None and not (isinstance(profile, str) and profile):
+        raise _WrongValueError(f"box.profile: found {profile!r:.80}, expected a profile's name")
+    protect = given.get("protect", default.protect)
+    if not isinstance(protect, bool):
+        raise _WrongValueError(f"box.protect: found {protect!r:.80}, expected true or false")
+    return BoxSettings(
+        net=_network(given["net"]) if "net" in given else default.net,
+        profile=profile,
+        protect=protect,
+        protect_paths=tuple(map(_relative, _texts(given, "protect_paths", MAX_PATHS))),
+        show=tuple(map(_absolute, _texts(given, "show", MAX_PATHS))),
+        bridge=tuple(map(_program, _texts(given, "bridge", MAX_PROGRAMS))),
+    )
+
+
+def _network(value: object) -> Network:
+    # "host", "none" and { allow = [...] } are the older spellings.
+    if isinstance(value, dict) and list(cast("dict[str, object]", value)) == ["allow"]:
+        value = cast("dict[str, object]", value)["allow"]
+    if value in ("full", "host"):
+        return Network()
+    if value in ("off", "none"):
+        return Network(mode="none")
+    if isinstance(value, list):
+        return Network(mode="allow", allow=_texts({"net": cast("object", value)}, "net", MAX_HOSTS))
+    raise _WrongValueError(
+        f'box.net: found {value!r:.80}, expected "off", "full" or a list of hosts'
+    )
+
+
+def _texts(given: dict[str, object], key: str, at_most: int) -> tuple[str, ...]:
+    found: object = given.get(key, [])
+    values = cast("list[object]", found) if isinstance(found, list) else [None]
+    texts = [value for value in values if isinstance(value, str) and value and "\0" not in value]
+    if len(texts) < len(values):
+        raise _WrongValueError(
+            f"box.{key}: found {found!r:.80}, expected a list of texts that are not empty"
+        )
+    if len(texts) > at_most:
+        raise _WrongValueError(f"box.{key}: has {len(texts)}, expected at most {at_most}")
+    return tuple(texts)
+
+
+def is_program_name(text: str) -> bool:
+    """Whether the bridge can have a program of this name."""
+    letters = "abcdefghijklmnopqrstuvwxyz0123456789"
+    return (
+        0 < len(text) <= MAX_NAME_CHARS
+        and text[0] in letters
+        and not set(text) - set(f"{letters}_-")
+    )
+
+
+def _program(name: str) -> str:
+    if not is_program_name(name):
+        raise _WrongValueError(
+            f"box.bridge: found {name!r:.80}, expected names of the bridge's programs: a to z, 0 "
+            f"to 9, - and _, at most {MAX_NAME_CHARS} characters"
+        )
+    return name
+
+
+def _relative(path: str) -> str:
+    if os.path.isabs(path) or ".." in path.split("/"):
+        raise _WrongValueError(
+            f"box.protect_paths: found {path!r:.80}, expected a path inside the working directory"
+        )
+    return path
+
+
+def _absolute(path: str) -> str:
+    expanded = os.path.expanduser(path)
+    if not expanded.startswith("/"):
+        raise _WrongValueError(
+            f"box.show: found {path!r:.80}, expected an absolute path, or one below ~"
+        )
+    return expanded

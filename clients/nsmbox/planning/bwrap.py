@@ -1,0 +1,98 @@
+"""A plan as arguments of bwrap; pure but for the descriptors that it is given.
+
+What each line is for is in docs/how-to/claudebox.md. The order matters: bwrap works through them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import assert_never
+
+from nsmbox.model.plan import SOCKET_DIRECTORY, Mount, Plan
+
+HOSTNAME = "nsm-box"
+
+OPERANDS = {
+    **dict.fromkeys(("--bind-fd", "--ro-bind-fd"), 2),
+    **dict.fromkeys(("--bind", "--bind-try", "--ro-bind", "--ro-bind-try", "--symlink"), 2),
+    **dict.fromkeys(("--file", "--ro-bind-data"), 2),
+    **dict.fromkeys(("--tmpfs", "--dir", "--proc", "--dev", "--remount-ro", "--perms"), 1),
+    **dict.fromkeys(("--hostname", "--chdir", "--seccomp"), 1),
+}
+"""How many words an option takes; the others that are used here take none."""
+
+Descriptor = Callable[[bytes], int]
+"""Number of a descriptor from which bwrap reads this, once."""
+
+
+def arguments(
+    plan: Plan,
+    descriptor: Descriptor,
+    *,
+    syscalls: bytes | None,
+    sockets: str,
+    launched: bool = True,
+    opened: Mapping[int, int] | None = None,
+) -> list[str]:
+    """All but bwrap's own name and the command.
+
+    Args:
+        syscalls: the filter of system calls; None on machines that have none.
+        sockets: on the host, the directory of the box's sockets; empty where there are none.
+        launched: what is made at launch is there; else it may be missing, and is left out then.
+        opened: descriptors of sources by their mounts' index, from `opening.open_sources`; the
+            other sources are found by their paths.
+    """
+    lines = [
+        *("--unshare-all", "--unshare-user", "--disable-userns", "--die-with-parent"),
+        *("--hostname", HOSTNAME),
+        *(["--share-net"] if plan.network.mode == "host" else []),
+    ]
+    for index, mount in enumerate(plan.mounts):
+        if opened and index in opened:
+            lines += [f"--{mount.kind}-fd", str(opened[index]), mount.target]
+        else:
+            words = _mount(mount, descriptor)
+            lines += words if launched or not mount.made else [f"{words[0]}-try", *words[1:]]
+    if sockets:
+        lines += ["--ro-bind" if launched else "--ro-bind-try", sockets, SOCKET_DIRECTORY]
+    lines += ["--remount-ro", "/", "--chdir", plan.directory]
+    if syscalls is not None:
+        lines += ["--seccomp", str(descriptor(syscalls))]
+    return lines
+
+
+def variables(plan: Plan) -> list[str]:
+    """The arguments that give the box its variables: bwrap is started with none, since its own
+    can be read in the box, and would be obeyed by the loader of its libraries."""
+    return [word for one in plan.variables for word in ("--setenv", one.name, one.value)]
+
+
+def _mount(mount: Mount, descriptor: Descriptor) -> list[str]:
+    target = mount.target
+    permissions = ["--perms", f"{mount.mode:04o}"]
+    match mount.kind:
+        case "bind":
+            return ["--bind", mount.source, target]
+        case "ro-bind":
+            return ["--ro-bind", mount.source, target]
+        case "symlink":
+            return ["--symlink", mount.source, target]
+        case "proc":
+            return ["--proc", target]
+        case "dev":
+            return ["--dev", target]
+        case "tmpfs":
+            return [*permissions, "--tmpfs", target]
+        case "dir":
+            return [*permissions, "--dir", target]
+        case "file":
+            return [*permissions, "--file", str(descriptor(mount.data)), target]
+        case "ro-file":
+            return [*permissions, "--ro-bind-data", str(descriptor(mount.data)), target]
+        case "mask" if mount.masks_file:
+            return ["--perms", "0444", "--ro-bind-data", str(descriptor(b"")), target]
+        case "mask":
+            return ["--perms", "0555", "--tmpfs", target, "--remount-ro", target]
+        case _:
+            assert_never(mount.kind)

@@ -1,0 +1,235 @@
+"""What was asked and what was found become a plan; pure.
+
+The order of mounts: the system, what is the box's own, HOME as memory, what is shown of it, the
+working directory, and what lies over that: masks of secrets last, so that nothing uncovers them.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+
+from nsm import proxyvariables
+from nsmbox.consent import masking
+from nsmbox.host import mcp, nixhost, nsm_itself
+from nsmbox.host.facts import Entry, Facts, Request, Tool
+from nsmbox.model.plan import (
+    LINKS_DIRECTORY,
+    RUN_DIRECTORY,
+    TOOLS_DIRECTORY,
+    BoxError,
+    Mount,
+    Plan,
+    Variable,
+)
+from nsmbox.protection import git_repository, nsm_directories, protect, secrets
+
+
+def plan(request: Request, facts: Facts) -> Plan:
+    """The box that was asked for.
+
+    Raises:
+        BoxError: there can be none such here.
+    """
+    shown = (*_system(facts), *_own(facts), *_home(facts), *_work(facts))
+    command = _command(request, facts)
+    return Plan(
+        profile=request.profile.name,
+        mounts=(*shown, *_masks(facts), *secrets.masks(facts.secrets, shown)),
+        variables=_variables(request, facts),
+        network=request.network,
+        command=command,
+        starter=len(command) - len(facts.command),
+        directory=facts.directory,
+        # What fits on a small screen are the first ones.
+        notes=(*facts.guarded.notes, *facts.git.notes, *facts.notes),
+        programs=tuple(sorted(set(request.programs))),
+    )
+
+
+# ------------------------------------------------------------------------------------- mounts
+
+
+def _system(facts: Facts) -> list[Mount]:
+    return [
+        *(_entry(entry) for entry in facts.system),
+        Mount(kind="proc", target="/proc"),
+        Mount(kind="dev", target="/dev"),
+        Mount(kind="tmpfs", target="/tmp", mode=0o1777, why="the box's own"),  # noqa: S108
+        Mount(kind="dir", target="/var"),
+        # No link to the other: below one, bwrap makes no directories, and projects lie there, too.
+        Mount(kind="tmpfs", target="/var/tmp", mode=0o1777, why="the box's own"),  # noqa: S108
+    ]
+
+
+def _entry(entry: Entry) -> Mount:
+    if entry.link:
+        return Mount(kind="symlink", target=entry.path, source=entry.link)
+    return Mount(kind="ro-bind", target=entry.path, source=entry.source, why="the system")
+
+
+def _own(facts: Facts) -> list[Mount]:
+    """What has places outside of HOME, HOME itself as memory, and what programs need of it."""
+    home = [Mount(kind="tmpfs", target=facts.home, mode=0o700, why="HOME, empty")]
+    if facts.home_link:
+        home.append(Mount(kind="symlink", target=facts.home_link, source=facts.home))
+    return [
+        *home,
+        # A store of a user's own may lie below HOME.
+        *(nixhost.mounts(facts.nix) if facts.nix else ()),
+        Mount(kind="dir", target=RUN_DIRECTORY),
+        Mount(kind="dir", target=TOOLS_DIRECTORY),
+        *_links(facts),
+        *_tools(facts.tools),
+        *(nsm_itself.mounts(facts.own, _system_roots(facts)) if facts.own else ()),
+    ]
+
+
+def _system_roots(facts: Facts) -> tuple[str, ...]:
+    store = (facts.nix.store,) if facts.nix else ()
+    return (*(entry.path for entry in facts.system if not entry.link), *store)
+
+
+def _links(facts: Facts) -> list[Mount]:
+    if facts.links is None:
+        return []
+    why = "names of the system's programs"
+    return [Mount(kind="ro-bind", target=LINKS_DIRECTORY, source=facts.links.path, why=why)]
+
+
+def _tools(tools: tuple[Tool, ...]) -> list[Mount]:
+    shown: dict[str, list[str]] = {}
+    for tool in tools:
+        for path in tool.shown:
+            shown.setdefault(path, []).append(tool.name)
+    return [
+        *(
+            # Parents before what lies in them.
+            Mount(kind="ro-bind", target=path, source=path, why=" ".join(shown[path]))
+            for path in sorted(shown)
+        ),
+        *(_named(tool) for tool in tools if tool.linked),
+    ]
+
+
+def _named(tool: Tool) -> Mount:
+    target = f"{TOOLS_DIRECTORY}/{tool.name}"
+    if not tool.environment:
+        return Mount(kind="symlink", target=target, source=tool.path)
+    # By a link it would not find the environment that it is of.
+    data = f'#!/bin/sh\nexec {shlex.quote(tool.environment)} "$@"\n'
+    return Mount(kind="ro-file", target=target, data=os.fsencode(data), mode=0o555)
+
+
+def _home(facts: Facts) -> list[Mount]:
+    return [
+        *(
+            Mount(
+                kind="bind",
+                target=state.path,
+                source=state.source,
+                made=True,
+                why="what the agent keeps",
+            )
+            for state in facts.state
+        ),
+        *(
+            Mount(kind="ro-bind", target=one.path, source=one.source, why="shown on request")
+            for one in facts.shown
+        ),
+        Mount(
+            kind="file",
+            target=f"{facts.home}/.gitconfig",
+            data=git_repository.configuration(facts.git.identity),
+            mode=0o644,
+            why="who commits, and nothing else of git's configuration",
+        ),
+    ]
+
+
+def _work(facts: Facts) -> list[Mount]:
+    return [
+        Mount(
+            kind="bind",
+            target=facts.directory,
+            source=facts.directory,
+            linkless=True,
+            why="the working directory",
+        ),
+        *(
+            Mount(kind="bind", target=path, source=path, linkless=True, why="cannot be renamed")
+            for path in nsm_directories.leading_to(facts.secrets.own, facts.directory)
+        ),
+        *git_repository.mounts(facts.git),
+        *protect.mounts(facts.guarded),
+    ]
+
+
+def _masks(facts: Facts) -> list[Mount]:
+    return [
+        Mount(kind="mask", target=path, masks_file=True, why="not for boxes")
+        for path in facts.forbidden
+    ]
+
+
+# ---------------------------------------------------------------------- variables and command
+
+
+def _variables(request: Request, facts: Facts) -> tuple[Variable, ...]:
+    profile = request.profile
+    values = {name: value.replace("{home}", facts.home) for name, value in profile.set.items()}
+    values["PATH"] = ":".join(_search_path(facts))
+    if "SHELL" in facts.variables:
+        values["SHELL"] = facts.shell
+    if facts.nix is not None:
+        values |= {variable.name: variable.value for variable in nixhost.variables(facts.nix)}
+    values |= _of_network(request)
+    if facts.own is not None:
+        values |= {variable.name: variable.value for variable in nsm_itself.variables()}
+        values |= mcp.told_by_variables(profile.mcp)
+    passed = {
+        name: facts.variables[name]
+        for name in (*profile.variables, *request.extra)
+        if name in facts.variables and name not in values
+    }
+    variables = [Variable(name=name, value=value) for name, value in values.items()]
+    variables += [
+        Variable(name=name, value=value, inherited=True, secret=masking.names_secret(name))
+        for name, value in passed.items()
+    ]
+    return tuple(sorted(variables, key=lambda variable: variable.name))
+
+
+def _search_path(facts: Facts) -> tuple[str, ...]:
+    stored = nixhost.path(facts.nix) if facts.nix is not None else ()
+    if facts.nix is not None and facts.nix.alone:
+        return stored
+    names = (LINKS_DIRECTORY,) if facts.links else ()
+    return (TOOLS_DIRECTORY, *stored, *names)
+
+
+def _of_network(request: Request) -> dict[str, str]:
+    match request.network.mode:
+        case "host":
+            return {}
+        case "none":
+            return dict(proxyvariables.WITHOUT_NETWORK)
+        case "allow":
+            return proxyvariables.of_a_box(proxyvariables.PROXY_PORT)
+
+
+def _command(request: Request, facts: Facts) -> tuple[str, ...]:
+    # bwrap would die of the terminal's SIGINT and take the box along, so it starts with some
+    # ignored and some blocked (`launch`, `relay`), which a program would inherit.
+    proxy = request.network.mode == "allow"
+    if proxy and facts.own is None:
+        raise BoxError(
+            "the box's network is a list, and nsm cannot show itself there to serve it",
+            hint="Install nsm as files (not as a zip archive), or use `--net off`.",
+        )
+    # `env` takes what has such a sign for a variable.
+    if facts.own is not None and (proxy or not facts.uses_env or "=" in facts.command[0]):
+        return nsm_itself.starter(facts.command, proxy=proxy)
+    if facts.uses_env:
+        return ("/usr/bin/env", f"--default-signal={','.join(facts.signals)}", *facts.command)
+    return facts.command

@@ -1,0 +1,108 @@
+"""Kinds of boxes. Each is a file in this directory, and needs no code."""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from nsmbox.model.plan import BoxError
+
+_DIRECTORY = os.path.dirname(__file__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class State:
+    """A directory of HOME that boxes of a profile keep, made where it is absent.
+
+    Attributes:
+        host: below HOME, on the host.
+        box: below HOME, in the box.
+    """
+
+    host: str
+    box: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profile:
+    """A kind of box.
+
+    Attributes:
+        about: for people, in a few words.
+        program: what runs, and what arguments are arguments of; empty where the whole command
+            is given.
+        arguments: go before the user's.
+        install: what to do where the program is missing.
+        root: why it is not for root; empty where the general reason is all.
+        variables: names that pass from the caller.
+        set: variables of the box; `{home}` in them stands for HOME.
+        state: what it keeps in HOME.
+        tools: names of programs that are looked for outside of the system.
+        shows_listed: whether what the configuration lists is shown, too.
+        show: paths below HOME that are shown, read-only, where they exist.
+        mcp: whose configuration is given an entry for `nsm-mcp`: one of `nsmbox.host.mcp.KINDS`, or
+            nobody's.
+    """
+
+    name: str
+    about: str
+    program: str = ""
+    arguments: tuple[str, ...] = ()
+    install: str = ""
+    root: str = ""
+    variables: tuple[str, ...] = ()
+    set: Mapping[str, str]
+    state: tuple[State, ...] = ()
+    tools: tuple[str, ...] = ()
+    shows_listed: bool = False
+    show: tuple[str, ...] = ()
+    mcp: str = ""
+
+
+def names() -> tuple[str, ...]:
+    """All profiles, sorted."""
+    return tuple(
+        sorted(
+            name.removesuffix(".toml")
+            for name in os.listdir(_DIRECTORY)
+            if name.endswith(".toml") and not name.startswith("_")
+        )
+    )
+
+
+def load(name: str) -> Profile:
+    """One profile; what all have in common, from `_common.toml`, is in it.
+
+    Raises:
+        BoxError: there is none of this name.
+    """
+    if name not in names():
+        raise BoxError(
+            f"there is no profile {name!r}",
+            hint=f"The profiles are {', '.join(names())}.",
+            exit_code=2,
+        )
+    common, own = _read("_common"), _read(name)
+    return Profile(
+        name=name,
+        about=own["about"],
+        program=own.get("program", ""),
+        arguments=tuple(own.get("arguments", ())),
+        install=own.get("install", ""),
+        root=own.get("root", ""),
+        variables=(*common["variables"], *own.get("variables", ())),
+        set={**common["set"], **own.get("set", {})},
+        state=tuple(State(**state) for state in own.get("state", ())),
+        tools=(*common["tools"], *own.get("tools", ())),
+        shows_listed=own.get("shows_listed", False),
+        show=tuple(own.get("show", ())),
+        mcp=own.get("mcp", ""),
+    )
+
+
+def _read(name: str) -> dict[str, Any]:
+    with open(os.path.join(_DIRECTORY, f"{name}.toml"), "rb") as file:
+        return tomllib.load(file)

@@ -1,0 +1,358 @@
+"""What a box needs of git: who the user is, and the git directory of a linked worktree.
+
+Everything in the working directory may have been written by a box. So a `.git` file that names a
+directory elsewhere is believed only where that directory says, too, that it belongs to this one:
+the box that wrote the file could not write there. No program that the working directory names is
+run, and its configuration is not read for values that leave it.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from nsmbox.model.plan import Mount
+from nsmbox.protection import secrets
+from nsmbox.protection.secrets import Known, printable, within
+
+MAX_POINTER_BYTES = 64 * 1024
+"""Of `.git` files, `commondir` and `gitdir`: a path and a few bytes."""
+
+WAIT_S = 5.0
+"""For git to read its configuration: a FIFO that is included by it would block it for ever."""
+
+TOOK_TOO_LONG = "git took longer than "
+
+NAME, EMAIL = "Box User", "box@localhost"
+"""Where the user has told git nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """Of commits.
+
+    Attributes:
+        known: both are what the user has told git.
+        problem: why git's configuration could not be read, in git's words; empty if it could.
+        hooks: `core.hooksPath` of the user's own configuration; empty where it has none.
+    """
+
+    name: str = NAME
+    email: str = EMAIL
+    known: bool = False
+    problem: str = ""
+    hooks: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GitFacts:
+    """The repository of a working directory.
+
+    Attributes:
+        git_directory: of the working directory: real path; None where it has none, or none that
+            is to be believed.
+        common: what it shares with other worktrees; else the same.
+        shown: what of them lies outside of the working directory: at most `common`, which has the
+            other in it.
+        notes: sentences for people.
+    """
+
+    identity: Identity = Identity()
+    git_directory: str | None = None
+    common: str | None = None
+    shown: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def look(directory: str, known: Known, git: str | None, variables: Mapping[str, str]) -> GitFacts:
+    """Find the repository of a working directory, and who the user is.
+
+    Args:
+        directory: absolute, all links followed.
+        git: a program outside of the working directory (`secrets.which`); None where there is none.
+        variables: the caller's.
+    """
+    notes: list[str] = []
+    found = _repository(directory, known, git, variables, notes)
+    own, common = found or (None, None)
+    who = identity(git, own if own and common and _is_plain(own, common) else None, variables)
+    if git is None:
+        notes.append("git is not installed: commits in the box are of a made-up user.")
+    elif who.problem:
+        notes.append(f"git's configuration cannot be read: {who.problem}.")
+    elif not who.known:
+        notes.append(
+            "git knows no user.name or user.email: where the repository has none either, commits "
+            "in the box are of a made-up user. `git config --global` sets them."
+        )
+    return GitFacts(
+        identity=who,
+        git_directory=own,
+        common=common,
+        shown=() if common is None or within(common, directory) else (common,),
+        notes=tuple(notes),
+    )
+
+
+def mounts(facts: GitFacts) -> tuple[Mount, ...]:
+    """What a linked worktree or a submodule needs for git to work; after the working directory."""
+    return tuple(
+        Mount(kind="bind", target=path, source=path, linkless=True, why="the repository")
+        for path in facts.shown
+    )
+
+
+def configuration(identity: Identity) -> bytes:
+    """The whole of the box's `.gitconfig`: nothing else of the host's, no credential helper."""
+    text = (
+        f"[user]\n\tname = {_quoted(identity.name)}\n\temail = {_quoted(identity.email)}\n"
+        "[safe]\n\tdirectory = *\n"
+    )
+    return os.fsencode(text)
+
+
+def _quoted(value: str) -> str:
+    """A value as git's configuration spells any text (git-config(1), Syntax)."""
+    escaped = value.replace("\\", "\\\\").replace('"', '\\"')
+    return '"' + escaped.replace("\n", "\\n").replace("\t", "\\t").replace("\b", "\\b") + '"'
+
+
+def identity(git: str | None, git_directory: str | None, variables: Mapping[str, str]) -> Identity:
+    """Who commits, by the user's and the system's configuration.
+
+    The repository's own configuration is left out: git in the box reads that itself.
+
+    Args:
+        git_directory: makes `includeIf.gitdir` of the user's configuration apply.
+    """
+    if git is None:
+        return Identity()
+    values: dict[str, str] = {}
+    problem = ""
+    for scope in ("--global", "--system"):
+        place = [f"--git-dir={git_directory}"] if git_directory else []
+        pattern = r"^(user\.(name|email)|core\.hookspath)$"
+        asked = ["config", scope, "--includes", "-z", "--get-regexp", pattern]
+        answer = run(git, [*place, *asked], variables)
+        if isinstance(answer, str) and git_directory:
+            answer = run(git, asked, variables)  # the repository may be what is broken
+        if isinstance(answer, str):
+            problem = problem or answer
+            continue
+        for entry in answer.decode(errors="surrogateescape").split("\0"):
+            key, newline, value = entry.partition("\n")
+            if newline and value and not (scope == "--system" and key in values):
+                values[key] = value
+        if "user.name" in values and "user.email" in values:
+            break
+    return Identity(
+        name=values.get("user.name", NAME),
+        email=values.get("user.email", EMAIL),
+        known="user.name" in values and "user.email" in values,
+        problem=problem,
+        hooks=values.get("core.hookspath", ""),
+    )
+
+
+def run(
+    git: str,
+    arguments: Sequence[str],
+    variables: Mapping[str, str],
+    *,
+    wait_s: float | None = None,
+) -> bytes | str:
+    """What `git config` prints, empty where it has no such key; a str says why it could not.
+
+    It runs in `/` with little of the caller's environment: in the working directory it would
+    look for a repository by itself.
+    """
+    import subprocess  # noqa: PLC0415 - 6 ms, not needed where there is no git
+
+    wait_s = WAIT_S if wait_s is None else wait_s
+    passed = ("HOME", "XDG_CONFIG_HOME", "GIT_CONFIG_GLOBAL", "GIT_CONFIG_SYSTEM")
+    environment = {name: variables[name] for name in passed if name in variables}
+    environment |= {"LC_ALL": "C", "PATH": "/usr/bin:/bin", "GIT_TERMINAL_PROMPT": "0"}
+    if "GIT_CONFIG_NOSYSTEM" in variables:
+        environment["GIT_CONFIG_NOSYSTEM"] = variables["GIT_CONFIG_NOSYSTEM"]
+    try:
+        done = subprocess.run(
+            [git, *arguments],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            cwd="/",
+            env=environment,
+            timeout=wait_s,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return f"{TOOK_TOO_LONG}{wait_s:g} s to read it"
+    except (OSError, ValueError) as error:
+        return str(error)
+    # 1: no such key, or (of --global, --system) no such file (git-config(1)).
+    if done.returncode in (0, 1):
+        return done.stdout
+    said = done.stderr.decode(errors="replace").strip().splitlines()
+    return printable(said[-1])[:300] if said else f"git config ended with {done.returncode}"
+
+
+def _repository(
+    directory: str,
+    known: Known,
+    git: str | None,
+    variables: Mapping[str, str],
+    notes: list[str],
+) -> tuple[str, str] | None:
+    """Real paths of the git directory and of the common one, where they are to be believed."""
+    dot_git = os.path.join(directory, ".git")
+    try:
+        mode = os.lstat(dot_git).st_mode
+    except OSError:
+        if is_repository(directory):
+            return directory, directory  # a bare one, or a git directory itself
+        if above := _repository_above(directory, known):
+            notes.append(
+                f"This directory is part of the repository {printable(above)}, whose .git is not "
+                "shown: git in the box works where it is started there."
+            )
+        return None
+    if stat.S_ISDIR(mode):
+        return dot_git, dot_git
+    if stat.S_ISLNK(mode):
+        notes.append(".git is a symbolic link: it is not followed out of the working directory.")
+        return None
+    named = _pointed(dot_git, b"gitdir:")
+    if named is None:
+        return None
+    own = os.path.realpath(os.path.join(directory, named))
+    common = _common(own)
+    reason = _why_not_its_own(directory, own, common, known, git, variables)
+    if reason is not None:
+        notes.append(
+            f"The repository that .git names, {printable(own)}, is not shown: {reason}. git does "
+            "not work in the box."
+        )
+        return None
+    return own, common
+
+
+def _common(own: str) -> str:
+    pointed = pointer(os.path.join(own, "commondir"))
+    return own if pointed is None else os.path.realpath(os.path.join(own, pointed))
+
+
+def _why_not_its_own(
+    directory: str,
+    own: str,
+    common: str,
+    known: Known,
+    git: str | None,
+    variables: Mapping[str, str],
+) -> str | None:
+    """Why a git directory that a `.git` file names is not shown to the box; None if it is."""
+    for path in (own, common):
+        if not is_repository(path, whole=path == common):
+            return f"{printable(path)} is no git directory"
+        if within(path, directory):
+            continue
+        if within(directory, path):
+            return "the working directory lies in it"
+        if reason := secrets.why_refused(known, path):
+            return f"{printable(path)} {reason}"
+        if os.stat(path).st_uid != os.geteuid():
+            return f"{printable(path)} belongs to somebody else"
+    if within(own, directory):
+        if within(common, directory):
+            return None
+        return "its common directory lies outside of the working directory"
+    if own != common:
+        if own != os.path.join(common, "worktrees", os.path.basename(own)):
+            return f"it is no worktree of {printable(common)}"
+        back = pointer(os.path.join(own, "gitdir"))
+        if back is None or _resolved(own, back) != os.path.join(directory, ".git"):
+            return "it is that of another working directory"
+        return None
+    if git is None:
+        return "git is not installed"
+    said = run(
+        git,
+        ["config", "--file", os.path.join(own, "config"), "-z", "--get", "core.worktree"],
+        variables,
+    )
+    worktree = "" if isinstance(said, str) else os.fsdecode(said.rstrip(b"\0"))
+    if not worktree or _resolved(own, worktree) != directory:
+        return "it does not say that it is that of this directory"
+    return None
+
+
+def _resolved(base: str, path: str) -> str:
+    """Real path of what a file in a git directory names; the last component stays as it is."""
+    whole = os.path.normpath(os.path.join(base, path))
+    return os.path.join(os.path.realpath(os.path.dirname(whole)), os.path.basename(whole))
+
+
+def _is_plain(own: str, common: str) -> bool:
+    """Whether git can read who commits there without waiting: a FIFO would hold it up."""
+    names = (os.path.join(own, "HEAD"), os.path.join(own, "commondir"))
+    for path in (*names, os.path.join(common, "config")):
+        try:
+            if not stat.S_ISREG(os.lstat(path).st_mode):
+                return False
+        except OSError:
+            continue
+    return is_repository(common)
+
+
+def is_repository(path: str, *, whole: bool = True) -> bool:
+    """Whether a directory looks like git's own: `HEAD`, and, with `whole`, what worktrees share."""
+    needed = (("HEAD", stat.S_ISREG), ("objects", stat.S_ISDIR), ("refs", stat.S_ISDIR))
+    try:
+        return all(
+            is_kind(os.lstat(os.path.join(path, name)).st_mode)
+            for name, is_kind in (needed if whole else needed[:1])
+        )
+    except (OSError, ValueError):
+        return False
+
+
+def _repository_above(directory: str, known: Known) -> str | None:
+    """The next directory above that has a `.git`, short of home directories."""
+    above = os.path.dirname(directory)
+    while above != "/" and above not in known.homes:
+        if os.path.lexists(os.path.join(above, ".git")):
+            return above
+        above = os.path.dirname(above)
+    return None
+
+
+def pointer(path: str) -> str | None:
+    """What a file of one line says, as a path; None where there is no such file."""
+    return _pointed(path, b"")
+
+
+def _pointed(path: str, prefix: bytes) -> str | None:
+    data = small_file(path)
+    if data is None or not data.startswith(prefix):
+        return None
+    text = data[len(prefix) :].strip(b" \t\r\n") if prefix else data.rstrip(b"\r\n")
+    return os.fsdecode(text) if text and b"\0" not in text else None
+
+
+def small_file(path: str, limit: int = MAX_POINTER_BYTES) -> bytes | None:
+    """A regular file that may be anybody's; None where it is not one, or longer than that."""
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    try:
+        fd = os.open(path, flags)
+    except OSError as error:
+        if error.errno in (errno.EMFILE, errno.ENFILE):
+            raise
+        return None
+    try:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            return None
+        data = os.read(fd, limit + 1)
+    finally:
+        os.close(fd)
+    return data if len(data) <= limit else None

@@ -1,0 +1,491 @@
+"""`--check`: what a box needs, whether it is there, and what to do.
+
+Each row is found out by itself, so that all that is missing is told at once. At the end the very
+box that was asked for is tried with a command that does nothing; nothing of the host is changed.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import socket
+import stat
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from nsm import landlock, paths
+from nsm.checks import Check, Status, render_text
+from nsm.jailfailure import explain, read_host_facts
+from nsmbox.host import bridge_programs, lookup, nixhost, program_links
+from nsmbox.model.plan import BoxError, Plan
+from nsmbox.planning import planning, seatbelt
+from nsmbox.protection import secrets
+
+if TYPE_CHECKING:
+    from nsmbox.host.facts import Facts, Request
+
+TRIAL_TIMEOUT_S = 30.0
+"""For one box that does nothing: 20 ms, or a slow disk."""
+
+CONNECT_TIMEOUT_S = 2.0
+
+CERTIFICATES = (
+    "/etc/ssl/certs/ca-certificates.crt",
+    "/etc/ssl/certs/ca-bundle.crt",
+    "/etc/pki/tls/certs/ca-bundle.crt",
+    "/etc/ssl/cert.pem",
+)
+"""Where Debian, NixOS, Fedora and Alpine have them; what OpenSSL and others look for."""
+
+
+def check(
+    request: Request, variables: Mapping[str, str], *, program: str, mistake: BoxError | None = None
+) -> int:
+    """Look at everything and print it.
+
+    Args:
+        variables: the caller's.
+        program: how the user has called it.
+        mistake: in the configuration.
+
+    Returns:
+        1 if the box could not start, else 0.
+    """
+    checks = examine(request, variables, program=program, mistake=mistake)
+    sys.stdout.write(render_text([_visible(check) for check in checks]))
+    return 1 if any(check.status == "fail" for check in checks) else 0
+
+
+def examine(
+    request: Request, variables: Mapping[str, str], *, program: str, mistake: BoxError | None = None
+) -> list[Check]:
+    """The rows."""
+    directory, place = check_directory(variables)
+    facts, command = check_command(request, variables, directory)
+    first = [
+        *([_failed("configuration", mistake)] if mistake else []),
+        check_user(os.geteuid(), request, program),
+    ]
+    if platform.system() == "Darwin":
+        return [
+            *first,
+            check_seatbelt(seatbelt.PROGRAM),
+            place,
+            *command,
+            *check_variables(request, variables),
+            *check_git(facts),
+            check_certificates(request, variables, CERTIFICATES),
+            *check_programs(request, program),
+        ]
+    bwrap, jail = check_bwrap(variables.get("PATH", ""), directory)
+    return [
+        *first,
+        jail,
+        check_namespaces(bwrap, os.geteuid()),
+        check_system_calls(platform.machine()),
+        check_nix(variables, facts.nix.trusted if facts and facts.nix else ""),
+        place,
+        *command,
+        *check_variables(request, variables),
+        *check_git(facts),
+        check_names(request, "/etc/resolv.conf"),
+        check_certificates(request, variables, CERTIFICATES),
+        check_socket(variables, needed=request.network.mode == "allow"),
+        *check_programs(request, program),
+        check_abstract_sockets(request, landlock.version()),
+        *check_trial(request, facts, bwrap, os.geteuid()),
+    ]
+
+
+def check_user(uid: int, request: Request, program: str) -> Check:
+    """Root has no boxes."""
+    if uid != 0:
+        return Check(name="user", status="ok", detail=f"user {uid}, not root")
+    why = request.profile.root or "a box of root's would keep root's rights over the host"
+    return Check(
+        name="user",
+        status="fail",
+        detail=f"root: {why}",
+        fix=f"Run it as an ordinary user: `runuser -u USER -- {program} ...`.",
+    )
+
+
+def check_bwrap(search_path: str, directory: str) -> tuple[str | None, Check]:
+    """The bwrap that makes boxes, and its path."""
+    name = "bwrap"
+    try:
+        path = lookup.find_bwrap(search_path, directory)
+    except BoxError as error:
+        return None, _failed(name, error)
+    try:
+        version, options = _told(path, "--version"), _told(path, "--help")
+    except (OSError, subprocess.SubprocessError) as error:
+        return None, Check(
+            name=name, status="fail", detail=f"{path}: {error}", fix="Reinstall bubblewrap."
+        )
+    detail = f"{version.removeprefix('bubblewrap').strip()}, {path}"
+    if "--disable-userns" not in options:
+        return path, Check(
+            name=name,
+            status="fail",
+            detail=f"{detail}: lacks --disable-userns",
+            fix="Install bubblewrap 0.8 or newer.",
+        )
+    return path, Check(name=name, status="ok", detail=detail)
+
+
+def check_seatbelt(program: str) -> Check:
+    """What makes boxes on macOS: tried."""
+    name = "sandbox-exec"
+    tried = _run([program, "-p", "(version 1)(allow default)", "/usr/bin/true"])
+    if tried.returncode == 0:
+        return Check(
+            name=name, status="ok", detail=f"{program} works; there are no sessions of nsm"
+        )
+    said = tried.stderr.strip() or f"exit code {tried.returncode}"
+    return Check(
+        name=name,
+        status="fail",
+        detail=f"{program}: {said}",
+        fix="It belongs to macOS; inside another sandbox it cannot be used: start it outside.",
+    )
+
+
+def check_namespaces(bwrap: str | None, uid: int) -> Check:
+    """Whether the kernel lets this user have namespaces: tried."""
+    name = "user namespaces"
+    if bwrap is None or uid == 0:
+        why = "there is no bwrap to try them with" if bwrap is None else "root is not to try"
+        return Check(name=name, status="warn", detail=f"not tried: {why}")
+    options = ("--unshare-all", "--unshare-user", "--disable-userns", "--die-with-parent")
+    tried = _run([bwrap, *options, "--ro-bind", "/", "/", "--proc", "/proc", bwrap, "--version"])
+    if tried.returncode == 0:
+        return Check(name=name, status="ok", detail="allowed")
+    error = explain(tried.stderr, read_host_facts(), bwrap)
+    return Check(name=name, status="fail", detail=error.message, fix=error.hint)
+
+
+def check_system_calls(machine: str) -> Check:
+    """Whether there is a filter for this kind of machine."""
+    from nsm.seccomp import filter_program  # noqa: PLC0415  # only here
+
+    if filter_program(machine) is not None:
+        return Check(name="system calls", status="ok", detail="filtered")
+    return Check(
+        name="system calls",
+        status="warn",
+        detail=f"not filtered: there is no table for {machine}; a box can type into its terminal",
+    )
+
+
+def check_nix(variables: Mapping[str, str], trusted: str = "") -> Check:
+    """Whether there is a Nix daemon to reach, where there is Nix.
+
+    Args:
+        trusted: as `nsmbox.host.nixhost.Nix` has it.
+    """
+    name = "nix daemon"
+    store = variables.get(nixhost.STORE_VARIABLE) or nixhost.STORE
+    if not os.path.isdir(store):
+        return Check(name=name, status="ok", detail=f"no {store} here, none needed")
+    path = os.path.join(os.path.dirname(store), "var/nix/daemon-socket/socket")
+    if problem := _why_unreachable(path):
+        return Check(
+            name=name,
+            status="warn",
+            detail=f"{path}: {problem}; programs of the store run, `nix shell` does not",
+            fix="Start it: sudo systemctl start nix-daemon.socket",
+        )
+    if trusted:
+        return Check(
+            name=name,
+            status="warn",
+            detail=f"{path}: it trusts you, and code in a box can become root through it",
+            fix=f"Take {trusted} out of trusted-users in nix.conf, and restart the daemon.",
+        )
+    return Check(name=name, status="ok", detail=path)
+
+
+def check_directory(variables: Mapping[str, str]) -> tuple[str, Check]:
+    """The working directory, and whether a box may have it; empty where it may not."""
+    name = "directory"
+    try:
+        known = secrets.look(paths.home(), variables, os.geteuid())
+        directory = secrets.working_directory(known)
+    except BoxError as error:
+        return "", _failed(name, error)
+    except OSError as error:
+        return "", Check(name=name, status="fail", detail=str(error), fix="Set HOME.")
+    return directory, Check(name=name, status="ok", detail=directory)
+
+
+def check_command(
+    request: Request, variables: Mapping[str, str], directory: str
+) -> tuple[Facts | None, list[Check]]:
+    """What runs, by its name; and all that was looked up."""
+    name = request.profile.program or "command"
+    if not directory:
+        return None, [Check(name=name, status="warn", detail="not looked for without a directory")]
+    if not (request.profile.program or request.command):
+        request = replace(request, command=("sh",))
+    try:
+        facts = lookup.look(request, variables)
+    except BoxError as error:
+        return None, [_failed(name, error)]
+    except OSError as error:
+        return None, [Check(name=name, status="fail", detail=str(error))]
+    if name == "command" and request.command == ("sh",):
+        return facts, []
+    program = facts.command[0]
+    real = next((t.path for t in facts.tools if t.name == os.path.basename(program)), program)
+    return facts, [Check(name=name, status="ok", detail=real)]
+
+
+def check_variables(request: Request, variables: Mapping[str, str]) -> list[Check]:
+    """Variables that were asked for and are not set."""
+    missing = [name for name in request.extra if name not in variables]
+    if not request.extra:
+        return []
+    if missing:
+        return [
+            Check(
+                name="variables",
+                status="warn",
+                detail=f"not set, so that the box does not have them: {', '.join(missing)}",
+                fix="Set and export them, or take them out of CLAUDEBOX_EXTRA_ENV.",
+            )
+        ]
+    return [Check(name="variables", status="ok", detail=f"passed too: {', '.join(request.extra)}")]
+
+
+def check_git(facts: Facts | None) -> list[Check]:
+    """Whose name commits get."""
+    name = "git identity"
+    if facts is None:
+        return []
+    who = facts.git.identity
+    if who.known:
+        return [Check(name=name, status="ok", detail=f"{who.name} <{who.email}>")]
+    detail = f"not set: commits are of {who.name} <{who.email}>, if the repository has none either"
+    if who.problem:
+        detail = f"{detail}; git's configuration cannot be read: {who.problem}"
+    return [
+        Check(
+            name=name,
+            status="warn",
+            detail=detail,
+            fix="git config --global user.name NAME; git config --global user.email ADDRESS",
+        )
+    ]
+
+
+def check_names(request: Request, path: str) -> Check:
+    """Whether names of hosts can be resolved: nobody is asked, the configuration is read."""
+    name = "DNS"
+    if request.network.mode != "host":
+        of_proxy = request.network.mode == "allow"
+        detail = "names are the proxy's business" if of_proxy else "not needed: no network"
+        return Check(name=name, status="ok", detail=detail)
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            lines = [line.split() for line in file]
+    except OSError as error:
+        return Check(
+            name=name,
+            status="warn",
+            detail=f"{path}: {error.strerror}; only names of /etc/hosts are found",
+            fix="A nameserver is set by a line `nameserver ADDRESS` in it.",
+        )
+    servers = [line[1] for line in lines if line[:1] == ["nameserver"] and len(line) > 1]
+    if not servers:  # resolv.conf(5): then one on this machine is asked
+        return Check(name=name, status="ok", detail=f"{path} names no server: this machine's own")
+    return Check(name=name, status="ok", detail=f"{', '.join(servers)} ({os.path.realpath(path)})")
+
+
+def check_certificates(
+    request: Request, variables: Mapping[str, str], usual: Sequence[str]
+) -> Check:
+    """Whether TLS finds certificates of authorities."""
+    name = "certificates"
+    for variable in ("SSL_CERT_FILE", "NIX_SSL_CERT_FILE"):
+        path = variables.get(variable, "")
+        if path and variable in request.profile.variables and not _is_file(path):
+            return Check(
+                name=name,
+                status="warn",
+                detail=f"{variable} is {path}, which is no file that can be read",
+                fix=f"Set {variable} to a file of certificates, or unset it.",
+            )
+        if path and _is_file(path):
+            return Check(name=name, status="ok", detail=f"{path} ({variable})")
+    for path in usual:
+        if _is_file(path):
+            return Check(name=name, status="ok", detail=path)
+    return Check(
+        name=name,
+        status="warn",
+        detail="none in the usual places, so that TLS knows no authority",
+        fix="Install them (`apt install ca-certificates`), or set SSL_CERT_FILE.",
+    )
+
+
+def check_socket(variables: Mapping[str, str], *, needed: bool) -> Check:
+    """Whether the supervisor is there, or would be started.
+
+    Args:
+        needed: the box's network is a list, which only the supervisor serves.
+    """
+    name = "socket"
+    bad: Status = "fail" if needed else "warn"
+    without = "the network has no way out" if needed else "the box has no sessions of nsm"
+    try:
+        path = paths.socket_path()
+    except OSError as error:
+        return Check(name=name, status=bad, detail=f"{error}; {without}")
+    problem = _why_unreachable(path)
+    if problem is None:
+        return Check(name=name, status="ok", detail=f"a supervisor listens on {path}")
+    if variables.get("NSM_AUTOSTART") == "0":
+        return Check(
+            name=name,
+            status=bad,
+            detail=f"{path}: {problem}; {without}",
+            fix="Start a supervisor (`nsm-supervisor`), or unset NSM_AUTOSTART.",
+        )
+    return Check(name=name, status="ok", detail=f"{path}: a supervisor is started with the box")
+
+
+def check_programs(request: Request, program: str) -> list[Check]:
+    """Whether the bridge has the programs that the box is to start."""
+    if not request.programs:
+        return []
+    try:
+        running = _why_unreachable(paths.socket_path()) is None
+    except OSError:
+        running = False
+    return [bridge_programs.row(request.programs, running=running, client=program)]
+
+
+def check_abstract_sockets(request: Request, version: int) -> Check:
+    """Whether the host's abstract sockets (X11, D-Bus) are out of reach."""
+    name = "abstract sockets"
+    if request.network.mode != "host":
+        return Check(name=name, status="ok", detail="out of reach: the box has its own network")
+    if version >= landlock.SCOPES_SOCKETS:
+        return Check(name=name, status="ok", detail="shut off by Landlock")
+    return Check(
+        name=name,
+        status="warn",
+        detail="those of the host's programs can be reached: this kernel cannot shut them off",
+        fix="Linux 6.12 can; or take the host's network away: --net off, or a list of hosts",
+    )
+
+
+def check_trial(request: Request, facts: Facts | None, bwrap: str | None, uid: int) -> list[Check]:
+    """Whether the very box starts."""
+    name = "box"
+    if facts is None or bwrap is None or uid == 0:
+        return [Check(name=name, status="fail", detail="not tried, for what is missing above")]
+    plan = planning.plan(replace(request, network=replace(request.network, mode="none")), facts)
+    if facts.links is not None:
+        try:
+            program_links.make(facts.links)  # kept for the next box
+        except BoxError as without:
+            return [_failed(name, without)]
+    tried = _try(plan, bwrap)
+    if tried.returncode == 0:
+        return [Check(name=name, status="ok", detail=f"{request.profile.name}: starts")]
+    error = explain(tried.stderr, read_host_facts(), bwrap)
+    return [Check(name=name, status="fail", detail=error.message, fix=error.hint)]
+
+
+def _try(plan: Plan, bwrap: str) -> subprocess.CompletedProcess[str]:
+    """Have it run a shell that ends; what is made at launch is left out."""
+    from nsm.seccomp import filter_program  # noqa: PLC0415
+    from nsmbox.planning import bwrap as arguments  # noqa: PLC0415
+
+    files: list[int] = []
+
+    def descriptor(data: bytes) -> int:
+        files.append(os.memfd_create("nsm-box", os.MFD_CLOEXEC))
+        with open(files[-1], "wb", closefd=False) as file:
+            file.write(data)
+        os.lseek(files[-1], 0, os.SEEK_SET)
+        return files[-1]
+
+    try:
+        lines = arguments.arguments(
+            plan,
+            descriptor,
+            syscalls=filter_program(platform.machine()),
+            sockets="",
+            launched=False,
+        )
+        return _run([bwrap, *lines, "--", "/bin/sh", "-c", ":"], tuple(files))
+    finally:
+        for number in files:
+            os.close(number)
+
+
+def _run(
+    command: Sequence[str], descriptors: Sequence[int] = ()
+) -> subprocess.CompletedProcess[str]:
+    try:
+        return subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            env={},
+            pass_fds=descriptors,
+            timeout=TRIAL_TIMEOUT_S,
+            check=False,
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        return subprocess.CompletedProcess(command, 1, stdout="", stderr=str(error))
+
+
+def _told(program: str, option: str) -> str:
+    return subprocess.run(
+        [program, option],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        encoding="utf-8",
+        errors="replace",
+        env={},
+        timeout=TRIAL_TIMEOUT_S,
+        check=True,
+    ).stdout
+
+
+def _why_unreachable(path: str) -> str | None:
+    """Why nobody answers at a socket; None where somebody does."""
+    try:
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.settimeout(CONNECT_TIMEOUT_S)
+            connection.connect(path)
+    except OSError as error:
+        return error.strerror or str(error)
+    return None
+
+
+def _is_file(path: str) -> bool:
+    try:
+        return stat.S_ISREG(os.stat(path).st_mode) and os.access(path, os.R_OK)
+    except OSError:
+        return False
+
+
+def _failed(name: str, error: BoxError) -> Check:
+    return Check(name=name, status="fail", detail=error.message, fix=error.hint)
+
+
+def _visible(check: Check) -> Check:
+    """With nothing in it that a terminal would act on: names of directories may be anything."""
+    from nsm.cli.render import visible, visible_lines  # noqa: PLC0415
+
+    return replace(check, detail=visible_lines(check.detail), fix=visible(check.fix))

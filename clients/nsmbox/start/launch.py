@@ -1,0 +1,205 @@
+"""Starts the jail, and waits for it: the last steps, each of which changes something."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from typing import NoReturn
+
+from nsm import landlock, paths
+from nsmbox.model.plan import BoxError, Plan
+from nsmbox.planning import bwrap
+from nsmbox.profiles.profile import Profile
+from nsmbox.protection import mount_sources
+from nsmbox.start import relay
+
+_DOUBTFUL = (
+    ("kernel/apparmor_restrict_unprivileged_userns", "1"),
+    ("kernel/unprivileged_userns_clone", "0"),
+    ("user/max_user_namespaces", "0"),
+)
+"""Settings of /proc/sys. Others that forbid namespaces are rare: bwrap's words have to do then."""
+
+
+MAX_ARGUMENTS = 8990
+"""bwrap's own limit is 9000, those of `--args` with them."""
+
+
+def make_state(profile: Profile, home: str) -> None:
+    """Make the directories that boxes of a profile keep, where they are absent.
+
+    Raises:
+        BoxError: one cannot be made.
+    """
+    for state in profile.state:
+        path = os.path.join(home, state.host)
+        try:
+            os.makedirs(path, mode=0o700, exist_ok=True)
+        except OSError as error:
+            raise BoxError(
+                f"{path} cannot be made: {error.strerror}",
+                hint="It is where the agent keeps its things; make it a directory of yours.",
+            ) from error
+
+
+def make_own(directory: str) -> bool:
+    """Make nsm's own directories where they are absent and would lie in a box's directory: what is
+    not there cannot be hidden, and a box could write the configuration of the next one.
+
+    Args:
+        directory: the box's, all links followed.
+
+    Returns:
+        Whether one was made.
+
+    Raises:
+        BoxError: one cannot be made.
+    """
+    made = False
+    links = [paths.tools_dir()] if os.path.islink(paths.tools_dir()) else []
+    for path in (paths.config_dir(), paths.state_dir(), paths.cache_dir(), *links):
+        real = os.path.realpath(path)
+        if not real.startswith(directory.rstrip("/") + "/") or os.path.lexists(real):
+            continue
+        try:
+            os.makedirs(real, mode=0o700, exist_ok=True)
+        except OSError as error:
+            raise BoxError(
+                f"{real} cannot be made, and without it a box in {directory} could: "
+                f"{error.strerror}",
+                hint="Start the box in a directory that has nothing of nsm's in it.",
+            ) from error
+        made = True
+    return made
+
+
+def check_namespaces(program: str, root: str = "/") -> None:
+    """Make sure that no setting forbids the namespaces that a box is made of.
+
+    Once bwrap has been executed, there is nobody left to say which one it is.
+
+    Args:
+        program: bwrap's path.
+        root: where the host's root directory is; other than `/` in tests only.
+
+    Raises:
+        BoxError: they are forbidden.
+    """
+    # What a setting means only trying tells: there may be an exception for this bwrap, or it may
+    # be setuid. It takes 5 ms, on hosts with such a setting alone.
+    if not any(_setting(root, name) == value for name, value in _DOUBTFUL):
+        return
+    said = _try(program)
+    if not said:
+        return
+    from nsm import jailfailure  # noqa: PLC0415  # where something has failed
+
+    error = jailfailure.explain(said, jailfailure.read_host_facts(root), program)
+    raise BoxError(error.message, hint=error.hint)
+
+
+def _setting(root: str, name: str) -> str:
+    try:
+        with open(os.path.join(root, "proc/sys", name), encoding="ascii") as file:
+            return file.read().strip()
+    except OSError:
+        return ""
+
+
+def _try(program: str) -> str:
+    """What bwrap says where it cannot make namespaces; else nothing."""
+    import subprocess  # noqa: PLC0415
+
+    words = (program, "--unshare-all", "--ro-bind", "/", "/", "--", "/bin/sh", "-c", ":")
+    tried = subprocess.run(
+        words, env={}, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+    )
+    return tried.stderr if tried.returncode else ""
+
+
+def become(
+    plan: Plan, program: str, *, sockets: str = "", afterwards: Callable[[], None] | None = None
+) -> NoReturn:
+    """Execute bwrap, in a child for which this process waits: its exit code is the command's, and
+    it passes signals on (see `nsmbox.start.relay`).
+
+    Args:
+        sockets: on the host, the directory of the box's sockets; empty where there are none.
+        afterwards: done when the box has ended.
+
+    Raises:
+        BoxError: bwrap cannot be executed.
+    """
+    from nsm.seccomp import filter_program  # noqa: PLC0415  # not for --dry-run's sake
+
+    for number in _open_descriptors():
+        os.set_inheritable(number, False)
+    syscalls = filter_program(os.uname().machine)
+    opened = mount_sources.open_sources(plan.mounts)
+    if not mount_sources.is_known_to(program):
+        # It finds them by path once more; what has been exchanged up to now is at least noticed.
+        for number in opened.values():
+            os.close(number)
+        opened = {}
+    lines = [
+        *bwrap.arguments(plan, _memory_file, syscalls=syscalls, sockets=sockets, opened=opened),
+        *bwrap.variables(plan),
+    ]
+    if len(lines) + len(plan.command) > MAX_ARGUMENTS:
+        raise BoxError(
+            f"the command has {len(plan.command)} words, and bwrap takes no more than "
+            f"{MAX_ARGUMENTS} with those that make the box",
+            hint="Have them made inside: nsm box -- sh -c 'COMMAND *'",
+        )
+    # Through a descriptor: other users read command lines, and /proc/1 in the box shows it.
+    listed = _memory_file(b"".join(os.fsencode(line) + b"\0" for line in lines))
+    _set_signals()
+    if plan.starter:  # which gives the command its signals back
+        relay.part(afterwards)
+    landlock.close_scopes()
+    try:
+        os.execve(  # noqa: S606
+            program, ["bwrap", "--args", str(listed), "--", *plan.command], {}
+        )
+    except OSError as error:
+        raise BoxError(
+            f"{program} cannot be executed: {error.strerror}",
+            hint="`claudebox --check` tells what is missing.",
+        ) from error
+
+
+def _set_signals() -> None:
+    # What the terminal sends to the whole group is for the command; bwrap would die of it, and
+    # with it everything in the box.
+    for number in (signal.SIGINT, signal.SIGQUIT):
+        signal.signal(number, signal.SIG_IGN)
+    # Python ignores these for itself.
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(number, signal.SIG_DFL)
+
+
+def _open_descriptors() -> list[int]:
+    """All but the three; what a caller has left open would be a way out of the box."""
+    try:
+        numbers = [int(name) for name in os.listdir("/proc/self/fd")]
+    except OSError:
+        numbers = list(range(os.sysconf("SC_OPEN_MAX")))
+    return [number for number in numbers if number > 2 and _is_open(number)]
+
+
+def _is_open(number: int) -> bool:
+    try:
+        os.fstat(number)
+    except OSError:
+        return False
+    return True
+
+
+def _memory_file(data: bytes) -> int:
+    number = os.memfd_create("nsm-box", 0)
+    view = memoryview(data)
+    while view:
+        view = view[os.write(number, view) :]
+    os.lseek(number, 0, os.SEEK_SET)
+    return number

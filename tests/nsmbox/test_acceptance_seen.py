@@ -1,0 +1,226 @@
+"""Rows of docs/how-to/claudebox.md about what a program sees: boxes from inside."""
+
+from __future__ import annotations
+
+import json
+import socket
+import ssl
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from realjail import needs_bwrap
+from support.box.looking import BUNDLE, PASSED, look
+from support.box.world import (
+    AWAY,
+    HOME,
+    PROJECT,
+    SECRET,
+    SECRETS,
+    SOCKETS,
+    World,
+    have_git,
+    open_world,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+pytestmark = [pytest.mark.jail, needs_bwrap]
+
+OF_THE_BOX = {
+    "PATH",
+    "TMPDIR",
+    "XDG_RUNTIME_DIR",
+    "CLAUDE_CONFIG_DIR",
+    "DISABLE_AUTOUPDATER",
+    "NSM_SOCKET",
+    "NSM_AUTOSTART",
+}
+OF_A_SHELL = {"PWD", "OLDPWD", "SHLVL", "_"}
+
+DATABASES = ("passwd", "group", "hosts", "nsswitch.conf", "resolv.conf")
+
+FORBIDDEN = (
+    *("gpg", "gpg-agent", "gpg2", "ssh", "ssh-add", "scp", "sftp", "age", "age-keygen", "rage"),
+    *("tailscale", "sudo", "su", "pkexec", "docker", "podman"),
+)
+
+PROGRAMS_OF_THE_HOST = [
+    str(Path(directory) / name)
+    for directory in ("/usr/bin", "/bin", "/usr/local/bin", "/usr/sbin")
+    for name in FORBIDDEN
+    if (Path(directory) / name).exists()
+]
+
+USUAL = ("sh", "env", "git", "ls", "nsm", "nsm-mcp", "claude", "gh-of-ada")
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What a program saw in a box of a world."""
+
+    world: World
+    told: dict[str, Any]
+
+    def kind(self, path: str) -> str:
+        kind: str = self.told["kinds"][path]
+        return kind
+
+
+@pytest.fixture(scope="module")
+def seen(box_tools: Path) -> Generator[Seen]:
+    """A claude's box in a project below HOME, with everything on the host that it must not see."""
+    with open_world(box_tools) as world, socket.create_server(("127.0.0.1", 0)) as server:
+        have_git(world)
+        world.write(f"{HOME}/.local/bin/age", "#!/bin/sh\necho age\n", 0o755)
+        world.write(f"{HOME}/.local/bin/gh-of-ada", "#!/bin/sh\necho gh\n", 0o755)
+        world.write(f"{HOME}/.claudebox/settings.json", "{}\n")
+        yield Seen(
+            world,
+            look(
+                world,
+                *("claudebox", "--yes", "run"),
+                texts=[
+                    *(f"/etc/{name}" for name in DATABASES),
+                    *(
+                        f"{PROJECT}/README.md",
+                        f"{HOME}/.gitconfig",
+                        f"{HOME}/.claude/settings.json",
+                    ),
+                    *("/proc/1/cmdline", "/proc/1/environ"),
+                ],
+                kinds=[
+                    *(f"{HOME}/{path}" for path in SECRETS),
+                    *(path.replace("UID", str(world.uid)) for path in SOCKETS.values()),
+                    *("/usr/bin/env", "/etc/ssl", "/etc/shadow", "/etc/ssh", "/sys", "/nix/store"),
+                    *(HOME, f"{HOME}/.claudebox", f"{HOME}/other", "/home/shared", "/root", "/var"),
+                ],
+                writes=[
+                    *("/usr", "/etc", "/usr/bin", "/tmp", "/dev/shm", "/run/nsm/bin", "/proc"),
+                    *(HOME, PROJECT, f"{HOME}/.claude"),
+                ],
+                programs=[*FORBIDDEN, *USUAL],
+                executed=PROGRAMS_OF_THE_HOST,
+                ports=[server.getsockname()[1]],
+            ),
+        )
+
+
+def test_variables_are_those_of_the_list(seen: Seen) -> None:
+    variables = dict(seen.told["variables"])
+    for name, value in PASSED.items():
+        assert variables.pop(name) == value, name
+    assert (variables["TMPDIR"], variables["XDG_RUNTIME_DIR"]) == ("/tmp", "/tmp")
+    assert variables.keys() - OF_A_SHELL == OF_THE_BOX
+
+
+def test_the_root_is_the_boxs_own_and_the_system_read_only(seen: Seen) -> None:
+    told = seen.told
+    assert told["mounts"]["/"][0] == "tmpfs"
+    assert {"bin", "dev", "etc", "home", "proc", "run", "tmp", "usr"} <= set(told["root"])
+    assert {"boot", "media", "mnt", "opt", "srv", "sys"} & set(told["root"]) == set()
+    assert seen.kind("/usr/bin/env") in ("file", "l")
+    for path in ("/usr", "/etc", "/usr/bin", "/proc"):
+        assert told["writes"][path] in ("EROFS", "EACCES", "ENOENT"), path
+    assert told["ids"] == [seen.world.uid, seen.world.gid]
+    assert told["host"] == "nsm-box"
+
+
+def test_tmp_devices_and_processes_are_private(seen: Seen) -> None:
+    told = seen.told
+    assert told["tmp"] == []
+    assert told["writes"]["/tmp"] == told["writes"]["/dev/shm"] == "written"
+    assert not Path("/tmp/written-in-the-box").exists()
+    assert {"null", "zero", "full", "random", "urandom", "tty", "pts", "shm"} <= set(
+        told["devices"]
+    )
+    assert not {"kvm", "fuse", "mem", "kmsg", "vda", "sda", "net", "dri"} & set(told["devices"])
+    assert told["mounts"]["/proc"][0] == "proc"
+    assert len(told["processes"]) <= 4, told["processes"]
+
+
+def test_what_lookups_need_is_there_as_on_the_host(seen: Seen) -> None:
+    told = seen.told
+    for name in DATABASES:
+        there = seen.world.run("cat", f"/etc/{name}").stdout
+        assert told["texts"][f"/etc/{name}"] == there, name
+    assert set(told["localhost"]) & {"127.0.0.1", "::1"}
+    assert told["certificates"] == len(ssl.create_default_context(cafile=BUNDLE).get_ca_certs())
+    assert seen.kind("/etc/ssl") == "directory"
+    assert seen.kind("/etc/shadow") in ("ENOENT", "empty file")
+
+
+def test_home_is_empty_but_for_the_agents_own(seen: Seen) -> None:
+    told = seen.told
+    assert told["mounts"][HOME][0] == "tmpfs"
+    assert told["texts"][f"{HOME}/.claude/settings.json"] == "{}\n"
+    for path in (".claudebox", "other"):
+        assert seen.kind(f"{HOME}/{path}") == "ENOENT"
+    assert seen.kind("/home/shared") == "ENOENT"
+    # What is written to HOME is gone with the box, to ~/.claude it is kept in ~/.claudebox.
+    assert told["writes"][HOME] == told["writes"][f"{HOME}/.claude"] == "written"
+    assert not seen.world.host(f"{HOME}/written-in-the-box").exists()
+    assert seen.world.host(f"{HOME}/.claudebox/written-in-the-box").read_text() == "written\n"
+    assert not seen.world.host(f"{HOME}/.claude/written-in-the-box").exists()
+
+
+def test_the_working_directory_is_the_hosts(seen: Seen) -> None:
+    told = seen.told
+    assert told["directory"] == told["variables"].get("PWD", PROJECT) == PROJECT
+    assert told["texts"][f"{PROJECT}/README.md"] == "a project\n"
+    assert seen.world.host(f"{PROJECT}/written-in-the-box").read_text() == "written\n"
+    made = seen.world.host(f"{PROJECT}/written-in-the-box").stat()
+    assert (made.st_uid, made.st_gid) == (seen.world.uid, seen.world.gid)
+
+
+def test_no_secret_is_there_by_its_name(seen: Seen) -> None:
+    for path in SECRETS:
+        if path != ".claude/.credentials.json" and not path.startswith(".claude"):
+            assert seen.kind(f"{HOME}/{path}") == "ENOENT", path
+    for path in SOCKETS.values():
+        assert seen.kind(path.replace("UID", str(seen.world.uid))) == "ENOENT", path
+    text = json.dumps(seen.told)
+    assert SECRET not in text
+
+
+def test_no_other_user_reads_a_key_in_a_command_line(seen: Seen) -> None:
+    assert "sk-ant-of-ada" not in seen.told["texts"]["/proc/1/cmdline"]
+    assert seen.told["texts"]["/proc/1/environ"] == ""
+
+
+def test_forbidden_programs_are_not_on_path_and_do_not_start(seen: Seen) -> None:
+    told = seen.told
+    assert told["variables"]["PATH"] == "/run/nsm/bin:/run/nsm/tools"
+    # A shell's idea of what is on PATH is another one: files that it may not execute count.
+    found = seen.world.run(
+        *("claudebox", "--yes", "run", "bash", "-c", 'for n in "$@"; do command -v "$n"; done'),
+        *("bash", *FORBIDDEN, "sh"),
+    )
+    assert found.stdout == "/run/nsm/tools/sh\n"
+    assert {name: told["programs"][name] for name in FORBIDDEN} == dict.fromkeys(FORBIDDEN)
+    assert {name for name in USUAL if told["programs"][name] is None} == {"gh-of-ada"}
+    assert PROGRAMS_OF_THE_HOST
+    assert set(told["executed"].values()) <= {"EACCES", "ENOENT"}, told["executed"]
+
+
+def test_the_hosts_loopback_is_reached_by_default(seen: Seen) -> None:
+    assert seen.told["ports"] == ["connected"]
+
+
+def test_a_working_directory_outside_of_home_is_all_there_is_of_it(world: World) -> None:
+    world.write("/home/shared/secret", SECRET)
+    world.write(f"{AWAY}/file", "text\n")
+    told = look(
+        world,
+        *("nsm", "box", "--yes", "--", "env"),
+        directory=AWAY,
+        texts=["file", "../secret"],
+        kinds=[HOME, f"{HOME}/.claude", PROJECT],
+        writes=["."],
+    )
+    assert told["texts"] == {"file": "text\n", "../secret": None}
+    assert told["kinds"][f"{HOME}/.claude"] == told["kinds"][PROJECT] == "ENOENT"
+    assert world.host(f"{AWAY}/written-in-the-box").exists()

@@ -1,0 +1,221 @@
+"""Rows of docs/how-to/claudebox.md that need a supervisor: nsm inside, and a list of hosts."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from processes import ending
+from realjail import needs_bwrap
+from support.box.attack import IN_BOX
+from support.box.world import HOME, World, open_world
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+    from pathlib import Path
+
+    from e2e_support import Supervisor
+
+pytestmark = [pytest.mark.jail, needs_bwrap]
+
+USES_NSM = """\
+nsm run -e python -s mine 'kept = 6 * 7'
+nsm run -e python -s mine 'print(kept)'
+nsm run -e bash 'cat /project/README.md'
+nsm ps
+nsm kill theirs; echo "kill theirs: $?"
+nsm shutdown; echo "shutdown: $?"
+nsm run -e python -s theirs 'print(secret)'; echo "theirs: $?"
+"""
+
+ATTACHES = """\
+import json, subprocess
+def line(number, method, **params):
+    return json.dumps({"jsonrpc": "2.0", "id": number, "method": method, "params": params}) + "\\n"
+client = {"protocolVersion": "2025-06-18", "capabilities": {},
+          "clientInfo": {"name": "test", "version": "1"}}
+calls = [
+    line(1, "initialize", **client),
+    '{"jsonrpc": "2.0", "method": "notifications/initialized"}\\n',
+    line(2, "tools/call", name="run", arguments={"env": "python", "code": "print(6 * 7)"}),
+]
+with subprocess.Popen(["nsm-mcp"], stdin=-1, stdout=-1, text=True) as shim:
+    shim.stdin.write("".join(calls))
+    shim.stdin.flush()
+    for answer in shim.stdout:
+        print(answer, end="")
+        if json.loads(answer).get("id") == 2:
+            break
+    shim.stdin.close()
+"""
+
+FETCHES = """\
+import sys, urllib.error, urllib.request, os
+for url in sys.argv[1:]:
+    try:
+        print(urllib.request.urlopen(url, timeout=20).read().decode())
+    except urllib.error.HTTPError as error:
+        print(error.code, error.reason)
+    except OSError as error:
+        print("failed:", error)
+"""
+
+LISTENS = """\
+import socket, sys
+with socket.socket(socket.AF_UNIX) as link:
+    link.connect(sys.argv[1])
+    print("connected", flush=True)
+    while link.recv(4096):
+        pass
+    print("closed")
+"""
+
+DIRECTLY = """\
+import socket, sys
+try:
+    socket.create_connection(("127.0.0.1", int(sys.argv[1])), timeout=5)
+    print("connected")
+except OSError as error:
+    print("failed")
+"""
+
+
+@pytest.fixture(scope="module")
+def served(box_tools: Path) -> Generator[tuple[World, Supervisor]]:
+    with open_world(box_tools) as world, world.supervisor() as supervisor:
+        yield world, supervisor
+
+
+class Handler(BaseHTTPRequestHandler):
+    """A server on the host."""
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(f"here is {self.path}".encode())
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002  # its name there
+        """Say nothing."""
+
+
+@pytest.fixture(scope="module")
+def port() -> Generator[int]:
+    """Of a server on the host's loopback."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            yield server.server_address[1]
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def test_the_doctor_in_a_box_says_what_reaches_in_there(
+    served: tuple[World, Supervisor],
+) -> None:
+    world, _ = served
+    done = world.box("nsm", "doctor")
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = done.stdout.splitlines()
+    assert [line.split()[:2] for line in lines if line[:1] != " " and line[:4] != "warn"] == [
+        ["ok", name] for name in ("box", "programs", "supervisor", "code", "bridge", "network")
+    ]
+    assert any("code" in line and "runs in" in line and "python" in line for line in lines)
+    script = """
+    nsm doctor --json >with.json; NSM_SOCKET=/nowhere nsm doctor; echo "without: $?"
+    cat with.json
+    """
+    done = world.box("sh", "-c", script, options=("--net", "a.example"))
+    before, _, after = done.stdout.partition("without: 1\n")
+    assert "fail  supervisor" in before
+    assert "no supervisor" in before
+    found = json.loads(after)
+    assert found["ok"] is True
+    network = next(check for check in found["checks"] if check["name"] == "network")
+    assert "the hosts of a list" in network["detail"]
+
+
+def test_code_in_a_box_runs_in_sessions_of_its_own(served: tuple[World, Supervisor]) -> None:
+    world, supervisor = served
+    assert os.stat(f"/proc/{supervisor.pid}").st_uid == world.uid
+    theirs = world.run("nsm", "run", "-e", "python", "-s", "theirs", "secret = 'of the host'")
+    assert theirs.returncode == 0, theirs.stderr
+    done = world.run("claudebox", "--yes", "run", "sh", "-c", USES_NSM)
+    lines = done.stdout.splitlines()
+    assert lines[:2] == ["42", "a project"], done.stdout + done.stderr
+    listed = [line for line in lines if "python" in line]
+    assert len(listed) == 1
+    assert "mine" in listed[0]
+    for word in ("kill theirs", "shutdown"):
+        assert f"{word}: 0" not in lines
+    assert "theirs: 1" in lines, done.stdout + done.stderr
+    assert "of the host" not in done.stdout
+    assert "NameError" in done.stderr
+    # The host's session and its supervisor are as they were.
+    again = world.run("nsm", "run", "-e", "python", "-s", "theirs", "print(secret)")
+    assert again.stdout == "of the host\n", again.stderr
+    assert supervisor.process.poll() is None
+
+
+def test_the_agent_is_told_of_nsm_and_attaches(served: tuple[World, Supervisor]) -> None:
+    world, _ = served
+    own: dict[str, Any] = {"mcpServers": {"mine": {"command": "x", "args": []}}, "theme": "dark"}
+    world.write(f"{HOME}/.claudebox/.claude.json", json.dumps(own))
+    done = world.run("claudebox", "--yes", "run", IN_BOX, "-I", "-c", ATTACHES)
+    answers: list[dict[str, Any]] = [json.loads(line) for line in done.stdout.splitlines()]
+    answer = next(each for each in answers if each.get("id") == 2)
+    assert "42" in json.dumps(answer["result"]), done.stdout + done.stderr
+    kept = json.loads(world.host(f"{HOME}/.claudebox/.claude.json").read_text())
+    assert kept["theme"] == "dark"
+    assert kept["mcpServers"]["mine"] == own["mcpServers"]["mine"]
+    assert kept["mcpServers"]["nsm"]["command"] == "/run/nsm/bin/nsm-mcp"
+
+
+def test_the_sockets_of_a_box_are_over_with_it(served: tuple[World, Supervisor]) -> None:
+    world, _ = served
+    before = set(world.host(f"{world.runtime}/nsm").rglob("*.sock"))
+    command = ("nsm", "box", "--yes", "--", "sh", "-c", "ls -A /run/nsm/box; read x")
+    with ending(world.popen(*command)) as box:
+        assert box.stdout is not None
+        assert box.stdout.readline() == b"control.sock\n"
+        (made,) = set(world.host(f"{world.runtime}/nsm").rglob("*.sock")) - before
+        with ending(world.popen(sys.executable, "-I", "-c", LISTENS, str(made))) as other:
+            assert other.stdout is not None
+            assert other.stdout.readline() == b"connected\n"
+            box.communicate(b"\n")
+            assert other.communicate()[0] == b"closed\n"
+
+
+def test_a_list_of_hosts_is_all_that_is_reached(
+    served: tuple[World, Supervisor], port: int
+) -> None:
+    world, _ = served
+    allowed = f"http://host.nsm.internal:{port}/allowed"
+    start = ("nsm", "box", "--yes", "--net", f"host.nsm.internal:{port}", "--", "env", IN_BOX)
+    done = world.run(
+        *(*start, "-I", "-c", FETCHES, allowed, "http://other.test/", f"{allowed}?again")
+    )
+    assert done.stdout.splitlines() == [
+        "here is /allowed",
+        "403 Host not allowed (nsm)",
+        "here is /allowed?again",
+    ], done.stdout + done.stderr
+    assert world.run(*start, "-I", "-c", DIRECTLY, str(port)).stdout == "failed\n"
+
+
+def test_sessions_of_a_box_reach_no_more_than_it(
+    served: tuple[World, Supervisor], port: int
+) -> None:
+    world, _ = served
+    code = f"import urllib.request as r; print(r.urlopen('http://127.0.0.1:{port}/x').read())"
+    start = ("nsm", "box", "--yes", "--net", "off", "--")
+    done = world.run(*start, "sh", "-c", 'nsm run -e python --network full "$0"; echo $?', code)
+    assert "here is" not in done.stdout
+    assert done.stdout.splitlines()[-1] != "0"

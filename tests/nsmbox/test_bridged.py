@@ -1,0 +1,378 @@
+"""Boxes that may start programs of the host: exactly those, and by no way anything else."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from realjail import needs_bwrap
+from support.box.attack import IN_BOX
+from support.box.bridge import ON, TOOLS, describe, furnish
+from support.box.world import HOME, OTHER_PROJECT, PROJECT, World, open_world
+from terminal import Terminal
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+    from pathlib import Path
+
+    from e2e_support import Supervisor
+
+pytestmark = [pytest.mark.jail, needs_bwrap]
+
+ASKS = """\
+import json, subprocess, sys
+calls = [json.loads(line) for line in sys.argv[1:]]
+def line(number, method, **params):
+    return json.dumps({"jsonrpc": "2.0", "id": number, "method": method, "params": params}) + "\\n"
+client = {"protocolVersion": "2025-06-18", "capabilities": {},
+          "clientInfo": {"name": "test", "version": "1"}}
+with subprocess.Popen(["nsm-mcp"], stdin=-1, stdout=-1, text=True) as shim:
+    shim.stdin.write(line(0, "initialize", **client)
+        + '{"jsonrpc": "2.0", "method": "notifications/initialized"}\\n')
+    answers = {}
+    for number, (method, params) in enumerate(calls, 1):
+        shim.stdin.write(line(number, method, **params))
+        shim.stdin.flush()
+        while number not in answers:
+            answer = json.loads(shim.stdout.readline())
+            answers[answer.get("id")] = answer
+        print(json.dumps(answers[number].get("result", answers[number])))
+    shim.stdin.close()
+"""
+"""Makes MCP requests of nsm in the box, one after the other."""
+
+FORGES = """\
+import json, os, socket, struct, sys
+sys.path.insert(0, "/run/nsm/lib")
+import nsm
+from nsm.wire.errors import NsmError
+
+def tell(what, action):
+    try:
+        print(what, "->", json.dumps(action(), default=str))
+    except NsmError as error:
+        print(what, "refused:", error.code)
+
+def connect(**more):
+    return nsm.Client(autostart=False, reconnect=False, **more)
+
+run = {"program": "wipe", "arguments": []}
+for scope in ("cli", "mcp", "http", "box:/#0"):
+    with connect(scope=scope) as client:
+        tell(f"scope {scope}", lambda: client.call("bridge_run", run))
+with connect(name="nsm") as client:
+    for more in ({"granted": ["wipe"]}, {"programs": ["wipe"]}, {"again": True, "call_id": "0"},
+                 {"writable": []}, {"scope": "cli"}):
+        tell(f"with {[*more]}", lambda: client.call("bridge_run", run | more))
+    for name in ("../tools/wipe", "wipe.md", "WIPE", "deploy\\0wipe", "", " wipe", "deploy,wipe"):
+        tell(f"named {name!r}", lambda: client.call("bridge_run", run | {"program": name}))
+    for name in (None, ["wipe"], {"name": "wipe"}, 1):
+        tell(f"named {name!r}", lambda: client.call("bridge_run", run | {"program": name}))
+    tell("help", lambda: client.call("bridge_help", {"program": "wipe"}))
+    box = {"directory": os.getcwd(), "profile": "p", "digest": "0" * 64,
+           "network": {"mode": "off", "allow": []}, "programs": ["wipe"]}
+    tell("another box", lambda: client.call("box_open", box))
+    tell("boxes", lambda: client.call("boxes"))
+    tell("reload", lambda: client.call("config_reload"))
+    for arguments in (["a;id"], ["$(id)"], ["-x"], ["a\\nb"], "a", [["a"]], ["a"] * 1001):
+        told = {"program": "deploy", "arguments": arguments}
+        tell(f"arguments {str(arguments)[:20]}", lambda: client.call("bridge_run", told))
+    tell("programs", lambda: [p["name"] for p in client.call("bridge_programs")["programs"]])
+"""
+
+
+@pytest.fixture(scope="module")
+def served(box_tools: Path) -> Generator[tuple[World, Supervisor]]:
+    with open_world(box_tools) as world:
+        furnish(world)
+        with world.supervisor(ON) as supervisor:
+            yield world, supervisor
+
+
+def asked(world: World, *calls: tuple[str, dict[str, Any]], bridge: str) -> list[dict[str, Any]]:
+    """What an agent in a box is answered over MCP."""
+    lines = [json.dumps(call) for call in calls]
+    done = world.box("env", IN_BOX, "-I", "-c", ASKS, *lines, options=("--bridge", bridge))
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def execute(program: str, *arguments: str) -> tuple[str, dict[str, Any]]:
+    given = {"program": program, "args": list(arguments)}
+    return "tools/call", {"name": "execute", "arguments": given}
+
+
+def text_of(result: dict[str, Any]) -> str:
+    return "".join(part["text"] for part in result["content"])
+
+
+def test_an_agent_has_exactly_the_programs_that_its_box_was_given(
+    served: tuple[World, Supervisor],
+) -> None:
+    world, _ = served
+    tools, listed, done, other = asked(
+        world,
+        ("tools/list", {}),
+        ("tools/call", {"name": "list_programs", "arguments": {}}),
+        execute("deploy", "staging"),
+        execute("wipe"),
+        bridge="deploy,restart-db",
+    )
+    assert {tool["name"] for tool in tools["tools"]} >= {"run", "list_programs", "help", "execute"}
+    assert "deploy" in text_of(listed)
+    assert "restart-db" in text_of(listed)
+    assert "wipe" not in text_of(listed)
+    assert f"{HOME}/bin" not in json.dumps([tools, listed, done, other])
+    assert text_of(done).rstrip() == "deploying staging as SECRET of ada: ssh key"
+    assert not done.get("isError")
+    assert other["isError"]
+    assert text_of(other).startswith("Program 'wipe' not found. Available: deploy, restart-db")
+    assert "staging" in world.host(f"{HOME}/deployed").read_text()
+    assert not world.host(f"{HOME}/wiped").exists()
+
+
+def test_without_programs_there_is_no_bridge_in_a_box(served: tuple[World, Supervisor]) -> None:
+    world, _ = served
+    tools, called = asked(world, ("tools/list", {}), execute("deploy", "x"), bridge="")
+    assert [tool["name"] for tool in tools["tools"]] == ["run"]
+    assert "deploy" not in json.dumps(tools)
+    assert "deploying" not in json.dumps(called)
+    done = world.box("sh", "-c", "nsm bridge ls; nsm bridge run deploy x; echo $?")
+    assert done.stdout.splitlines()[-1] != "0"
+    assert "deploying" not in done.stdout
+
+
+def test_people_in_a_box_have_the_same_by_the_command_line(
+    served: tuple[World, Supervisor],
+) -> None:
+    world, _ = served
+    script = """\
+nsm bridge ls --json
+nsm bridge run deploy a 'b c'; echo "deploy: $?"
+nsm bridge run wipe; echo "wipe: $?"
+nsm bridge help wipe; echo "help: $?"
+NSM_BRIDGE=wipe nsm bridge run wipe; echo "named: $?"
+"""
+    done = world.box("sh", "-c", script, options=("--bridge", "deploy"))
+    assert '"name": "deploy"' in done.stdout
+    assert "deploying a b c as SECRET of ada: ssh key\ndeploy: 0" in done.stdout
+    ends = [
+        line for line in done.stdout.splitlines() if line.startswith(("wipe:", "help:", "named:"))
+    ]
+    assert len(ends) == 3
+    assert all(not line.endswith(": 0") for line in ends)
+    assert "Program 'wipe' not found. Available: deploy" in done.stderr
+    assert "bin/deploy" not in done.stdout
+    assert not world.host(f"{HOME}/wiped").exists()
+
+
+def test_nothing_else_is_started_whatever_is_said_to_the_socket(
+    served: tuple[World, Supervisor],
+) -> None:
+    world, supervisor = served
+    before = world.host(f"{HOME}/deployed")
+    known = before.read_text() if before.exists() else ""
+    done = world.box("env", IN_BOX, "-I", "-c", FORGES, options=("--bridge", "deploy"))
+    lines = done.stdout.splitlines()
+    assert lines[-1] == 'programs -> ["deploy"]', done.stdout + done.stderr
+    assert len(lines) == 32
+    assert [line for line in lines[:-1] if " refused: " not in line] == []
+    assert not world.host(f"{HOME}/wiped").exists()
+    assert (before.read_text() if before.exists() else "") == known
+    assert supervisor.process.poll() is None
+
+
+def test_code_in_a_session_of_a_box_reaches_no_program(served: tuple[World, Supervisor]) -> None:
+    world, _ = served
+    code = """\
+import os, socket
+print(os.path.exists("/run/nsm/box"), [name for name in os.environ if "NSM" in name])
+with open("/proc/net/unix") as table:
+    print(len(table.readlines()) - 1)
+"""
+    done = world.box("nsm", "run", "-e", "python", code, options=("--bridge", "deploy"))
+    assert done.stdout.splitlines()[:1] == ["False []"], done.stdout + done.stderr
+    assert int(done.stdout.splitlines()[1]) <= 4
+
+
+def test_what_a_box_can_write_is_not_started_for_it(served: tuple[World, Supervisor]) -> None:
+    world, _ = served
+    evil = "#!/bin/sh\ntouch ~/evil\n"
+    world.write(f"{PROJECT}/bin/evil", evil, 0o755)
+    world.write(f"{PROJECT}/bin/interpreter", "#!/bin/sh\ntouch ~/evil\n", 0o755)
+    world.write(f"{HOME}/bin/interpreted", f"#!{PROJECT}/bin/interpreter\n", 0o755)
+    world.link(f"{HOME}/bin/linked", f"{PROJECT}/bin/evil")
+    world.link(f"{HOME}/bin/through", f"{PROJECT}/bin")
+    describe(world, "in-project", f"{PROJECT}/bin/evil")
+    describe(world, "linked", "~/bin/linked")
+    describe(world, "through", "~/bin/through/evil")
+    describe(world, "interpreted", "~/bin/interpreted")
+    describe(world, "kept", f"{HOME}/.claudebox/evil")
+    world.write(f"{HOME}/.claudebox/evil", evil, 0o755)
+    # Described where the box writes, and found by a link.
+    world.write(f"{PROJECT}/described.md", world.host(f"{TOOLS}/wipe.md").read_text())
+    world.host(f"{TOOLS}/wipe.md").unlink()
+    world.link(f"{TOOLS}/wipe.md", f"{PROJECT}/described.md")
+    names = ["in-project", "linked", "through", "interpreted", "kept", "wipe"]
+    started = " ".join(names)
+    script = f"for name in {started}; do nsm bridge run $name; echo $name $?; done"
+    options = ("--profile", "claude", "--bridge", ",".join(names))
+    done = world.box("run", "sh", "-c", script, options=options)
+    assert done.stdout.splitlines() == [f"{name} 125" for name in names], done.stderr
+    assert done.stderr.count("lies where the client that asks can write") == len(names)
+    assert not world.host(f"{HOME}/evil").exists()
+    assert not world.host(f"{HOME}/wiped").exists()
+    # The same, for a box that is elsewhere.
+    away = world.box(
+        "nsm",
+        "bridge",
+        "run",
+        "in-project",
+        options=("--bridge", "in-project"),
+        directory=OTHER_PROJECT,
+    )
+    assert (away.returncode, world.host(f"{HOME}/evil").exists()) == (0, True), away.stderr
+    world.host(f"{HOME}/evil").unlink()
+    for name in names[:-1]:
+        world.host(f"{TOOLS}/{name}.md").unlink()
+    world.host(f"{TOOLS}/wipe.md").unlink()
+    describe(world, "wipe", "~/bin/wipe")
+
+
+def test_the_definitions_are_not_there_in_a_box_and_none_can_be_made(
+    served: tuple[World, Supervisor],
+) -> None:
+    world, _ = served
+    script = f"""\
+ls -A {TOOLS} 2>&1
+mkdir -p {TOOLS}
+printf -- '---\\nname: mine\\ndescription: d\\ncommand: /bin/sh\\n---\\n' >{TOOLS}/mine.md
+ls {TOOLS}
+nsm bridge run mine -c id; echo $?
+"""
+    options = ("--bridge", "deploy")
+    done = world.box("sh", "-c", script, options=options)
+    assert "No such file" in done.stdout
+    assert done.stdout.splitlines()[-2:] == ["mine.md", "125"]  # in memory of its own
+    assert not world.host(f"{TOOLS}/mine.md").exists()
+    # Started right above them, they are hidden, and stay where they are.
+    script = """\
+ls -A nsm/tools; echo x >nsm/tools/mine.md; mv nsm away; mv nsm/tools away; ls
+"""
+    above = world.box("sh", "-c", script, options=options, directory=f"{HOME}/.config")
+    assert "deploy" not in above.stdout
+    assert "away" not in above.stdout
+    assert not world.host(f"{TOOLS}/mine.md").exists()
+    assert world.host(f"{TOOLS}/deploy.md").exists()
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ("deplyo", "program 'deplyo' not found. Available: deploy, restart-db, wipe"),
+        ("a,deploy,b,c", "programs 'a', 'b', 'c' not found. Available: deploy, restart-db, wipe"),
+        ("deploy,broken", "program 'broken' has a definition that is of no use: "),
+    ],
+)
+def test_what_there_is_not_is_said_at_launch(
+    served: tuple[World, Supervisor], given: str, words: str
+) -> None:
+    world, _ = served
+    world.write(f"{TOOLS}/broken.md", "---\nname: broken\ndescription: x\ncommand: relative\n---\n")
+    done = world.box("echo", "started", options=("--bridge", given))
+    assert (done.returncode, done.stdout) == (1, "")
+    assert words in done.stderr
+    world.host(f"{TOOLS}/broken.md").unlink()
+
+
+def test_a_list_and_a_check_tell_what_a_box_may_start(served: tuple[World, Supervisor]) -> None:
+    world, _ = served
+    with world.popen("nsm", "box", "--yes", "--bridge", "restart-db,deploy", "--", "cat") as box:
+        box.stdin.write(b"up\n")  # type: ignore[union-attr]
+        box.stdin.flush()  # type: ignore[union-attr]
+        assert box.stdout is not None
+        assert box.stdout.readline() == b"up\n"
+        listed = world.run("nsm", "box", "--list")
+        rows = json.loads(world.run("nsm", "box", "--list", "--json").stdout)
+        box.communicate()
+    assert " deploy,restart-db " in listed.stdout
+    assert [row["programs"] for row in rows] == [["deploy", "restart-db"]]
+    checked = world.run("nsm", "box", "--check", "--bridge", "deploy")
+    assert "of the host: deploy" in checked.stdout
+    checked = world.run("nsm", "box", "--check", "--bridge", "deplyo")
+    assert checked.returncode == 1
+    assert "program 'deplyo' not found. Available: deploy, restart-db, wipe" in checked.stdout
+
+
+def test_where_nobody_can_start_them_no_box_begins(world: World) -> None:
+    furnish(world)
+    alone = world.box("echo", "started", options=("--bridge", "deploy"))
+    assert (alone.returncode, alone.stdout) == (1, "")
+    assert "which the supervisor does" in alone.stderr
+
+
+@pytest.mark.slow  # `tests/boxes` has the same without a jail
+def test_a_box_keeps_its_programs_over_supervisors_and_has_no_others(world: World) -> None:
+    furnish(world)
+    world.write(f"{HOME}/.config/nsm/config.toml", ON + '[box]\nbridge = ["deploy"]\n')
+    script = """\
+while read line; do nsm bridge run deploy $line; nsm bridge run wipe; echo "wipe $?"; done
+"""
+    with world.supervisor() as first:
+        # By its configuration, as a box of `claudebox` has them.
+        box = world.popen("claudebox", "--yes", "run", "sh", "-c", script)
+        try:
+            told = lines_of(box, "one")
+            assert told == ["deploying one as SECRET of ada: ssh key", "wipe 125"]
+            assert world.run("nsm", "reload").returncode == 0
+            assert lines_of(box, "two")[0].startswith("deploying two")
+            os.kill(first.pid, signal.SIGKILL)
+            first.process.wait()
+            with world.supervisor():
+                told = lines_of(box, "three")
+                assert told == ["deploying three as SECRET of ada: ssh key", "wipe 125"]
+                rows = json.loads(world.run("nsm", "box", "--list", "--json").stdout)
+                assert [row["programs"] for row in rows] == [["deploy"]]
+                box.communicate()
+        finally:
+            box.kill()
+            box.communicate()
+    assert not world.host(f"{HOME}/wiped").exists()
+
+
+def lines_of(box: Any, word: str) -> list[str]:
+    box.stdin.write(f"{word}\n".encode())
+    box.stdin.flush()
+    return [box.stdout.readline().decode().rstrip("\n") for _ in range(2)]
+
+
+def test_a_person_is_asked_again_for_a_program_more(world: World) -> None:
+    furnish(world)
+
+    def start(bridge: str) -> Terminal:
+        options = ("--bridge", bridge) if bridge else ()
+        command = world.command("nsm", "box", *options, "--", "echo", "it runs")
+        return Terminal(command, world.variables)
+
+    with world.supervisor(ON):
+        with start("") as terminal:
+            terminal.see("Start it?")
+            assert "can start" not in terminal.text
+            terminal.type("y\r")
+            assert terminal.end() == 0
+        with start("deploy") as terminal:
+            terminal.see("+ can start deploy, outside of the box", "Start it?")
+            assert "can start   on this computer, outside of the box:  deploy" in terminal.text
+            terminal.type("y\r")
+            assert terminal.end() == 0
+        with start("") as terminal:  # fewer
+            assert terminal.end() == 0
+            assert "Start it?" not in terminal.text
+        with start("deploy,wipee") as terminal:  # nobody is asked to agree to what is not there
+            assert terminal.end() == 1
+            assert "Start it?" not in terminal.text
+            assert "'wipee' not found" in terminal.text

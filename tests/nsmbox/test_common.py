@@ -1,0 +1,101 @@
+"""Words of `claudebox` and `nsm box` to what is asked for; what goes wrong to exit codes."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from nsm.wire.errors import BadRequestError
+from nsmbox.cli import claudebox, common
+from nsmbox.model.plan import BoxError, Network
+
+
+@pytest.mark.parametrize(
+    ("words", "own", "others"),
+    [
+        ("", "", ""),
+        ("--yes", "yes", ""),
+        ("-p hello --yes --model opus", "yes", "-p hello --model opus"),
+        ("--dry-run --check mcp list", "dry_run check", "mcp list"),
+        ("--yes -- --yes --check", "yes", "-- --yes --check"),
+        ("--yes=1 --dry-run-too -y --version", "", "--yes=1 --dry-run-too -y --version"),
+    ],
+)
+def test_three_words_are_claudeboxs_own(words: str, own: str, others: str) -> None:
+    assert claudebox.split(words.split()) == (set(own.split()), others.split())
+
+
+@pytest.mark.parametrize(
+    ("text", "means"),
+    [
+        ("full", Network()),
+        ("off", Network(mode="none")),
+        ("host", Network()),
+        ("none", Network(mode="none")),
+        ("a.org", Network(mode="allow", allow=("a.org",))),
+        ("allow=a.org", Network(mode="allow", allow=("a.org",))),
+        ("allow=a.org, *.b.org:443 ,,a.org", Network(mode="allow", allow=("a.org", "*.b.org:443"))),
+    ],
+)
+def test_networks(text: str, means: Network) -> None:
+    assert common.network(text) == means
+
+
+@pytest.mark.parametrize("text", ["", "on", "allow", "allow=", ",", "HOST", "off,a.org"])
+def test_what_is_no_network(text: str) -> None:
+    with pytest.raises(BadRequestError, match=f"The network '{text}' is neither off nor full"):
+        common.network(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "means"),
+    [
+        ("", ()),
+        (" , ", ()),
+        ("deploy", ("deploy",)),
+        ("deploy, restart-db ,,deploy", ("deploy", "restart-db")),
+        ("0_a", ("0_a",)),
+    ],
+)
+def test_programs_of_the_host(text: str, means: tuple[str, ...]) -> None:
+    assert common.programs(text) == means
+
+
+@pytest.mark.parametrize(
+    "text", ["*", "a b", "Deploy", "../deploy", "deploy;id", ",".join(f"a{n}" for n in range(65))]
+)
+def test_what_are_no_names_of_programs(text: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(text)):
+        common.programs(text)
+
+
+def test_names_of_more_variables() -> None:
+    assert common.extra({}) == ()
+    assert common.extra({"CLAUDEBOX_EXTRA_ENV": ""}) == ()
+    assert common.extra({"CLAUDEBOX_EXTRA_ENV": "A, B_1,,A,"}) == ("A", "B_1")
+
+
+@pytest.mark.parametrize("name", ["A=1", "A B", "1A", "É", "--setenv", "A\nB"])
+def test_what_is_no_name_of_a_variable(name: str) -> None:
+    with pytest.raises(BoxError, match="no variable's name") as caught:
+        common.extra({"CLAUDEBOX_EXTRA_ENV": f"OK,{name}"})
+    assert caught.value.exit_code == 2
+
+
+def test_what_goes_wrong_is_told_with_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
+    def fails() -> int:
+        raise BoxError("no \x1b[2Jclaude", hint="Install it.", exit_code=127)
+
+    def is_interrupted() -> int:
+        raise KeyboardInterrupt
+
+    def is_full() -> int:
+        raise OSError(28, "No space left on device", "/tmp/x")
+
+    assert common.guarded("claudebox", fails) == 127
+    assert capsys.readouterr().err == "claudebox: no \\x1b[2Jclaude\nInstall it.\n"
+    assert common.guarded("claudebox", is_interrupted) == 130
+    assert common.guarded("nsm box", is_full) == 1
+    assert "nsm box: [Errno 28] No space left on device: '/tmp/x'" in capsys.readouterr().err
+    assert common.guarded("nsm box", lambda: 0) == 0

@@ -1,0 +1,195 @@
+"""Boxes on a person's terminal, and where there is none."""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import TYPE_CHECKING
+
+import pytest
+
+from processes import Watched, tree
+from support.box.world import HOME, PROJECT
+from terminal import Terminal
+
+if TYPE_CHECKING:
+    from support.box.world import World
+
+ASKED = "[n]o:"
+
+
+def on_terminal(world: World, *command: str, shell: str = "", **variables: str) -> Terminal:
+    """A program of the world on a terminal of its own, after a shell's redirections."""
+    argv = ("/bin/sh", "-c", f'exec "$@" {shell}', "sh", *command) if shell else command
+    return Terminal(world.command(*argv), {**world.variables, **variables}, rows=24, columns=80)
+
+
+def boxed(script: str) -> tuple[str, ...]:
+    return ("nsm", "box", "--yes", "--", "/bin/sh", "-c", script)
+
+
+def test_nobody_agrees_and_nothing_is_made(world: World) -> None:
+    for answer, code in (("n\r", 1), ("\x03", 130)):
+        with on_terminal(world, "claudebox", "run", "echo", "STARTED") as terminal:
+            terminal.see("A box for claude in ~/project:", "can change", ASKED)
+            terminal.type(answer)
+            assert terminal.end() == code
+            assert "\nSTARTED" not in terminal.text
+            assert "Traceback" not in terminal.text
+            assert terminal.mode_after == terminal.mode_before
+    assert not world.host(f"{HOME}/.claudebox").exists()
+    assert not world.host(f"{HOME}/.local/state/nsm").exists()
+    assert os.listdir(world.host(PROJECT)) == ["README.md"]
+
+
+def test_agreement_holds_until_the_box_is_another_one(world: World) -> None:
+    with on_terminal(world, "nsm", "box", "--", "echo", "STARTED") as terminal:
+        terminal.see(ASKED)
+        terminal.type("y\r")
+        assert terminal.end() == 0
+        assert "\nSTARTED" in terminal.text
+    with on_terminal(world, "nsm", "box", "--", "echo", "AGAIN") as terminal:
+        assert terminal.end() == 0
+        assert "AGAIN" in terminal.text
+        assert ASKED not in terminal.text
+    with on_terminal(world, "nsm", "box", "--net", "off", "--", "echo", "OTHER") as terminal:
+        terminal.see("It has changed since you agreed to it", "+ network: nothing", ASKED)
+        terminal.type("n\r")
+        assert terminal.end() == 1
+        assert "\nOTHER" not in terminal.text
+
+
+def test_ctrl_c_is_the_commands(shared_world: World) -> None:
+    script = """
+    trap 'echo CAUGHT' INT
+    echo READY
+    while [ -z "$line" ]; do read line; done
+    echo "GOT $line"; exit 7
+    """
+    with on_terminal(shared_world, *boxed(script)) as terminal:
+        terminal.see("READY")
+        terminal.type("\x03")
+        terminal.see("CAUGHT")
+        terminal.type("more\r")
+        assert terminal.end() == 7
+        assert "GOT more" in terminal.text
+
+
+def test_ctrl_c_ends_a_command_that_does_not_mind(shared_world: World) -> None:
+    with on_terminal(shared_world, *boxed("echo READY; exec cat")) as terminal:
+        terminal.see("READY")
+        terminal.type("\x03")
+        assert terminal.end() == 128 + signal.SIGINT
+        assert terminal.mode_after == terminal.mode_before
+
+
+async def test_a_window_that_is_closed_takes_everything_along(shared_world: World) -> None:
+    script = "trap '' HUP; sleep 600 & echo READY; cat"
+    with on_terminal(shared_world, *boxed(script)) as terminal:
+        terminal.see("READY")
+        with Watched(tree(terminal.process.pid)) as processes:
+            assert processes.alive >= 5, "who waits, bwrap, its init, the shell, two children"
+            terminal.vanish()
+            assert terminal.process.wait(30) in (0, 1), "cat's: it has nothing to read any more"
+            await processes.all_ended()
+
+
+async def test_an_agent_hears_of_a_window_that_is_closed(shared_world: World) -> None:
+    done = f"{PROJECT}/hung-up"
+    script = f"trap 'echo yes >>{done}; exit' HUP; sleep 600 & echo READY; wait"
+    with on_terminal(shared_world, *boxed(script)) as terminal:
+        terminal.see("READY")
+        with Watched(tree(terminal.process.pid)) as processes:
+            terminal.vanish()
+            terminal.process.wait(30)
+            await processes.all_ended()
+    assert shared_world.host(done).read_text() == "yes\n"
+
+
+def test_a_resized_window_is_told(shared_world: World) -> None:
+    script = """
+    trap 'stty size' WINCH
+    stty size; echo READY
+    while [ -z "$line" ]; do read line; done
+    """
+    with on_terminal(shared_world, *boxed(script)) as terminal:
+        terminal.see("24 80", "READY")
+        terminal.resize(31, 97)
+        terminal.see("31 97")
+        terminal.type("x\r")
+        assert terminal.end() == 0
+
+
+def test_a_shell_has_job_control(shared_world: World) -> None:
+    with on_terminal(
+        shared_world, "nsm", "box", "--yes", "--", "bash", "--norc", "-i", PS1="> "
+    ) as at:
+        at.see("$")
+        at.type("(echo U''P; exec cat)\r")
+        at.see("\nUP")  # the shell has given the terminal away
+        at.type("echoed\n")
+        at.see("echoed\nechoed")
+        at.type("\x1a")
+        at.see("Stopped", "$")
+        at.type("kill %1; fg\r")
+        at.see("Terminated", "$")
+        at.type("exit 5\r")
+        assert at.end() == 5
+
+
+def test_output_that_goes_through_a_pipe(shared_world: World) -> None:
+    script = "for n in 0 1; do if [ -t $n ]; then echo yes; else echo no; fi; done"
+    command = ("nsm", "box", "--", "sh", "-c", script)
+    with on_terminal(shared_world, *command, shell="| cat") as terminal:
+        terminal.see("A box for shell", ASKED)
+        terminal.type("o\r")
+        assert terminal.end() == 0
+        terminal.see(ASKED, "yes\nno")
+
+
+def test_without_a_terminal_nobody_is_asked(shared_world: World) -> None:
+    done = shared_world.run("claudebox", "run", "cat", stdin="through\n")
+    assert (done.returncode, done.stdout) == (0, "through\n")
+    assert ASKED not in done.stderr
+
+
+@pytest.mark.parametrize("kind", ["", "\x1b[2J"], ids=ascii)
+def test_any_kind_of_terminal(shared_world: World, kind: str) -> None:
+    script = 'printf "<%s>\\n" "$TERM" | od -An -c'
+    with on_terminal(shared_world, "nsm", "box", "--", "sh", "-c", script, TERM=kind) as terminal:
+        terminal.see("A box for shell in ~/project:", ASKED)
+        assert not terminal.emulator.unknown
+        terminal.type("o\r")
+        assert terminal.end() == 0
+        assert "\\x1b[2J" in terminal.text if kind == "\x1b[2J" else kind in terminal.text
+
+
+def test_variables_that_are_named_and_not_set_are_told(shared_world: World) -> None:
+    named = {"CLAUDEBOX_EXTRA_ENV": "SET, UNSET,", "SET": "here", "OTHER": "not"}
+    done = shared_world.run("claudebox", "--yes", "run", "env", variables=named)
+    assert done.returncode == 0
+    assert "claudebox: UNSET is not set, so that the box does not have it" in done.stderr
+    lines = done.stdout.splitlines()
+    assert "SET=here" in lines
+    assert not [line for line in lines if line.startswith(("UNSET", "OTHER", "CLAUDEBOX_"))]
+    wrong = shared_world.run("claudebox", "--yes", variables={"CLAUDEBOX_EXTRA_ENV": "A=b"})
+    assert wrong.returncode == 2
+    assert "no variable's name" in wrong.stderr
+
+
+def test_a_name_of_a_directory_does_nothing_to_the_terminal(shared_world: World) -> None:
+    odd = f"{HOME}/a\x1b]0;title\x07\x1b[2J\n  can change  nothing\u202e"
+    shared_world.make_directory(odd)
+    with Terminal(
+        shared_world.command("nsm", "box", "--", "pwd", directory=odd),
+        shared_world.variables,
+        rows=24,
+        columns=80,
+    ) as terminal:
+        terminal.see("A box for shell in", "can change", ASKED)
+        assert terminal.emulator.unknown == []
+        assert "\\x1b]0;title\\x07\\x1b[2J\\n" in terminal.text
+        assert "\\u202e" in terminal.text
+        terminal.type("n\r")
+        assert terminal.end() == 1
+        assert terminal.emulator.unknown == []

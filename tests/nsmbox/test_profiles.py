@@ -1,0 +1,28 @@
+"""Profiles as files: what all of them have to hold."""
+
+from __future__ import annotations
+
+import pytest
+
+from nsmbox.host import mcp
+from nsmbox.profiles import profile
+
+
+@pytest.mark.parametrize("name", profile.names())
+def test_a_profile_holds_together(name: str) -> None:
+    it = profile.load(name)
+    assert it.about
+    assert bool(it.program) == bool(it.install), "how to get what may be missing"
+    assert it.mcp in ("", *mcp.KINDS)
+    assert not it.arguments or it.program
+    for state in it.state:
+        # A box's own: what the host's agent keeps is never shown.
+        assert state.host.split("/")[0] != state.box.split("/")[0]
+        assert not state.host.startswith(("/", "..")), state
+    assert len({state.host for state in it.state}) == len(it.state)
+    if it.mcp in ("claude", "gemini"):  # the first directory has the file
+        assert it.state
+
+
+def test_each_agent_that_can_be_told_has_a_profile() -> None:
+    assert {profile.load(name).mcp for name in profile.names()} - {""} == set(mcp.KINDS)

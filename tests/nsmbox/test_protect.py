@@ -1,0 +1,341 @@
+"""What is read-only in a working directory, found in repositories that real git has made."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+from nsmbox.model.plan import BoxError
+from nsmbox.protection import git_repository, protect
+from nsmbox.protection.git_repository import GitFacts
+from support.box.repositories import GIT, git, look, repository, variables
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from nsmbox.protection.protect import Guarded
+
+HOOKS = ".git/hooks"
+OF_GIT = [".git/commondir", ".git/config", ".git/hooks"]
+
+
+def guard(directory: Path, *paths: str) -> Guarded:
+    """What is protected in a working directory."""
+    home = directory.parent / "home"
+    return protect.look(
+        str(directory),
+        look(directory, home),
+        paths=paths,
+        git=GIT,
+        variables=variables(home),
+    )
+
+
+def below(directory: Path, paths: tuple[str, ...]) -> list[str]:
+    return [os.path.relpath(path, directory) for path in paths]
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    return repository(tmp_path / "project")
+
+
+def test_hooks_and_configuration_of_git_and_what_leads_elsewhere(project: Path) -> None:
+    found = guard(project)
+    assert below(project, found.read_only) == OF_GIT
+    assert below(project, found.held) == [".git"]
+    assert [(m.kind, m.target) for m in protect.mounts(found)] == [
+        ("bind", f"{project}/.git"),
+        ("ro-bind", f"{project}/.git/commondir"),
+        ("ro-bind", f"{project}/.git/config"),
+        ("ro-bind", f"{project}/.git/hooks"),
+    ]
+    assert all(m.linkless and m.source == m.target for m in protect.mounts(found))
+    assert found.notes == ()
+
+
+def test_what_editors_and_agents_would_run(project: Path) -> None:
+    for name in (".mcp.json", ".bashrc", "my.code-workspace", "other.json"):
+        (project / name).write_text("")
+    for name in (".vscode", ".claude", "src"):
+        (project / name).mkdir()
+    found = guard(project)
+    assert below(project, found.read_only) == [
+        ".bashrc",
+        ".claude",
+        *OF_GIT,
+        ".mcp.json",
+        ".vscode",
+        "my.code-workspace",
+    ]
+
+
+def test_what_is_run_at_a_commit_or_by_the_shell_that_comes(project: Path) -> None:
+    for name in (".pre-commit-config.yaml", "lefthook.yml"):
+        (project / name).write_text("")
+    for name in (".direnv", ".husky"):
+        (project / name).mkdir()
+    assert below(project, guard(project).read_only) == [
+        ".direnv",
+        *OF_GIT,
+        ".husky",
+        ".pre-commit-config.yaml",
+        "lefthook.yml",
+    ]
+
+
+def test_pipes_in_many_configurations_are_waited_for_once(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits: list[float | None] = []
+
+    def run(*_: object, wait_s: float | None = None) -> str:
+        waits.append(wait_s)
+        return f"{git_repository.TOOK_TOO_LONG}{wait_s} s"
+
+    for name in ("a", "b", "c"):
+        config = repository(project / name) / ".git/config"
+        config.write_text("[include]\n\tpath = pipe\n")
+    monkeypatch.setattr(git_repository, "run", run)
+    found = protect.look(str(project), GitFacts(), git=GIT, variables={})
+    assert waits == [git_repository.WAIT_S, protect.SHORT_WAIT_S, protect.SHORT_WAIT_S]
+    assert len(found.notes) == 3
+
+
+def test_further_paths_and_the_way_to_them(project: Path) -> None:
+    """A directory with a mount in it could be renamed, and another be made in its place."""
+    (project / "scripts" / "ci").mkdir(parents=True)
+    (project / "scripts" / "ci" / "deploy").write_text("")
+    found = guard(project, "scripts/ci/deploy", "./.mcp.json", "absent/one")
+    assert below(project, found.read_only) == [*OF_GIT, "scripts/ci/deploy"]
+    assert below(project, found.held) == [".git", "scripts", "scripts/ci"]
+    assert found.notes == (
+        ".mcp.json does not exist and so is not protected: the box can make it.",
+        "absent/one does not exist and so is not protected: the box can make it.",
+    )
+
+
+@pytest.mark.parametrize("path", ["/etc/passwd", "..", "../x", "a/../../x", ".", "", "a\0b"])
+def test_paths_outside_are_refused(project: Path, path: str) -> None:
+    with pytest.raises(BoxError, match="not below the working directory") as caught:
+        guard(project, path)
+    assert caught.value.exit_code == 2
+
+
+def test_links_are_not_followed_and_said(project: Path) -> None:
+    (project / ".vscode").symlink_to("/etc")
+    (project / "tools").symlink_to(".")
+    (project / "deploy").write_text("")
+    found = guard(project, "tools/deploy")
+    assert below(project, found.read_only) == OF_GIT
+    reached = "is reached by a symbolic link, which cannot be protected: the box can exchange it."
+    assert found.notes == (f".vscode {reached}", f"tools/deploy {reached}")
+
+
+def test_what_is_neither_file_nor_directory_is_said(project: Path) -> None:
+    os.mkfifo(project / ".mcp.json")
+    assert guard(project).notes == (
+        ".mcp.json is neither a file nor a directory and is not protected.",
+    )
+
+
+def test_what_the_host_starts_by_itself_in_a_part_of_home(tmp_path: Path) -> None:
+    for name in (".config/fish", ".config/systemd/user", ".config/app", ".local/bin"):
+        (tmp_path / name).mkdir(parents=True)
+    config = tmp_path / ".config"
+
+    def found(directory: Path) -> Guarded:
+        return protect.look(str(directory), GitFacts(), homes=[str(tmp_path)])
+
+    assert below(config, found(config).read_only) == ["fish", "systemd"]
+    assert found(config / "app") == protect.Guarded()
+    (note,) = found(config / "systemd" / "user").notes
+    assert note.startswith("This directory is a part of ~/.config/systemd")
+    assert below(tmp_path, found(tmp_path / ".local").read_only) == [".local/bin"]
+
+
+def test_places_of_programs_are_said(project: Path) -> None:
+    (project / "bin").mkdir()
+    path = f"/usr/bin:{project}/bin:{project}/absent/bin"
+    found = protect.look(str(project), GitFacts(), variables={"PATH": path})
+    assert [note[:39] for note in found.notes] == ["PATH has places here (bin, absent/bin):"]
+
+
+def test_hooks_that_are_links_are_not_followed(project: Path) -> None:
+    os.rename(project / HOOKS, project / "aside")
+    (project / HOOKS).symlink_to("/etc")
+    found = guard(project)
+    assert below(project, found.read_only) == OF_GIT[:2]
+    assert [note[:9] for note in found.notes] == [".git/hook"]
+
+
+def test_hooks_that_lead_to_files_of_the_project(project: Path) -> None:
+    (project / "scripts").mkdir()
+    (project / "scripts" / "check").write_text("")
+    (project / HOOKS / "pre-commit").symlink_to("../../scripts/check")
+    (project / HOOKS / "post-merge").symlink_to("/usr/bin/true")
+    assert below(project, guard(project).read_only) == [*OF_GIT, "scripts/check"]
+
+
+def test_hooks_that_are_kept_elsewhere(project: Path) -> None:
+    (project / "ci" / "hooks").mkdir(parents=True)
+    git(project, "config", "core.hooksPath", "ci/hooks")
+    found = guard(project)
+    assert below(project, found.read_only) == [*OF_GIT, "ci/hooks"]
+    assert below(project, found.held) == [".git", "ci"]
+
+
+def test_hooks_that_the_user_keeps_in_every_project(project: Path) -> None:
+    (project / ".githooks").mkdir()
+    (project.parent / "home").mkdir()
+    git(project, "config", "--global", "core.hooksPath", ".githooks")
+    assert below(project, guard(project).read_only) == [*OF_GIT, ".githooks"]
+
+
+def test_hooks_for_everything_leave_the_project_changeable(project: Path) -> None:
+    git(project, "config", "core.hooksPath", ".")
+    assert below(project, guard(project).read_only) == OF_GIT
+
+
+def test_configuration_that_is_included(project: Path) -> None:
+    (project / "team.gitconfig").write_text("[include]\npath = more/aliases\n[core]\neditor=x\n")
+    (project / "more").mkdir()
+    (project / "more" / "aliases").write_text("[alias]\nx = y\n")
+    git(project, "config", "include.path", "../team.gitconfig")
+    assert below(project, guard(project).read_only) == [*OF_GIT, "more/aliases", "team.gitconfig"]
+
+
+def test_configuration_that_cannot_be_read_is_said(project: Path) -> None:
+    with (project / ".git" / "config").open("a") as file:
+        file.write("[include\n")
+    assert "bad config line" in guard(project).notes[-1]
+
+
+def test_configuration_of_worktrees_and_where_they_are(project: Path) -> None:
+    git(project, "worktree", "add", "-q", "../linked")
+    linked = project.parent / "linked"
+    own = ".git/worktrees/linked"
+    expected = [*OF_GIT, f"{own}/commondir", f"{own}/gitdir"]
+    assert below(project, guard(project).read_only) == expected
+    found = guard(linked)
+    assert sorted(below(project, found.read_only)) == ["../linked/.git", *expected]
+    assert below(project, found.held) == [".git/worktrees", own]
+
+
+def test_submodules(tmp_path: Path, project: Path) -> None:
+    repository(tmp_path / "library")
+    git(project, "submodule", "add", "-q", "../library", "lib/one")
+    module = ".git/modules/lib/one"
+    found = guard(project)
+    assert below(project, found.read_only) == [
+        *OF_GIT,
+        f"{module}/config",
+        f"{module}/hooks",
+    ]
+    assert below(project, found.held) == [
+        ".git",
+        ".git/modules",
+        ".git/modules/lib",
+        module,
+    ]
+
+
+def test_a_directory_full_of_projects(tmp_path: Path) -> None:
+    work = tmp_path / "work"
+    repository(work / "one")
+    repository(work / "group" / "two")
+    git(work, "clone", "-q", "--bare", "one", "three.git", home=tmp_path / "home")
+    repository(work / "node_modules" / "none")
+    found = guard(work)
+    assert below(work, found.read_only) == [
+        "group/two/.git/config",
+        "group/two/.git/hooks",
+        "one/.git/config",
+        "one/.git/hooks",
+        "three.git/config",
+        "three.git/hooks",
+    ]
+    assert below(work, found.held) == [
+        "group",
+        "group/two",
+        "group/two/.git",
+        "one",
+        "one/.git",
+        "three.git",
+    ]
+    assert found.made == ()  # in others' repositories nothing is left that git has not made
+
+
+def test_there_can_be_too_many_repositories(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(protect, "MAX_REPOSITORIES", 1)
+    for name in ("one", "two"):
+        repository(tmp_path / "work" / name)
+    found = guard(tmp_path / "work")
+    assert below(tmp_path / "work", found.read_only) == ["one/.git/config", "one/.git/hooks"]
+    assert "more than 1 repositories" in found.notes[0]
+
+
+def test_large_directories_are_not_searched_to_their_end(tmp_path: Path) -> None:
+    work = tmp_path / "work"
+    work.mkdir()
+    for number in range(protect.MAX_ENTRIES // 2 + 1):
+        (work / str(number)).touch()
+    found = protect.look(str(work), GitFacts())
+    assert [note[:23] for note in found.notes] == ["This directory is large"]
+
+
+# ------------------------------------------------------------------------ what has to be made
+
+
+def test_what_is_missing_is_made_and_git_works_with_it(project: Path) -> None:
+    for name in (project / HOOKS).iterdir():
+        name.unlink()
+    (project / HOOKS).rmdir()
+    found = guard(project)
+    assert below(project, tuple(path for path, _ in found.made)) == [".git/commondir", HOOKS]
+    assert not (project / HOOKS).exists()  # a look changes nothing
+    protect.make(found)
+    protect.make(found)
+    assert (project / HOOKS).is_dir()
+    assert git(project, "status", "--porcelain") == ""
+    assert git(project, "fsck") == ""
+    assert git(project, "log", "--format=%s") == "one\n"
+    git(project, "worktree", "add", "-q", "../linked")
+    git(project, "gc", "-q")
+    again = guard(project)
+    assert (again.made, below(project, again.read_only)[:3]) == ((), OF_GIT)
+
+
+def test_what_is_missing_is_not_made_through_links(project: Path) -> None:
+    found = guard(project)
+    (project / ".git").rename(project.parent / "aside")
+    (project / ".git").symlink_to(project.parent / "aside")
+    with pytest.raises(BoxError, match="cannot be made"):
+        protect.make(found)
+    assert not (project.parent / "aside" / "commondir").exists()
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="not here: root can write anywhere")
+def test_nothing_is_made_where_nobody_can_write(project: Path) -> None:
+    (project / ".git").chmod(0o555)
+    assert guard(project).made == ()
+
+
+def test_a_repository_that_is_led_elsewhere_is_refused(project: Path) -> None:
+    (project / ".git" / "commondir").write_text("../evil\n")
+    with pytest.raises(BoxError, match="leads git to hooks and configuration elsewhere"):
+        guard(project)
+
+
+def test_git_takes_everything_from_where_commondir_says(project: Path) -> None:
+    """Which is why it is refused, and made where it is not there."""
+    (project / "evil" / "hooks").mkdir(parents=True)
+    for name in ("objects", "refs"):
+        (project / "evil" / name).symlink_to(f"../.git/{name}")
+    (project / "evil" / "config").write_text("[alias]\nst = !echo evil\n")
+    (project / ".git" / "commondir").write_text("../evil\n")
+    assert git(project, "st") == "evil\n"

@@ -1,0 +1,193 @@
+"""Agents themselves in boxes, where they are installed; none of them is asked to use its maker's
+service. `NSM_TEST_AGENTS` names directories with their programs, like PATH, which is looked in
+otherwise: `npm install @anthropic-ai/claude-code @openai/codex @google/gemini-cli opencode-ai`
+makes `node_modules/.bin`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from support.box.bridge import furnish
+from support.box.modelapi import model
+from support.box.world import HOME, PROJECT, World, open_world
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+pytestmark = [pytest.mark.jail, pytest.mark.slow]
+
+PREFIX = f"{HOME}/.npm-of-agents"
+
+PROMPT = "compute"
+
+
+@pytest.fixture(scope="module")
+def home() -> Generator[World]:
+    """A world with a supervisor."""
+    with open_world() as world, world.supervisor():
+        yield world
+
+
+def installed(name: str) -> str:
+    """An agent's program, all links followed; else the test is skipped."""
+    path = shutil.which(name, path=os.environ.get("NSM_TEST_AGENTS"))
+    if path is None:
+        pytest.skip(f"not here: no {name} (see tests/nsmbox/test_real_agents.py)")
+    return os.path.realpath(path)
+
+
+def of_npm(world: World, name: str) -> dict[str, str]:
+    """Have an agent in the world as npm installs it; the variables that make it be found."""
+    parts = Path(installed(name)).parts
+    if "node_modules" not in parts:
+        pytest.skip(f"not here: {name} is no npm package")
+    place = parts.index("node_modules") + 1
+    prefix = f"{PREFIX}/{name}"
+    if not world.host(f"{prefix}/bin").exists():
+        world.make_directory(f"{prefix}/lib/node_modules")
+        world.show(Path(*parts[:place]), f"{prefix}/lib/node_modules")
+        world.link(f"{prefix}/bin/{name}", "/".join(("../lib/node_modules", *parts[place:])))
+    return {"PATH": f"{prefix}/bin:{world.variables['PATH']}"}
+
+
+def answer(done: subprocess.CompletedProcess[str]) -> str:
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_claude_itself_answers_from_inside(home: World) -> None:
+    variables = of_npm(home, "claude")
+    assert "(Claude Code)" in answer(
+        home.run("claudebox", "--yes", "--version", variables=variables)
+    )
+    told = answer(home.run("claudebox", "--yes", "mcp", "list", variables=variables))
+    assert [line for line in told.splitlines() if "nsm" in line] == [
+        "nsm: /run/nsm/bin/nsm-mcp  - ✔ Connected"
+    ]
+
+
+def test_claude_in_a_native_installation(home: World) -> None:
+    program = installed("claude")
+    place = f"{HOME}/.local/share/claude/versions/2.0.0"
+    home.write(place, "")
+    home.show(program, place)
+    home.make_directory(f"{HOME}/.native/bin")
+    home.link(f"{HOME}/.native/bin/claude", place)
+    variables = {"PATH": f"{HOME}/.native/bin:{home.variables['PATH']}"}
+    assert "(Claude Code)" in answer(
+        home.run("claudebox", "--yes", "--version", variables=variables)
+    )
+
+
+def ask(world: World, tool: str, arguments: dict[str, object]) -> str:
+    """What claude tells after its model, a stand-in, has had it use a tool."""
+    with model(tool, arguments) as url:
+        done = world.run(
+            *("claudebox", "--yes", "-p", PROMPT),
+            variables={
+                **of_npm(world, "claude"),
+                "ANTHROPIC_BASE_URL": url,
+                "CLAUDEBOX_EXTRA_ENV": "ANTHROPIC_BASE_URL",
+            },
+        )
+    return answer(done)
+
+
+def test_claude_runs_code_in_sessions_without_asking(home: World) -> None:
+    """Its own loop, its own MCP client; only the model is a stand-in."""
+    code = "import os; print(6 * 7, os.uname().nodename != 'nsm-box', os.listdir('/project'))"
+    told = ask(home, "mcp__nsm__run", {"env": "python", "code": code})
+    assert told.startswith("42 True ['README.md'")
+
+
+def test_claude_runs_commands_in_the_box_without_asking(home: World) -> None:
+    """By its own tool, with whatever shell and sandbox it has of its own."""
+    command = "uname -n; echo by claude > made; cat ~/.ssh/id_ed25519 ~/.claude.json; ls -A ~/.ssh"
+    told = ask(home, "Bash", {"command": command, "description": "looks around"})
+    assert "nsm-box" in told
+    assert "No such file" in told
+    assert "SECRET" not in told
+    assert home.host(f"{PROJECT}/made").read_text() == "by claude\n"
+
+
+def test_claude_starts_a_program_of_the_host_without_asking(world: World) -> None:
+    """Who gives it one agrees to that before it starts; another one it has not."""
+    furnish(world)
+    with world.supervisor('[bridge]\nenabled = true\n[box]\nbridge = ["deploy"]\n'):
+        # Claude's -p does not wait for a server that is slow, as nsm is to its first client.
+        answer(world.run("claudebox", "--yes", "mcp", "list", variables=of_npm(world, "claude")))
+        told = ask(world, "mcp__nsm__execute", {"program": "deploy", "args": ["staging"]})
+        assert told.strip().startswith("deploying staging as SECRET of ada: ssh key")
+        told = ask(world, "mcp__nsm__execute", {"program": "wipe", "args": []})
+        assert "Program 'wipe' not found. Available: deploy" in told
+    assert world.host(f"{HOME}/deployed").read_text() == "staging\n"
+    assert not world.host(f"{HOME}/wiped").exists()
+
+
+def test_what_claude_keeps_is_there_the_next_time_and_its_entry_is_written_once(
+    home: World,
+) -> None:
+    variables = of_npm(home, "claude")
+    file = home.host(f"{HOME}/.claudebox/.claude.json")
+    answer(
+        home.run(
+            *("claudebox", "--yes", "mcp", "add", "-s", "user", "mine", "--", "/usr/bin/true"),
+            variables=variables,
+        )
+    )
+    assert set(json.loads(file.read_bytes())["mcpServers"]) == {"nsm", "mine"}
+    answer(home.run("claudebox", "--yes", "--version", variables=variables))
+    assert set(json.loads(file.read_bytes())["mcpServers"]) == {"nsm", "mine"}
+    assert home.host(f"{HOME}/.claude.json").read_text().startswith("SECRET")
+
+
+def servers_of(world: World, name: str) -> str:
+    """What an agent says of its MCP servers; Gemini does on stderr."""
+    done = world.box("mcp", "list", options=("--profile", name), variables=of_npm(world, name))
+    return answer(done) + done.stderr
+
+
+@pytest.mark.parametrize("name", ["codex", "gemini", "opencode"])
+def test_another_agent_answers_from_inside(name: str, home: World) -> None:
+    done = home.box(name, "--version", variables=of_npm(home, name))
+    assert any(letter.isdigit() for letter in answer(done))
+
+
+def test_codex_is_offered_sessions(home: World) -> None:
+    """By its own server, which starts MCP servers and lists what they offer."""
+    asked: list[dict[str, object]] = [
+        {"id": 0, "method": "initialize", "params": {"clientInfo": {"name": "t", "version": "1"}}},
+        {"method": "initialized"},
+        {"id": 1, "method": "mcpServerStatus/list", "params": {}},
+    ]
+    variables = of_npm(home, "codex")
+    with home.popen(
+        *("nsm", "box", "--yes", "--profile", "codex", "--", "app-server"), variables=variables
+    ) as codex:
+        assert codex.stdin is not None
+        assert codex.stdout is not None
+        for message in asked:
+            codex.stdin.write(json.dumps(message).encode() + b"\n")
+        codex.stdin.flush()
+        told = next(found for line in codex.stdout if (found := json.loads(line)).get("id") == 1)
+        codex.stdin.close()
+        codex.terminate()
+    (server,) = told["result"]["data"]
+    assert server["name"] == "nsm"
+    assert "run" in server["tools"]
+
+
+def test_gemini_is_offered_sessions(home: World) -> None:
+    assert "✓ nsm: /run/nsm/bin/nsm-mcp  (stdio) - Connected" in servers_of(home, "gemini")
+
+
+def test_opencode_is_offered_sessions(home: World) -> None:
+    assert "✓ nsm" in servers_of(home, "opencode")

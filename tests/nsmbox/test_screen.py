@@ -1,0 +1,208 @@
+"""The screen before a box starts."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nsmbox.consent.readable_names import columns
+from nsmbox.consent.screen import details, differences, question, screen
+from nsmbox.model.plan import Mount, Network, Plan
+from support.box.plans import HOME, PROJECT, plan
+
+ORDINARY = """
+A box for claude in ~/work/shop:
+runs        /run/nsm/bin/claude --dangerously-skip-permissions --version
+can change  ~/.claudebox  as ~/.claude
+            ~/work/shop
+protected   .git/hooks
+network     all that this computer reaches, its own ports too
+variables   ANTHROPIC_API_KEY=********  EDITOR=vim  HOME=/home/mia
+            LANG=de_DE.UTF-8  NSM_SOCKET=/run/nsm/box/control.sock
+            PATH=/run/n.../local/bin:/usr/bin:/bin  TERM=xterm-256color
+            TMPDIR=/tmp  USER=mia  XDG_RUNTIME_DIR=/tmp
+can read    ~/.nvm/v20  /usr  5 of /etc
+hidden      all else in ~  keys  4 programs (age, gpg, ssh, ...)
+
+"""
+
+EVIL = f"{HOME}/work/a\x1b[2J\x1b]0;t\x07\n  can change  nothing\u202e"
+
+
+def full(directory: str = EVIL) -> Plan:
+    """More than fits."""
+    more = plan(
+        directory,
+        mounts=[
+            *(Mount(kind="bind", target=f"/srv/{i}/" + "x" * i, source="/s") for i in range(60)),
+            *(Mount(kind="mask", target=f"{directory}/secret{i}") for i in range(50)),
+        ],
+        variables=[(f"V{i}", "v" * i) for i in range(70)],
+        network=Network(mode="allow", allow=tuple(f"h{i}.example.org" for i in range(40))),
+    )
+    return replace(more, programs=tuple(f"{'p' * 60}{i}" for i in range(64)))
+
+
+def test_an_ordinary_plan() -> None:
+    assert screen(plan(), home=HOME) == ORDINARY
+    assert "sk-ant" not in details(plan(), home=HOME)
+
+
+@pytest.mark.parametrize("size", [(80, 24), (60, 24), (40, 24), (200, 50), (132, 24)])
+def test_it_fits_whatever_there_is(size: tuple[int, int]) -> None:
+    changes = differences(plan(), full(), home=HOME)
+    for given_plan, told in ((plan(), None), (full(), None), (full(), changes)):
+        lines = screen(given_plan, home=HOME, size=size, changes=told, agreed_on="2026-01-01")
+        assert len(lines.splitlines()) < size[1]
+        assert max(map(columns, lines.splitlines())) < size[0]
+    assert len(question(size)) < size[0]
+
+
+def test_what_does_not_fit_is_counted_and_in_the_details() -> None:
+    text = screen(full(), home=HOME)
+    changed = text[text.index("can change  ") : text.index("protected")].splitlines()
+    assert changed[0].endswith("~/.claudebox  as ~/.claude")
+    shown = len(changed) - 1
+    assert shown >= 2
+    assert changed[-1].strip() == f"... and {62 - shown} more"
+    everything = details(full(), home=HOME)
+    for number in range(60):
+        assert f"can change       /srv/{number}/" in everything
+    assert "V69='" not in everything
+    assert f"V69={'v' * 69}" in everything
+    assert "h39.example.org" in everything
+
+
+def test_names_cannot_act_or_look_like_lines_of_the_screen() -> None:
+    told = differences(plan(), full(), home=HOME)
+    for text in (
+        screen(full(), home=HOME, changes=told, agreed_on="2026-01-01"),
+        details(full(), home=HOME),
+    ):
+        assert all(line.isprintable() for line in text.splitlines())
+        assert not any(line.startswith("  can change  nothing") for line in text.splitlines())
+        assert r"\x1b" in text
+    assert screen(full(), home=HOME).count("\ncan change ") == 1
+
+
+@settings(max_examples=25)
+@given(
+    st.lists(st.tuples(st.sampled_from(["bind", "ro-bind", "mask"]), st.text(min_size=1))),
+    st.dictionaries(st.text(min_size=1), st.text()),
+    st.binary(min_size=1).map(os.fsdecode),
+)
+def test_any_plan_fits_and_is_printable(
+    mounts: list[tuple[str, str]], variables: dict[str, str], name: str
+) -> None:
+    made = plan(
+        f"{HOME}/{name}",
+        mounts=[Mount(kind=kind, target=f"/{at}", source="/s") for kind, at in mounts],  # type: ignore[arg-type]
+        variables=list(variables.items()),
+    )
+    noted = replace(made, notes=tuple(variables) * 9, command=("/c", *variables.values()))
+    lines = screen(noted, home=HOME, changes=[], agreed_on="2026-01-01").splitlines()
+    assert all(line.isprintable() and columns(line) < 80 for line in lines)
+    assert len(lines) < 24
+    assert all(line.isprintable() for line in details(noted, home=HOME).splitlines())
+
+
+def test_secrets_come_first_and_are_never_shown() -> None:
+    given_plan = plan(variables=[("ZZ_TOKEN", "hunter2"), ("http_proxy", "http://u:hunter2@p")])
+    for text in (screen(given_plan, home=HOME), details(given_plan, home=HOME)):
+        assert "hunter2" not in text
+    assert "ANTHROPIC_API_KEY=********  ZZ_TOKEN=********" in screen(given_plan, home=HOME)
+
+
+def test_no_network_and_a_list() -> None:
+    none = plan(network=Network(mode="none"))
+    assert "\nnetwork     nothing\n" in screen(none, home=HOME)
+    some = plan(network=Network(mode="allow", allow=("pypi.org", "*.github.com")))
+    assert "\nnetwork     only pypi.org '*.github.com'\n" in screen(some, home=HOME)
+
+
+def test_programs_of_the_host_are_said_near_the_top() -> None:
+    given_plan = replace(plan(), programs=("deploy", "restart-db"))
+    text = screen(given_plan, home=HOME)
+    assert text.splitlines()[3] == (
+        "can start   on this computer, outside of the box:  deploy  restart-db"
+    )
+    said = "can start on this computer, outside of the box: deploy, restart-db\n"
+    assert said in details(given_plan, home=HOME)
+    fewer = replace(plan(), programs=("deploy",))
+    assert differences(fewer, given_plan, home=HOME) == [
+        "+ can start restart-db, outside of the box"
+    ]
+    assert differences(given_plan, fewer, home=HOME) == ["- can start restart-db"]
+    crowded = screen(full(), home=HOME, changes=differences(plan(), full(), home=HOME))
+    assert "\nchanged     + can start ppp" in crowded
+    assert "\ncan start   on this computer, outside of the box:" in crowded
+
+
+def test_notes_are_said() -> None:
+    noted = replace(plan(), notes=("An absent \x1bfile is not protected.",))
+    text = screen(noted, home=HOME)
+    assert "\nnote        An absent \\x1bfile is not protected.\n" in text
+    noted = replace(plan(), notes=("word " * 999,))
+    assert " more words\n" in screen(noted, home=HOME)
+
+
+def test_what_has_changed_is_said_first() -> None:
+    old = plan()
+    new = plan(
+        mounts=[Mount(kind="bind", target="/srv/data", source="/srv/data")],
+        variables=[("GH_TOKEN", "x")],
+        network=Network(mode="none"),
+    )
+    assert differences(old, new, home=HOME) == [
+        "+ can change /srv/data",
+        "+ network: nothing",
+        "- network: all that this computer reaches, its own ports too",
+        "+ variable GH_TOKEN=********",
+    ]
+    assert differences(new, old, home=HOME) == [
+        "+ network: all that this computer reaches, its own ports too",
+        "- network: nothing",
+        "- can change /srv/data",
+        "- variable GH_TOKEN",
+    ]
+    text = screen(new, home=HOME, changes=differences(old, new, home=HOME), agreed_on="2026-01-01")
+    assert text.splitlines()[1:4] == [
+        "A box for claude in ~/work/shop. It has changed since you agreed to it on",
+        "2026-01-01.",
+        "changed     + can change /srv/data",
+    ]
+
+
+def test_protection_and_hiding_that_are_gone_are_said() -> None:
+    old = plan()
+    bare = replace(old, mounts=tuple(m for m in old.mounts if PROJECT + "/" not in m.target))
+    assert differences(old, bare, home=HOME) == [
+        "- protected ~/work/shop/.git/hooks",
+        "- hidden ~/work/shop/keys",
+    ]
+    assert differences(bare, old, home=HOME) == [
+        "+ protected ~/work/shop/.git/hooks",
+        "+ hidden ~/work/shop/keys",
+    ]
+
+
+def test_no_sessions_are_said() -> None:
+    other = replace(plan(), sockets=False)
+    assert differences(plan(), other, home=HOME) == ["- sessions of nsm"]
+    assert differences(other, plan(), home=HOME) == ["+ sessions of nsm"]
+
+
+def test_what_starts_the_command_is_not_shown() -> None:
+    started = replace(plan(), command=("/usr/bin/env", "--default-signal=INT", "/bin/x"), starter=2)
+    assert "\nruns        /bin/x\n" in screen(started, home=HOME)
+    assert "command: /bin/x\n" in details(started, home=HOME)
+
+
+def test_a_change_that_gives_nothing_is_told_as_such() -> None:
+    old = plan()
+    swapped = replace(old, mounts=(old.mounts[0], old.mounts[2], old.mounts[1], *old.mounts[3:]))
+    assert differences(old, swapped, home=HOME) == ["only how it is put together"]

@@ -1,0 +1,232 @@
+"""Which paths no box shows, and where no box begins, found in directories of the test's own."""
+
+from __future__ import annotations
+
+import os
+import pwd
+from typing import TYPE_CHECKING
+
+import pytest
+
+from nsmbox.model.plan import BoxError, Mount
+from nsmbox.protection import secrets
+from nsmbox.protection.secrets import Known, Secret
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+NOBODY = 4_000_000_000
+"""A user that no database has."""
+
+
+def look(home: Path, directory: str | None = None, **variables: str) -> Known:
+    return secrets.look(str(home), variables, NOBODY, directory=directory or str(home))
+
+
+def bind(source: str, target: str = "") -> Mount:
+    return Mount(kind="bind", source=source, target=target or source)
+
+
+def names(known: Known, below: Path) -> list[str]:
+    return [s.path for s in known.secrets if secrets.within(s.path, str(below))]
+
+
+def test_what_exists_is_known_by_its_real_path(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    (home / ".ssh").mkdir(parents=True)
+    (tmp_path / "dotfiles" / "gcloud").mkdir(parents=True)
+    (home / ".config").symlink_to(tmp_path / "dotfiles")
+    (home / ".netrc").write_text("")
+    found = look(home)
+    assert names(found, tmp_path) == [
+        f"{tmp_path}/dotfiles/gcloud",
+        f"{home}/.netrc",
+        f"{home}/.ssh",
+    ]
+    assert [s.is_directory for s in found.secrets if s.path.startswith(str(tmp_path))] == [
+        True,
+        False,
+        True,
+    ]
+
+
+def test_links_of_a_boxs_have_no_next_one_hide_the_system_or_its_directory(tmp_path: Path) -> None:
+    project = tmp_path / "project"
+    (project / "keys").mkdir(parents=True)
+    (project / ".ssh").symlink_to("/usr/bin")
+    (project / ".gnupg").symlink_to(".")
+    assert not secrets.holder(found := look(tmp_path / "home", str(project)), "/usr/bin/env")
+    assert names(found, project) == []
+    (project / ".ssh").unlink()
+    (project / ".ssh").symlink_to("keys")
+    assert names(look(tmp_path / "home", str(project)), project) == [f"{project}/keys"]
+
+
+def test_variables_name_further_ones(tmp_path: Path) -> None:
+    for name in ("aws", "kube1", "kube2", "agent.sock", "docker.sock", "bus", "config"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "config" / "gh").mkdir()
+    found = look(
+        tmp_path / "home",
+        AWS_SHARED_CREDENTIALS_FILE=f"{tmp_path}/aws",
+        KUBECONFIG=f"{tmp_path}/kube1:{tmp_path}/kube2:relative",
+        SSH_AUTH_SOCK=f"{tmp_path}/agent.sock",
+        DOCKER_HOST=f"unix://{tmp_path}/docker.sock",
+        DBUS_SESSION_BUS_ADDRESS=f"unix:abstract=x;unix:path={tmp_path}/bus,guid=1",
+        XDG_CONFIG_HOME=f"{tmp_path}/config",
+        GNUPGHOME="relative",
+    )
+    assert [os.path.relpath(path, tmp_path) for path in names(found, tmp_path)] == [
+        "agent.sock",
+        "aws",
+        "bus",
+        "config/gh",
+        "docker.sock",
+        "kube1",
+        "kube2",
+    ]
+
+
+def test_a_variable_cannot_make_everything_a_secret(tmp_path: Path) -> None:
+    """Nothing could begin anywhere below what it names."""
+    found = look(tmp_path, DOCKER_CONFIG=str(tmp_path), GNUPGHOME="/", XDG_RUNTIME_DIR="/tmp")
+    assert {"/", "/tmp", str(tmp_path)}.isdisjoint(s.path for s in found.secrets)
+
+
+def test_the_boxes_own_state_is_none(tmp_path: Path) -> None:
+    (tmp_path / ".claudebox").mkdir()
+    (tmp_path / ".claude").symlink_to(".claudebox")
+    assert names(look(tmp_path), tmp_path) == []
+
+
+def test_copies_of_homes_are_known_by_what_only_homes_have(tmp_path: Path) -> None:
+    backup = tmp_path / "backup"
+    (backup / ".ssh").mkdir(parents=True)
+    (backup / ".docker").mkdir()  # which many projects have
+    assert names(look(tmp_path / "home", str(backup)), backup) == [f"{backup}/.ssh"]
+
+
+def test_a_home_that_was_set_to_something_else_does_not_open_the_real_one(tmp_path: Path) -> None:
+    real = os.path.realpath(pwd.getpwuid(os.geteuid()).pw_dir)
+    known = secrets.look(str(tmp_path), {}, os.geteuid(), directory=str(tmp_path))
+    assert known.homes == (str(tmp_path), real)
+    assert secrets.why_refused(known, real) == "is your home directory"
+
+
+KNOWN = Known(
+    homes=("/home/ada",),
+    secrets=(
+        Secret(path="/home/ada/.config/gh", name="~/.config/gh", is_directory=True),
+        Secret(path="/home/ada/.netrc", name="~/.netrc", is_directory=False),
+        Secret(path="/srv/project/keys", name="~/.ssh", is_directory=True),
+    ),
+)
+
+
+@pytest.mark.parametrize(
+    ("directory", "why"),
+    [
+        ("/", "is the root of the file system"),
+        ("/home/ada", "is your home directory"),
+        ("/home", "holds your home directory, /home/ada"),
+        ("/srv/project/keys", "is or lies in ~/.ssh, which no box shows"),
+        ("/srv/project/keys/old", "is or lies in ~/.ssh, which no box shows"),
+        ("/etc/nginx", "is or lies in /etc, which belongs to the system"),
+        ("/run/user/1000", "is or lies in /run, which belongs to the system"),
+        ("/tmp", "is shared by all programs of this host"),
+        ("/nix/store", "is shared by all programs of this host"),
+        ("/home/ada/project", None),
+        ("/home/ada/.config", None),
+        ("/home/adam", None),
+        ("/srv/project", None),
+        ("/tmp/project", None),
+    ],
+)
+def test_where_no_box_begins(directory: str, why: str | None) -> None:
+    assert secrets.why_refused(KNOWN, directory) == why
+
+
+def test_secrets_are_masked_wherever_they_would_be_seen() -> None:
+    shown = [
+        Mount(kind="tmpfs", target="/home/ada"),
+        bind("/home/ada/.config"),
+        Mount(kind="ro-bind", source="/srv/project", target="/elsewhere"),
+        bind("/srv/project/keys-of-others"),
+        bind("/srv/project/keys/public", "/tool"),  # asked for by itself: a tool's directory
+    ]
+    assert [(m.kind, m.target, m.masks_file) for m in secrets.masks(KNOWN, shown)] == [
+        ("mask", "/elsewhere/keys", False),
+        ("mask", "/home/ada/.config/gh", False),
+    ]
+    (of_file,) = secrets.masks(KNOWN, [bind("/home/ada/.netrc", "/n")])
+    assert (of_file.target, of_file.masks_file) == ("/n", True)
+    assert [m.target for m in secrets.masks(KNOWN, [bind("/", "/host")])] == [
+        "/host/home/ada/.config/gh",
+        "/host/home/ada/.netrc",
+        "/host/srv/project/keys",
+    ]
+
+
+@pytest.mark.parametrize("real", ["/home/ada/.config/gh/hosts.yml", "/home", "/srv/project/keys"])
+def test_secrets_are_not_shown_on_request_either(real: str) -> None:
+    with pytest.raises(BoxError) as caught:
+        secrets.check_shown(KNOWN, "~/asked", real)
+    assert (caught.value.exit_code, caught.value.message[:8]) == (2, "~/asked ")
+    secrets.check_shown(KNOWN, "~/asked", "/home/ada/.config/nvim")
+
+
+def test_the_working_directory_is_the_kernels_not_a_links(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    monkeypatch.chdir(tmp_path / "link")
+    assert secrets.working_directory(KNOWN) == f"{tmp_path}/real"
+
+
+def test_a_deleted_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    with pytest.raises(BoxError, match="has been deleted"):
+        secrets.working_directory(secrets.look(str(tmp_path), {}, NOBODY))
+    monkeypatch.chdir(tmp_path)
+
+
+def test_an_unreadable_working_directory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def denied(path: str, mode: int) -> bool:
+        return (path, mode) != (str(tmp_path), os.R_OK | os.X_OK)
+
+    monkeypatch.setattr(os, "access", denied)  # root may read everything
+    with pytest.raises(BoxError, match="cannot be read by you") as caught:
+        secrets.check_directory(KNOWN, str(tmp_path))
+    assert caught.value.hint == f"Allow it: chmod u+rx {tmp_path}"
+
+
+def test_names_of_paths_cannot_write_to_the_terminal() -> None:
+    with pytest.raises(BoxError) as caught:
+        secrets.check_directory(KNOWN, "/etc/\x1b]0;x\a\udcff\n")
+    assert caught.value.message.startswith("/etc/\ufffd]0;x\ufffd\ufffd\ufffd is or lies in /etc")
+
+
+def program(folder: Path, name: str = "git") -> str:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / name).write_text("")
+    (folder / name).chmod(0o755)
+    return str(folder / name)
+
+
+def test_programs_of_the_host_are_not_taken_from_where_a_box_can_write(tmp_path: Path) -> None:
+    project = tmp_path / "project"
+    program(project / "node_modules" / ".bin")
+    program(project)
+    (tmp_path / "linked").symlink_to(project / "node_modules" / ".bin")
+    (tmp_path / "links").mkdir()
+    (tmp_path / "links" / "git").symlink_to(project / "git")
+    (tmp_path / "folder" / "git").mkdir(parents=True)
+    good = program(tmp_path / "good")
+    evil = (f"{project}/node_modules/.bin", str(project), ".", "", f"{tmp_path}/linked")
+    path = ":".join((*evil, f"{tmp_path}/links", f"{tmp_path}/folder", f"{tmp_path}/good"))
+    assert secrets.which("git", path, str(project)) == good
+    assert secrets.which("git", ":".join(evil), str(project)) is None

@@ -1,0 +1,166 @@
+"""What a box in a working directory prepares for the next one, for another, or for the host."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from typing import TYPE_CHECKING
+
+from support.box.repositories import GIT
+from support.box.world import HOME, PROJECT, SECRET, git, have_git
+from terminal import Terminal
+
+if TYPE_CHECKING:
+    from support.box.world import World
+
+RENAMES = """\
+try() { "$@" 2>/dev/null && echo "did: $*"; }
+try mv .git elsewhere
+try mv .git/hooks .git/aside
+try mv .git/modules .git/aside
+try mv .git/modules/lib .git/aside
+try mv scripts aside
+try mv -T --exchange .vscode other
+try rm -rf .git/commondir .git/hooks
+try ln .git/config linked
+try ln -f other/file .git/config
+try ln -sfn ../evil .git/hooks
+try touch .git/hooks/post-commit
+try sh -c 'echo >> .git/config'
+try sh -c 'echo >> scripts/deploy'
+try git config core.fsmonitor evil
+try mount --bind other .git/hooks
+try mount -o remount,rw .git/hooks
+try umount .git/hooks
+echo "others: $(ls other)"
+git commit -q --allow-empty -m 'from the box' && echo committed
+"""
+
+
+def test_what_is_protected_cannot_be_led_around(world: World) -> None:
+    world.write(f"{HOME}/library/file", "x\n")
+    have_git(world, f"{HOME}/library")
+    world.write(f"{PROJECT}/scripts/deploy", "deploy\n")
+    world.write(f"{PROJECT}/.vscode/tasks.json", "{}\n")
+    world.write(f"{PROJECT}/other/file", "x\n")
+    have_git(world)
+    git(
+        world,
+        *("-c", "protocol.file.allow=always", "submodule", "--quiet"),
+        *("add", f"{HOME}/library", "lib"),
+    )
+    world.write(f"{HOME}/.config/nsm/config.toml", '[box]\nprotect_paths = ["scripts/deploy"]\n')
+    before = git(world, "config", "--local", "--list")
+    done = world.box("sh", "-c", RENAMES)
+    assert done.stdout.splitlines() == ["others: file", "committed"], done.stderr
+    assert git(world, "config", "--local", "--list") == before
+    assert git(world, "log", "-1", "--format=%s") == "from the box\n"
+    assert git(world, "status", "--porcelain", ".git", "scripts", ".vscode") == ""
+
+
+def test_a_git_file_that_a_box_has_written_shows_nothing_of_others(world: World) -> None:
+    other = f"{HOME}/other"
+    have_git(world, other)
+    git(world, "worktree", "add", "-q", f"{HOME}/linked", directory=other)
+    shutil.copy(world.host(f"{HOME}/linked/.git"), world.host(f"{PROJECT}/.git"))
+    for named in (None, f"{HOME}/.ssh", HOME):
+        if named:
+            world.write(f"{PROJECT}/.git", f"gitdir: {named}\n")
+        done = world.box("sh", "-c", f"ls -A ~; ls -A {other}; grep -rs {SECRET.split()[0]} ~")
+        assert "other" not in done.stdout.split(), done.stdout
+        assert (SECRET in done.stdout, ".ssh" in done.stdout.split()) == (False, False)
+
+
+def test_a_link_that_comes_while_the_plan_is_shown_is_not_followed(world: World) -> None:
+    """Another box, in an outer directory, could put one there."""
+    inner = f"{PROJECT}/inner"
+    world.write(f"{inner}/.vscode/tasks.json", "{}\n")
+    command = world.command("nsm", "box", "--", "cat", ".vscode/id_ed25519", directory=inner)
+    with Terminal(command, world.variables, rows=60, columns=120) as terminal:
+        terminal.see("[n]o:")
+        shutil.rmtree(world.host(f"{inner}/.vscode"))
+        world.link(f"{inner}/.vscode", f"{HOME}/.ssh")
+        terminal.type("o\r")
+        terminal.see("cannot be shown as it was when it was looked at")
+        assert terminal.end() == 1
+        assert SECRET not in terminal.text
+
+
+def test_the_working_directory_cannot_be_exchanged_for_another(world: World) -> None:
+    inner = f"{PROJECT}/inner"
+    world.make_directory(inner)
+    command = world.command("nsm", "box", "--", "cat", "id_ed25519", directory=inner)
+    with Terminal(command, world.variables, rows=60, columns=120) as terminal:
+        terminal.see("[n]o:")
+        os.rename(world.host(inner), world.host(f"{PROJECT}/aside"))
+        world.link(inner, f"{HOME}/.ssh")
+        terminal.type("o\r")
+        terminal.see("cannot be shown as it was when it was looked at")
+        assert terminal.end() == 1
+        assert SECRET not in terminal.text
+
+
+CONNECT = """\
+import socket
+for name in ("agent", "other"):
+    with socket.socket(socket.AF_UNIX) as s:
+        print(s.connect_ex(name + ".sock") == 0)
+print(open("kubeconfig").read() == "")
+"""
+
+
+def test_what_variables_name_is_hidden_in_the_working_directory(world: World) -> None:
+    for name in ("agent", "other"):
+        world.listen(f"{PROJECT}/{name}.sock")
+    world.write(f"{PROJECT}/kubeconfig", SECRET)
+    named = {
+        "SSH_AUTH_SOCK": f"{PROJECT}/agent.sock",
+        "KUBECONFIG": f"{HOME}/.kube/config:{PROJECT}/kubeconfig",
+    }
+    done = world.box("python3", "-c", CONNECT, variables=named)
+    assert done.stdout.splitlines() == ["False", "True", "True"], done.stderr
+
+
+def test_programs_that_a_box_has_left_are_not_run_outside(world: World) -> None:
+    """A PATH with `node_modules/.bin` in it is a common one."""
+    folder = f"{PROJECT}/node_modules/.bin"
+    evil = f"#!/bin/sh\necho evil >{PROJECT}/evil\n"
+    for name in ("git", "bwrap", "env", "nix"):
+        world.write(f"{folder}/{name}", evil, 0o755)
+    path = f"{folder}:.:{world.variables['PATH']}"
+    done = world.box("id", "-un", variables={"PATH": path})
+    assert (done.stdout, done.returncode) == ("ada\n", 0), done.stderr
+    assert not (world.host(PROJECT) / "evil").exists()
+
+
+def test_a_script_that_a_box_has_left_does_not_say_what_is_shown(world: World) -> None:
+    world.write(f"{HOME}/private/notes", "the notes\n", 0o600)
+    for first in (f"#!{HOME}/private/notes", f"#!{HOME}/.ssh/id_ed25519", "#! "):
+        world.write(f"{PROJECT}/run", f"{first}\necho ran\n", 0o755)
+        done = world.box("./run", options=("--dry-run",))
+        assert done.returncode == 0, done.stderr
+        assert ("private" in done.stdout, ".ssh" in done.stdout) == (False, False)
+
+
+def test_the_hosts_git_runs_nothing_of_what_it_finds_afterwards(world: World) -> None:
+    """Each of these ran code at the next `git status` while it could still be written."""
+    have_git(world)
+    script = f"""\
+        mkdir -p evil/hooks
+        cp -r .git/objects .git/refs evil/
+        printf '[core]\\n\\tfsmonitor = "echo >{PROJECT}/ran; false"\\n' >evil/config
+        echo ../evil >.git/commondir
+        cat evil/config >>.git/config
+        cp evil/config .git/config.lock && mv -f .git/config.lock .git/config
+        printf '#!/bin/sh\\necho >{PROJECT}/ran\\n' >.git/hooks/post-index-change
+        chmod +x .git/hooks/post-index-change
+        """
+    done = world.box("sh", "-c", script)
+    assert done.returncode != 0
+    git(world, "status")
+    git(world, "add", ".")
+    assert not (world.host(PROJECT) / "ran").exists()
+    # Without protection, the same box has the host run it.
+    done = world.box("sh", "-c", script, options=("--no-protect",))
+    world.run(GIT, "status")
+    assert (world.host(PROJECT) / "ran").exists()
