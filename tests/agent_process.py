@@ -23,6 +23,8 @@ from typing import Any, Literal
 
 import sandbox_agent
 from realjail import BWRAP, SYSTEM_PATH
+from sandbox.bundle import bundle
+from sandbox.framing import FrameReader, encode_frame
 
 ANSWER_TIMEOUT_S = 30.0
 """For one frame, on a machine that runs everything at once."""
@@ -32,18 +34,6 @@ UNPRIVILEGED_UID = 65530
 PYTHON = os.environ.get("NSM_TEST_AGENT_PYTHON", sys.executable)
 
 AGENT = Path(sandbox_agent.__file__)
-
-COMPILED_ONCE = """
-import sys
-from importlib.machinery import SourceFileLoader
-del sys.argv[0]
-__file__ = sys.argv[0]
-exec(SourceFileLoader("__main__", __file__).get_code("__main__"))
-"""
-"""Runs a program as Python does, but for one thing: it is compiled once, as modules are.
-
-Compiling the agent takes longer than all the rest of its start, of which there are hundreds.
-"""
 
 Interpreter = Literal["python", "bash", "node"]
 
@@ -104,7 +94,7 @@ class AgentProcess:
             cwd="/",
         )
         theirs.close()
-        self.reader = sandbox_agent.FrameReader()
+        self.reader = FrameReader()
         self.seen: list[dict[str, Any]] = []
         self._executions = 0
         self.ready = self.receive()
@@ -114,7 +104,7 @@ class AgentProcess:
 
     def send(self, **frame: Any) -> None:
         """Send one frame."""
-        self.socket.sendall(sandbox_agent.encode_frame(frame))
+        self.socket.sendall(encode_frame(frame))
 
     def receive(self) -> dict[str, Any]:
         """The next frame; EOFError at the end of the channel."""
@@ -213,7 +203,7 @@ class AgentProcess:
 @contextmanager
 def direct_agent(workspace: Path, *arguments: str) -> Generator[AgentProcess]:
     """An agent without a jail, for code that does no harm."""
-    command = [PYTHON, "-I", "-c", COMPILED_ONCE, str(AGENT), "--workspace", str(workspace)]
+    command = [PYTHON, "-I", str(AGENT), "--workspace", str(workspace)]
     agent = AgentProcess(command, workspace=workspace, arguments=arguments)
     try:
         yield agent
@@ -234,7 +224,7 @@ def jailed_agent(
     assert BWRAP is not None
     source = os.memfd_create("agent")
     try:
-        os.write(source, AGENT.read_bytes())
+        os.write(source, bundle(str(AGENT)).encode())
         os.lseek(source, 0, os.SEEK_SET)
         command = [
             *(str(BWRAP), "--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-net"),

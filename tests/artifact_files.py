@@ -27,6 +27,7 @@ import sandbox_template
 from nsm.seccomp import filter_program
 from nsmd.jail.arguments import SYNTHETIC_FILES
 from nsmd.jail.host import scan_host
+from nsmd.jail.programcode import source_of
 from nsmd.values import Artifact, Environment, Interpreter
 from realjail import BWRAP
 
@@ -214,7 +215,7 @@ def _programs() -> Mapping[str, bytes]:
 
 
 def _compiled(module: ModuleType) -> bytes:
-    source = Path(module.__file__ or "").read_bytes()
+    source = source_of(module)
     # The tests' own Python is as good as PYTHON only where both are one version.
     if not os.path.realpath(PYTHON).endswith(".".join(platform.python_version_tuple()[:2])):
         return source

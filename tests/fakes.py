@@ -13,7 +13,7 @@ from nsm.wire.errors import NsmError
 from nsmd.jail import ProjectCopy
 from nsmd.policy import Policy, policy_of
 from nsmd.values import Environment, JailSizes, JailSpec, Remarks, SessionLimits
-from sandbox_agent import FrameReader, encode_frame
+from sandbox.framing import FrameReader, encode_frame
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator

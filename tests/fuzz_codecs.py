@@ -24,7 +24,7 @@ from nsmd.mcp import shape, wire
 from nsmd.mcp.attach import parse_attach, parse_inherited
 from nsmd.nix.messages import Reader
 from nsmd.settings import Defaults
-from sandbox_agent import FrameError, FrameReader
+from sandbox.framing import FrameError, FrameReader
 
 MAX_PIECES = 64
 

@@ -225,6 +225,7 @@ def stub_clone(directory: Path) -> None:
     # hatchling finds the roots of sources by what is in them.
     for name in (
         "supervisor/nsmd/__init__.py",
+        "agent/sandbox/__init__.py",
         "agent/sandbox_agent.py",
         "agent/sandbox_template.py",
     ):

@@ -2,8 +2,8 @@
 
 compile_agent.py --check: whether this Python can; says why not.
 compile_agent.py --preload MODULE...: whether it has modules; says which not.
-compile_agent.py AGENT TEMPLATE INTERPRETER OUT: writes agent.pyc, template.pyc, and to `program`
-the path of INTERPRETER, as this Python or PATH has it.
+compile_agent.py SOURCES INTERPRETER OUT: writes agent.pyc and template.pyc, made of the folder that
+has sandbox_agent.py in it, and to `program` the path of INTERPRETER, as this Python or PATH has it.
 """
 
 import importlib.util
@@ -40,15 +40,18 @@ def is_there(module):
 
 def compiled(source, name):
     """The content of a .pyc file (PEP 552) whose time and size nobody compares."""
-    with open(source, "rb") as file:
-        code = compile(file.read(), name, "exec", dont_inherit=True)
+    code = compile(source, name, "exec", dont_inherit=True)
     return importlib.util.MAGIC_NUMBER + bytes(12) + marshal.dumps(code)
 
 
-def main(agent, template, interpreter, out):
-    for source, name in ((agent, "agent"), (template, "template")):
+def main(sources, interpreter, out):
+    sys.path.insert(0, sources)
+    from sandbox.bundle import bundle
+
+    for name in ("agent", "template"):
+        text = bundle(os.path.join(sources, "sandbox_%s.py" % name))
         with open(os.path.join(out, name + ".pyc"), "wb") as file:
-            file.write(compiled(source, "/run/nsm/%s.py" % name))
+            file.write(compiled(text, "/run/nsm/%s.py" % name))
     # Exactly what this Python says of itself: an agent that runs on the environment's own Python
     # forks its interpreter instead of starting another.
     program = sys.executable if interpreter == "python3" else shutil.which(interpreter)

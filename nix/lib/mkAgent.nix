@@ -25,6 +25,11 @@ let
 
   bundled = import ./python.nix { inherit pkgs; };
   builder = import ./python.nix { pkgs = pkgs.buildPackages; };
+  sources = builtins.path {
+    name = "nsm-agent";
+    path = ../../agent;
+    filter = path: _: baseNameOf path != "__pycache__";
+  };
   isCross = !(pkgs.stdenv.buildPlatform.canExecute pkgs.stdenv.hostPlatform);
 
   command =
@@ -76,5 +81,5 @@ pkgs.runCommand "nsm-agent-${name}" { passthru = { inherit env; }; } ''
   mkdir $out
   echo "$python" > $out/python
   PATH=${env}/bin:${pkgs.bash}/bin "$compiler" -I -B ${./compile_agent.py} \
-    ${../../agent/sandbox_agent.py} ${../../agent/sandbox_template.py} "$program" $out
+    ${sources} "$program" $out
 ''

@@ -25,14 +25,8 @@ from nsmd.agentframes import (
     ResultFrame,
     ResumedFrame,
 )
-from sandbox_agent import (
-    CAPABILITIES,
-    RESUMED,
-    FrameError,
-    FrameReader,
-    encode_frame,
-    resume_marker,
-)
+from sandbox.framing import RESUMED, FrameError, FrameReader, encode_frame, resume_marker
+from sandbox.protocol import CAPABILITIES
 
 PROTOCOL = 1
 CHUNK_BYTES = 64 * 1024

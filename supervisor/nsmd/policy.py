@@ -27,7 +27,7 @@ from nsmd.values import (
     ReadOnlyBind,
     SessionLimits,
 )
-from sandbox_agent import FILE_BYTES, REPLY_BYTES
+from sandbox.limits import FILE_BYTES, REPLY_BYTES
 
 VERSION = 1
 """Of the JSON: what a reader knows under it keeps its meaning, and more may come."""

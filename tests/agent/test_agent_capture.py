@@ -13,7 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent_process import AgentProcess, becomes_true
-from sandbox_agent import Capture, Limits, OutputPipe, SpillFile, Spills, encode_frame
+from sandbox.capture import Capture, OutputPipe, SpillFile, Spills
+from sandbox.framing import encode_frame
+from sandbox.limits import Limits
 
 SMALL = Limits({"reply_bytes": 100, "file_bytes": 1000})
 

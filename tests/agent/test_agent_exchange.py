@@ -16,14 +16,16 @@ import pytest
 import sandbox_agent
 from agent_process import ANSWER_TIMEOUT_S, PYTHON, AgentProcess, direct_agent
 from processes import ending
-from sandbox_agent import Link, Poller
+from sandbox.framing import FrameReader, encode_frame
+from sandbox.polling import Link, Poller
+from sandbox.protocol import CAPABILITIES
 
 
 @pytest.mark.node
 def test_ready_comes_first_and_says_what_the_agent_can(agent: AgentProcess) -> None:
     assert agent.ready["protocol"] == 1
     assert agent.ready["interpreters"] == ["bash", "node", "python"]
-    assert set(agent.ready["capabilities"]) == set(sandbox_agent.CAPABILITIES)
+    assert set(agent.ready["capabilities"]) == set(CAPABILITIES)
     assert agent.ready["pid"] == agent.process.pid
 
 
@@ -107,7 +109,7 @@ def test_an_oversized_length_is_answered_and_ends_the_agent(
 
 
 def test_frames_in_single_bytes(agent: AgentProcess) -> None:
-    frame = sandbox_agent.encode_frame({"type": "ping"})
+    frame = encode_frame({"type": "ping"})
     for index in range(len(frame)):
         agent.socket.sendall(frame[index : index + 1])
     assert agent.receive() == {"type": "pong"}
@@ -134,7 +136,7 @@ def test_the_agent_ends_at_end_of_file_though_nobody_reads_its_answers(
     agent: AgentProcess,
 ) -> None:
     """A supervisor that stopped reading and then died must not keep a session alive."""
-    ping = sandbox_agent.encode_frame({"type": "status", "x": "y" * 1000})
+    ping = encode_frame({"type": "status", "x": "y" * 1000})
     agent.socket.setblocking(False)
     sent = 0
     with contextlib.suppress(BlockingIOError):
@@ -158,9 +160,9 @@ def test_pipes_do_as_well_as_a_socket(tmp_path: Path) -> None:
     ) as process:
         assert process.stdin is not None
         assert process.stdout is not None
-        reader = sandbox_agent.FrameReader()
+        reader = FrameReader()
         seen: list[dict[str, Any]] = []
-        process.stdin.write(sandbox_agent.encode_frame(frames[0]))
+        process.stdin.write(encode_frame(frames[0]))
         process.stdin.flush()
         while len(seen) < 2:
             data = os.read(process.stdout.fileno(), 65536)
@@ -171,7 +173,7 @@ def test_pipes_do_as_well_as_a_socket(tmp_path: Path) -> None:
         assert [frame["type"] for frame in seen] == ["ready", "result"]
         assert seen[1]["id"] == 7
         assert seen[1]["stdout"] == "piped\n"
-        process.stdin.write(sandbox_agent.encode_frame(frames[1]))
+        process.stdin.write(encode_frame(frames[1]))
         process.stdin.flush()
         assert process.wait(ANSWER_TIMEOUT_S) == 0
 

@@ -18,18 +18,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import sandbox_agent
 from agent_process import AgentProcess, becomes_true, direct_agent, jailed_agent, short_directory
 from realjail import BWRAP, needs_bwrap
-from sandbox_agent import (
-    RESUMED,
-    FileWriter,
-    FrameReader,
-    TransferError,
-    Transfers,
-    encode_frame,
-    resume_marker,
-)
+from sandbox import paths
+from sandbox.files import FileWriter, Transfers
+from sandbox.framing import RESUMED, FrameReader, encode_frame, resume_marker
+from sandbox.paths import TransferError, entries_of, open_path
 
 CHUNK = 256 * 1024
 TOKEN = "cd" * 16
@@ -197,10 +191,10 @@ def test_a_directory_with_too_much_is_told_in_part(
     try:
         for limit, value in (("MAX_ENTRIES", 4), ("LISTING_BYTES", 3)):
             with monkeypatch.context() as patched:
-                patched.setattr(sandbox_agent, limit, value)
-                entries, whole = sandbox_agent.entries_of(directory)
+                patched.setattr(paths, limit, value)
+                entries, whole = entries_of(directory)
                 assert (len(entries), whole) == (value, False)
-        assert sandbox_agent.entries_of(directory)[1]
+        assert entries_of(directory)[1]
     finally:
         os.close(directory)
 
@@ -801,7 +795,7 @@ class TestOnPlainFileSystems:
 
 def test_a_file_of_the_kernel_is_refused_by_its_file_system() -> None:
     with pytest.raises(TransferError, match="/proc"):
-        sandbox_agent.open_path("/proc/self/fd/0")
+        open_path("/proc/self/fd/0")
 
 
 ODD = ["x", "d", "d/y", "l", "l/x", "x/", "/", "..", "\ud800", "a\0", "/proc/self/environ"]

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sandbox_agent import (
+from sandbox.framing import (
     MAX_FRAME_BYTES,
     RESUMED,
     FrameError,

@@ -16,7 +16,7 @@ import pytest
 import sandbox_agent
 from agent_process import AgentProcess, Interpreter, Reply, becomes_true, jailed_agent
 from realjail import BWRAP, needs_bwrap
-from sandbox_agent import encode_frame
+from sandbox.framing import encode_frame
 
 pytestmark = [pytest.mark.jail, needs_bwrap]
 

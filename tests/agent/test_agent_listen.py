@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-import sandbox_agent
 from agent_process import AgentProcess
+from sandbox.linux import c_library
 
 
 def listening(agent: AgentProcess) -> tuple[dict[str, Any], socket.socket]:
@@ -101,4 +101,4 @@ def test_what_makes_no_sense_is_answered(shared: AgentProcess, fields: dict[str,
 
 def test_the_c_library_is_looked_up_once() -> None:
     """Each look-up makes types that stay, and takes longer than what it is used for."""
-    assert sandbox_agent.c_library() is sandbox_agent.c_library()
+    assert c_library() is c_library()

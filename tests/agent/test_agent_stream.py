@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from agent_process import AgentProcess, becomes_true
-from sandbox_agent import RESUMED, FrameReader, encode_frame, resume_marker
+from sandbox.framing import RESUMED, FrameReader, encode_frame, resume_marker
 
 TOKEN = "ab" * 16
 

@@ -14,6 +14,7 @@ import json, os, socket, sys
 sys.path.insert(0, sys.argv[1])
 import sandbox_agent
 import decimal  # preloaded
+from sandbox.framing import FrameReader, encode_frame
 sys.path.pop(0)
 
 results = []
@@ -25,7 +26,7 @@ for number in range(3):
         fd = theirs.detach()
         sandbox_agent.serve(fd, fd, prestart="python", workspace=sys.argv[2])
     theirs.close()
-    reader = sandbox_agent.FrameReader()
+    reader = FrameReader()
     def receive():
         while (frame := reader.next_message()) is None:
             reader.receive_data(ours.recv(65536))
@@ -37,7 +38,7 @@ for number in range(3):
         "import random; print(random.random())",
         "import inspect; print(len(inspect.stack()))",
     ):
-        ours.sendall(sandbox_agent.encode_frame(
+        ours.sendall(encode_frame(
             {"type": "execute", "id": "1", "interpreter": "python", "code": code}))
         results.append(receive()["stdout"])
     ours.close()

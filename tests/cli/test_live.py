@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nsm.cli.live import Live, Rest
-from sandbox_agent import Capture, Limits, Spills
+from sandbox.capture import Capture, Spills
+from sandbox.limits import Limits
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -41,7 +42,7 @@ def test_a_whole_result_brings_what_was_not_streamed(streamed: str, rest: str) -
 
 
 def mark(omitted_bytes: int) -> str:
-    """As `sandbox_agent.Capture` puts it between head and tail; tested below."""
+    """As `sandbox.capture.Capture` puts it between head and tail; tested below."""
     return f"\n[... {omitted_bytes} bytes left out ...]\n"
 
 

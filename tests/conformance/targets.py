@@ -24,10 +24,10 @@ from contextlib import contextmanager
 from typing import Any, Protocol, cast
 
 import nsm
-import sandbox_agent
-from agent_process import AGENT, COMPILED_ONCE
+from agent_process import AGENT
 from conformance.cases import LANGUAGES, Case, Language, Step
 from conformance.judge import Answer
+from sandbox.framing import FrameError, FrameReader, encode_frame
 
 GRACE_S = 2.0
 """From an interrupt to the kill, in every target."""
@@ -162,7 +162,7 @@ class _AgentChannel:
             self._socket.close()
             self._log.close()
             raise
-        self._reader = sandbox_agent.FrameReader()
+        self._reader = FrameReader()
 
     def introduce(self) -> None:
         self.ready = self.receive(time.monotonic() + PATIENCE_S)
@@ -172,7 +172,7 @@ class _AgentChannel:
     def send(self, **frame: Any) -> None:
         self._socket.settimeout(PATIENCE_S)
         try:
-            self._socket.sendall(sandbox_agent.encode_frame(frame))
+            self._socket.sendall(encode_frame(frame))
         except OSError as error:
             raise LostAnswerError(f"the agent takes no frame: {error}; {self._said()}") from None
 
@@ -181,7 +181,7 @@ class _AgentChannel:
         while True:
             try:
                 frame = self._reader.next_message()
-            except sandbox_agent.FrameError as error:
+            except FrameError as error:
                 raise LostAnswerError(f"the agent sent what is no frame: {error}") from None
             if frame is not None:
                 return frame
@@ -230,7 +230,7 @@ class _AgentSession:
             self._agent.send(
                 type="execute", id=request_id, interpreter=language, code=step.code, **options
             )
-        except sandbox_agent.FrameError as error:
+        except FrameError as error:
             return Answer(refused=str(error))
         return self._answer(step, request_id)
 
@@ -569,7 +569,7 @@ def own_agent(
     python: str = sys.executable, node: str | None = None, bash: str | None = None
 ) -> AgentTarget:
     """This project's agent, run by a Python of one's choice."""
-    command = [python, "-I", "-c", COMPILED_ONCE, str(AGENT), "--workspace", "{workspace}"]
+    command = [python, "-I", str(AGENT), "--workspace", "{workspace}"]
     for option, program in (("--node", node or shutil.which("node")), ("--bash", bash)):
         if program is not None:
             command += [option, program]

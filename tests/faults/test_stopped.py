@@ -22,7 +22,7 @@ import trio.testing
 from control_bench import bench
 from e2e_support import supervisor
 from nsmd.timer import LATE_S, WATCHED_S, AwakeClock
-from sandbox_agent import encode_frame
+from sandbox.framing import encode_frame
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -53,7 +53,7 @@ def _fuzz(name: str, seconds: int, corpus: str) -> None:
     # Not one of the packages that `make setup` installs, so that no type checker knows it.
     atheris: Any = importlib.import_module("atheris")
     sys.path.insert(0, str(TESTS))
-    with atheris.instrument_imports(include=["nsm", "nsmd", "sandbox_agent", "fuzz_codecs"]):
+    with atheris.instrument_imports(include=["nsm", "nsmd", "sandbox", "fuzz_codecs"]):
         from fuzz_codecs import CODECS
     atheris.Setup(
         [

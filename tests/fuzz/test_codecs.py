@@ -16,7 +16,7 @@ from fuzz_codecs import CODECS
 from nsm.wire.errors import OverloadedError
 from nsm.wire.frames import encode_frame
 from nsm.wire.messages import Cancel, Event, Failure, Hello, Request, Result, to_wire
-from sandbox_agent import encode_frame as encode_agent_frame
+from sandbox.framing import encode_frame as encode_agent_frame
 
 HELLO = encode_frame(to_wire(Hello(name="x", program_version="1", rights=("run",))))
 SEEDS: dict[str, list[bytes]] = {

@@ -24,7 +24,7 @@ from fuzz.test_codecs import FEW, HELLO, SEEDS, VALUES, damaged
 from nsm.wire.errors import NsmError
 from nsm.wire.frames import encode_frame
 from nsmd.control.operations import OPERATIONS
-from sandbox_agent import FrameError
+from sandbox.framing import FrameError
 
 FIELDS = (
     *("id", "type", "stdout", "stderr", "exit_code", "seq", "ack", "text", "stream", "displays"),

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-import sandbox_agent
 from agent_process import ANSWER_TIMEOUT_S, AgentProcess, Interpreter, json_of
+from sandbox.framing import FrameReader, encode_frame
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
@@ -150,7 +150,7 @@ class Template:
 
 def frames(channel: socket.socket) -> Iterator[dict[str, Any]]:
     """What comes out of a session."""
-    reader = sandbox_agent.FrameReader()
+    reader = FrameReader()
     while data := channel.recv(1 << 20):
         reader.receive_data(data)
         while (frame := reader.next_message()) is not None:
@@ -162,9 +162,7 @@ def execute(channel: socket.socket, interpreter: str, code: str) -> Any:
     heard = frames(channel)
     assert next(heard)["type"] == "ready"
     channel.sendall(
-        sandbox_agent.encode_frame(
-            {"type": "execute", "id": "1", "interpreter": interpreter, "code": code}
-        )
+        encode_frame({"type": "execute", "id": "1", "interpreter": interpreter, "code": code})
     )
     return next(frame for frame in heard if frame["type"] == "result")
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import os
 import socket
-from pathlib import Path
 
 import pytest
 import trio
@@ -16,6 +15,7 @@ from nsm import landlock
 from nsm.wire.errors import BadRequestError
 from nsmd.hostrules import parse_rules
 from nsmd.jail.hostnetwork import network_files
+from nsmd.jail.programcode import source_of
 from nsmd.values import NetworkRule
 from realjail import needs_bwrap, new_launcher
 
@@ -276,7 +276,7 @@ async def test_the_host_s_network_is_the_host_s_and_nothing_else_of_it(kind: str
 
 async def test_without_landlock_s_scope_abstract_sockets_of_the_host_are_open() -> None:
     """What keeps them shut is that one measure."""
-    source = Path(sandbox_agent.__file__).read_bytes()
+    source = source_of(sandbox_agent)
     weakened = source.replace(b"        shut_abstract_sockets()\n", b"        pass\n", 1)
     assert weakened != source
     abstract = f"\0nsm-test-{os.urandom(8).hex()}".encode()

@@ -25,7 +25,8 @@ from nsmd.proxy.gateway import MAX_SESSION_CONNECTIONS
 from nsmd.proxy.listener import Listener, ListenerError
 from nsmd.requests import Requests
 from nsmd.values import NetworkRule
-from sandbox_agent import FrameReader, encode_frame, listen_on_loopback
+from sandbox.framing import FrameReader, encode_frame
+from sandbox.linux import listen_on_loopback
 
 
 class Bench:

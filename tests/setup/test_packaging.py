@@ -43,7 +43,7 @@ def test_wheel_has_the_packages_and_nothing_else(built: Path) -> None:
         (entry_points,) = (name for name in names if name.endswith("entry_points.txt"))
         scripts = configparser.ConfigParser()
         scripts.read_string(archive.read(entry_points).decode())
-    assert tops == {"nsm", "nsmbox", "nsmd", "sandbox_agent.py", "sandbox_template.py"}
+    assert tops == {"nsm", "nsmbox", "nsmd", "sandbox", "sandbox_agent.py", "sandbox_template.py"}
     assert set(scripts["console_scripts"]) == {
         "nsm",
         "claudebox",
@@ -51,6 +51,7 @@ def test_wheel_has_the_packages_and_nothing_else(built: Path) -> None:
         "nsm-supervisor",
     }
     assert {"nsm/py.typed", "nsmbox/py.typed", "nsmd/py.typed"} <= set(names)
+    assert "sandbox/workers/node_runner.js" in names
     assert not [name for name in names if "__pycache__" in name]
 
 
@@ -104,5 +105,6 @@ def test_source_distribution_can_be_built_and_tested(built: Path) -> None:
         "tests/conftest.py",
         "docs/reference/interfaces.md",
         "agent/sandbox_agent.py",
+        "agent/sandbox/workers/node_runner.js",
         "LICENSE",
     } <= names

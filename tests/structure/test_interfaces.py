@@ -10,7 +10,6 @@ from typing import Any, get_type_hints
 import pytest
 
 import samples
-import sandbox_agent
 from nsm.cli.main import VERBS
 from nsm.cli.top.figures import Line, Totals
 from nsm.wire import connection, errors, frames, sessions
@@ -46,6 +45,7 @@ from nsmd.nix import monitor
 from nsmd.settings import EnvironmentSettings, Settings
 from nsmd.telemetry.ring import MAX_KEPT
 from nsmd.transcripts import live, record, store, transcript
+from sandbox.files import MAX_OPEN_FILES
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs/reference/interfaces.md").read_text()
 
@@ -250,7 +250,7 @@ def test_every_key_of_the_configuration_with_its_default() -> None:
         discovery.MAX_ARTIFACTS,
         discovery.MAX_METADATA_BYTES,
         sessions.PIECE_BYTES,
-        sandbox_agent.MAX_OPEN_FILES,
+        MAX_OPEN_FILES,
         workshop.CONCURRENT_BUILDS,
         workshop.MAX_QUEUED,
         workshop.MAX_ADDED,

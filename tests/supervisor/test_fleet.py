@@ -23,7 +23,7 @@ from nsmd.survival.records import SessionRecord
 from nsmd.takeover import Found, Takeover
 from nsmd.values import NetworkRule, ProjectMount, RunRequest, Tenancy
 from registrybench import ALICE, BOB, bench
-from sandbox_agent import encode_frame, resume_marker
+from sandbox.framing import encode_frame, resume_marker
 
 if TYPE_CHECKING:
     from fakes import FakeLauncher

@@ -30,7 +30,7 @@ from nsmd.session import Session
 from nsmd.timer import Timers
 from nsmd.transcripts import TranscriptStore
 from nsmd.values import Client, NetworkRule, RunRequest, SessionLimits, Tenancy
-from sandbox_agent import encode_frame, resume_marker
+from sandbox.framing import encode_frame, resume_marker
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping

@@ -18,7 +18,9 @@ from hypothesis import strategies as st
 
 from nsmd.agentframes import OtherFrame, OutputFrame, ResultFrame, ResumedFrame
 from nsmd.agentlink import AgentLink
-from sandbox_agent import RESUMED, Channel, Poller, resume_marker
+from sandbox.channel import Channel
+from sandbox.framing import RESUMED, resume_marker
+from sandbox.polling import Poller
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -24,7 +24,7 @@ from nsmd.provision import Provision
 from nsmd.registry import Registry
 from nsmd.settings import PoolSettings, SessionSettings, Settings
 from nsmd.values import Client, RunRequest
-from sandbox_agent import FrameReader, encode_frame
+from sandbox.framing import FrameReader, encode_frame
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable

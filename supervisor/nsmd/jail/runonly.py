@@ -29,7 +29,7 @@ from nsmd.jail.starting import open_info_pipe, read_child_pid, spawn, with_limit
 from nsmd.jail.user import JailUser
 from nsmd.policy import Policy, jail_variables
 from nsmd.values import JailSpec, Remarks, SessionLimits
-from sandbox_agent import FrameReader, encode_frame
+from sandbox.framing import FrameReader, encode_frame
 
 CAPABILITIES = ("execute.timeout", "execute.result", "interrupt")
 

@@ -1,0 +1,35 @@
+"""The agent: what runs inside a jail, starts interpreters and runs code in them.
+
+`sandbox_agent.py` beside this package is its entry, which speaks the protocol of
+`docs/contributing/agent-protocol.md`. User code never runs in the agent's process: each interpreter
+is a child in a session of its own, with a pipe each for its stdout and stderr and a private control
+socket. One thread, one poll loop, no call that waits for a peer: whatever an interpreter or the
+supervisor does, the end of the supervisor's channel is noticed at once, and then the agent ends
+and, being PID 1, takes everything with it.
+
+Standard library only, Python 3.9 or newer. What travels into a jail is one file, which `bundle`
+makes of these modules: so top-level names are unique among them, they import each other's names at
+the top only and without `as`, and only `resources` looks at its `__file__`.
+
+- `interpreters`: the agent's side of each interpreter. A new interpreter begins there.
+- `workers`: what runs in the interpreters' own processes.
+- `template`: the process that sessions are forked from, whose entry is `sandbox_template.py`.
+- `agent`: requests of the supervisor, and who answers them.
+- `execution`: the piece of code that runs now.
+- `capture`: output of interpreters; what a reply has room for, and files for the rest.
+- `displays`: bounds of what code displays.
+- `files`: files that the supervisor reads and writes in the session.
+- `paths`: paths in the session, and which files are refused.
+- `checks`: whether a text is a whole input.
+- `processes`: processes as /proc shows them, and signals to them.
+- `limits`: limits of a session and of its processes.
+- `channel`: messages to the supervisor, kept until it has them.
+- `polling`: the poll loop, and streams that never block.
+- `framing`: bytes to messages and back; the supervisor uses it, too.
+- `protocol`: version and capabilities, which the supervisor knows, too.
+- `fields`: checks of single fields of messages.
+- `sharedpage`: memory that the agent shares with a Python worker.
+- `linux`: calls of Linux and the C library.
+- `resources`: texts of the files beside these modules.
+- `bundle`: makes one file of an entry and what it imports.
+"""

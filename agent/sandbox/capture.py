@@ -1,0 +1,333 @@
+"""Output of interpreters: pipes, what of it a reply has room for, files for the rest, previews."""
+
+from __future__ import annotations
+
+import codecs
+import contextlib
+import fcntl
+import os
+import sys
+import time
+
+from sandbox.framing import READ_BYTES
+from sandbox.limits import MAX_REPLY_BYTES
+from sandbox.linux import identity_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Mapping
+    from typing import Any
+
+    from sandbox.limits import Limits
+    from sandbox.polling import Poller
+
+PREVIEW_BYTES = 64 * 1024
+"""Streamed output that waits to be sent, per stream; older output is left out of the preview."""
+
+
+PREVIEW_INTERVAL_S = 0.05
+"""At most 20 updates a second."""
+
+
+FIONREAD = 0x541B
+
+NO_BYTES = b"\0" * 4
+
+
+class SpillFile:
+    """A file below the workspace's ``.nsm`` for output that a reply has no room for.
+
+    The directory belongs to user code, which may have put links, other files or nothing there:
+    every step is relative to a descriptor and follows no link, and any failure just ends the file.
+    """
+
+    DIRECTORY = ".nsm"
+
+    def __init__(self, workspace: str, name: str, limit: int) -> None:
+        self.path = f"{workspace}/{self.DIRECTORY}/{name}"
+        self.bytes = 0
+        self._limit = limit
+        self._fd = -1
+        with (
+            contextlib.suppress(OSError),
+            self._open_directory(workspace, create=True) as directory,
+        ):
+            self._fd = os.open(
+                name,
+                os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC,
+                0o600,
+                dir_fd=directory,
+            )
+
+    @classmethod
+    @contextlib.contextmanager
+    def _open_directory(cls, workspace: str, *, create: bool) -> Generator[int, None, None]:
+        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+        top = os.open(workspace, flags)
+        try:
+            if create:
+                with contextlib.suppress(FileExistsError):
+                    os.mkdir(cls.DIRECTORY, 0o700, dir_fd=top)
+            directory = os.open(cls.DIRECTORY, flags, dir_fd=top)
+        finally:
+            os.close(top)
+        try:
+            yield directory
+        finally:
+            os.close(directory)
+
+    @classmethod
+    def remove(cls, workspace: str, name: str) -> None:
+        with contextlib.suppress(OSError), cls._open_directory(workspace, create=False) as top:
+            os.unlink(name, dir_fd=top)
+
+    @property
+    def full(self) -> bool:
+        return self._fd < 0 or self.bytes >= self._limit
+
+    def write(self, data: bytes | bytearray) -> None:
+        view = memoryview(data)[: max(0, self._limit - self.bytes)]
+        try:
+            while view and self._fd >= 0:
+                written = os.write(self._fd, view)
+                self.bytes += written
+                view = view[written:]
+        except OSError:
+            self.close()
+
+    def close(self) -> str | None:
+        """Ends the file; its path if there is something in it and it has not been removed."""
+        if self._fd < 0:
+            return self.path if self.bytes else None
+        there = os.fstat(self._fd).st_nlink > 0
+        os.close(self._fd)
+        self._fd = -1
+        return self.path if self.bytes and there else None
+
+
+class Spills:
+    """Makes spill files, and removes the oldest so that all together stay bounded."""
+
+    def __init__(self, workspace: str) -> None:
+        self._workspace = workspace
+        self._made = 0
+        self._files: list[tuple[str, SpillFile]] = []
+
+    def make(self, stream: str, limits: Limits) -> SpillFile:
+        self._made += 1
+        name = f"{stream}-{self._made}.txt"
+        while self._files and sum(file.bytes for _, file in self._files) > limits.file_bytes:
+            SpillFile.remove(self._workspace, self._files.pop(0)[0])
+        file = SpillFile(self._workspace, name, limits.file_bytes)
+        self._files.append((name, file))
+        return file
+
+
+class NoFile:
+    """In place of a `SpillFile` for what nobody will read."""
+
+    full = True
+
+    def write(self, data: bytes | bytearray) -> None:
+        """Drops it."""
+
+    def close(self) -> str | None:
+        """There is none."""
+        return None
+
+
+class Capture:
+    """What one stream printed for one execution: the whole, or head and tail and a file.
+
+    Args:
+        spills: makes the file; None for head and tail only.
+    """
+
+    def __init__(self, stream: str, spills: Spills | None, limits: Limits) -> None:
+        self.total_bytes = 0
+        self._stream = stream
+        self._spills = spills
+        self._limits = limits
+        self._reply_bytes = limits.reply_bytes
+        self._half = limits.reply_bytes // 2
+        self._head = bytearray()
+        self._tail = bytearray()
+        self._file: SpillFile | NoFile | None = None
+
+    @property
+    def full(self) -> bool:
+        """Whether anything more would be kept nowhere but in the tail."""
+        return self._file is not None and self._file.full
+
+    def bound_reply(self, reply_bytes: int) -> None:
+        """Another bound for this reply, unless output has gone to a file already."""
+        reply_bytes = min(reply_bytes, MAX_REPLY_BYTES)
+        if self._file is None and self._reply_bytes != reply_bytes:
+            self._reply_bytes = reply_bytes
+            self._half = reply_bytes // 2
+            self.write(b"")
+
+    def write(self, data: bytes) -> None:
+        self.total_bytes += len(data)
+        if self._file is None:
+            self._head += data
+            if len(self._head) > self._reply_bytes:
+                spills = self._spills
+                self._file = spills.make(self._stream, self._limits) if spills else NoFile()
+                self._file.write(self._head)
+                self._tail += memoryview(self._head)[self._half :]
+                del self._head[self._half :]
+        else:
+            self._file.write(data)
+            self._tail += data
+        if len(self._tail) > 2 * self._half + READ_BYTES:
+            del self._tail[: len(self._tail) - self._half]
+
+    def latest(self, count: int) -> tuple[int, bytes]:
+        """The end so far, at most `count` bytes or what is kept of it, and how many precede."""
+        kept = self._head if self._file is None else self._tail
+        data = bytes(kept[-count:])
+        return self.total_bytes - len(data), data
+
+    def result(self) -> tuple[str, dict[str, Any] | None]:
+        """The text for the reply and, if it is not the whole, what is left out and where it is."""
+        if self._file is None:
+            return self._head.decode("utf-8", "replace"), None
+        del self._tail[: max(0, len(self._tail) - self._half)]
+        _trim_to_characters(self._head, self._tail)
+        omitted = self.total_bytes - len(self._head) - len(self._tail)
+        text = (
+            self._head.decode("utf-8", "replace")
+            + f"\n[... {omitted} bytes left out ...]\n"
+            + self._tail.decode("utf-8", "replace")
+        )
+        return text, {"omitted_bytes": omitted, "file": self._file.close()}
+
+
+def _trim_to_characters(head: bytearray, tail: bytearray) -> None:
+    """Takes the torn character off the end of `head` and the beginning of `tail`."""
+    for back in range(1, min(4, len(head)) + 1):
+        byte = head[-back]
+        if byte >= 0xC0:
+            if back < (2 if byte < 0xE0 else 3 if byte < 0xF0 else 4):
+                del head[-back:]
+            break
+        if byte < 0x80:
+            break
+    count = 0
+    while count < min(3, len(tail)) and 0x80 <= tail[count] < 0xC0:
+        count += 1
+    del tail[:count]
+
+
+class OutputPipe:
+    """One output stream of an interpreter: a pipe that the agent reads.
+
+    Attributes:
+        child_fd: the end for the interpreter. It stays open here as well: a pipe that nobody can
+            write to would wake the agent for ever.
+        paused: the agent does not wait for what is printed.
+    """
+
+    def __init__(self) -> None:
+        self.read_fd, self.child_fd = os.pipe2(os.O_CLOEXEC)
+        os.set_blocking(self.read_fd, False)
+        self.identity = identity_of(os.fstat(self.read_fd))
+        self.paused = False
+
+    def close(self) -> None:
+        os.close(self.read_fd)
+        os.close(self.child_fd)
+
+    def read(self, count: int = READ_BYTES) -> bytes:
+        """What is there, at most `count` bytes; empty when there is nothing."""
+        try:
+            return os.read(self.read_fd, count)
+        except BlockingIOError:
+            return b""
+
+    def cut(self) -> bytes:
+        """What was printed up to now, and nothing of what a flood adds meanwhile.
+
+        The kernel's count of what waits is the cut. Nothing here waits: code that reads from its
+        own pipe only takes its own output away.
+        """
+        waiting = int.from_bytes(fcntl.ioctl(self.read_fd, FIONREAD, NO_BYTES), sys.byteorder)
+        pieces: list[bytes] = []
+        while waiting > 0:
+            piece = self.read(min(waiting, READ_BYTES))
+            if not piece:
+                break
+            pieces.append(piece)
+            waiting -= len(piece)
+        return b"".join(pieces)
+
+
+class Preview:
+    """Output on its way to whoever watches an execution: coalesced, bounded, never waited for.
+
+    Args:
+        send: called with stream and text.
+        may_send: False while the supervisor lags behind.
+    """
+
+    def __init__(
+        self, poller: Poller, send: Callable[[str, str], None], may_send: Callable[[], bool]
+    ) -> None:
+        self._poller = poller
+        self._send = send
+        self._may_send = may_send
+        self._sent_at = 0.0
+        self._waiting = {"stdout": bytearray(), "stderr": bytearray()}
+        self._dropped = {"stdout": 0, "stderr": 0}
+        self._decoders = {
+            stream: codecs.getincrementaldecoder("utf-8")("replace") for stream in self._waiting
+        }
+
+    def begin(self, captures: Mapping[str, Capture]) -> None:
+        """Takes what has been printed before anybody watched."""
+        for stream, capture in captures.items():
+            self._dropped[stream], data = capture.latest(PREVIEW_BYTES)
+            self._waiting[stream] += data
+        self.schedule()
+
+    def write(self, stream: str, data: bytes) -> None:
+        waiting = self._waiting[stream]
+        waiting += data
+        excess = len(waiting) - PREVIEW_BYTES
+        if excess > 0:
+            del waiting[:excess]
+            self._dropped[stream] += excess
+        self.schedule()
+
+    def schedule(self) -> None:
+        """Sends what waits now, or as soon as the last update is old enough."""
+        if not any(self._waiting.values()) or not self._may_send():
+            return
+        due = self._sent_at + PREVIEW_INTERVAL_S
+        if time.monotonic() >= due:
+            self._flush(final=False)
+        else:
+            self._poller.at("preview", due, self.schedule)
+
+    def finish(self) -> None:
+        """Sends the rest, if the supervisor takes it."""
+        self._poller.cancel("preview")
+        if self._may_send():
+            self._flush(final=True)
+
+    def _flush(self, *, final: bool) -> None:
+        self._poller.cancel("preview")
+        self._sent_at = time.monotonic()
+        for stream, waiting in self._waiting.items():
+            decoder = self._decoders[stream]
+            if self._dropped[stream]:
+                decoder.reset()
+                _trim_to_characters(bytearray(), waiting)
+            text = decoder.decode(bytes(waiting), final)
+            waiting.clear()
+            if self._dropped[stream]:
+                text = f"\n[... {self._dropped[stream]} bytes left out ...]\n{text}"
+                self._dropped[stream] = 0
+            if text:
+                self._send(stream, text)

@@ -1,0 +1,128 @@
+"""The channel to the supervisor: messages, kept until they are acknowledged."""
+
+from __future__ import annotations
+
+import os
+import stat
+
+from sandbox.framing import FrameError, FrameReader, encode_frame
+from sandbox.polling import Link
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from typing import Any
+
+    from sandbox.polling import Poller
+
+UNSENT_BYTES = 8 * 1024 * 1024
+"""Above this the agent takes no more requests from a supervisor that does not read answers."""
+
+
+RECENT = 64
+"""Executions that are known to have had a result, for whoever asks a new supervisor."""
+
+
+class Channel:
+    """Messages to and from the supervisor, kept until they are acknowledged once it asked so.
+
+    Attributes:
+        recent: ids of the last executions that had a result, acknowledged or not.
+    """
+
+    def __init__(
+        self,
+        poller: Poller,
+        read_fd: int,
+        write_fd: int,
+        on_message: Callable[[Mapping[str, Any]], None],
+        on_end: Callable[[], None],
+        on_progress: Callable[[], None],
+    ) -> None:
+        self._on_message = on_message
+        self._on_end = on_end
+        self._on_progress = on_progress
+        self._reader = FrameReader()
+        self._sequence: int | None = None
+        self._kept: dict[int, tuple[bytes, str | None]] = {}
+        self._kept_bytes = 0
+        self.recent: list[str] = []
+        self._link = Link(poller, read_fd, write_fd, self._on_data, on_end, self._on_sent)
+
+    @property
+    def passes_descriptors(self) -> bool:
+        """Whether it is a socket, which it is but where somebody tries an agent by hand."""
+        return stat.S_ISSOCK(os.fstat(self._link.write_fd).st_mode)
+
+    @property
+    def lag_bytes(self) -> int:
+        """What the supervisor has not acknowledged, or not taken where it does not do that."""
+        return self._link.unsent_bytes if self._sequence is None else self._kept_bytes
+
+    @property
+    def kept_results(self) -> list[str]:
+        """Ids of the executions whose results are not acknowledged."""
+        return [result for _, result in self._kept.values() if result is not None]
+
+    def begin_sequence(self, marker: bytes) -> None:
+        """Numbers frames from now on, and accepts `marker` from a new holder of the channel."""
+        self._reader.marker = marker
+        self._sequence = 0
+
+    def send(self, message: dict[str, Any], descriptor: int | None = None) -> None:
+        """Sends and, with a sequence, keeps a message.
+
+        Args:
+            descriptor: goes along, once: repeated frames have none.
+
+        Raises:
+            FrameError: it does not fit a frame.
+        """
+        if self._sequence is None:
+            self._link.send(encode_frame(message), descriptor)
+        else:
+            frame = encode_frame({**message, "seq": self._sequence + 1})
+            self._sequence += 1
+            result = None
+            if message["type"] == "result":
+                result = str(message["id"])
+                self.recent.append(result)
+                if len(self.recent) > RECENT:
+                    del self.recent[0]
+            self._kept[self._sequence] = (frame, result)
+            self._kept_bytes += len(frame)
+            self._link.send(frame, descriptor)
+        if self._link.unsent_bytes > UNSENT_BYTES:
+            self._link.read_on(False)
+
+    def acknowledge(self, number: int) -> None:
+        """Forgets the frames up to `number`."""
+        for kept in list(self._kept):
+            if kept > number:
+                break
+            self._kept_bytes -= len(self._kept.pop(kept)[0])
+        self._on_progress()
+
+    def resume(self, resumed: dict[str, Any]) -> None:
+        """Answers a new holder: the marker, `resumed` without a number, and every kept frame."""
+        self._link.drop_unsent()
+        frames = [frame for frame, _ in self._kept.values()]
+        self._link.send(b"".join([self._reader.marker, encode_frame(resumed), *frames]))
+
+    def _on_sent(self) -> None:
+        self._link.read_on(True)
+        self._on_progress()
+
+    def _on_data(self, data: bytes) -> None:
+        self._reader.receive_data(data)
+        while True:
+            try:
+                message = self._reader.next_message()
+            except FrameError as error:
+                self.send({"type": "error", "message": str(error)})
+                if error.fatal:
+                    self._on_end()
+                continue
+            if message is None:
+                return
+            self._on_message(message)

@@ -1,0 +1,40 @@
+"""Checks of the fields of frames and of command lines."""
+
+from __future__ import annotations
+
+import re
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, TypeGuard
+
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+
+
+def as_object(value: Any) -> dict[str, Any] | None:
+    """`value` if it is a JSON object; what JSON makes has text keys."""
+    found: Any = value
+    return found if isinstance(value, dict) else None
+
+
+def as_texts(value: Any) -> dict[str, str] | None:
+    """Variables as a frame has them; None where they are none. They may be left out."""
+    found = {} if value is None else as_object(value)
+    if found is None:
+        return None
+    for name, text in found.items():
+        if not _VARIABLE.fullmatch(name) or not isinstance(text, str) or "\0" in text:
+            return None
+    return found
+
+
+def is_id(value: object) -> TypeGuard[str | int]:
+    return isinstance(value, (str, int)) and not isinstance(value, bool)
+
+
+def is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def is_seconds(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 1e9

@@ -1,0 +1,417 @@
+"""The base of all interpreters: the life of a process tree, its output, what it displays."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import socket
+
+from sandbox.capture import Capture, OutputPipe
+from sandbox.displays import (
+    DISPLAY_BYTES,
+    DISPLAY_LEFT_OUT,
+    DISPLAY_TOO_DEEP,
+    MAX_DISPLAYS,
+    is_deep,
+)
+from sandbox.fields import as_object
+from sandbox.framing import FrameError, encode_frame
+from sandbox.interpreters.setup import SETUP_EXCERPT_BYTES
+from sandbox.limits import Limits, apply_limits
+from sandbox.linux import (
+    DEFAULT_ACTION,
+    PR_SET_DUMPABLE,
+    PR_SET_PDEATHSIG,
+    dup_high,
+    identity_of,
+    prctl,
+    set_handler,
+)
+from sandbox.polling import Link
+from sandbox.processes import is_ending
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from typing import Any, NoReturn
+
+    from sandbox.agent import Agent
+    from sandbox.interpreters.setup import SetupStep
+    from sandbox.sharedpage import SharedPage
+
+MAX_RESULT_NOTES = 8
+
+MAX_RESULT_NOTE = 400
+"""Notes that an interpreter adds to one result, and characters of each."""
+
+
+class Question:
+    """What an interpreter is asked besides running code, which may keep it too busy to answer.
+
+    Args:
+        number: tells its answer from that to a question before.
+        settle: called once, with the answer, or with nothing in it if there is none.
+    """
+
+    def __init__(self, number: int, settle: Callable[[Mapping[str, Any]], None]) -> None:
+        self.number = number
+        self._settle = settle
+        self._settled = False
+
+    def settle(self, answer: Mapping[str, Any]) -> None:
+        if not self._settled:
+            self._settled = True
+            self._settle(answer)
+
+
+class Interpreter:
+    """An interpreter in a process tree of its own. A subclass says how to start and talk to it.
+
+    Attributes:
+        pid: leader of the interpreter's session and process group; 0 when it is not running.
+        has_state: code has run in it, so that its end loses something.
+        lost: why the next execution will not find the state of the last one; empty if it will.
+        setup: what is run each time it starts.
+        steps: what of that the running one has still to run, the next or running one first.
+    """
+
+    name = ""
+    may_miss_interrupt = False
+    """Whether an interrupt right after `send_code` can be lost."""
+    answers: tuple[str, ...] = ()
+    """Kinds of questions that it takes; one at a time."""
+    exit_note = ""
+    """What usually makes it exit, for people who wonder where their state is."""
+    reads_variables_at_start = False
+    """Whether it looks at some variables only once, when it starts."""
+    ends_with_code = False
+    """True if its process ends with the code that it runs, so that its exit loses no state."""
+
+    def __init__(self, agent: Agent, program: str) -> None:
+        self.agent = agent
+        self.program = program
+        self.pid = 0
+        self.has_state = False
+        self.lost = ""
+        self.pipes: dict[str, OutputPipe] = {}
+        self.captures: dict[str, Capture] = {}
+        self.displays: list[dict[str, Any]] = []
+        self.notes: list[str] = []
+        self.setup: list[SetupStep] = []
+        self.steps: list[SetupStep] = []
+        self._aside: tuple[dict[str, Capture], str] | None = None
+        self.link: Link | None = None
+        self.question: Question | None = None
+        self._display_bytes = 0
+        self._private: dict[int, tuple[int, int]] = {}
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} pid={self.pid} has_state={self.has_state}>"
+
+    # What a subclass provides.
+
+    @property
+    def takes_signals(self) -> bool:
+        """Whether SIGINT would interrupt the code now. Before, it would be lost or worse."""
+        return False
+
+    def become_program(self, control_fd: int) -> NoReturn:
+        """Runs in the new process, 0 to 2 in place, nothing else open but `kept_fds`."""
+        raise NotImplementedError
+
+    def kept_fds(self) -> tuple[int, ...]:
+        """Descriptors besides the control socket that the new process needs."""
+        return ()
+
+    def begin(self) -> None:
+        """Runs in the agent right after the start."""
+
+    def send_code(self, number: int, code: str, *, one_shot: bool = False) -> None:
+        """Send `code` to the interpreter as execution `number`.
+
+        Args:
+            one_shot: the session ends with this execution, so nothing can be left for a next one.
+        """
+        raise NotImplementedError
+
+    def variables_code(self, variables: Mapping[str, str]) -> str:
+        """Code that sets variables for what it runs, and leaves nothing else behind."""
+        raise NotImplementedError
+
+    def send_question(self, kind: str, number: int, fields: Mapping[str, Any]) -> None:
+        """Asks it something of its `answers`."""
+
+    def send_interrupt(self, number: int) -> None:
+        """Does what it takes besides a signal to interrupt execution `number`."""
+
+    def hold(self) -> None:
+        """Called before its processes are looked at to be signalled."""
+
+    def await_forks(self) -> None:
+        """Waits until processes that it has just started may be signalled."""
+
+    def release(self, number: int) -> None:
+        """Called when the signals that interrupt execution `number` have been sent."""
+
+    def on_data(self, data: bytes) -> None:
+        """Takes what came over the control socket."""
+        raise NotImplementedError
+
+    def on_exit(self) -> None:
+        """Handle the end of its process; the processes that it started are still there."""
+
+    def on_control_end(self) -> None:
+        """The control socket is closed: code has closed it, or replaced the program by another.
+
+        While code runs, it may well be doing its job. Its end will be the end of the process. One
+        that is killed while it waits closes its socket a moment before it can be reaped, which
+        tells more.
+        """
+        if not self.runs and not is_ending(self.pid):
+            self.agent.end_interpreter(self, "had its control socket closed by code")
+
+    def limit(self, limits: Mapping[str, int]) -> None:
+        """Applies new limits to the running interpreter."""
+        try:
+            apply_limits(limits, self.pid)
+        except OSError:
+            # A filter may allow a process to change its own limits only.
+            self.start_over()
+
+    def start_over(self) -> None:
+        """Replaces an interpreter that has not been used yet."""
+        if not self.has_state:
+            self.discard("")
+            with contextlib.suppress(OSError):  # the next execution will say why
+                self.start()
+
+    # Life of the process.
+
+    def start(self) -> None:
+        """Starts a fresh interpreter.
+
+        Raises:
+            OSError: no process, descriptor or memory is left.
+        """
+        pipes: dict[str, OutputPipe] = {}
+        with contextlib.ExitStack() as undo:
+            for stream in ("stdout", "stderr"):
+                pipes[stream] = pipe = OutputPipe()
+                undo.callback(pipe.close)
+            ours, theirs = socket.socketpair()
+            undo.enter_context(ours)
+            undo.enter_context(theirs)
+            pid = os.fork()
+            undo.pop_all()
+        if pid == 0:
+            try:
+                self._become_child(theirs.detach(), pipes)
+            except ForkedWorker:
+                raise
+            except BaseException as error:
+                with contextlib.suppress(OSError):
+                    os.write(2, f"cannot start {self.program}: {error}\n".encode())
+                os._exit(127)
+        theirs.close()
+        self.pid = pid
+        self.has_state = False
+        self.steps = self.setup[:]
+        self.pipes = pipes
+        self._private = {}
+        poller = self.agent.poller
+        for stream, pipe in pipes.items():
+            self._watch_output(stream, pipe)
+            self.captures.setdefault(stream, self.agent.new_capture(stream))
+        fd = ours.detach()
+        self.link = Link(poller, fd, fd, self.on_data, self.on_control_end)
+        self.begin()
+
+    def _become_child(self, control_fd: int, pipes: Mapping[str, OutputPipe]) -> NoReturn:
+        os.setsid()
+        signal.set_wakeup_fd(-1)
+        set_handler(signal.SIGCHLD, DEFAULT_ACTION)
+        null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
+        os.dup2(null, 0)
+        os.dup2(pipes["stdout"].child_fd, 1)
+        os.dup2(pipes["stderr"].child_fd, 2)
+        private = dup_high(control_fd)
+        kept = {0, 1, 2, private, *self.kept_fds()}
+        for entry in os.listdir("/proc/self/fd"):
+            if int(entry) not in kept:
+                with contextlib.suppress(OSError):
+                    os.close(int(entry))
+        # Only now may others look into this process: it held the channel until here.
+        prctl(PR_SET_DUMPABLE, 1)
+        if self.agent.pid != 1:
+            prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        with contextlib.suppress(OSError):
+            fd = os.open("/proc/self/oom_score_adj", os.O_WRONLY | os.O_CLOEXEC)
+            os.write(fd, b"1000")  # whoever must go when memory ends, it is not the agent
+            os.close(fd)
+        apply_limits(self.agent.limits.resources)
+        with contextlib.suppress(OSError):
+            os.chdir(self.agent.workspace)
+        self.become_program(private)
+
+    def discard(self, reason: str) -> None:
+        """Ends the process tree, if it runs, and forgets it. `reason` says why state is lost."""
+        killed = self.agent.kill_tree(self) if self.pid else set[int]()
+        self.forget(reason)
+        self.agent.await_end(killed)
+
+    def forget(self, reason: str) -> None:
+        """Releases what belonged to a process that is gone; what it printed is kept."""
+        if self.has_state:
+            self.lost = reason
+        self.pid = 0
+        self.has_state = False
+        if self.question is not None:
+            self.question.settle({})
+            self.question = None
+        for stream, pipe in self.pipes.items():
+            self._keep(stream, pipe.cut())
+            self.agent.poller.forget(pipe.read_fd)
+            pipe.close()
+        self.pipes = {}
+        if self.link is not None:
+            self.link.close()
+            self.link = None
+
+    # Set-up.
+
+    def begin_step(self) -> None:
+        """What is printed from now on belongs to the set-up.
+
+        What the executions are still to be told, output of an earlier process and why its state is
+        lost, is put aside until `end_setup`.
+        """
+        if self._aside is None:
+            self._aside = self.captures, self.lost
+        limits = Limits({"reply_bytes": SETUP_EXCERPT_BYTES})
+        self.captures = {stream: Capture(stream, None, limits) for stream in self.captures}
+        self.resume_output()
+
+    def complain(self, step: SetupStep, why: str, said: str) -> None:
+        """Has the next execution told that a step failed.
+
+        Args:
+            said: what it printed to stderr.
+        """
+        if self._aside is None or step.told:
+            return
+        step.told = True
+        words = "".join(f"  {line}\n" for line in said.splitlines() if line.strip())
+        text = f"[nsm: {step.name} of this environment's set-up {why}]\n{words}"
+        self._aside[0]["stderr"].write(text.encode("utf-8", "replace"))
+
+    def end_setup(self) -> None:
+        """All steps have been run: what is printed belongs to executions."""
+        if self._aside is not None:
+            self.captures, lost = self._aside
+            self.lost = self.lost or lost
+            self._aside = None
+
+    # Output.
+
+    def _watch_output(self, stream: str, pipe: OutputPipe) -> None:
+        def on_output(_events: int) -> None:
+            self._keep(stream, pipe.read())
+            if not self.runs and self.captures[stream].full:
+                # A background flood waits for the next execution rather than spin the agent.
+                pipe.paused = True
+                self.agent.poller.change(pipe.read_fd, 0)
+
+        self.agent.poller.watch(pipe.read_fd, on_output)
+
+    @property
+    def runs(self) -> bool:
+        """Whether the running execution is one of this interpreter."""
+        return self.agent.running is not None and self.agent.running.interpreter is self
+
+    def _keep(self, stream: str, data: bytes) -> None:
+        self.captures[stream].write(data)
+        execution = self.agent.running
+        if data and self.runs and execution is not None and execution.preview is not None:
+            execution.preview.write(stream, data)
+
+    def resume_output(self) -> None:
+        for pipe in self.pipes.values():
+            if pipe.paused:
+                pipe.paused = False
+                self.agent.poller.change(pipe.read_fd, select.POLLIN)
+
+    def take_output(self) -> dict[str, Capture]:
+        """All that was printed up to now; what comes from now on is for the next execution."""
+        for stream, pipe in self.pipes.items():
+            if data := pipe.cut():
+                self._keep(stream, data)
+        taken = self.captures
+        # One that has caught nothing is as good as new.
+        self.captures = {
+            stream: self.agent.new_capture(stream) if capture.total_bytes else capture
+            for stream, capture in taken.items()
+        }
+        return taken
+
+    def add_display(self, data: Any) -> None:
+        """Keeps what the interpreter says was displayed, if it is what it ought to be."""
+        bundle = as_object(data)
+        if bundle is None or len(self.displays) >= MAX_DISPLAYS:
+            return
+        if is_deep(bundle):
+            bundle = {kind: value for kind, value in bundle.items() if not is_deep([value])}
+            bundle = bundle or {"text/plain": DISPLAY_TOO_DEEP}
+        try:
+            size = len(encode_frame(bundle))
+        except FrameError:
+            return
+        if self._display_bytes + size > DISPLAY_BYTES:
+            bundle = {"text/plain": DISPLAY_LEFT_OUT}
+            size = 0
+        self._display_bytes += size
+        self.displays.append(bundle)
+
+    def take_displays(self) -> list[dict[str, Any]]:
+        taken, self.displays, self._display_bytes = self.displays, [], 0
+        return taken
+
+    def add_note(self, text: object) -> None:
+        """Keeps a sentence about the execution that its result is to show, on one line."""
+        if isinstance(text, str) and len(self.notes) < MAX_RESULT_NOTES:
+            self.notes.append(" ".join(text[:MAX_RESULT_NOTE].split()))
+
+    def take_notes(self) -> list[str]:
+        taken, self.notes = self.notes, []
+        return taken
+
+    # Private descriptors.
+
+    def expect_private(self, expected: Mapping[int, tuple[int, int]]) -> None:
+        """From now on `is_intact` compares these descriptors of the interpreter."""
+        self._private = dict(expected)
+
+    def is_intact(self) -> bool:
+        """Whether code has left the descriptors alone that the next execution depends on."""
+        for fd, identity in self._private.items():
+            try:
+                if identity_of(os.stat(f"/proc/{self.pid}/fd/{fd}")) != identity:
+                    return False
+            except FileNotFoundError:
+                return False
+            except OSError:
+                return True  # not ours to see, e.g. a set-user-id program: no reason to judge
+        return True
+
+
+class ForkedWorker(BaseException):
+    """Unwinds the agent's frames in a fork that is to be a Python worker.
+
+    Derives from BaseException because it is no error and nothing on its way must catch it.
+    """
+
+    def __init__(self, control_fd: int, page: SharedPage) -> None:
+        super().__init__()
+        self.control_fd = control_fd
+        self.page = page

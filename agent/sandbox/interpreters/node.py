@@ -1,0 +1,60 @@
+"""Node, with a program of ours that runs what it is sent."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+
+from sandbox.interpreters.framed import FramedInterpreter
+from sandbox.linux import restore_signals
+from sandbox.resources import text_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import NoReturn
+
+NODE_RUNNER = text_of("workers/node_runner.js")
+
+
+CONTROL_END_S = 1.0
+"""From the end of Node's control socket to that of its process, which normally follows at once."""
+
+
+class NodeInterpreter(FramedInterpreter):
+    """Node with `NODE_RUNNER`. It can't put descriptors back, so 1 and 2 must stay in place."""
+
+    name = "node"
+    CONTROL_FD = 3
+    # Code that is interrupted in a timer or immediate leaves Node's book-keeping of asynchronous
+    # contexts a level too deep; with the checks on, Node would abort over that.
+    OPTIONS = ("--no-force-async-hooks-checks",)
+    answers = ("check", "complete")
+    reads_variables_at_start = True  # NODE_USE_ENV_PROXY, for one
+
+    def become_program(self, control_fd: int) -> NoReturn:
+        restore_signals()
+        # Node marks what it inherits as close-on-exec, as far as descriptors are contiguous.
+        os.dup2(control_fd, self.CONTROL_FD)
+        os.execv(self.program, [self.program, *self.OPTIONS, "-e", NODE_RUNNER])
+
+    def on_begun(self) -> None:
+        self.expect_private({1: self.pipes["stdout"].identity, 2: self.pipes["stderr"].identity})
+
+    def variables_code(self, variables: Mapping[str, str]) -> str:
+        return f"void Object.assign(process.env, {json.dumps(dict(variables))})"
+
+    def send_interrupt(self, number: int) -> None:
+        self.send({"type": "interrupt", "id": number})
+
+    def on_control_end(self) -> None:
+        # The thread that owned it is gone. Either the process ends now, and will have an exit
+        # status, or nobody is left to tell when code ends.
+        pid = self.pid
+
+        def give_up() -> None:
+            if self.pid == pid:
+                self.agent.end_interpreter(self, "lost the thread that reports results")
+
+        self.agent.poller.at("control end", time.monotonic() + CONTROL_END_S, give_up)

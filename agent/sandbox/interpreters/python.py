@@ -1,0 +1,85 @@
+"""Python: a fork of the agent, or another Python that runs the agent's worker."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from sandbox.interpreters.base import ForkedWorker
+from sandbox.interpreters.framed import FramedInterpreter
+from sandbox.processes import ignores_interrupts, send_signal
+from sandbox.sharedpage import INTERRUPT, SharedPage
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import NoReturn
+
+    from sandbox.agent import Agent
+
+
+class PythonInterpreter(FramedInterpreter):
+    """A fork of the agent when the agent's own Python is to be used, else another program."""
+
+    name = "python"
+    answers = ("complete",)
+
+    def __init__(self, agent: Agent, program: str) -> None:
+        super().__init__(agent, program)
+        self._page_fd = -1
+        self._page: SharedPage | None = None
+        self._number = 0
+        self._awaits_start = False
+
+    @property
+    def takes_signals(self) -> bool:
+        return self._page is not None and self._page.interruptible == self._number
+
+    def kept_fds(self) -> tuple[int, ...]:
+        return (self._page_fd,)
+
+    def start(self) -> None:
+        self._page_fd = SharedPage.make_file()
+        try:
+            self._page = SharedPage(self._page_fd)
+            super().start()
+        finally:
+            os.close(self._page_fd)
+
+    def become_program(self, control_fd: int) -> NoReturn:
+        if self.program == sys.executable and self._page is not None:
+            raise ForkedWorker(control_fd, self._page)
+        agent_file = self.agent.file
+        for fd in (control_fd, self._page_fd):
+            os.set_inheritable(fd, True)
+        os.execv(
+            self.program,
+            [self.program, "-I", agent_file, "--worker", str(control_fd), str(self._page_fd)],
+        )
+
+    def send_code(self, number: int, code: str, *, one_shot: bool = False) -> None:
+        self._number = number
+        self._awaits_start = True
+        super().send_code(number, code, one_shot=one_shot)
+
+    def variables_code(self, variables: Mapping[str, str]) -> str:
+        return f"__import__('os').environ.update({dict(variables)!r})"
+
+    def on_started(self) -> None:
+        if self._awaits_start:  # else code says so, which may say it thousands of times
+            self._awaits_start = False
+            self.agent.on_interruptible(self)
+
+    def send_interrupt(self, number: int) -> None:
+        if self._page is not None:
+            # Before looking whether it takes signals, as the worker does it the other way round:
+            # so at least one side sees what the other wrote.
+            self._page.awaited = number
+            self._awaits_start = self._awaits_start and not self.takes_signals
+        # system(3) ignores SIGINT while its command runs, and the code would go on behind it.
+        if self.takes_signals and ignores_interrupts(self.pid):
+            self.send({"type": "interrupt"})
+            send_signal(self.pid, INTERRUPT)
+
+    def limit(self, limits: Mapping[str, int]) -> None:
+        self.send({"type": "limits", "limits": dict(limits)})

@@ -1,0 +1,72 @@
+"""Limits of a session and of its processes."""
+
+from __future__ import annotations
+
+from sandbox.fields import is_whole
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+REPLY_BYTES = 1024 * 1024
+
+MAX_REPLY_BYTES = 4 * 1024 * 1024
+"""A control character takes 6 bytes in JSON: two streams of this size still fit a frame."""
+
+
+FILE_BYTES = 64 * 1024 * 1024
+"""Default cap of the file that holds what a reply has no room for."""
+
+
+class Limits:
+    """Bounds of a session, as `hello` sets them; None leaves what the jail has."""
+
+    def __init__(self, given: Mapping[str, Any] | None = None) -> None:
+        """
+        Raises:
+            ValueError: a limit is not a whole number above 0.
+        """
+        values: dict[str, int] = {}
+        for name in ("reply_bytes", "file_bytes", "processes", "descriptors", "data_bytes"):
+            value = (given or {}).get(name)
+            if value is None:
+                continue
+            if not is_whole(value) or value <= 0:
+                raise ValueError(f"limit {name} is {value!r}, expected a whole number above 0")
+            values[name] = value
+        self.reply_bytes = min(values.get("reply_bytes", REPLY_BYTES), MAX_REPLY_BYTES)
+        self.file_bytes = values.get("file_bytes", FILE_BYTES)
+        self.resources: dict[str, int] = {
+            name: values[name]
+            for name in ("processes", "descriptors", "data_bytes")
+            if name in values
+        }
+
+
+def apply_limits(limits: Mapping[str, int], pid: int = 0) -> None:
+    """Sets resource limits, soft and hard, of a process; never above what it has.
+
+    Raises:
+        OSError: the kernel or a filter refuses.
+    """
+    import resource
+
+    kinds = {
+        "processes": resource.RLIMIT_NPROC,
+        "descriptors": resource.RLIMIT_NOFILE,
+        "data_bytes": resource.RLIMIT_DATA,
+    }
+    wanted = {kinds[name]: value for name, value in limits.items()}
+    # 0 would keep the kernel from writing core files, but not from running the host's program for
+    # crashes (core(5)); 1 does both. The host's user may be allowed more than his share of the
+    # processors, as users of audio programs are: code is not.
+    for all_have in (
+        {resource.RLIMIT_CORE: 1, resource.RLIMIT_RTPRIO: 0, resource.RLIMIT_NICE: 0},
+        {resource.RLIMIT_MEMLOCK: 64 * 1024, resource.RLIMIT_SIGPENDING: 1024},
+    ):
+        wanted.update(all_have)
+    for kind, value in wanted.items():
+        hard = resource.prlimit(pid, kind)[1]
+        limit = value if hard == resource.RLIM_INFINITY else min(value, hard)
+        resource.prlimit(pid, kind, (limit, limit))

@@ -1,0 +1,117 @@
+"""Linux and C library calls that Python has no functions for, or slow ones."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import functools
+import os
+import signal
+import socket
+import sys
+from importlib import import_module
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+set_handler: Callable[[int, Any], Any] = import_module("_signal").signal
+
+DEFAULT_ACTION: int = import_module("_signal").SIG_DFL
+"""`signal.signal` without the enumerations around it, which take ten times as long as what they
+wrap, and whose objects every fork would have its own copies of."""
+
+
+# linux/landlock.h, and the numbers of its system calls, which are the same on every architecture.
+LANDLOCK_CREATE_RULESET, LANDLOCK_RESTRICT_SELF = 444, 446
+
+LANDLOCK_SCOPE_ABSTRACT_UNIX_SOCKET = 1
+
+LANDLOCK_SCOPES = 6
+"""Version of the kernel's interface that has scopes."""
+
+
+PRIVATE_FD = 200
+"""Private descriptors are moved here or higher, out of the way of user code."""
+
+
+PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER = 1, 4, 36
+
+
+def identity_of(status: os.stat_result) -> tuple[int, int]:
+    return status.st_dev, status.st_ino
+
+
+def shut_abstract_sockets() -> None:
+    """Keeps this process and all that it starts from abstract Unix sockets of others, which belong
+    to a network namespace (unix(7)); where the kernel cannot do that, they stay open.
+
+    Raises:
+        OSError: the kernel can, and does not.
+    """
+    call = c_library().syscall
+    if call(LANDLOCK_CREATE_RULESET, None, 0, 1) < LANDLOCK_SCOPES:
+        return
+    # struct landlock_ruleset_attr: nothing of files and ports, and one scope.
+    fields = (0, 0, LANDLOCK_SCOPE_ABSTRACT_UNIX_SOCKET)
+    attributes = b"".join(field.to_bytes(8, sys.byteorder) for field in fields)
+    ruleset = call(LANDLOCK_CREATE_RULESET, attributes, len(attributes), 0)
+    if ruleset < 0 or call(LANDLOCK_RESTRICT_SELF, ruleset, 0) < 0:
+        raise OSError("abstract sockets of the host cannot be shut off")
+    os.close(ruleset)
+
+
+def listen_on_loopback(port: int) -> socket.socket:
+    """A listening socket of the session's own loopback, on that port or, if it is taken, another.
+
+    Raises:
+        OSError: there is no loopback, or no descriptor left.
+    """
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+    try:
+        try:
+            listener.bind(("127.0.0.1", port))
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise
+            listener.bind(("127.0.0.1", 0))
+        listener.listen(128)
+        listener.setblocking(False)
+    except BaseException:
+        listener.close()
+        raise
+    return listener
+
+
+@functools.cache
+def c_library() -> Any:
+    """The C library; once for a process and its forks, since each makes types of its own."""
+    import ctypes
+
+    return ctypes.CDLL(None, use_errno=True)
+
+
+def prctl(option: int, value: int) -> None:
+    """
+    Raises:
+        OSError: the kernel refuses.
+    """
+    import ctypes
+
+    if c_library().prctl(option, ctypes.c_ulong(value), 0, 0, 0) < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"prctl({option}, {value}): {os.strerror(number)}")
+
+
+def restore_signals() -> None:
+    """Undoes what Python ignores: a program started with SIGPIPE ignored misses broken pipes."""
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):
+        set_handler(number, DEFAULT_ACTION)
+
+
+def dup_high(fd: int) -> int:
+    try:
+        return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, PRIVATE_FD)
+    except OSError:  # above the limit of descriptors, which may be set from outside at any moment
+        return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 10)

@@ -1,0 +1,259 @@
+"""Paths in the session, walked name by name as the kernel does it, and directories."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+
+from sandbox.linux import c_library
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import NoReturn
+
+MAX_ENTRIES = 10000
+
+LISTING_BYTES = 1024 * 1024
+"""Entries of a directory that are listed, and bytes of their names."""
+
+
+MAX_LINKS = 40
+"""Symbolic links on the way to a file; the kernel's own limit, see path_resolution(7)."""
+
+
+MAX_STEPS = 1000
+"""Names on the way to a file, those in links included: the walk must not hold the agent up."""
+
+
+class TransferError(Exception):
+    """A file can't be read or written, or not any further. The text is for whoever asked.
+
+    Attributes:
+        code: name of the error number that says the same, such as `EISDIR`; may be empty.
+    """
+
+    def __init__(self, message: str, code: int = 0) -> None:
+        super().__init__(message)
+        self.code = errno.errorcode.get(code, "")
+
+
+WORDS = {
+    errno.ENOENT: "there is no such file or directory",
+    errno.ENOTDIR: "a part of the path that should be a directory is none",
+    errno.EISDIR: "is a directory: name a file",
+    errno.EACCES: "the session's user has no permission",
+    errno.EPERM: "the session's user has no permission",
+    errno.ENOSPC: "no space is left on that file system; what was there before is unchanged",
+    errno.EDQUOT: "no space is left on that file system; what was there before is unchanged",
+    errno.EROFS: "is on a read-only file system: write below /workspace or /tmp",
+    errno.EEXIST: "exists already, and is not to be overwritten",
+    errno.ELOOP: "goes through too many links or directories",
+    errno.ENAMETOOLONG: "a name in it is too long",
+    errno.EMFILE: "the session has no descriptors left",
+    errno.ENFILE: "the session has no descriptors left",
+    errno.EAGAIN: "a program in the session holds a lease on it (fcntl): try again",
+    errno.EBUSY: "is in use as a mount point",
+}
+
+KINDS = {
+    stat.S_IFIFO: "a named pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
+
+
+# Of linux/magic.h. Files there are the kernel's, and show this process what they hide from others.
+VIRTUAL_FILE_SYSTEMS = {
+    0x9FA0: "/proc",
+    0x62656572: "/sys",
+    0x27E0EB: "a cgroup",
+    0x63677270: "a cgroup",
+    0x64626720: "debugfs",
+    0x74726163: "tracefs",
+    0x73636673: "securityfs",
+    0xF97CFF8C: "selinuxfs",
+    0x62656570: "configfs",
+    0xCAFE4A11: "bpf",
+    0x6E736673: "nsfs",
+    0x1CD1: "devpts",
+    0x19800202: "mqueue",
+    0x42494E4D: "binfmt_misc",
+    0x6165676C: "pstore",
+    0xDE5E81E4: "efivarfs",
+    0x65735543: "fusectl",
+    0x67596969: "rpc_pipefs",
+    0x09041934: "no directory",
+}
+
+
+def file_system(fd: int) -> int:
+    """Magic number of the file system that an open file is on, see statfs(2).
+
+    Raises:
+        OSError: the kernel or a filter refuses.
+    """
+    import ctypes
+
+    answer = (ctypes.c_long * 64)()  # f_type comes first; the rest has room
+    if c_library().fstatfs(fd, answer) < 0:
+        fail_with(ctypes.get_errno())
+    return answer[0] & 0xFFFFFFFF
+
+
+def open_path(path: str) -> int:
+    """A descriptor with O_PATH of what an absolute path names, links followed.
+
+    Each name is opened by itself and each link read here, so that nothing on the way is one of
+    /proc's: those links lead to files by no name, and for this process to its own.
+
+    Raises:
+        TransferError: it leads into a virtual file system.
+        OSError: as of open(2).
+    """
+    flags = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+    names = path.split("/")[::-1]
+    links = steps = 0
+    here = os.open("/", flags | os.O_DIRECTORY)
+    try:
+        while names:
+            name = names.pop()
+            if name in {"", "."}:
+                continue
+            steps += 1
+            if steps > MAX_STEPS or links > MAX_LINKS:
+                fail_with(errno.ELOOP)
+            found = os.open(name, flags, dir_fd=here)
+            try:
+                refuse_virtual(found, path)
+                if stat.S_ISLNK(os.fstat(found).st_mode):
+                    links += 1
+                    target = os.readlink("", dir_fd=found)
+                    names.extend(target.split("/")[::-1])
+                    if not target.startswith("/"):
+                        continue
+                    root = os.open("/", flags | os.O_DIRECTORY)
+                    os.close(found)
+                    found = root
+                here, found = found, here
+            finally:
+                os.close(found)
+    except BaseException:
+        os.close(here)
+        raise
+    return here
+
+
+def fail_with(number: int) -> NoReturn:
+    raise OSError(number, os.strerror(number))
+
+
+def refuse_virtual(fd: int, path: str) -> None:
+    """
+    Raises:
+        TransferError: the file is one that the kernel makes up.
+    """
+    name = VIRTUAL_FILE_SYSTEMS.get(file_system(fd))
+    if name is not None:
+        raise TransferError(
+            f"{path}: is or leads through {name}, which holds no files", errno.EPERM
+        )
+
+
+def refuse_special(mode: int, path: str) -> None:
+    """
+    Raises:
+        TransferError: it is no regular file.
+    """
+    if stat.S_ISDIR(mode):
+        raise TransferError(f"{path}: {WORDS[errno.EISDIR]}", errno.EISDIR)
+    if not stat.S_ISREG(mode):
+        kind = KINDS.get(stat.S_IFMT(mode), "no regular file")
+        raise TransferError(f"{path}: is {kind}: only regular files are copied", errno.EINVAL)
+
+
+def free_bytes(fd: int) -> int | None:
+    """Room on the file system that a descriptor is on; None where that has no limit of its own."""
+    status = os.fstatvfs(fd)
+    return status.f_bavail * status.f_frsize if status.f_blocks else None
+
+
+def open_directory(path: str) -> int:
+    """A descriptor with O_PATH of a directory, links followed. Raises: as `open_path`."""
+    found = open_path(path)
+    try:
+        if not stat.S_ISDIR(os.fstat(found).st_mode):
+            fail_with(errno.ENOTDIR)
+    except BaseException:
+        os.close(found)
+        raise
+    return found
+
+
+def make_directory(path: str) -> None:
+    """Makes a directory, less the umask, if it is not there; no link is taken for one.
+
+    Raises:
+        OSError: as of mkdir(2).
+        TransferError: as of `open_path`.
+    """
+    parent, _, name = path.rstrip("/").rpartition("/")
+    if name in {"", ".", ".."}:
+        return
+    directory = open_directory(parent or "/")
+    try:
+        os.mkdir(name, dir_fd=directory)
+    except FileExistsError:
+        if not stat.S_ISDIR(os.stat(name, dir_fd=directory, follow_symlinks=False).st_mode):
+            raise
+    finally:
+        os.close(directory)
+
+
+def entries_of(fd: int) -> tuple[list[tuple[str, str, int]], bool]:
+    """Name, kind and size of what is in a directory, and whether that is all of it.
+
+    Args:
+        fd: of the directory; O_PATH will do.
+
+    Raises:
+        OSError: as of open(2).
+    """
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+    directory = os.open(f"/proc/self/fd/{fd}", flags)
+    entries: list[tuple[str, str, int]] = []
+    room = LISTING_BYTES
+    try:
+        with os.scandir(directory) as found:
+            for entry in found:
+                room -= len(os.fsencode(entry.name))
+                if len(entries) == MAX_ENTRIES or room < 0:
+                    return entries, False
+                with contextlib.suppress(FileNotFoundError):  # it has gone meanwhile
+                    entries.append(_described(entry))
+    finally:
+        os.close(directory)
+    entries.sort()
+    return entries, True
+
+
+def _described(entry: os.DirEntry[str]) -> tuple[str, str, int]:
+    """Name, kind and size of one entry of a directory."""
+    name = os.fsencode(entry.name)
+    try:
+        name.decode()
+    except UnicodeDecodeError:  # frames hold text; sent otherwise, it would be another name
+        return name.decode("utf-8", "backslashreplace"), "unnamed", 0
+    status = entry.stat(follow_symlinks=False)
+    if stat.S_ISREG(status.st_mode):
+        return entry.name, "file", status.st_size
+    if stat.S_ISDIR(status.st_mode):
+        return entry.name, "directory", 0
+    return entry.name, "link" if stat.S_ISLNK(status.st_mode) else "other", 0
+
+
+def name_of(fd: int) -> str:
+    """The path by which the kernel knows an open file."""
+    return os.readlink(f"/proc/self/fd/{fd}")

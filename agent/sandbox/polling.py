@@ -1,0 +1,259 @@
+"""The poll loop: descriptors, timers, and byte streams that never block."""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import time
+
+from sandbox.framing import READ_BYTES
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+MAX_POLL_MS = 24 * 3600 * 1000
+"""poll(2) takes an int; a timer that is further away is looked at again after that."""
+
+
+STEP_S = 2.0
+
+WATCHED_S = 60.0
+
+LATE_S = 3.0
+"""Steps of the clock: in the last minute before a timer, the agent looks at it every two seconds.
+A look that comes more than three seconds late means that the agent was stopped, together with all
+that it started if a container was frozen. That time does not count."""
+
+
+DRAIN_READS = 1024
+"""Reads of a dead interpreter's control socket: more than two of its largest frames."""
+
+
+class Poller:
+    """Handlers of descriptors and named timers; `turn` runs those that are due."""
+
+    def __init__(self) -> None:
+        self._poll = select.poll()
+        self._handlers: dict[int, Callable[[int], None]] = {}
+        self._timers: dict[str, tuple[float, Callable[[], None]]] = {}
+
+    def watch(self, fd: int, handler: Callable[[int], None], events: int = select.POLLIN) -> None:
+        """Calls `handler` with the events; it must not mind being called for nothing."""
+        self._handlers[fd] = handler
+        self._poll.register(fd, events)
+
+    def change(self, fd: int, events: int) -> None:
+        if fd in self._handlers:
+            self._poll.modify(fd, events)
+
+    def forget(self, fd: int) -> None:
+        if self._handlers.pop(fd, None) is not None:
+            self._poll.unregister(fd)
+
+    def at(self, name: str, when: float, callback: Callable[[], None]) -> None:
+        """Calls `callback` once at `when` (monotonic, seconds); replaces a timer of that name.
+
+        Time in which this process was stopped is added, as far as it is noticed.
+        """
+        self._timers[name] = (when, callback)
+
+    def cancel(self, name: str) -> None:
+        self._timers.pop(name, None)
+
+    def turn(self) -> None:
+        """Waits for an event or a timer and handles what is due."""
+        timeout_ms, due = None, 0.0
+        if self._timers:
+            now = time.monotonic()
+            left = min(when for when, _ in self._timers.values()) - now
+            left = left - WATCHED_S if left > WATCHED_S + STEP_S else min(left, STEP_S)
+            # Rounded up: waking a fraction early would spin until the moment has come.
+            timeout_ms = min(max(0, int(left * 1000) + 1), MAX_POLL_MS)
+            due = now + timeout_ms / 1000
+        ready = self._poll.poll(timeout_ms)
+        if self._timers:
+            self._put_off(time.monotonic() - due)
+        for fd, events in ready:
+            handler = self._handlers.get(fd)
+            if handler is not None:
+                handler(events)
+        if self._timers:
+            now = time.monotonic()
+            for name, (when, callback) in list(self._timers.items()):
+                if when <= now and self._timers.get(name) == (when, callback):
+                    del self._timers[name]
+                    callback()
+
+    def _put_off(self, late: float) -> None:
+        """Put all timers off if poll(2) returned so many seconds too late."""
+        if late > LATE_S:
+            for name, (when, callback) in self._timers.items():
+                self._timers[name] = (when + late, callback)
+
+
+class Link:
+    """A byte stream in both directions that never blocks.
+
+    Args:
+        on_data: called with what was read.
+        on_end: called once at end-of-file or when the peer cannot be written to.
+        on_sent: called when all that had to wait has been written.
+    """
+
+    def __init__(
+        self,
+        poller: Poller,
+        read_fd: int,
+        write_fd: int,
+        on_data: Callable[[bytes], None],
+        on_end: Callable[[], None],
+        on_sent: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.read_fd = read_fd
+        self.write_fd = write_fd
+        self._poller = poller
+        self._on_data = on_data
+        self._on_end = on_end
+        self._on_sent = on_sent
+        self._out = bytearray()
+        self._passed: list[tuple[int, int]] = []  # bytes that go before it, and a descriptor
+        self._reading = True
+        self._ended = False
+        for fd in {read_fd, write_fd}:
+            os.set_blocking(fd, False)
+        poller.watch(read_fd, self._handle)
+        if write_fd != read_fd:
+            poller.watch(write_fd, self._handle_write, 0)
+
+    @property
+    def unsent_bytes(self) -> int:
+        return len(self._out)
+
+    def send(self, data: bytes, descriptor: int | None = None) -> None:
+        """Writes what the peer has room for now and the rest later.
+
+        Args:
+            descriptor: goes along with the first byte, over a Unix socket; ours from now on.
+        """
+        waiting = bool(self._out)
+        if descriptor is not None:
+            self._passed.append((len(self._out), descriptor))
+        self._out += data
+        if not waiting:
+            self._flush()
+            if self._out:
+                self._update()
+
+    def drop_unsent(self) -> None:
+        self._forget_unsent()
+        self._update()  # with nothing to write, to be told of room for it would be for ever
+
+    def read_on(self, reading: bool) -> None:
+        """Stops or resumes reading; the peer's end is noticed in either case."""
+        if reading != self._reading:
+            self._reading = reading
+            self._update()
+
+    def close(self) -> None:
+        """Forgets and closes the descriptors."""
+        for fd in {self.read_fd, self.write_fd}:
+            self._poller.forget(fd)
+            os.close(fd)
+        self._forget_unsent()
+        self._ended = True
+
+    def drain(self) -> None:
+        """Reads what a writer that is dead has left; bounded, others may hold its end."""
+        for _ in range(DRAIN_READS):
+            if self._ended or not self._receive():
+                break
+
+    def _update(self) -> None:
+        wanted = select.POLLIN if self._reading else select.POLLRDHUP
+        out = select.POLLOUT if self._out else 0
+        if self.read_fd == self.write_fd:
+            self._poller.change(self.read_fd, wanted | out)
+        else:
+            self._poller.change(self.read_fd, wanted)
+            self._poller.change(self.write_fd, out)
+
+    def _flush(self) -> None:
+        try:
+            while self._out:
+                if self._passed:
+                    written = self._write_passing()
+                else:
+                    written = os.write(self.write_fd, self._out[: 4 * READ_BYTES])
+                del self._out[:written]
+        except BlockingIOError:
+            pass
+        except OSError:
+            self._end()
+
+    def _write_passing(self) -> int:
+        """Writes what goes before the next descriptor, or that with the byte that it belongs to."""
+        before, descriptor = self._passed[0]
+        if before:
+            written = os.write(self.write_fd, self._out[: min(before, 4 * READ_BYTES)])
+        else:
+            channel = socket.socket(fileno=self.write_fd)
+            try:
+                written = socket.send_fds(channel, [self._out[:READ_BYTES]], [descriptor])
+            finally:
+                channel.detach()
+            del self._passed[0]
+            os.close(descriptor)
+        self._passed = [(place - written, other) for place, other in self._passed]
+        return written
+
+    def _forget_unsent(self) -> None:
+        self._out.clear()
+        for _, descriptor in self._passed:
+            os.close(descriptor)
+        self._passed.clear()
+
+    def _continue(self) -> None:
+        if self._out:
+            self._flush()
+            if not self._out and not self._ended:
+                self._update()
+                self._on_sent()
+
+    def _handle_write(self, events: int) -> None:
+        if events & (select.POLLERR | select.POLLHUP):
+            self._end()
+        else:
+            self._continue()
+
+    def _handle(self, events: int) -> None:
+        if events & select.POLLOUT:
+            self._continue()
+        if events & ~select.POLLOUT and not self._ended:
+            if self._reading:
+                self._receive()
+            else:
+                self._end()
+
+    def _receive(self) -> bool:
+        """Reads once; False when there was nothing."""
+        try:
+            data = os.read(self.read_fd, READ_BYTES)
+        except BlockingIOError:
+            return False
+        except OSError:
+            data = b""
+        if data:
+            self._on_data(data)
+            return True
+        self._end()
+        return False
+
+    def _end(self) -> None:
+        if not self._ended:
+            self._ended = True
+            for fd in {self.read_fd, self.write_fd}:
+                self._poller.forget(fd)
+            self._forget_unsent()
+            self._on_end()

@@ -1,0 +1,132 @@
+"""Processes as /proc shows them, and signals to them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+
+from sandbox.framing import READ_BYTES
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+ENDING_LOOKS = 50
+"""At a child that has closed its socket, one a millisecond, until it is believed to live on."""
+
+
+class Process:
+    """One row of /proc; `started` in clock ticks since boot."""
+
+    __slots__ = ("group", "parent", "pid", "session", "started", "state")
+
+    def __init__(self, pid: int, stat: bytes) -> None:
+        # The name in parentheses may hold anything; what follows the last one is numbers.
+        fields = stat[stat.rindex(b")") + 2 :].split()
+        self.pid = pid
+        self.state = fields[0]
+        self.parent, self.group, self.session = (int(fields[1]), int(fields[2]), int(fields[3]))
+        self.started = int(fields[19])
+
+    @property
+    def alive(self) -> bool:
+        return self.state not in {b"Z", b"X", b"x"}
+
+
+def read_processes() -> dict[int, Process]:
+    """Every process that /proc shows, by pid; empty where there is no /proc."""
+    table: dict[int, Process] = {}
+    with contextlib.suppress(FileNotFoundError):
+        for entry in os.listdir("/proc"):
+            if entry.isdigit():
+                row = read_process(int(entry))
+                if row is not None:
+                    table[row.pid] = row
+    return table
+
+
+class NewestPid:
+    """Tells the pid that was given last in our PID namespace; 0 where /proc does not say."""
+
+    def __init__(self) -> None:
+        self._fd = -1
+        with contextlib.suppress(OSError):
+            self._fd = os.open("/proc/loadavg", os.O_RDONLY | os.O_CLOEXEC)
+
+    def pid(self) -> int:
+        try:
+            return int(os.pread(self._fd, 128, 0).split()[4])
+        except (OSError, ValueError, IndexError):
+            return 0
+
+
+def read_process(pid: int) -> Process | None:
+    """One row of /proc; None when the process is gone."""
+    with contextlib.suppress(OSError, ValueError):
+        fd = os.open(f"/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            return Process(pid, os.read(fd, 4096))
+        finally:
+            os.close(fd)
+    return None
+
+
+def tree_of(table: Mapping[int, Process], leader: int, adopted: Iterable[int]) -> set[int]:
+    """Pids of a session leader, of its session, of `adopted`, and of everyone below them."""
+    members = {pid for pid, row in table.items() if row.session == leader or pid == leader}
+    members.update(pid for pid in adopted if pid in table)
+    grown = True
+    while grown:
+        below = {pid for pid, row in table.items() if row.parent in members} - members
+        members |= below
+        grown = bool(below)
+    return members
+
+
+def read_children(pid: int) -> set[int]:
+    """Children of a process that has one thread; one read, no scan of /proc."""
+    try:
+        with open(f"/proc/{pid}/task/{pid}/children", "rb", buffering=0) as file:
+            return {int(pid) for pid in file.read(READ_BYTES).split()}
+    except OSError:
+        return set()
+
+
+def send_signal(pid: int, number: int) -> None:
+    """Signals one process that may be gone."""
+    assert pid > 1
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.kill(pid, number)
+
+
+def is_ending(pid: int) -> bool:
+    """Whether a child has ended, or does so within some milliseconds; it is left to be reaped."""
+    for _ in range(ENDING_LOOKS):
+        try:
+            if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
+                return True
+        except ChildProcessError:
+            return True
+        time.sleep(0.001)
+    return False
+
+
+def caught_signals(pid: int) -> int:
+    """Mask of the signals that a process has handlers for; 0 when it is gone."""
+    try:
+        with open(f"/proc/{pid}/status", "rb", buffering=0) as file:
+            return int(file.read(READ_BYTES).partition(b"\nSigCgt:")[2].split(None, 1)[0], 16)
+    except (OSError, IndexError, ValueError):
+        return 0
+
+
+def ignores_interrupts(pid: int) -> bool:
+    """Whether SIGINT would be lost on a process; False where /proc does not say."""
+    try:
+        with open(f"/proc/{pid}/status", "rb", buffering=0) as file:
+            mask = file.read(READ_BYTES).partition(b"\nSigIgn:")[2].split(None, 1)[0]
+        return bool(int(mask, 16) >> signal.SIGINT - 1 & 1)
+    except (OSError, ValueError, IndexError):
+        return False

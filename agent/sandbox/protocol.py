@@ -1,0 +1,27 @@
+"""Version of the protocol with the supervisor, and what of it this agent can."""
+
+from __future__ import annotations
+
+AGENT_VERSION = "0.2.0"
+
+PROTOCOL = 1
+
+CAPABILITIES = (
+    "sequence",
+    "execute.timeout",
+    "execute.result",
+    "execute.one_shot",
+    "result.notes",
+    "stream",
+    "stream.late",
+    "interrupt",
+    "status",
+    "limits",
+    "files",
+    "files.list",
+    "check",
+    "complete",
+    "setup",
+    "listen",
+    "notes",
+)

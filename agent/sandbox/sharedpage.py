@@ -1,0 +1,58 @@
+"""The memory that the agent shares with a Python worker, and the signal between them."""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+import signal
+
+INTERRUPT = signal.SIGURG
+"""Stands in for a SIGINT that would be ignored. Ignored itself where code has its own use."""
+
+
+class SharedPage:
+    """Two numbers of executions in memory that the agent shares with a Python worker.
+
+    Each is written by one side and looked at by the other when it matters, so that a call that
+    nobody interrupts wakes nobody for that. Code can write to it as well: all that it decides is
+    whether an interrupt of that code is sent at once, later or never.
+    """
+
+    def __init__(self, fd: int) -> None:
+        self._memory = mmap.mmap(fd, mmap.PAGESIZE)  # shared, and there without the descriptor
+        self._numbers = memoryview(self._memory).cast("Q")
+
+    @staticmethod
+    def make_file() -> int:
+        """A descriptor for `SharedPage`. Nobody can shorten the file below the feet of another.
+
+        Raises:
+            OSError: no descriptor or memory is left.
+        """
+        fd = os.memfd_create("shared", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        try:
+            os.ftruncate(fd, mmap.PAGESIZE)
+            fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL)
+        except BaseException:
+            os.close(fd)
+            raise
+        return fd
+
+    @property
+    def interruptible(self) -> int:
+        """The execution whose code takes signals, or took them last; the worker's to write."""
+        return self._numbers[0]
+
+    @interruptible.setter
+    def interruptible(self, number: int) -> None:
+        self._numbers[0] = number
+
+    @property
+    def awaited(self) -> int:
+        """The execution whose `started` the agent wants to be sent; the agent's to write."""
+        return self._numbers[1]
+
+    @awaited.setter
+    def awaited(self, number: int) -> None:
+        self._numbers[1] = number
