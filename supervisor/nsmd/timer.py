@@ -29,8 +29,8 @@ STEP_S = 2.0
 
 WATCHED_S = 120.0
 """Seconds before each deadline in which the supervisor looks at the clock every `STEP_S`. Agents
-watch theirs for less (`sandbox.polling.WATCHED_S`), by more than the time they get beyond a limit. A
-supervisor whose deadlines are further away sleeps."""
+watch theirs for less (`sandbox.polling.WATCHED_S`), by more than the time they get beyond a limit.
+A supervisor whose deadlines are further away sleeps."""
 
 LATE_S = 1.0
 """A look at the clock that comes later than that means that this process did not run meanwhile. It
