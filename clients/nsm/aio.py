@@ -485,7 +485,7 @@ class AsyncClient:
         *,
         on_event: Callable[[Event], object] | None = None,
     ) -> dict[str, Any]:
-        """Any operation, by its name and arguments on the wire (docs/reference/interfaces.md).
+        """Any operation, by its name and arguments on the wire (docs/reference/control-socket.md).
 
         Raises:
             NsmError: what the supervisor answered.

@@ -534,7 +534,7 @@ class Client:
         on_event: Callable[[Event], object] | None = None,
         interruptible: bool = False,
     ) -> dict[str, Any]:
-        """Any operation, by its name and arguments on the wire (docs/reference/interfaces.md).
+        """Any operation, by its name and arguments on the wire (docs/reference/control-socket.md).
 
         Args:
             on_event: called with what comes before the answer.

@@ -121,7 +121,7 @@ in
         environments.python.memory_mb = 1024;
       };
       description = ''
-        {file}`config.toml`; docs/reference/interfaces.md has its keys. It is checked by nsm when it is built,
+        {file}`config.toml`; docs/reference/configuration.md has its keys. It is checked by nsm when it is built,
         so that a mistake fails there.
       '';
     };

@@ -544,7 +544,7 @@ done; verdict "$found"
     Probe(
         name="settings-of-the-supervisor",
         group="supervisor",
-        source="docs/reference/interfaces.md: values of [environments.NAME.env] are secrets",
+        source="docs/reference/configuration.md: values of [environments.NAME.env] are secrets",
         language="node",
         code="""
 {

@@ -103,7 +103,7 @@ def test_source_distribution_can_be_built_and_tested(built: Path) -> None:
         "benchmarks/constraints.txt",
         "tools/setup.sh",
         "tests/conftest.py",
-        "docs/reference/interfaces.md",
+        "docs/reference/cli.md",
         "agent/sandbox_agent.py",
         "agent/sandbox/workers/node_runner.js",
         "LICENSE",

@@ -1,4 +1,4 @@
-"""`docs/reference/interfaces.md` says what the programs do."""
+"""The pages of `docs/reference` say what the programs do."""
 
 from __future__ import annotations
 
@@ -47,12 +47,16 @@ from nsmd.telemetry.ring import MAX_KEPT
 from nsmd.transcripts import live, record, store, transcript
 from sandbox.files import MAX_OPEN_FILES
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs/reference/interfaces.md").read_text()
+REFERENCE = Path(__file__).resolve().parents[2] / "docs/reference"
+CLI = (REFERENCE / "cli.md").read_text()
+JSON = (REFERENCE / "json.md").read_text()
+KEYS = (REFERENCE / "configuration.md").read_text()
+SOCKET = (REFERENCE / "control-socket.md").read_text()
 
 
-def table(first_column: str, *, after: str) -> list[list[str]]:
+def table(first_column: str, *, after: str, page: str = JSON) -> list[list[str]]:
     """The rows below the header whose first cell is `first_column`, after a piece of text."""
-    text = PAGE[PAGE.index(after) :]
+    text = page[page.index(after) :]
     lines = iter(text.splitlines())
     for line in lines:
         if line.startswith(f"| {first_column} |"):
@@ -72,7 +76,9 @@ def names(rows: list[list[str]]) -> list[str]:
 
 
 def test_every_command_is_there_and_none_else() -> None:
-    assert names(table("command", after="## Commands")) == [f"nsm {verb}" for verb in VERBS]
+    assert names(table("command", after="## Commands", page=CLI)) == [
+        f"nsm {verb}" for verb in VERBS
+    ]
 
 
 def test_the_fields_of_ps() -> None:
@@ -84,23 +90,23 @@ def test_the_fields_of_an_ended_session() -> None:
 
 
 def test_the_fields_of_top() -> None:
-    section = PAGE[
-        PAGE.index("`nsm top --json` prints") : PAGE.index("`nsm status pool --json` prints")
+    section = JSON[
+        JSON.index("`nsm top --json` prints") : JSON.index("`nsm status pool --json` prints")
     ]
     assert {*Totals._fields, *Line._fields[1:]} <= set(re.findall(r"\w+", section))
 
 
 def test_the_fields_of_the_pool() -> None:
-    section = PAGE[
-        PAGE.index("`nsm status pool --json` prints") : PAGE.index("`nsm logs --json` prints")
+    section = JSON[
+        JSON.index("`nsm status pool --json` prints") : JSON.index("`nsm logs --json` prints")
     ]
     assert names(table("kind", after="`nsm status pool --json`")) == list(PoolKind._fields)
     assert set(PoolTotals._fields + PoolMemory._fields) <= set(re.findall(r"\w+", section))
 
 
 def test_the_fields_of_the_stats() -> None:
-    section = PAGE[
-        PAGE.index("`nsm status times --json` prints") : PAGE.index("`nsm events --json`")
+    section = JSON[
+        JSON.index("`nsm status times --json` prints") : JSON.index("`nsm events --json`")
     ]
     assert set(Stats._fields + Times._fields) <= set(re.findall(r"\w+", section))
     assert names(table("figures", after="`nsm status times --json`")) == list(
@@ -111,7 +117,7 @@ def test_the_fields_of_the_stats() -> None:
 
 
 def test_the_fields_of_an_event() -> None:
-    section = PAGE[PAGE.index("`nsm events --json` prints") :]
+    section = JSON[JSON.index("`nsm events --json` prints") :]
     assert set(Occurrence._fields) <= set(re.findall(r"\w+", section[: section.index("|")]))
     assert str(MAX_KEPT) in section[: section.index("|")]
 
@@ -139,8 +145,8 @@ def test_the_fields_of_a_built_environment() -> None:
 
 
 def test_the_fields_of_the_bridge() -> None:
-    begin = PAGE.index("`nsm bridge ls --json` prints")
-    section = PAGE[begin : PAGE.index("`nsm diff --json` prints")]
+    begin = JSON.index("`nsm bridge ls --json` prints")
+    section = JSON[begin : JSON.index("`nsm diff --json` prints")]
     assert set(ProgramsReport._fields) <= set(re.findall(r"\w+", section[: section.index("|")]))
     for first_column, kind in (
         ("program of the bridge", ProgramRow),
@@ -175,7 +181,7 @@ def test_the_rows_that_the_supervisor_sends_are_these() -> None:
 
 
 def test_the_variables_of_a_client_entry() -> None:
-    assert set(names(table("variable", after="Of a client entry"))) == set(VARIABLES)
+    assert set(names(table("variable", after="Of a client entry", page=KEYS))) == set(VARIABLES)
 
 
 def settings_rows() -> list[str]:
@@ -219,7 +225,7 @@ def _shown(default: object) -> str:
 
 
 def test_every_key_of_the_configuration_with_its_default() -> None:
-    section = PAGE[PAGE.index("## Configuration") : PAGE.index("## Fixed limits")]
+    section = KEYS[KEYS.index("## Configuration") : KEYS.index("## Variables")]
     rows = [line for line in section.splitlines() if line.startswith("| `[")]
     assert rows == settings_rows()
 
@@ -280,12 +286,14 @@ def test_every_key_of_the_configuration_with_its_default() -> None:
     ],
 )
 def test_fixed_limits(limit: int) -> None:
-    section = PAGE[PAGE.index("## Fixed limits") : PAGE.index("## Control socket")]
+    section = KEYS[KEYS.index("## Fixed limits") :]
     assert re.search(rf"\b{limit}\b", section)
 
 
 def test_every_operation_with_its_right() -> None:
-    documented = {names([row])[0]: row[1] for row in table("operation", after="## Control")}
+    documented = {
+        names([row])[0]: row[1] for row in table("operation", after="# Control", page=SOCKET)
+    }
     assert documented == {name: row.right + "*" * row.own for name, row in OPERATIONS.items()}
 
 
@@ -295,5 +303,5 @@ def test_every_error_code() -> None:
         for kind in vars(errors).values()
         if isinstance(kind, type) and issubclass(kind, errors.NsmError)
     }
-    section = PAGE[PAGE.index("the codes:") :]
+    section = SOCKET[SOCKET.index("the codes:") :]
     assert set(re.findall(r"`([a-z-]+)`", section)) == codes

@@ -95,7 +95,7 @@ class Verb(Protocol):
 
 
 def main(argv: list[str] | None = None) -> int:
-    """The console script. Returns the exit code (docs/reference/interfaces.md)."""
+    """The console script. Returns the exit code (docs/reference/cli.md)."""
     arguments = sys.argv[1:] if argv is None else argv
     first, rest = (arguments[0], arguments[1:]) if arguments else ("", [])
     if first == "help" and rest:

@@ -13,7 +13,7 @@ EXIT_TIMED_OUT = 124
 EXIT_RUN_FAILED = 125
 EXIT_INTERRUPTED = 130
 EXIT_BROKEN_PIPE = 141
-"""Exit codes, docs/reference/interfaces.md. 124 and 125 as timeout(1) and `docker run` use them,
+"""Exit codes, docs/reference/cli.md. 124 and 125 as timeout(1) and `docker run` use them,
 130 and 141 as a shell reports SIGINT and SIGPIPE."""
 
 

@@ -71,7 +71,7 @@ _SOCKET = """\
 Description=Control socket of nsm
 
 [Socket]
-# $XDG_RUNTIME_DIR/nsm/control.sock: docs/reference/interfaces.md, Files.
+# $XDG_RUNTIME_DIR/nsm/control.sock: docs/reference/configuration.md, Files.
 ListenStream=%t/nsm/control.sock
 SocketMode=0600
 # The supervisor refuses a directory that others may enter.
