@@ -5,7 +5,7 @@
 # The one place where versions are overridden. Nothing is, where nixpkgs has a version that will do;
 # else the package is the pure-Python wheel that constraints.txt pins, with the version and hash of
 # that file, so that nsm is built here from the very files that it is tested with elsewhere.
-# What was known about the pinned nixpkgs (flake.lock), and how, is in docs/how-to/nix-install.md.
+# What was known about the pinned nixpkgs (flake.lock), and how, is in docs/contributing/nix.md.
 { lib, python }:
 let
   # constraints.txt as { NAME = { version, sha256 } }. Packages with one file only, which are the

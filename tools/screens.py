@@ -1,4 +1,4 @@
-"""Capture what `nsm top` shows into docs/how-to/observing.md: real sessions, in a real tmux.
+"""Capture what `nsm top` shows into docs/how-to/operations.md: real sessions, in a real tmux.
 
     .venv/bin/python tools/screens.py
 
@@ -26,7 +26,7 @@ import nsm
 from nsm.wire.errors import NsmError
 from private_supervisor import private_supervisor
 
-PAGE = Path(__file__).resolve().parent.parent / "docs/how-to/observing.md"
+PAGE = Path(__file__).resolve().parent.parent / "docs/how-to/operations.md"
 NSM = str(Path(sys.executable).parent / "nsm")
 BLOCK = re.compile(r"^<!-- screen ([\w-]+) -->\n```text\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 

@@ -1,5 +1,5 @@
 # As much of the module system, which the stand-in for nixpkgs lacks, as lets a module of ours say
-# what it defines. Types are not checked; docs/how-to/nix-install.md says how the real one was asked.
+# what it defines. Types are not checked; docs/contributing/nix.md says how the real one was asked.
 #
 # Type: { pkgs } -> { lib, pkgs }
 { pkgs }:

@@ -281,7 +281,7 @@ def check_forking(
             detail=f"each session starts in a jail of its own, which takes longer and "
             f"more memory: {reason}",
             fix="Sessions work all the same. Forks need user namespaces within user namespaces, "
-            "and a /proc of their own: see docs/isolation.md, 'Where forking does not work'.",
+            "and a /proc of their own: see docs/explanation/security.md.",
         )
     ]
 

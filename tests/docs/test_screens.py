@@ -1,4 +1,4 @@
-"""The screens in docs/how-to/observing.md are what the programs show today, in a real tmux."""
+"""The screens in docs/how-to/operations.md are what the programs show today, in a real tmux."""
 
 from __future__ import annotations
 

@@ -30,9 +30,10 @@ TITLES: dict[Group, str] = {
 _HEAD = """\
 # Probes
 
-What tries to get out of sessions, by group of attacks. [isolation.md](../explanation/isolation.md)
-says what stops them. Each is run in every kind of session, where it must fail, and in a throw-away
-one from which one measure was taken away, where it must succeed. `tests/isolation/page.py` makes
+These are the attacks that the tests try, by group.
+[Security](../explanation/security.md#how-sessions-are-kept-apart) says what stops them. The
+tests run each probe in every kind of session, where it must fail. They also run it in a throw-away
+session from which they removed one measure, where it must succeed. `tests/isolation/page.py` writes
 this page.
 """
 

@@ -7,7 +7,7 @@ import re
 from isolation import page
 from isolation.probes import ALL
 
-MEASURES = page.PAGE.parent.with_name("explanation") / "isolation.md"
+MEASURES = page.PAGE.parent.with_name("explanation") / "security.md"
 
 
 def test_the_page_lists_the_probes() -> None:
@@ -15,7 +15,8 @@ def test_the_page_lists_the_probes() -> None:
 
 
 def test_measures_are_attacked_by_probes_that_there_are() -> None:
-    rows = [line for line in MEASURES.read_text().splitlines() if line.startswith("| ")][2:]
+    section = MEASURES.read_text().split("\n### Measures\n")[1].split("\n### ")[0]
+    rows = [line for line in section.splitlines() if line.startswith("| ")][2:]
     assert rows
     named = [re.findall(r"`([^`]+)`", row.split(" | ")[3]) for row in rows]
     assert all(named), "a measure without probes"

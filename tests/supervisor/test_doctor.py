@@ -372,7 +372,7 @@ def test_where_sessions_cannot_be_forked_it_says_which_step_failed(
     [check] = check_forking(launcher, Settings(), trials)
     assert check.status == "warn"
     assert "clone" in check.detail
-    assert "docs/explanation/isolation.md" in check.fix
+    assert "docs/explanation/security.md" in check.fix
 
 
 def test_who_may_reach_what_is_said_where_anybody_may() -> None:

@@ -46,7 +46,7 @@ KillMode=process
 FileDescriptorStoreMax=8192
 # systemd 254 and newer say by themselves that they keep descriptors.
 Environment=NSM_FDSTORE=systemd
-# Sessions are in a scope beside this service, where each is limited (docs/reference/limits.md);
+# Sessions are in a scope beside this service, where each is limited (docs/reference/policy.md);
 # where there can be none they are in here.
 TasksMax=infinity
 OOMPolicy=continue

@@ -402,7 +402,7 @@ LABELS = {
     "outcome": "`ok` (exit code 0), `error` (another one), `timeout`, `interrupted`, `lost` (there "
     "is no result: its session ended, or could not start)",
     "limit": "`memory` or `processes`",
-    "enforced_by": "`cgroup`, `watchdog` or `rlimit` ([limits.md](limits.md))",
+    "enforced_by": "`cgroup`, `watchdog` or `rlimit` ([limits](policy.md#limits))",
     "state": "of a session `starting`, `idle`, `running` or `ending`; of a spare `ready` or "
     "`starting`",
     "kind": "`forked` (from a template), `cold` (in a jail of its own), `artifact-forked` and "
