@@ -1,4 +1,4 @@
-"""What the parts of a run share: supervisors, kernels, clients, and how much to measure."""
+"""Shared parts of a run: supervisors, kernels, clients, and the number of measurements."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Linux says about processes and memory (proc(5)). Sizes in MB of 1,000,000 bytes."""
+"""Processes and memory as Linux reports them (proc(5)). Sizes in MB of 1,000,000 bytes."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def resident_mb(pid: int) -> float:
 
 
 def available_mb() -> float:
-    """What the kernel says could be had without swapping (proc_meminfo(5), MemAvailable)."""
+    """Memory that is available without swapping, in MB (proc_meminfo(5), MemAvailable)."""
     for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
         if line.startswith("MemAvailable:"):
             return int(line.split()[1]) * 1024 / 1e6

@@ -1,4 +1,4 @@
-"""What is measured, as values: pairs and their ratios, distributions, curves.
+"""Measurements as values: pairs and their ratios, distributions, curves.
 
 What is compared is measured alternately in one run, so that both sides see the same machine in the
 same state. A ratio says something on another machine too; a duration does not.
@@ -23,17 +23,17 @@ NEAR = 0.15
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """What the ratio has to be, a budget that the design has to keep."""
+    """Bound of a ratio: a budget that the design has to keep."""
 
     bound: Literal["≤", "≥"]
     value: float
 
     def met(self, ratio: float) -> bool:
-        """Whether `ratio` is within the bound."""
+        """Return whether `ratio` is within the bound."""
         return ratio <= self.value if self.bound == "≤" else ratio >= self.value
 
     def near(self, ratio: float) -> bool:
-        """Whether `ratio` is within the bound, but not by much."""
+        """Return whether `ratio` is within the bound, but only just."""
         return self.met(ratio) and abs(ratio - self.value) <= NEAR * self.value
 
     def __str__(self) -> str:
@@ -76,7 +76,7 @@ class Comparison:
 
     @property
     def verdict(self) -> str:
-        """Whether the target is met."""
+        """Words that say whether the target is met."""
         if self.floor:
             return "floor"
         if self.target is None:

@@ -111,7 +111,7 @@ class PlotsMissingError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """What is drawn: x and y of a line's points."""
+    """Points of a line to draw: x and y."""
 
     name: str
     points: tuple[tuple[float, float], ...]

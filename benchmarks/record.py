@@ -39,7 +39,7 @@ def to_json(findings: Iterable[Finding]) -> str:
 
 
 def from_json(text: str) -> list[Finding]:
-    """What `to_json` wrote.
+    """Read the text that `to_json` wrote.
 
     Raises:
         ValueError, KeyError, TypeError: it did not write that.
@@ -103,7 +103,7 @@ class Agreement:
 
     @property
     def verdict(self) -> str:
-        """Whether the runs agree."""
+        """Words that say whether the runs agree."""
         if None in self.ratios:
             return "not in every run"
         if self.apart <= TOLERANCE:
@@ -114,7 +114,7 @@ class Agreement:
 
     @property
     def far_within_target(self) -> bool:
-        """Whether each run is better than the target by `FAR`."""
+        """True if each run is better than the target by `FAR`."""
         target = self.row.target
         if target is None:
             return False
@@ -138,5 +138,5 @@ def agreements(runs: Sequence[Iterable[Finding]]) -> list[Agreement]:
 
 
 def identity(row: Comparison) -> tuple[str, str, bool]:
-    """What makes rows of different runs the same one."""
+    """Return the key by which rows of different runs are the same row."""
     return row.name, row.peer, row.floor

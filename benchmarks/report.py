@@ -90,7 +90,7 @@ def cells(row: Comparison) -> list[str]:
 
 
 def title(row: Comparison) -> str:
-    """What the row is about; floors stand out."""
+    """Return the title of a row; floors stand out."""
     return f"{FLOOR_MARK}{row.name}" if row.floor else row.name
 
 

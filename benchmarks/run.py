@@ -95,7 +95,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 @dataclass(slots=True)
 class Run:
-    """What came of measuring.
+    """Findings and circumstances of one run of the benchmarks.
 
     Attributes:
         failed: parts that ended with an exception; the others were measured.
@@ -154,7 +154,7 @@ def compile_sources() -> None:
 
 
 def print_table(findings: Sequence[Finding]) -> None:
-    """What was measured, and this machine's own numbers."""
+    """Print the findings, and this machine's own numbers."""
     rows = report.comparisons(findings)
     print(report.aligned(report.table(rows)))
     print()

@@ -268,7 +268,7 @@ def becomes_true(condition: Callable[[], object], what: str) -> None:
 
 
 def json_of(reply: Reply) -> Any:
-    """What the code printed, as JSON."""
+    """Parse the output of the code as JSON."""
     assert reply.exit_code == 0, reply
     return json.loads(reply.stdout)
 

@@ -156,7 +156,8 @@ def write_program(path: Path, text: str, mode: int = 0o755) -> None:
 
 
 def environment_of(artifact: Path) -> Environment:
-    """What discovery makes of a directory of this module, without its checks."""
+    """Make the environment that discovery makes of this module's directories, without its
+    checks."""
     facts = json.loads((artifact / "metadata.json").read_text())
 
     def program(name: str) -> str | None:
@@ -224,7 +225,7 @@ def _compiled(module: ModuleType) -> bytes:
 
 
 def _one_execution(interpreter: Interpreter) -> str:
-    """What the jail of `run` executes: the code is an argument, which the kernel limits."""
+    """Command for the jail of `run`: the code is an argument, whose length the kernel limits."""
     return (
         'code="$(cat)"\n'
         "if [ ${#code} -ge 131072 ]; then\n"

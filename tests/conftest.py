@@ -1,4 +1,4 @@
-"""What holds for every test: its surroundings, and what may be skipped.
+"""Set-up of every test: its environment, and what may be skipped.
 
 Node is optional, so tests that need it are skipped where it is missing: those marked `node`, and
 those in files and of parameters that are named after it.
@@ -43,7 +43,7 @@ OTHERS_SETTINGS = ("NSM_", "PROJECT_", "SESSION_", "NIX_SANDBOX_", "CLAUDE_", "P
 
 
 def needs_node(item: pytest.Item) -> bool:
-    """Whether a test runs Node; marked, or by its name."""
+    """Return whether a test runs Node, by its mark or its name."""
     if item.get_closest_marker("node") or "node" in item.path.stem.split("_"):
         return True
     parameters = item.name.partition("[")[2]

@@ -101,7 +101,7 @@ class Peer:
         return message.result
 
     async def next_event(self) -> dict[str, Any]:
-        """What the next message, an event, tells."""
+        """Return the content of the next message, which must be an event."""
         message = await self.next()
         assert isinstance(message, Event)
         return message.data

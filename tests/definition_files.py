@@ -21,7 +21,7 @@ def executable(path: Path, text: str = SCRIPT, mode: int = 0o755) -> Path:
 
 
 def program(command: Path | str, **others: object) -> Program:
-    """What a definition says, with what matters to a test."""
+    """Make a definition, with the parts that matter to a test."""
     values: dict[str, object] = {
         "name": "deploy",
         "description": "Deploys it",

@@ -134,7 +134,7 @@ class FakeNix:
         return f"path:/flake#{attribute}"
 
     def calls(self) -> list[dict[str, Any]]:
-        """What it was called with, questions for its version left out."""
+        """Return the recorded calls, without questions for its version."""
         try:
             lines = (self.folder / "calls").read_text().splitlines()
         except FileNotFoundError:

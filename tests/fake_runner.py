@@ -62,7 +62,7 @@ def a_result(
 
 
 class FakeExecution:
-    """What was submitted, and what was asked of it since."""
+    """Submitted execution, and the requests made of it since."""
 
     def __init__(self, request: RunRequest, on_output: OutputSink | None) -> None:
         self.id = "e1"

@@ -97,11 +97,11 @@ class FakeSession:
         return execution_id
 
     def output(self, execution_id: str, text: str, stream: str = "stdout", **more: int) -> None:
-        """It prints something."""
+        """Let the execution print something."""
         self._emit("output", execution_id=execution_id, stream=stream, text=text, **more)
 
     def finish(self, execution_id: str, **changes: Any) -> None:
-        """It ends."""
+        """Let the execution end."""
         finished: dict[str, Any] = {
             "execution_id": execution_id,
             "exit_code": 0,

@@ -54,12 +54,10 @@ class QuickNix:
         return self
 
     def builds(self, attribute: str, *steps: tuple[str, Any]) -> str:
-        """See `FakeNix`; a gate is a `Gate`."""
         self._plan[attribute] = steps
         return attribute
 
     def calls(self) -> list[dict[str, Any]]:
-        """See `FakeNix`."""
         return [{"arguments": arguments} for arguments in self._calls]
 
     async def run(
@@ -72,7 +70,6 @@ class QuickNix:
         log_fd: int | None = None,
         directory: str = "/",
     ) -> bytes:
-        """See `nsmd.nix.program.Nix`."""
         del on_progress, log_fd, directory
         self._calls.append(list(arguments))
         await trio.lowlevel.checkpoint()

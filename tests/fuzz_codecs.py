@@ -1,4 +1,4 @@
-"""What reads bytes of others, each as a function that may raise nothing.
+"""Parsers of untrusted bytes, each as a function that may raise nothing.
 
 The first byte of what they are given says in which pieces the rest comes.
 
@@ -30,7 +30,7 @@ MAX_PIECES = 64
 
 
 def from_client(data: bytes) -> None:
-    """What a client sends on the control socket, cut by its own first byte."""
+    """Parse a client's bytes on the control socket, cut by their own first byte."""
     connection = ServerConnection()
     try:
         for piece in _pieces(data):
@@ -42,7 +42,7 @@ def from_client(data: bytes) -> None:
 
 
 def from_server(data: bytes) -> None:
-    """What a client is sent."""
+    """Parse a server's bytes on the control socket."""
     connection = ClientConnection()
     connection.send(Hello(name="fuzz", program_version="0"))
     try:
@@ -55,7 +55,7 @@ def from_server(data: bytes) -> None:
 
 
 def from_agent(data: bytes) -> None:
-    """What comes out of a jail."""
+    """Parse the bytes that come out of a jail."""
     reader = FrameReader()
     try:
         for piece in _pieces(data):
@@ -107,7 +107,7 @@ def artifact_metadata(data: bytes) -> None:
 
 
 def nix_messages(data: bytes) -> None:
-    """What nix writes while it builds."""
+    """Parse the messages that nix writes while it builds."""
     reader = Reader()
     for line in data[1:].splitlines():
         assert all(shown.isprintable() for shown in reader.take(line))

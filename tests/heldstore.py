@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Held(NoStore):
-    """See the module; what it has under a name already stays there beside more, as with systemd."""
+    """Descriptor store; a name may have several descriptors, as with systemd."""
 
     kind: StoreKind = "keeper"
 

@@ -27,7 +27,7 @@ def url_of(supervisor: Supervisor) -> str:
 
 
 def token_of(supervisor: Supervisor, *options: str) -> str:
-    """What clients show."""
+    """Return the token that clients present."""
     return supervisor.run("nsm", "http", "token", *options).stdout.strip()
 
 

@@ -15,7 +15,7 @@ END_S = 30.0
 
 
 def unused(host: str) -> Port:
-    """One that is free."""
+    """Find an unused port."""
     try:
         with bound(Port(host, 0)) as found:
             return Port(*found.getsockname()[:2])

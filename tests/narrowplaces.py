@@ -17,7 +17,7 @@ RDONLY, REMOUNT, BIND, REC, PRIVATE = 1, 32, 4096, 16384, 1 << 18
 
 
 def command(*places: str) -> list[str]:
-    """What to put in front of a command."""
+    """Words to put in front of a command."""
     return [sys.executable, "-I", "-S", __file__, *places, "--"]
 
 

@@ -116,13 +116,13 @@ class NetBench:
             return await self.registry.submit(request).wait()
 
     async def text(self, code: str, *, env: str = "python", session: str = "a") -> str:
-        """What code prints; it must not fail."""
+        """Run code that must not fail, and return its output."""
         outcome = (await self.run(code, env=env, session=session)).outcome
         assert outcome.exit_code == 0, outcome
         return outcome.stdout
 
     def network(self, session: str = "a") -> SessionNetwork:
-        """That of a live session."""
+        """Network of a live session."""
         return self.registry.find(session).network
 
 

@@ -23,7 +23,7 @@ def png(width: int = 4, height: int = 3, *, noise_bytes: int = 0) -> bytes:
 
 
 def jpeg(width: int = 4, height: int = 3) -> bytes:
-    """What a JPEG looks like to whoever reads its segments. Its pixels mean nothing."""
+    """Make a JPEG whose segments are valid and whose pixels mean nothing."""
     thumbnail = b"\xff\xd8\xff\xc0\x00\x0b\x08\x00\x01\x00\x01\x01\x01\x11\x00\xff\xd9"
     frame = b"\x08" + height.to_bytes(2, "big") + width.to_bytes(2, "big") + b"\x01\x01\x11\x00"
     return (

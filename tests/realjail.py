@@ -161,7 +161,7 @@ ended. One that ends at once may be gone before the launcher has taken hold of i
 
 
 async def read_all(jail: Jail) -> str:
-    """What the program in the agent's place writes until it ends, or comes to `STAY`."""
+    """Read the output of the program in the agent's place until it ends or reaches `STAY`."""
     text = b""
     with trio.fail_after(ANSWER_TIMEOUT_S):
         while True:

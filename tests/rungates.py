@@ -1,4 +1,4 @@
-"""What fails a run although each of its tests passed: refused skips, processes left behind.
+"""Failures of a run whose tests all passed: refused skips, processes left behind.
 
 Both are pytest plugins; `conftest.py` registers them. With several workers they are the main
 process's, which sees the reports of all workers and ends after them.

@@ -82,13 +82,13 @@ def for_workers(item: pytest.Item) -> tuple[int, int]:
 
 
 class NewWorker(Protocol):
-    """Of xdist's `WorkerController`, what is used here: xdist brings no types."""
+    """Part of xdist's `WorkerController` that is used here: xdist brings no types."""
 
     workerinput: dict[str, Any]
 
 
 class MainProcess:
-    """What the main process knows and its workers have to: the run's variable and directory.
+    """State that the main process passes to its workers: the run's variable and directory.
 
     Attributes:
         directory: of the whole run, for what tests of several workers share. A supervisor with its

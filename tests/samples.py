@@ -427,7 +427,7 @@ def stats(**changes: Any) -> dict[str, Any]:
 
 
 def occurrence(**changes: Any) -> dict[str, Any]:
-    """What comes with an `event` of `events`."""
+    """Fields of an `event` of `events`."""
     return {
         "number": 41,
         "at": 1_777_888_999.5,
@@ -438,7 +438,7 @@ def occurrence(**changes: Any) -> dict[str, Any]:
 
 
 def kill_report() -> dict[str, Any]:
-    """What `kill` answers where two sessions were ended and one is not there."""
+    """Answer of `kill` when two sessions were ended and one does not exist."""
     return {
         "killed": [{"id": "s-1", "name": "a"}, {"id": "s-2", "name": None}],
         "errors": [

@@ -114,7 +114,7 @@ class Bench:
 
 @asynccontextmanager
 async def running_bench(directory: Path) -> AsyncGenerator[Bench, None]:
-    """One that listens in a directory."""
+    """Start a bench that listens in a directory."""
     async with trio.open_nursery() as nursery:
         made = Bench(nursery, directory)
         await made.listen()

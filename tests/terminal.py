@@ -40,7 +40,7 @@ _TOKEN = re.compile(
 
 
 class Emulator:
-    """What a terminal would show.
+    """Screen of a terminal.
 
     Attributes:
         lines: all lines from the first one on, those that have scrolled away included.
@@ -231,7 +231,7 @@ class Terminal:
 
     @property
     def text(self) -> str:
-        """What was shown so far, what has scrolled away included."""
+        """Text shown so far, including what has scrolled away."""
         with self._changed:
             return self.emulator.text
 

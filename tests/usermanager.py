@@ -107,7 +107,7 @@ class UserManager:
         return self.run(program("nsm"), *arguments)
 
     def systemctl(self, *arguments: str) -> str:
-        """What systemctl prints; it has to succeed."""
+        """Run systemctl, which has to succeed, and return its output."""
         done = self.run("systemctl", "--user", *arguments)
         assert done.returncode == 0, (done, self.log.read_text())
         return done.stdout

@@ -20,7 +20,7 @@ class BrokenPromiseError(Exception):
 
 
 class Result(NamedTuple):
-    """What a call of the tool gave: its text, and whether it is an error."""
+    """Result of a call of the tool: its text, and whether it is an error."""
 
     text: str
     is_error: bool

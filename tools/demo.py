@@ -166,7 +166,7 @@ async def call(client: Client, part: Part, step: Step) -> str:
 
 
 def show_sessions(style: Style, variables: Mapping[str, str]) -> None:
-    """What `nsm ps` says while the sessions live."""
+    """Show the output of `nsm ps` while the sessions live."""
     heading(style, "nsm ps")
     done = subprocess.run(
         [str(BIN / "nsm"), "ps"],
@@ -203,7 +203,7 @@ def main() -> int:
 
 
 def cause(error: BaseException) -> BaseException:
-    """What went wrong, out of the groups that nurseries put it in."""
+    """Unwrap the cause of an error from the exception groups of nurseries."""
     while isinstance(error, BaseExceptionGroup):
         error = cast("BaseExceptionGroup[BaseException]", error).exceptions[0]
     return error

@@ -1,4 +1,4 @@
-"""What the demonstration runs: code for each session, call by call.
+"""Steps of the demonstration: the code of each session, call by call.
 
 Each call of a session uses what the calls before it left behind. Everything is computed in the
 jail from the repository at /project; `tests/e2e/test_demo.py` compares it with git and wc.

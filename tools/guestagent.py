@@ -139,7 +139,8 @@ def kill(group: int) -> None:
 
 
 def variables(user: pwd.struct_passwd) -> dict[str, str]:
-    """What a login gives, and where the user's service manager is if there is one."""
+    """Environment variables of a login, with the path to the user's service manager if there is
+    one."""
     runtime = f"/run/user/{user.pw_uid}"
     session = {"XDG_RUNTIME_DIR": runtime} if os.path.isdir(runtime) and user.pw_uid else {}
     if os.path.exists(f"{runtime}/bus") and user.pw_uid:

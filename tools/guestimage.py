@@ -67,7 +67,7 @@ class CannotBuildError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Image:
-    """What a machine is booted from.
+    """Files that a machine is booted from.
 
     Attributes:
         directory: holds the files; another image has another one.
@@ -207,12 +207,14 @@ def fetch_wheels(directory: Path, requirements: str) -> None:
 
 
 def metadata() -> str:
-    """What an editable installation of nsm is made from: the part before our tools' settings."""
+    """Metadata that an editable installation of nsm is made from: the part before our tools'
+    settings."""
     return (ROOT / "pyproject.toml").read_text().partition("[tool.pytest.")[0]
 
 
 def stub_clone(directory: Path) -> None:
-    """What an editable installation needs of a clone; the rest is put there when it is tested."""
+    """Create the files of a clone that an editable installation needs; the rest comes with a
+    test."""
     for name in (
         "pyproject.toml",
         "hatch_build.py",
@@ -234,7 +236,7 @@ def stub_clone(directory: Path) -> None:
 
 
 def customize(directory: str) -> str:
-    """What is done in the guest's root, outside of it, after the packages."""
+    """Build the command that completes the guest's root from outside, after the packages."""
     wheels, stub = shlex.quote(f"{directory}/wheels"), shlex.quote(f"{directory}/stub")
     lines = [
         "#!/bin/sh",

@@ -111,7 +111,7 @@ class Guest:
             self._port.close()
 
     def console(self) -> str:
-        """What the kernel has said."""
+        """Return the kernel's messages so far."""
         return (self._directory / "console").read_text(errors="replace")
 
     # The machine from outside

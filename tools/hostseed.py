@@ -89,7 +89,7 @@ def base_python() -> Path:
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """What of the host's is to be collected.
+    """Programs and packages of the host to collect.
 
     Attributes:
         programs: (package, name, file).
@@ -119,7 +119,7 @@ class Host:
         return cls(tuple(programs), tuple(missing))
 
     def stamp(self) -> str:
-        """What a seed made from it depends on."""
+        """Return a digest of everything that a seed depends on."""
         files = [file for _, _, file in self.programs]
         files += [base_python(), standard_library(), Path(__file__), Path(pythonseed.__file__)]
         described = [f"{file} {(at := file.stat()).st_size} {at.st_mtime_ns}" for file in files]
@@ -199,7 +199,7 @@ def libraries_of(file: Path) -> dict[str, Path]:
 
 
 def has_parts_elsewhere(node: Path) -> bool:
-    """Whether this Node reads modules of its own from files of the system's, as Debian's does."""
+    """Return whether this Node reads modules from files of the system, as Debian's does."""
     files = [node, *libraries_of(node).values()]
     return any(b"/usr/share/nodejs/" in file.read_bytes() for file in files)
 

@@ -42,7 +42,7 @@ STEPS = (
 
 
 class Notices:
-    """Of the client: that the tools have changed."""
+    """Notifications to the client that the list of tools has changed."""
 
     def __init__(self) -> None:
         self._changed = trio.Event()

@@ -14,7 +14,7 @@ from pathlib import Path
 
 
 def requirements(project: Path) -> list[str]:
-    """What nsm needs to run and to be built, as its pyproject.toml says."""
+    """Read the requirements of nsm and of its build from its pyproject.toml."""
     told = tomllib.loads(project.read_text())
     return [*told["project"]["dependencies"], *told["build-system"]["requires"]]
 

@@ -38,7 +38,7 @@ _WORK = "import time\nwhile True:\n    sum(range(10**5))\n    time.sleep(0.01)"
 
 
 class ScreenError(Exception):
-    """What was to be captured has not come; the message says what is there instead."""
+    """The expected text did not appear; the message says what is shown instead."""
 
 
 class Tmux:
@@ -84,7 +84,7 @@ class Tmux:
         self._ask(f"resize-window -x {columns} -y {rows}")
 
     def screen(self) -> str:
-        """What is shown now, without the space at the ends of lines."""
+        """Return the text on the screen, without spaces at the ends of lines."""
         lines = [line.rstrip() for line in self._ask("capture-pane -p")]
         return "\n".join(lines).rstrip("\n") + "\n"
 

@@ -64,7 +64,7 @@ class Place:
 
     @property
     def store(self) -> Path:
-        """What /nix/store is elsewhere."""
+        """Directory that takes the place of /nix/store."""
         return self.root / "store"
 
     @property
@@ -85,7 +85,7 @@ class Place:
 
     @property
     def stand_in_jail(self) -> Path:
-        """What stands in for jail.nix."""
+        """Directory of the stand-in for jail.nix."""
         return self.source / STAND_IN / "jail"
 
     @property
@@ -142,12 +142,12 @@ def default_place() -> Place:
 
 
 def is_covered(path: Path) -> bool:
-    """Whether something else is at this path in a jail."""
+    """Return whether a jail puts something else at this path."""
     return any(path.is_relative_to(covered) for covered in COVERED_BY_JAILS)
 
 
 def is_reachable_by_others(path: Path) -> bool:
-    """Whether any user may go to this directory: jails of root belong to another one."""
+    """Return whether any user may enter this directory: jails of root belong to another user."""
     return all(each.stat().st_mode & stat.S_IXOTH for each in (path, *path.parents))
 
 
@@ -166,7 +166,7 @@ def find_nix() -> str:
 
 
 def check_ours(place: Place) -> None:
-    """See that nobody else has put something there: anybody can write to /var/tmp.
+    """Make sure that nobody else owns anything there: anybody can write to /var/tmp.
 
     Raises:
         StandInError: it is another user's, or leads elsewhere.

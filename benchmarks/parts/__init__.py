@@ -1,4 +1,4 @@
-"""What is measured: one module for each part of the table, in its order.
+"""Parts of the measurement: one module for each part of the table, in its order.
 
 - `shim`: `nsm-mcp`, its start, its memory, and calls through it
 - `control_socket`: calls in a live session by the control socket

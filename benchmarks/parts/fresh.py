@@ -124,7 +124,7 @@ def back_to_back(bench: Bench) -> Findings:
 
 
 def against_srt(bench: Bench) -> Findings:
-    """What another sandbox for agents takes for one command."""
+    """Measure one command in another sandbox for agents."""
     try:
         with bench.client() as client, srt.srt(bench.python) as command:
 

@@ -1,4 +1,4 @@
-"""What one more Python session takes, against one more Jupyter kernel."""
+"""Memory of one more Python session, against one more Jupyter kernel."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def total(kernels: Kernels) -> Pair:
 
 
 def kernel_mb(kernels: Kernels) -> float:
-    """What one of the kernels takes that there are."""
+    """Measure the memory of one of the running kernels."""
     return mean(pss_mb(kernel.pid) for kernel in kernels.all)
 
 

@@ -1,4 +1,4 @@
-"""What the filter of system calls and the policy file cost: forks and calls with and without."""
+"""Cost of the system call filter and of the policy file: forks and calls with and without."""
 
 from __future__ import annotations
 

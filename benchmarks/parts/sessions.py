@@ -1,4 +1,4 @@
-"""What it costs to have 1, 10, 100, 1,000 sessions that have run code and keep a variable."""
+"""Cost of 1, 10, 100 and 1,000 sessions that have run code and keep a variable."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ SPARE_MEMORY = 0.7
 
 @dataclass(slots=True, kw_only=True)
 class Level:
-    """What things cost with so many sessions.
+    """Costs at one number of sessions.
 
     Attributes:
         execs_ms, fresh_ms, lists_ms, passes_ms, bare_ms: times of a call, of a one-shot run, of

@@ -1,4 +1,4 @@
-"""What stops any design: forks, namespaces, and messages between processes, with nothing else."""
+"""Lower bounds of any design: forks, namespaces, and messages between processes, nothing else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What forked jails cost the kernel alone: no agent, no frames, no checks.
+"""Cost of forked jails to the kernel alone: no agent, no frames, no checks.
 
 Runs inside a bubblewrap jail, as a template would. Commands on standard input, one a line, each
 answered by a line on standard output:
@@ -100,7 +100,7 @@ def hear(heard: int) -> int:
 
 
 def time_one(kind: str, heard: int, said: int) -> float:
-    """See the module."""
+    """Fork one jail and return the seconds that it took."""
     started_s = time.perf_counter()
     start(kind, said)
     hear(heard)
@@ -110,7 +110,7 @@ def time_one(kind: str, heard: int, said: int) -> float:
 
 
 def rate(kind: str, window: int, seconds: float, heard: int, said: int) -> float:
-    """See the module."""
+    """Fork jails for some seconds, several at a time, and return how many started per second."""
     started_s = time.perf_counter()
     begun = done = 0
     while time.perf_counter() - started_s < seconds:
@@ -128,7 +128,7 @@ def rate(kind: str, window: int, seconds: float, heard: int, said: int) -> float
 
 
 def hold(number: int, heard: int, said: int) -> None:
-    """See the module."""
+    """Fork jails and keep them all."""
     waiting, alive = os.pipe()
     for _ in range(number):
         if os.fork() == 0:

@@ -41,7 +41,7 @@ class Kernel:
 
     @property
     def connection_file(self) -> str:
-        """What other processes connect with."""
+        """File that tells other processes how to connect."""
         path: str = self.manager.connection_file
         return path
 
@@ -106,7 +106,7 @@ class Kernels:
         return new
 
     def at_least(self, number: int) -> list[Kernel]:
-        """That many, of which those that are missing are started."""
+        """Return this number of kernels, starting those that are missing."""
         self.start(max(0, number - len(self.all)))
         return self.all[:number]
 

@@ -39,7 +39,7 @@ SETTINGS = {
 
 
 class SrtMissingError(Exception):
-    """It cannot be installed or does not run here; the message says why."""
+    """`srt` cannot be installed or does not run here; the message says why."""
 
 
 @contextmanager
@@ -117,5 +117,5 @@ def install() -> None:
 
 
 def last_line(text: str) -> str:
-    """What a program said last, for one line of ours."""
+    """Return the last line that a program printed, for one line of ours."""
     return (text.strip().splitlines() or ["no reason given"])[-1]

@@ -1,4 +1,4 @@
-"""What holds for Bash, a case for each promise."""
+"""Promises of the Bash interpreter, with a case for each."""
 
 from __future__ import annotations
 

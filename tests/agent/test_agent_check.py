@@ -1,4 +1,4 @@
-"""Whether a text is a whole input: what a prompt wants to know when Enter is pressed."""
+"""Checks of whether code is complete, which a prompt makes when Enter is pressed."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ def store(agent: AgentProcess, path: object, data: bytes, **fields: Any) -> dict
 
 
 def refused(agent: AgentProcess, path: object, mode: str = "read", **fields: Any) -> RefusedError:
-    """What the agent says against opening a file."""
+    """Return the agent's error for a refused open."""
     with pytest.raises(RefusedError) as caught:
         opened(agent, path, mode, **fields)
     return caught.value
@@ -850,7 +850,7 @@ def hello(agent: AgentProcess) -> None:
 
 
 def test_a_supervisor_that_acknowledges_nothing(agent: AgentProcess) -> None:
-    """What is kept for it stays bounded, and each read has its answer once it catches up."""
+    """The agent keeps a bounded amount for it, and each read is answered once it catches up."""
     hello(agent)
     (agent.workspace / "big").write_bytes(os.urandom(8 * CHUNK))
     for number in range(8):

@@ -29,7 +29,7 @@ GET: dict[Interpreter, str] = {
 
 
 def works(agent: AgentProcess, interpreter: Interpreter = "python") -> bool:
-    """Whether the session still answers rightly, with a fresh interpreter if need be."""
+    """Return whether the session still answers correctly, with a fresh interpreter if needed."""
     code = {"python": "print(6 * 7)", "bash": "echo $((6 * 7))", "node": "console.log(6 * 7)"}
     agent.run({"python": "0", "bash": ":", "node": "0"}[interpreter], interpreter)
     reply = agent.run(code[interpreter], interpreter)
@@ -375,7 +375,7 @@ def stop_for_the_tracer():
 
 
 def test_an_interpreter_that_has_the_agent_trace_it(jailed: AgentProcess) -> None:
-    """It stops at each signal, which the agent hears of as it does of an end."""
+    """The interpreter stops at each signal, and the agent hears of it as it hears of an end."""
     reply = jailed.run(TRACED + "stop_for_the_tracer()")
     assert (reply.exit_code, reply.interpreter_restarted) == (137, True)
     assert "killed by SIGKILL" in reply.restart_reason

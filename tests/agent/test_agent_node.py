@@ -1,4 +1,4 @@
-"""What holds for Node, a case for each promise."""
+"""Promises of the Node interpreter, with a case for each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What holds for Python, a case for each promise. Cases of one list run in one interpreter."""
+"""Promises of the Python interpreter, with a case for each. Cases of one list share an
+interpreter."""
 
 from __future__ import annotations
 

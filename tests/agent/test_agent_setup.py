@@ -1,4 +1,4 @@
-"""What an interpreter runs before any other code: `setup` of the protocol."""
+"""Code that an interpreter runs before any other: `setup` of the protocol."""
 
 from __future__ import annotations
 

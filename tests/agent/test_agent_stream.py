@@ -105,7 +105,7 @@ def begun(agent: AgentProcess, code: str) -> str:
 
 
 def streamed(agent: AgentProcess) -> dict[str, str]:
-    """What has been streamed since the agent began, by stream."""
+    """Collect the output streamed since the agent began, by stream."""
     frames = [frame for frame in agent.seen if frame["type"] == "output"]
     return texts([(frame["stream"], frame["text"]) for frame in frames])
 

@@ -1,4 +1,4 @@
-"""What lies in a sandbox directory: an environment or a problem, never fatal, nothing is run."""
+"""Contents of a sandbox directory: an environment or a problem; never fatal, nothing is run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an artifact says of itself: each field is checked, and a mistake is said in its terms."""
+"""Metadata of an artifact: each field is checked, and errors name the field."""
 
 from __future__ import annotations
 

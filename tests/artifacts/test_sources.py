@@ -1,4 +1,4 @@
-"""What variables name, and for how long anybody looks after it."""
+"""Directories that variables name, and how long they stay watched."""
 
 from __future__ import annotations
 

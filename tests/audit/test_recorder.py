@@ -1,4 +1,4 @@
-"""What happens, as lines: who, what, when, in which session, with what outcome."""
+"""Audit lines: who did what, when, in which session, with what outcome."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the plots show, and that the files in docs/ are fit to be there."""
+"""Data of the plots, and checks that their files in docs/ can be shown there."""
 
 from __future__ import annotations
 

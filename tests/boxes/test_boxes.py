@@ -305,7 +305,7 @@ class Server:
 
 
 def hand_over(sockets: Path, *descriptors: int) -> str:
-    """What is said to who passes descriptors for the proxy."""
+    """Return the error for a client that passes descriptors for the proxy."""
     with socket.socket(socket.AF_UNIX) as connection:
         connection.connect(str(sockets / "proxy.sock"))
         if descriptors:

@@ -55,7 +55,7 @@ class Bench:
         return path
 
     def records(self) -> list[dict[str, Any]]:
-        """Of the ledger, without times."""
+        """Read the ledger's records, without times."""
         if not self.ledger.exists():
             return []
         return [json.loads(line) for line in self.ledger.read_text().splitlines()]

@@ -1,4 +1,4 @@
-"""What a call may give a program: the whole of the attack table that is about arguments."""
+"""Arguments that a call may pass to a program: the part of the attack table about arguments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who may start what, and that nothing starts or ends unwritten."""
+"""Permissions to start programs, and a record of each start and end."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ def reason(command: Path | str, writable: Sequence[Path | str] = (), **others: s
 
 
 def output(command: Path | str, *arguments: str) -> str:
-    """What the file that is held writes, executed by its descriptor."""
+    """Execute the open file by its descriptor and return its output."""
     with open_command(program(command)) as held:
         return run(held, *arguments)
 
@@ -234,7 +234,7 @@ def test_files_of_others(tmp_path: Path) -> None:
 
 
 def test_one_that_runs_as_another_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It could not be stopped, and would have rights that the user has not."""
+    """nsm could not stop such a program, which would have rights that the user lacks."""
     tool = executable(tmp_path / "tool", mode=0o4755)
     open_command(program(tool)).close()  # as oneself is nothing new
     monkeypatch.setattr(os, "geteuid", lambda: 4321)
@@ -276,7 +276,7 @@ def link_replaced(path: Path) -> None:
 def test_a_program_that_is_swapped_after_the_check(
     swap: Callable[[Path], None], tmp_path: Path
 ) -> None:
-    """Of a binary, the file that was checked runs; of a script, it is noticed."""
+    """For a binary, the file that was checked runs; for a script, the change is noticed."""
     path = tmp_path / "bin/tool"
     path.parent.mkdir()
     shutil.copy(os.path.realpath(LS), path)
@@ -324,7 +324,7 @@ def test_links_and_interpreters_where_the_client_can_write(tmp_path: Path) -> No
 
 
 def test_a_definition_where_the_client_can_write(tmp_path: Path) -> None:
-    """It could name any program there, `sh` for one."""
+    """A client could name any program there, such as `sh`."""
     project = tmp_path / "dotfiles"
     project.mkdir()
     (project / "deploy.md").touch()

@@ -215,7 +215,7 @@ async def test_what_it_leaves_behind_goes_on(gate: Gate, tmp_path: Path) -> None
 
 
 def reader_of(pid: int) -> int:
-    """Who reads what a process writes, now that nobody waits for it any more."""
+    """Find the process that reads the output of another once nobody waits for it."""
     pipe = os.readlink(f"/proc/{pid}/fd/1")
     found: list[int] = []
     for process in processes():

@@ -1,4 +1,4 @@
-"""Who asked for which program: on disk before anything starts, whatever the disk does."""
+"""Ledger of requests for programs: on disk before anything starts, whatever the disk does."""
 
 from __future__ import annotations
 

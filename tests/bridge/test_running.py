@@ -324,7 +324,8 @@ async def test_a_flood_is_bounded_and_counted() -> None:
 
 @pytest.mark.slow
 async def test_a_gigabyte_on_both_outputs(tmp_path: Path) -> None:
-    """It costs the event loop next to nothing, and memory neither here nor in the monitor."""
+    """The event loop does next to nothing for it, and memory grows neither here nor in the
+    monitor."""
     told = Told()
     busy_s = time.process_time()
     ended = await outcome_of_shell(

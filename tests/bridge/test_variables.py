@@ -1,4 +1,4 @@
-"""What a program finds in its environment."""
+"""Environment variables of a program."""
 
 from __future__ import annotations
 

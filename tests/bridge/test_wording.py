@@ -1,4 +1,4 @@
-"""What is read about programs of the bridge, word for word."""
+"""Texts about the bridge's programs, word for word."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ class Bench:
         return {e.name for e in self.catalog.view(client).environments}
 
     def why(self, name: str, client: Client = SOMEBODY) -> str:
-        """What is said to who wants to use it."""
+        """Return the message for a client that wants to use it."""
         with pytest.raises((EnvironmentUnavailableError, UnknownEnvironmentError)) as caught:
             self.catalog.find(client, name)
         return str(caught.value)

@@ -74,7 +74,7 @@ def started(programs: Programs, fake: FakeTree, monkeypatch: pytest.MonkeyPatch)
 
 
 def has_ended(pid: int) -> bool:
-    """Whether a child has."""
+    """Return whether a child has ended."""
     return os.waitpid(pid, os.WNOHANG) != (0, 0)
 
 

@@ -1,4 +1,4 @@
-"""What is written into control groups and read back, on a made-up tree."""
+"""Values written into control groups and read back, on a made-up tree."""
 
 from __future__ import annotations
 
@@ -269,7 +269,7 @@ def test_counters_are_of_the_execution_that_was_under_way(fake: FakeTree, jail: 
 
 
 def kills_told(it: Confinement, note: Mapping[str, object]) -> list[int]:
-    """Of an execution that fails after an earlier supervisor began it."""
+    """Kills reported for an execution that fails after an earlier supervisor started it."""
     it.taken_up()
     it.go_on(note)
     return [event.times for event in it.ended(FAILED)]

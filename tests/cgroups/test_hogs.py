@@ -102,7 +102,7 @@ SLOWER = 3.0
 
 
 class Measured(NamedTuple):
-    """Of calls of the working session, seconds."""
+    """Times of the working session's calls, in seconds."""
 
     p50: float
     p95: float
@@ -128,7 +128,7 @@ def work(it: Supervisor, *, calls: int = 0, until: threading.Event | None = None
 
 
 def attack(it: Supervisor, name: str, code: str, timeout_s: float) -> str:
-    """What came of one attacker."""
+    """Run one attacker and return its outcome."""
     with it.client() as client:
         try:
             result = client.run(code, env="python", session=name, timeout_s=timeout_s)
@@ -178,7 +178,7 @@ def besiege(
 
 
 def test_one_of_each(short_dir: Path) -> None:
-    """So short a siege has too few calls for a p95 that could be relied on."""
+    """A siege this short has too few calls for a reliable p95."""
     besiege(short_dir, each=1, timeout_s=0.4, calls=40)
 
 

@@ -346,7 +346,7 @@ def main_pid() -> int:
 
 
 def is_back(old: int, socket_path: str) -> bool:
-    """Whether another supervisor than that one answers."""
+    """Return whether another supervisor than that one answers."""
     if main_pid() in (0, old):
         return False
     try:
@@ -358,7 +358,7 @@ def is_back(old: int, socket_path: str) -> bool:
 
 
 def bus() -> dict[str, str]:
-    """What leads to the user's manager."""
+    """Variables that lead to the user's service manager."""
     names = ("XDG_RUNTIME_DIR", "DBUS_SESSION_BUS_ADDRESS")
     return {name: os.environ[name] for name in names if name in os.environ}
 

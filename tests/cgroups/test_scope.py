@@ -1,4 +1,4 @@
-"""What systemd is asked for, and what is made of its answers; programs stand in for its own."""
+"""Requests to systemd, and the use of its answers; programs stand in for its own."""
 
 from __future__ import annotations
 

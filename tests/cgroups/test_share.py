@@ -1,4 +1,4 @@
-"""Who works for long has less of the processor for as long as that, on a made-up tree."""
+"""Processor shares that fall for as long as a session works, on a made-up tree."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What holds sessions where no control group does: real jails, and the watchdog beside them."""
+"""Limits without control groups: real jails, and the watchdog beside them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is said of a change: which ones nobody should apply unseen."""
+"""Warnings about changes that nobody should apply unseen."""
 
 from __future__ import annotations
 

@@ -142,7 +142,7 @@ class Written:
 
 
 class Watching:
-    """Whoever shows an execution in a way of their own."""
+    """Watcher that shows an execution in its own way."""
 
     def __init__(self) -> None:
         self.events: list[str] = []

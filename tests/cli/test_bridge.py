@@ -412,7 +412,7 @@ def test_check_where_there_is_only_a_client(
 
 
 def test_check_is_the_supervisors_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It needs none that runs, and this process becomes it."""
+    """The verb needs no running supervisor: this process becomes one."""
     became: list[list[str]] = []
 
     def become(_program: str, words: list[str]) -> None:

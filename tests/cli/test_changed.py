@@ -1,4 +1,4 @@
-"""What a person sees of a session's changes before saying yes to them."""
+"""List of a session's changes that a person sees before agreeing to them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What gets through to a terminal."""
+"""Characters that reach a terminal."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ def shown(row: dict[str, Any] | None = None, **changes: Any) -> str:
 
 
 def line(text: str, name: str) -> str:
-    """What stands beside a name, among the first lines."""
+    """Return the text beside a name, among the first lines."""
     (found,) = [
         each for each in text.partition("\n\n")[0].splitlines() if each.startswith(f"{name} ")
     ]

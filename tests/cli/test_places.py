@@ -1,4 +1,4 @@
-"""What the operands of `nsm cp` mean."""
+"""Operands of `nsm cp`, and their meaning."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `nsm reload` says that it waits for."""
+"""Messages of `nsm reload` while it waits."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ def shown(wire: dict[str, Any]) -> str:
 
 
 def line(text: str, name: str) -> str:
-    """What stands beside a name."""
+    """Return the text beside a name."""
     (found,) = [each for each in text.splitlines() if each.split(" ")[0] == name]
     return found.removeprefix(name).strip()
 

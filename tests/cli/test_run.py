@@ -49,7 +49,7 @@ def answer(**changes: Any) -> Handler:
 
 
 class Said:
-    """What a command said, byte by byte, and its exit code."""
+    """Output of a command, byte by byte, and its exit code."""
 
     def __init__(self, capsys: pytest.CaptureFixture[bytes], *arguments: str) -> None:
         try:

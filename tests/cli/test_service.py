@@ -55,14 +55,14 @@ class Host:
         path.chmod(0o755)
 
     def asked(self) -> list[str]:
-        """What was asked of systemd that changes something, since the last time."""
+        """Return the requests to systemd since the last time that change something."""
         log = self.directory / "log"
         lines = log.read_text().splitlines() if log.exists() else []
         log.unlink(missing_ok=True)
         return [line for line in lines if " show " not in line]
 
     def shows(self, **properties: str) -> None:
-        """What systemctl shows of the service."""
+        """Set the output of systemctl about the service."""
         text = "".join(f"{name}={value}\n" for name, value in properties.items())
         (self.directory / "shown").write_text(text)
 

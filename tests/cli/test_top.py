@@ -29,7 +29,7 @@ NSM = [sys.executable, "-m", "nsm.cli"]
 
 
 class Sessions:
-    """What the fake supervisor has; handlers of its operations.
+    """Sessions of the fake supervisor; handlers of its operations.
 
     Attributes:
         ended, interrupted: ids, in order.

@@ -1,4 +1,4 @@
-"""What `nsm top` shows and what keys do to it, without a terminal."""
+"""Screens of `nsm top` and its keys, without a terminal."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ def shown(*entries: Entry) -> str:
 
 
 def output(*pieces: OutputPiece) -> str:
-    """What is shown of an execution's output."""
+    """Return the displayed output of an execution."""
     return shown(*pieces, ended()).removesuffix("[0.01 s]\n")
 
 

@@ -49,7 +49,7 @@ def answer(**result: Any) -> Handler:
 
 
 class Said:
-    """What a command said and its exit code."""
+    """Output of a command and its exit code."""
 
     def __init__(self, capsys: pytest.CaptureFixture[str], *arguments: str) -> None:
         try:

@@ -1,4 +1,4 @@
-"""What Landlock keeps a process from, in processes of the test's own."""
+"""Accesses that Landlock denies, in processes of the test's own."""
 
 from __future__ import annotations
 

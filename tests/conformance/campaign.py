@@ -20,7 +20,7 @@ PROBE_TIMEOUT_S = 20.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """What came of a case.
+    """Outcome of a case.
 
     Attributes:
         problems: what was expected and seen; empty unless it failed.

@@ -1,4 +1,4 @@
-"""What a target answered, and what is wrong with it. Pure functions."""
+"""Answers of a target, and their faults. Pure functions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SHOWN_CHARS = 400
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What came of one execution, as far as the target tells.
+    """Outcome of one execution, as far as the target reports it.
 
     Attributes:
         text: the one text of a target that does not keep streams and displays apart, from which
@@ -169,7 +169,7 @@ def probe(language: Language, token: str) -> str:
 
 
 def probe_problems(step: Step, answer: Answer, wanted: str) -> list[str]:
-    """What is wrong with the answer to the probe that followed a step.
+    """List the faults of the answer to the probe that followed a step.
 
     Args:
         wanted: what it prints: its token and the state.

@@ -1,4 +1,4 @@
-"""What cases run against: an agent's protocol, a supervisor's control socket, the tool of MCP.
+"""Targets that cases run against: an agent's protocol, a control socket, the MCP tool.
 
 A target opens sessions. A session of `control` and `mcp` is a jail, one of `agent` is a process
 with a directory, so what would harm a host runs only where the case's need of a jail is met.
@@ -73,7 +73,7 @@ class Target(Protocol):
 
 
 def is_plain(step: Step) -> bool:
-    """Whether `execute` and `result` as every agent knows them are enough for a step."""
+    """Return whether a step needs no more than the `execute` and `result` of every agent."""
     return not (step.displays or step.truncated or step.timed_out is True or step.restarted is True)
 
 
@@ -253,8 +253,7 @@ class _AgentSession:
                 return self._judged(frame)
 
     def _judged(self, frame: Mapping[str, Any]) -> Answer:
-        """What an agent that says that it tells more leaves out is no answer, while what it does
-        not tell is not judged."""
+        """Judge only what an agent claims to report: a claimed but missing field is no answer."""
         told: tuple[str, ...] = ("stdout", "stderr", "exit_code")
         told += TOLD if "execute.result" in self._capabilities else ()
         missing = [field for field in told if frame.get(field) is None]

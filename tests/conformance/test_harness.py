@@ -278,7 +278,7 @@ while True:
 
 
 def test_an_agent_that_knows_the_base_exchange_only(tmp_path: Path) -> None:
-    """It is judged by what it can do: the rest is not applicable."""
+    """The target is judged by what it can do: the rest is not applicable."""
     (tmp_path / "old.py").write_text(OLD_AGENT)
     directory = Path(sandbox_agent.__file__).parent
     target = any_agent(f"{sys.executable} {tmp_path}/old.py {directory}")

@@ -1,4 +1,4 @@
-"""What `inspect` tells of a session's life, over the control socket."""
+"""History of a session as `inspect` reports it over the control socket."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def entries(events: Sequence[Event]) -> list[Entry]:
-    """What a client makes of events."""
+    """Convert events to entries as a client does."""
     found = [transcripts.entry(event.event, event.data) for event in events]
     return [entry for entry in found if entry is not None]
 

@@ -1,4 +1,4 @@
-"""What goes to one client, however slowly it reads."""
+"""Messages to one client, however slowly it reads."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Making:
-    """What it takes until an environment is there."""
+    """Steps until an environment exists."""
 
     def __init__(self, registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
         self.settled = trio.Event()

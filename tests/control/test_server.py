@@ -447,7 +447,8 @@ async def test_a_project_of_the_clients_own(tmp_path: Path, autojump_clock: trio
 async def test_a_client_that_asks_for_much_and_reads_nothing(
     autojump_clock: trio.abc.Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What waits for it is bounded, what it asked for is done, and nobody else notices."""
+    """Messages that wait for it are bounded, its requests are carried out, and nobody else
+    notices."""
     monkeypatch.setattr(outgoing, "MAX_WAITING_BYTES", 4_000_000)
     everybody_runs = trio.Event()
 

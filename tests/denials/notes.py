@@ -113,7 +113,7 @@ def notes_of(
     seen: ProjectMount | None = None,
     **more: Any,
 ) -> tuple[str, ...]:
-    """What a result with these texts says."""
+    """Make the notes for a result with these texts."""
     outcome = Outcome(stdout=stdout, stderr=stderr, exit_code=exit_code, **more)
     circumstances = Circumstances(
         code=code,

@@ -1,4 +1,4 @@
-"""What is said of limits and of networks, of several rules at once, and of anything at all."""
+"""Notes about limits and networks, about several rules at once, and about arbitrary text."""
 
 from __future__ import annotations
 

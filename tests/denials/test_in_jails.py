@@ -1,4 +1,4 @@
-"""What results say of code in real jails, every word of which the tests hear themselves."""
+"""Notes of results for code in real jails; tests read every word from there."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ async def limited(jail: Jail, nursery: trio.Nursery, spec: JailSpec) -> LiveSess
 
 
 def missing(case: dict[str, Any]) -> bool:
-    """Whether this machine lacks the program that the case is about."""
+    """Return whether this machine lacks the program of the case."""
     return "needs" in case and shutil.which(case["needs"], path="/usr/bin") is None
 
 

@@ -1,4 +1,4 @@
-"""What results say of hosts that the proxy refused: of those of their own execution, and why."""
+"""Notes about hosts that the proxy refused: those of their own execution, and the reason."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What results say about what programs said."""
+"""Notes about the output of programs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a flake has changed."""
+"""Detection of changes to a flake."""
 
 from __future__ import annotations
 

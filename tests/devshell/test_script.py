@@ -1,4 +1,4 @@
-"""What `nix print-dev-env --json` says as Bash, run by Bash.
+"""Output of `nix print-dev-env --json` as Bash code, run by Bash.
 
 The samples are the output of Nix 2.8 and 2.26 for one flake, and of 2.26 for a derivation with
 structured attributes, of which 2.8 makes no shell.
@@ -38,7 +38,7 @@ def steps_of(data: bytes, project: Path, workspace: Path) -> tuple[SetupStep, ..
 
 
 def run(steps: tuple[SetupStep, ...], show: str, workspace: Path) -> str:
-    """What a shell prints that runs steps and then shows what it has."""
+    """Run steps in a shell and return what it then shows."""
     code = "\n".join([*(step.code for step in steps), show])
     done = subprocess.run(
         ["/bin/bash", "--norc", "--noprofile"],
@@ -156,7 +156,7 @@ def test_every_text_comes_through(project: Path, workspace: Path) -> None:
 
 
 def env(**variables: Any) -> bytes:
-    """What nix prints for such variables."""
+    """Make the output of nix for such variables."""
     outputs = {"type": "exported", "value": "out"}
     out = {"type": "exported", "value": "/nix/store/x-env"}
     all_of_them = {"outputs": outputs, "out": out, **variables}

@@ -49,7 +49,7 @@ class Block:
     text: str
 
     def same(self, expected: str, printed: str) -> bool:
-        """Whether a program printed what the block says."""
+        """Return whether a program printed the text of the block."""
         if self.comment == VARIES:
             return without_numbers(expected) == without_numbers(printed)
         return expected == printed
@@ -190,7 +190,7 @@ def test_data_is_valid(block: Block) -> None:
 
 
 def parse_nix(block: Block) -> None:
-    """It is an expression, or attributes of one; other names in it are taken as known."""
+    """Check that it is an expression, or attributes of one; other names in it count as known."""
     program = shutil.which("nix-instantiate")
     if program is None:
         pytest.skip("no nix-instantiate; `make test` brings it")

@@ -1,4 +1,4 @@
-"""What becomes of programs of the bridge, and of calls for them, when something ends.
+"""Fate of the bridge's programs, and of calls for them, when something ends.
 
 Each program is started once at most, everything that it has started ends with the call, and the
 audit has a start and an end of each.
@@ -110,7 +110,7 @@ kill -9 $other
         return [os.pidfd_open(int(pid)) for pid in pids]
 
     def go(self, name: str) -> None:
-        """It runs, and waits for this."""
+        """Let a waiting program continue."""
         (self._base / f"{name}.go").write_text("done\n")
 
     @property
@@ -118,7 +118,8 @@ kill -9 $other
         return (self._base / "starts").read_text().split()
 
     def story(self, *, root: str = "") -> list[tuple[str, str, str | None]]:
-        """Of the audit: events, the programs' first arguments, and why they were stopped."""
+        """Read the audit log: events, the programs' first arguments, and the reasons for stopping
+        them."""
         path = Path(f"{root}{self._base}/state/nsm/audit.log")
         lines = list(settling.lines(str(path), b""))
         names = {

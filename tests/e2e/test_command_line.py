@@ -45,13 +45,13 @@ class Shell:
         )
 
     def out(self, command: str) -> str:
-        """What a command prints that does what it should and says nothing else."""
+        """Return the output of a command that succeeds and prints no errors."""
         done = self(command)
         assert (done.returncode, done.stderr) == (0, b""), done
         return done.stdout.decode()
 
     def error(self, command: str) -> str:
-        """What is said by a command that fails."""
+        """Return the error of a command that fails."""
         done = self(command)
         assert done.returncode == 1, done
         assert b"Traceback" not in done.stderr

@@ -57,7 +57,7 @@ def output(scratch: Path) -> str:
 
 
 def said(output: str, title: str) -> list[str]:
-    """What a call printed, line by line."""
+    """Return the output of a call, line by line."""
     lines = iter(output.splitlines())
     for line in lines:
         if line.startswith(f"  {title} "):

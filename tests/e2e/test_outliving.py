@@ -33,7 +33,7 @@ SEEN = {"python": "42", "bash": "42 /tmp", "node": "42"}
 
 
 def shown(result: nsm.RunResult) -> str:
-    """What a prompt would show: what was printed, and the value."""
+    """Return the text that a prompt would show: the output and the value."""
     return result.stdout.strip() or "".join(
         str(display["text/plain"]) for display in result.displays
     )
@@ -198,7 +198,8 @@ def test_what_runs_goes_on_and_its_result_can_be_asked_for(short_dir: Path) -> N
 
 
 def test_a_result_that_nobody_had_is_there_still(short_dir: Path) -> None:
-    """It came to the supervisor, or not yet: the agent keeps it until the next execution."""
+    """Whether or not the result reached the supervisor, the agent keeps it until the next
+    execution."""
     with supervisor(short_dir) as first:
         with first.client() as client:
             client.run("print('kept')", env="python", session="a", execution_id="e")
@@ -314,7 +315,7 @@ def test_spares_are_not_kept(short_dir: Path) -> None:
 
 
 def _is_agent(pid: int) -> bool:
-    """Whether it is the first process of a session."""
+    """Return whether it is the first process of a session."""
     status = Path(f"/proc/{pid}/status").read_text()
     fields = dict(line.split(":\t", 1) for line in status.splitlines() if ":\t" in line)
     return fields["NSpid"].split()[-1] == "1" and fields["Name"] != "bwrap"

@@ -75,7 +75,7 @@ def test_what_runs_goes_on_and_its_result_comes_once(short_dir: Path) -> None:
 
 @pytest.mark.slow
 def test_nobody_is_left_whom_nobody_collects(short_dir: Path) -> None:
-    """What the program before had started for jails of their own, and for sessions kept ready."""
+    """The earlier program had started processes for jails of its own and for spares."""
     config = "[defaults]\ntemplates = false\n"
     with supervisor(short_dir, config=config) as it, it.client() as client:
         client.run("x = 41", env="python", session="a")

@@ -74,7 +74,7 @@ def test_a_busy_session_is_seen_and_interrupted(shared: Supervisor) -> None:
 
 @pytest.mark.slow
 def test_the_table_goes_on_with_the_next_supervisor(short_dir: Path) -> None:
-    """Which it starts: the sessions are kept, and whoever asks for them is to have them."""
+    """`nsm top` starts that supervisor: the sessions were kept for whoever asks for them."""
     with supervisor(short_dir, keep=True) as first, first.client() as client:
         client.run("n = 1", env="bash", session="lasting")
         command = [program("nsm"), "top", "-d", "0.5"]

@@ -52,7 +52,7 @@ def count(manager: UserManager, session: str = "one") -> int:
 
 
 def state(manager: UserManager) -> dict[str, Any]:
-    """What `nsm service status` says."""
+    """Return the answer of `nsm service status`."""
     facts: dict[str, Any] = json.loads(manager.nsm("service", "status", "--json").stdout)
     return facts
 

@@ -1,4 +1,4 @@
-"""What the VM test (nix/tests/vm.nix, not run here) does in its machine holds on this host."""
+"""Steps of the VM test (nix/tests/vm.nix, not run here), checked on this host."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def it() -> Generator[Supervisor]:
 
 
 def pid_when_it_answers(it: Supervisor) -> int:
-    """Of whoever serves at that path, as soon as somebody does."""
+    """Wait until a supervisor serves that path, and return its process id."""
     while True:
         try:
             with it.client() as client:
@@ -45,7 +45,7 @@ def pid_when_it_answers(it: Supervisor) -> int:
 
 
 def others(it: Supervisor, count: int) -> list[str]:
-    """What further supervisors say that are started all at once, each of which ends."""
+    """Start further supervisors at once; return their messages once each has ended."""
     command = [sys.executable, "-P", "-m", "nsmd"]
     started = [
         subprocess.Popen(

@@ -46,7 +46,7 @@ class Time:
         self.now_s += seconds
 
     async def go(self, seconds: float) -> None:
-        """It passes, and the event loop runs."""
+        """Let this time pass while the event loop runs."""
         end_s = self.now_s + seconds
         while self.now_s < end_s:
             self.now_s = min(end_s, self.now_s + 0.9 * LATE_S)

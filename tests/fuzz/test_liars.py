@@ -60,7 +60,7 @@ programs of the host."""
 
 
 class _Complaints(logging.Handler):
-    """What is logged as an error."""
+    """Errors that were logged."""
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)

@@ -85,7 +85,7 @@ class Peer:
         return int((await self.answer())[0].status_code)
 
     async def closed(self) -> bytes:
-        """What comes until the other side closes."""
+        """Read until the other side closes."""
         got = b""
         while data := await self.stream.receive_some(65536):
             got += data

@@ -1,4 +1,4 @@
-"""Who has to go for another connection."""
+"""Choice of the connection that is closed to make room for another."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from nsmd.http.crowd import Crowd
 
 
 class FakeConnection:
-    """What the crowd looks at.
+    """Connection with the parts that the connection limit looks at.
 
     Attributes:
         ended: it was told to go.

@@ -1,4 +1,4 @@
-"""Who is let in, by the head of a request."""
+"""Admission of clients, by the head of a request."""
 
 from __future__ import annotations
 

@@ -187,7 +187,7 @@ async def test_at_the_end_nobody_waits_and_nothing_is_kept() -> None:
 
 
 class Manager:
-    """What answers in place of the package's: each request says what it does."""
+    """Stand-in for the package's manager: each request says what it does."""
 
     def __init__(self) -> None:
         self.replays = Replays(IDLE_S, 100)

@@ -55,7 +55,7 @@ class Background:
         self._thread.join()
 
     async def kept(self, place: str, key: Hashable, opened: Opened[T]) -> T:
-        """What is kept there, opened anew unless it was opened for the same key.
+        """Return the object kept for this key, opening it unless it is open.
 
         What was opened after it is closed before it: that may depend on it.
         """

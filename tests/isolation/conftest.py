@@ -1,4 +1,4 @@
-"""What the probes' tests share: what is on the host, what is installed, a loop beside them."""
+"""Shared fixtures of the probes: what is on the host, what is installed, a loop beside them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a session shows of a file system that is mounted on the host below its project.
+"""File system mounted on the host below a project, and what a session shows of it.
 
 Runs in a mount namespace of its own, whose mounts are shared as systemd has them:
 `unshare --mount --propagation shared python -m isolation.latermounts ...` prints what could be

@@ -1,4 +1,4 @@
-"""What a probe is, and the program that it makes."""
+"""Probes as values, and the program that they make."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class Probe:
 
     @property
     def interpreter(self) -> Interpreter:
-        """What runs it."""
+        """Interpreter that runs it."""
         return "python" if self.language == "c" else self.language
 
     def weakness_of(self, kind: Kind) -> Weakness:
@@ -175,7 +175,7 @@ def program_of(probe: Probe, stage: Stage, store: str = "") -> str:
 
 
 def verdict_of(output: str, errors: str = "") -> str:
-    """What a probe printed.
+    """Read the verdict that a probe printed.
 
     Args:
         errors: for people, if it printed something else.
@@ -223,14 +223,14 @@ def serve(read_fd, write_fd, **_):
 
 
 def agent_program(probes: Sequence[Probe], kind: Kind, stage: Stage, store: str = "") -> str:
-    """What takes the agent's place and prints what probes print, as JSON by name."""
+    """Program that takes the agent's place and prints the probes' output, as JSON by name."""
     if kind == "forked":
         return _defined(probes, stage, store) + _IN_FORK
     return program_of_all(probes, stage, store) + STAY
 
 
 def program_of_all(probes: Sequence[Probe], stage: Stage, store: str = "") -> str:
-    """What runs probes of Python one after the other and prints what they print, as JSON by name.
+    """Program that runs Python probes one after the other and prints their output, as JSON by name.
 
     Args:
         store: as for `program_of`.

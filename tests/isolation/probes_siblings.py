@@ -1,4 +1,4 @@
-"""What a session leaves lying about, and how a sibling looks for it."""
+"""Traces that a session leaves behind, and how a sibling looks for them."""
 
 from __future__ import annotations
 

@@ -63,17 +63,17 @@ class Room(Protocol):
         ...
 
     def environment(self, interpreter: Interpreter) -> Environment:
-        """What a session of that interpreter is of."""
+        """Return the environment of a session of that interpreter."""
         ...
 
     def launcher(self) -> AbstractAsyncContextManager[Launcher]:
-        """Of sessions as they are."""
+        """Start a launcher for ordinary sessions."""
         ...
 
     def in_place_of_agent(
         self, program: str
     ) -> AbstractAsyncContextManager[tuple[Launcher, Environment]]:
-        """Of sessions with a program in the agent's place."""
+        """Start a launcher for sessions with a program in the agent's place."""
         ...
 
 
@@ -97,24 +97,19 @@ class HostRoom:
 
     @property
     def key(self) -> Hashable:
-        """See `Room`."""
         return self.kind, id(self.weakness), self.stage
 
     def problem(self, interpreter: Interpreter) -> str | None:
-        """See `Room`."""
         return self.known[interpreter].problem
 
     def environment(self, interpreter: Interpreter) -> Environment:
-        """See `Room`."""
         return self.known[interpreter]
 
     def launcher(self) -> AbstractAsyncContextManager[Launcher]:
-        """See `Room`."""
         return self._launcher(None)
 
     @asynccontextmanager
     async def in_place_of_agent(self, program: str) -> AsyncGenerator[tuple[Launcher, Environment]]:
-        """See `Room`."""
         async with self._launcher(program.encode()) as launcher:
             yield launcher, self.known["python"]
 
@@ -146,20 +141,16 @@ class ArtifactRoom:
 
     @property
     def key(self) -> Hashable:
-        """See `Room`."""
         return self.kind, self.store, self.stage
 
     def problem(self, interpreter: Interpreter) -> str | None:
-        """See `Room`."""
         return None if interpreter in self.artifacts else f"an artifact of {interpreter}"
 
     def environment(self, interpreter: Interpreter) -> Environment:
-        """See `Room`."""
         return environment_of(self.artifacts[interpreter])
 
     @asynccontextmanager
     async def launcher(self) -> AsyncGenerator[Launcher]:
-        """See `Room`."""
         async with (
             open_router(new_launcher(), "/homeless") as cold,
             open_templates(cold, enabled=self.kind == "forked") as launcher,
@@ -168,7 +159,7 @@ class ArtifactRoom:
 
     @asynccontextmanager
     async def in_place_of_agent(self, program: str) -> AsyncGenerator[tuple[Launcher, Environment]]:
-        """See `Room`: an artifact like Python's, with another agent."""
+        """Start a launcher of an artifact like Python's, with another agent."""
         # Its programs name the directory that they show.
         with open_directory() as folder:
             artifact = folder / "probe"

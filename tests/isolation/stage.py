@@ -1,4 +1,4 @@
-"""What is on the host for probes to reach."""
+"""Targets on the host for probes to reach."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ VICTIMS = ("attributes", "flags", "inode", "mapped", "one", "other", "read", "tr
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """What is on the host for probes to reach.
+    """Targets on the host for probes to reach.
 
     Attributes:
         directory: a host directory that no jail is to show; `secret` lies in it.
@@ -63,7 +63,7 @@ class Stage:
     key: str
 
     def facts(self) -> dict[str, object]:
-        """What probes are told."""
+        """Facts that probes are told."""
         return {
             **dataclasses.asdict(self),
             "canary": CANARY,

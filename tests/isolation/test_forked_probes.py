@@ -1,4 +1,4 @@
-"""What code in a fork must not be able to do, tried; each attempt succeeds in a weakened fork."""
+"""Attempts that must fail in a fork; each succeeds in a weakened fork."""
 
 from __future__ import annotations
 

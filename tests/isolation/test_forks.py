@@ -1,4 +1,4 @@
-"""What holds a fork whose own lock-down has failed: the template's jail around it."""
+"""Defences of a fork whose own lock-down has failed: the template's jail around it."""
 
 from __future__ import annotations
 

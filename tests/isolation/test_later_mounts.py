@@ -1,4 +1,4 @@
-"""What the host mounts while sessions run is not theirs to write to."""
+"""Mounts that the host makes while sessions run: sessions cannot write to them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = [
 
 
 def written_by(weakness: str) -> set[str]:
-    """Which sessions could write to a file system that was mounted below their project."""
+    """Find the sessions that could write to a file system mounted below their project."""
     told = subprocess.run(
         [
             *("unshare", "--mount", "--propagation", "shared"),

@@ -1,4 +1,4 @@
-"""What ends a jail, and what does not."""
+"""Events that end a jail, and those that do not."""
 
 from __future__ import annotations
 

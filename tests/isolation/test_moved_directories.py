@@ -1,4 +1,5 @@
-"""What code holds of the project while its owner moves it on the host: no way to what is beside it.
+"""Directories of the project that code holds open while their owner moves them: no way to what is
+beside the project.
 
 The kernel resolves `..` up to the root of a mount. A directory that is moved out from below that
 root has no such end above it, see path_resolution(7) and the kernel's `path_connected`.

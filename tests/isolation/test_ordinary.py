@@ -1,4 +1,5 @@
-"""What the filter and the namespaces leave to ordinary programs, in both kinds of session."""
+"""Freedoms that the filter and the namespaces leave to ordinary programs, in both kinds of
+session."""
 
 from __future__ import annotations
 
@@ -172,7 +173,7 @@ with socket.create_server(("127.0.0.1", 8123)):
 
 
 async def try_all(kind: Kind) -> dict[str, str]:
-    """What each program prints in one session; nothing where it is missing."""
+    """Run each program in one session and collect its output; none where it is missing."""
     environment = environments()["bash"]
 
     async def ask(session: LiveSession) -> dict[str, str]:

@@ -58,7 +58,7 @@ class ReadyLauncher(BwrapLauncher):
 def verdicts_of(
     kind: Kind, stage: Stage, known: Mapping[str, Environment], probes: Sequence[Probe]
 ) -> dict[str, str]:
-    """What probes say in this process."""
+    """Run the probes in this process and collect their verdicts."""
     room = HostRoom(kind=kind, stage=stage, known=known, cold=ReadyLauncher)
     background = Background()
     try:

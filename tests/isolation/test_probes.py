@@ -1,4 +1,4 @@
-"""What code in a session must not be able to do, tried; each attempt succeeds in a weakened jail.
+"""Attempts that must fail in a session; each succeeds in a weakened jail.
 
 Sessions in jails of their own; forks are in `test_forked_probes.py`.
 """

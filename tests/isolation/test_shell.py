@@ -39,7 +39,7 @@ print(told.stdout.replace("\\ndone-" + nonce, ""), told.stderr)
 
 
 def markers(text: str) -> list[str]:
-    """What looks like something that only the shell's driver knows."""
+    """Find the texts that only the shell's driver should know."""
     return re.findall(r"[0-9a-f]{24,}|nsm-\w+|\S+ @ \d+", text)
 
 

@@ -57,7 +57,7 @@ async def fork_of(
 
 
 async def said(session: LiveSession, code: str) -> str:
-    """What code prints; it must not fail."""
+    """Run code that must not fail, and return its output."""
     outcome = await session.run(code)
     assert (outcome.exit_code, outcome.stderr) == (0, ""), outcome.stderr
     return outcome.stdout.strip()
@@ -66,7 +66,8 @@ async def said(session: LiveSession, code: str) -> str:
 async def family(
     cold: BwrapLauncher, environment: Environment, secrets: tuple[Secret, ...]
 ) -> dict[str, list[str]]:
-    """What a session finds of what it has, and a sibling from before and one from after."""
+    """Collect what a session finds of its own data, and what an earlier and a later sibling
+    find."""
     found: dict[str, list[str]] = {}
     async with (
         forking(cold) as launcher,
@@ -321,7 +322,7 @@ COLLIDING = SEEDED + 'space["leave_low_pids"] = lambda pid: None\n'
 
 
 async def drawn(patch: str, python: Environment) -> list[str]:
-    """What two forks of a template that has drawn random numbers itself draw from OpenSSL."""
+    """Draw from OpenSSL in two forks of a template that has drawn random numbers itself."""
     with open_stage() as stage:
         weak = WeakLauncher(Weakness(template=patch), stage)
         async with (

@@ -427,7 +427,7 @@ async def test_a_file_system_that_hangs_holds_up_nobody_else(
 
 
 async def test_a_program_that_makes_no_jail_is_refused(folder: Path) -> None:
-    """What is not in a PID namespace could outlive its session."""
+    """Processes outside a PID namespace could outlive their session."""
     script = "echo >&0 hello; setsid tail -n 0 -f $0 & wait"
     environment = with_program(folder, script, schema=0)
     async with open_bench(folder) as bench:
@@ -439,7 +439,7 @@ async def test_a_program_that_makes_no_jail_is_refused(folder: Path) -> None:
 async def test_a_program_that_does_not_tell_of_its_jail_is_given_up(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It says that it has schema 1, and knows nothing of it."""
+    """The program claims schema 1 and does not report its jail."""
     artifact = write_older(folder, wrapper="lasting", metadata={"schema": 1})
     monkeypatch.setattr(starting, "INFO_TIMEOUT_S", 0.3)
     monkeypatch.setattr(process, "STARTER_GRACE_S", 0.1)

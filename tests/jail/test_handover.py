@@ -1,4 +1,4 @@
-"""What an artifact's program is handed, and what it is not."""
+"""Descriptors and variables that an artifact's program receives, and those that it does not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What of a host's root directory a jail shows."""
+"""Parts of a host's root directory that a jail shows."""
 
 from __future__ import annotations
 

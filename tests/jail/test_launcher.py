@@ -52,7 +52,7 @@ def descriptors() -> set[str]:
 
 
 def alive(pidfd: int) -> bool:
-    """Whether the process behind a descriptor still runs."""
+    """Return whether the process behind a descriptor still runs."""
     try:
         signal.pidfd_send_signal(pidfd, 0)
     except ProcessLookupError:
@@ -349,7 +349,7 @@ trio.run(launch)
 
 
 def launch_elsewhere(prepare: str) -> str:
-    """What a launch says in a process that was made worse off; it runs as an ordinary user."""
+    """Launch in a process made worse off, as an ordinary user, and return the message."""
     program = LAUNCH.format(path=sys.path, prepare=prepare)
     told = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=False

@@ -403,7 +403,7 @@ async def test_a_supervisor_that_ends_abandons_calls_and_hangs_up() -> None:
 
 
 async def test_a_client_that_never_reads_holds_nobody_up(autojump_clock: MockClock) -> None:
-    """It gets back-pressure; what it may keep waiting is bounded; another client is served."""
+    """The client gets back-pressure, its queue is bounded, and another client is served."""
     runner = FakeRunner(echo)
     stream = _Deaf()
     async with trio.open_nursery() as nursery, attachment(runner) as other:

@@ -1,4 +1,4 @@
-"""What a client is told about the tool."""
+"""Description of the tool for a client."""
 
 from __future__ import annotations
 

@@ -137,7 +137,7 @@ def test_images_are_numbered_where_they_stand_among_texts() -> None:
 
 
 def left_out(*bundles: dict[str, Any], room_chars: int = displays.MAX_IMAGES_CHARS) -> str:
-    """What is said of the one of these that has no room."""
+    """Return the note about the display that has no room."""
     shown = show(bundles, room_chars=room_chars)
     assert len(shown.images) == len(bundles) - 1
     assert shown.omitted_images == 1

@@ -1,4 +1,4 @@
-"""Who a client is: its name, its scope, its project and its roots."""
+"""Identity of a client: its name, scope, project and roots."""
 
 from __future__ import annotations
 
@@ -193,7 +193,7 @@ async def test_a_client_without_roots_is_not_asked() -> None:
 
 
 async def test_a_modern_client_is_not_asked() -> None:
-    """That revision has no requests from server to client."""
+    """That revision of MCP has no requests from server to client."""
     runner = FakeRunner(echo)
     async with attachment(runner) as peer:
         await peer.attach()

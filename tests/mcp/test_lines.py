@@ -17,7 +17,7 @@ Told = list[tuple[float, str]]
 
 @asynccontextmanager
 async def running(feed: LineFeed) -> AsyncGenerator[Told, None]:
-    """What is told of a feed, by the end of the block all of it."""
+    """Collect what a feed tells; at the end of the block, all of it."""
     told: Told = []
 
     async def tell(seconds: float, text: str) -> None:

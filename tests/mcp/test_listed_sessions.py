@@ -36,14 +36,14 @@ class Session:
         self.told += 1
 
     def context(self) -> Context:
-        """Of a request over HTTP."""
+        """Context of a request over HTTP."""
         request = SimpleNamespace(headers={"mcp-session-id": self.name})
         made = SimpleNamespace(request=request, session=self, protocol_version="2025-11-25")
         return cast("Context", cast("Any", made))
 
 
 class Place:
-    """What there is, and who wants to know when that changes."""
+    """Sessions that exist, and clients that want to know when they change."""
 
     def __init__(self) -> None:
         self.view = NOTHING

@@ -90,7 +90,7 @@ async def test_a_program_is_found_explained_and_started(modern: bool) -> None:
 
 
 async def everything_said(programs: FakePrograms | None, variables: dict[str, str]) -> list[bytes]:
-    """What a client is told of the tools and by calls of those of the bridge, as it comes."""
+    """Collect everything that a client receives about the bridge's tools and calls, as it comes."""
     runner, lines = FakeRunner(echo), list[bytes]()
     async with attachment(runner, programs=programs) as peer:
         await peer.attach(variables)

@@ -1,4 +1,4 @@
-"""What a client is told about the tools of the bridge."""
+"""Description of the bridge's tools for a client."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a model reads, word for word."""
+"""Texts that a model reads, word for word."""
 
 from __future__ import annotations
 

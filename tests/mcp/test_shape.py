@@ -30,7 +30,7 @@ def row(item: bytes, number: int = MANY) -> bytes:
 
 
 def nested(levels: int) -> bytes:
-    """Of which the three around it are part."""
+    """Make JSON of this many levels, counting the three around it."""
     return call(b"[" * (levels - 2) + b"]" * (levels - 2))
 
 

@@ -70,7 +70,7 @@ async def run_suite(installed: Packages, served: world.Served, revision: str) ->
 
 
 async def offer_of(served: world.Served) -> Offer:
-    """What a server says that it has."""
+    """Read what a server offers."""
     async with sdk_client(served.url, served.token) as client:
         capabilities = client.server_capabilities.model_dump(by_alias=True, exclude_none=True)
         tools = (await client.list_tools()).tools

@@ -68,7 +68,7 @@ AT_ONCE: tuple[Call, ...] = tuple(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What a session does.
+    """Steps of a session.
 
     Attributes:
         calls: one after the other.
@@ -107,12 +107,12 @@ def plan() -> Plan:
 
 
 def python_version() -> str:
-    """Of the Python SDK."""
+    """Version of the Python SDK."""
     return metadata.version("mcp")
 
 
 def faults(seen: Seen, *, revision: str, lasting: bool = True) -> list[str]:
-    """What of a session is not as it has to be; empty where all is.
+    """List the faults of a session; empty if there are none.
 
     Args:
         revision: that was to be spoken.
@@ -158,7 +158,7 @@ def faults(seen: Seen, *, revision: str, lasting: bool = True) -> list[str]:
 
 
 def task(way: Way, *, mode: str, sdk: str) -> dict[str, Any]:
-    """What `ts_client.mjs` is to do."""
+    """Task for `ts_client.mjs`."""
     planned = plan()
     return {
         "sdk": sdk,
@@ -293,7 +293,7 @@ def _text(result: types.CallToolResult) -> str:
 
 
 async def _json_of(command: list[str], home: Path | None = None) -> Any:
-    """What a program prints.
+    """Run a program and parse its output as JSON.
 
     Raises:
         RuntimeError: it failed, or printed something else than JSON.

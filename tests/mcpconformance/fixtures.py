@@ -171,7 +171,7 @@ def _ask(requests: Json, state: str | None = None) -> types.InputRequiredResult:
 
 
 def _answer(given: types.CallToolRequestParams | types.GetPromptRequestParams, name: str) -> Any:
-    """What the client has answered to that question, as JSON; None if nothing that can be used."""
+    """Return the client's answer to that question as JSON; None if it is unusable."""
     answer = (given.input_responses or {}).get(name)
     return None if answer is None else answer.model_dump(mode="json", by_alias=True)
 

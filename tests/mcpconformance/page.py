@@ -61,7 +61,7 @@ class Results:
 
 
 def failures(results: Results) -> list[str]:
-    """What failed, one line for each; empty where nothing did."""
+    """List the failures, one line for each; empty if there are none."""
     found = [
         f"{revision} {row.required.name}, {column}: {verdict.note}"
         for revision, rows in results.rows.items()

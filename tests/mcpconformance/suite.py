@@ -56,7 +56,7 @@ class Packages:
     node: Path
 
     def version(self, name: str) -> str:
-        """Of a package, as it is installed."""
+        """Version of an installed package."""
         described = json.loads(
             (self.directory / "node_modules" / name / "package.json").read_bytes()
         )
@@ -96,7 +96,7 @@ class Required:
 
 
 def packages(directory: Path = CACHE, machine: str = MACHINE) -> Packages:
-    """What is installed.
+    """Find the installed packages.
 
     Args:
         directory: where.

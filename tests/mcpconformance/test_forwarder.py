@@ -1,4 +1,4 @@
-"""What passes the forwarder, and what it changes on the way."""
+"""Messages that pass the forwarder, and its changes to them."""
 
 from __future__ import annotations
 

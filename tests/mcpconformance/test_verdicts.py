@@ -1,4 +1,4 @@
-"""What checks of the suite mean for a server."""
+"""Meaning of the suite's checks for a server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the suite's checks say about a server: pure functions.
+"""Verdicts of the suite's checks on a server: pure functions.
 
 A scenario that needs what a server has not (the suite's own tools, prompts, a log) says nothing
 about it: it is *not applicable*, with the reason, and never counted as passed. Where the suite only
@@ -20,7 +20,7 @@ NOT_APPLICABLE = "not applicable"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offer:
-    """What a server says that it has.
+    """Capabilities that a server declares.
 
     Attributes:
         tools: their names.
@@ -33,7 +33,7 @@ class Offer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """Of one scenario.
+    """Verdict on one scenario.
 
     Attributes:
         outcome: PASSED, WARNED, FAILED or NOT_APPLICABLE.

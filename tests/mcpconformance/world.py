@@ -1,4 +1,4 @@
-"""What is tested: a supervisor that serves MCP over HTTP, and its front with another server."""
+"""Servers under test: a supervisor that serves MCP over HTTP, and its front with another server."""
 
 from __future__ import annotations
 

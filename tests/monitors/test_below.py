@@ -1,4 +1,4 @@
-"""What is below a process, and the ladder of signals; the rest is in tests of what they watch."""
+"""Processes below a process, and the ladder of signals; the rest is in tests of their users."""
 
 from __future__ import annotations
 

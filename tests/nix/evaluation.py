@@ -93,7 +93,7 @@ def failures(place: Place, tests: str) -> list[Failure]:
 
 
 def all_equal(place: Place, tests: str, names: list[str]) -> bool:
-    """Whether tests without errors give what they expect; one evaluation, the usual case."""
+    """Return whether tests without errors give what they expect; one evaluation, the usual case."""
     equal = " && ".join(f"(t.{name}.expr == t.{name}.expected)" for name in names) or "true"
     try:
         return bool(evaluate(place, f"let t = {tests}; in {equal}"))
@@ -102,7 +102,7 @@ def all_equal(place: Place, tests: str, names: list[str]) -> bool:
 
 
 def outcome(place: Place, test: str, name: str, message: str | None) -> Failure | None:
-    """What is wrong with one test, if anything is."""
+    """Describe the failure of one test; None if it passed."""
     try:
         if message is None:
             pair = evaluate(

@@ -1,4 +1,4 @@
-"""What Python code sees in a jail of the Nix layer, and what it may see."""
+"""View of Python code in a jail of the Nix layer, and the limits of that view."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def closure(place: standin.Place, artifact: Path) -> set[str]:
 def check_jail(
     seen: dict[str, Any], place: standin.Place, needed: Collection[str], *, session: bool = False
 ) -> None:
-    """See that a jail of `test-sandbox` with a project is one.
+    """Check that a jail of `test-sandbox` with a project is complete and closed.
 
     Args:
         seen: what `look` printed in it.

@@ -1,4 +1,4 @@
-"""What is written down both in Nix and in the supervisor is the same; without building."""
+"""Facts written both in Nix and in the supervisor agree; without building."""
 
 from __future__ import annotations
 

@@ -183,7 +183,7 @@ def test_etc_of_nixos(host: NixHost) -> None:
 
 
 def test_the_store_is_live_and_read_only(host: NixHost) -> None:
-    """What is added while the box runs is there; nothing can be added from inside."""
+    """Paths added while the box runs appear in it; nothing can be added from inside."""
     script = f"touch {host.store}/x 2>&1 | grep -o Read-only; read -r path; cat $path"
     with subprocess.Popen(
         host.command(script),
@@ -201,7 +201,7 @@ def test_the_store_is_live_and_read_only(host: NixHost) -> None:
 
 
 def test_the_daemon_is_reached_and_profiles_stay_as_they_are(host: NixHost) -> None:
-    """Whoever may change a profile decides what its owner runs on the host later."""
+    """A program that can change a profile decides what its owner later runs on the host."""
     connect = (
         "import socket, sys; socket.socket(socket.AF_UNIX).connect(sys.argv[1]); print('connected')"
     )

@@ -124,7 +124,7 @@ class World:
         (self.project / "flake.nix").write_text(text.replace("@greeting@", greeting))
 
     def develop(self, *command: str) -> str:
-        """What a command prints in `nix develop`."""
+        """Run a command in `nix develop` and return its output."""
         nix = shutil.which("nix")
         assert nix is not None
         told = subprocess.run(
@@ -171,7 +171,7 @@ def run(it: Supervisor, world: World, code: str, **more: Any) -> nsm.RunResult:
 
 
 def variables(text: str) -> dict[str, str]:
-    """What `env -0` prints."""
+    """Parse the output of `env -0`."""
     return dict(row.split("=", 1) for row in text.split("\0") if "=" in row)
 
 

@@ -71,7 +71,7 @@ def prober() -> Generator[Prober]:
 
 @pytest.fixture
 def stage(untouched: Stage, monkeypatch: pytest.MonkeyPatch) -> Stage:
-    """What probes look for is there."""
+    """Targets that probes look for."""
     monkeypatch.setenv(CANARY_VARIABLE, CANARY)
     return untouched
 
@@ -120,7 +120,7 @@ def test_held_in_an_execution_of_its_own(
 
 
 def is_there(probe: Probe, stage: Stage) -> bool:
-    """Whether there is something to attack."""
+    """Return whether there is something to attack."""
     if probe.name == "raised-limits":
         # Of processes, one execution has its starter's.
         return resource.getrlimit(resource.RLIMIT_NPROC)[1] != resource.RLIM_INFINITY
@@ -165,7 +165,7 @@ print(json.dumps([seen(1), seen("self"), os.readlink("/proc/1/fd/0")]))
 def test_the_first_process_of_one_execution_has_nothing_that_its_code_has_not(
     built: Callable[[str], Path], stage: Stage
 ) -> None:
-    """Which may look into it, as into any process of its user that is no agent."""
+    """The code may look into that process, as into any process of its user that is no agent."""
     artifact = built("presets.python")
     output = said_by(artifact, stage, LOOK_AT_PID_1)
     first, code, standard_input = json.loads(output)
@@ -179,7 +179,7 @@ def test_the_first_process_of_one_execution_has_nothing_that_its_code_has_not(
 
 
 def said_by(artifact: Path, stage: Stage, program: str) -> str:
-    """What one execution prints, which complains of nothing.
+    """Return the output of one execution that prints no errors.
 
     It is started as by nsm where there is `run` alone: limited, and with a policy to read.
     """

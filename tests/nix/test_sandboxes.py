@@ -58,7 +58,7 @@ def run(
 
 @pytest.fixture(params=["own", "another"])
 def user(request: pytest.FixtureRequest) -> int | None:
-    """Who starts the wrapper: this user and, where that is root, an ordinary one as well."""
+    """User who starts the wrapper: this one and, if it is root, also an ordinary one."""
     if request.param == "own":
         return None
     if os.getuid() != 0:
@@ -98,7 +98,7 @@ def project() -> Generator[Path]:
 def seen(
     built: Callable[[str], Path], place: standin.Place, project: Path, user: int | None
 ) -> dict[str, Any]:
-    """What code sees in the jail of an artifact."""
+    """View of code in the jail of an artifact."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         port = listening.getsockname()[1]
         code = look(place, port)

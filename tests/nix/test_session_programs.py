@@ -71,7 +71,8 @@ def test_a_session_ends_with_its_channel(built: Callable[[str], Path]) -> None:
 
 
 def test_python_runs_on_the_environment_s_own(built: Callable[[str], Path]) -> None:
-    """So that a session can import its packages; it is a fork of the agent, not another Python."""
+    """A session can therefore import its packages; it is a fork of the agent, not another
+    Python."""
     artifact = built("presets.python")
     with closing(session(artifact)) as agent:
         told = json_of(
@@ -149,7 +150,7 @@ class Template:
 
 
 def frames(channel: socket.socket) -> Iterator[dict[str, Any]]:
-    """What comes out of a session."""
+    """Read the frames that come out of a session."""
     reader = FrameReader()
     while data := channel.recv(1 << 20):
         reader.receive_data(data)

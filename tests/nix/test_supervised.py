@@ -95,7 +95,7 @@ async def run(client: Client, code: str, env: str, **more: str) -> CallToolResul
 
 
 async def output(client: Client, code: str, env: str, **more: str) -> str:
-    """What code printed that is expected to succeed."""
+    """Return the output of code that is expected to succeed."""
     result = await run(client, code, env, **more)
     assert not result.is_error, text_of(result)
     return text_of(result)
@@ -196,7 +196,7 @@ def test_sessions_of_artifacts_outlive_the_supervisor(
 
 
 class Changes:
-    """Whether a client was told that the tools have changed since it last asked."""
+    """Record of whether a client was told of changed tools since the last question."""
 
     def __init__(self) -> None:
         self._told = trio.Event()

@@ -67,7 +67,7 @@ def made(place: standin.Place) -> Callable[[str], Path]:
 
 
 def refusal(place: standin.Place, verb: str, name: str) -> str:
-    """What is said of one that cannot be."""
+    """Return the error for an environment that cannot be made."""
     options = ["--no-link"] if verb == "build" else []
     with pytest.raises(subprocess.CalledProcessError) as caught:
         nix(place, verb, name, *options)
@@ -140,7 +140,8 @@ def test_environments_of_a_toml(place: standin.Place, made: Callable[[str], Path
 def test_a_python_that_can_run_the_agent_does(
     made: Callable[[str], Path], name: str, *, imports: bool
 ) -> None:
-    """That of the environment, whatever its own interpreter is, or a bundled one."""
+    """The agent runs under the environment's Python whatever its own interpreter is, else a bundled
+    one."""
     artifact = made(name)
     agent = AgentProcess([str(artifact / "bin/session-run")], workspace=Path("/workspace"))
     with closing(agent):

@@ -81,7 +81,7 @@ def run(
 
 
 def answer(done: subprocess.CompletedProcess[str]) -> str:
-    """What it printed, if nothing went wrong."""
+    """Return the output of a command that succeeded."""
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout
 
@@ -120,7 +120,7 @@ print(json.dumps({
 
 @pytest.fixture(scope="session")
 def seen(python: Path) -> dict[str, Any]:
-    """What code sees that was started with a secret in the environment and open descriptors."""
+    """View of code that was started with a secret in the environment and open descriptors."""
     secret, other = os.pipe()
     try:
         done = run(python, LOOK, SECRETS, pass_fds=(secret, other))
@@ -257,7 +257,7 @@ def test_the_project_by_descriptor(bash: Path, project: Path) -> None:
 
 
 def test_a_descriptor_alone_is_no_project_for_older_bwrap(bash: Path, project: Path) -> None:
-    """It is said rather than left out; newer ones need no path."""
+    """Older bwrap gets an error instead of a jail without the project; newer ones need no path."""
     descriptor = os.open(project, os.O_PATH | os.O_DIRECTORY)
     try:
         variables = {"NSM_PROJECT_FD": f"0{descriptor}"}
@@ -420,7 +420,7 @@ def test_what_it_leaves_behind_ends_with_it(bash: Path) -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="not here: only root can start a wrapper as root")
 def test_root_s_jail_is_not_root_s(bash: Path) -> None:
-    """Who owns /proc/sys/kernel/core_pattern on the host could write to it in any jail."""
+    """The owner of /proc/sys/kernel/core_pattern on the host could write to it in any jail."""
     code = "cat /proc/self/uid_map; ! : 2>/dev/null >/proc/sys/kernel/core_pattern"
     assert answer(run(bash, code)).split() == ["1000", "0", "1"]
     outer, inner = socket.socketpair()

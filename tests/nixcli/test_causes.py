@@ -1,4 +1,4 @@
-"""Which line of a failed run of nix is told first: real messages of several versions."""
+"""Choice of the line that is shown first of a failed nix run: real messages of several versions."""
 
 from __future__ import annotations
 

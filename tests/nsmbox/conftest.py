@@ -1,4 +1,4 @@
-"""What tests of boxes have: a user's world, and whether boxes can be started here."""
+"""Fixtures of box tests: a user's world, and whether boxes can be started here."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def box_tools(run_directory: Path) -> Path:
-    """What a first box makes for all later ones: half a second's work on two thousand links."""
+    """Files that the first box makes for all later ones: two thousand links take half a second."""
     directory = run_directory / "box-tools"
     directory.mkdir(mode=0o700, exist_ok=True)
     if os.getuid() == 0:

@@ -60,7 +60,7 @@ USUAL = ("sh", "env", "git", "ls", "nsm", "nsm-mcp", "claude", "gh-of-ada")
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What a program saw in a box of a world."""
+    """Report of a program that ran in a box."""
 
     world: World
     told: dict[str, Any]

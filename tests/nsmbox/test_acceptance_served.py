@@ -106,7 +106,7 @@ class Handler(BaseHTTPRequestHandler):
 
 @pytest.fixture(scope="module")
 def port() -> Generator[int]:
-    """Of a server on the host's loopback."""
+    """Port of a server on the host's loopback."""
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()

@@ -1,4 +1,4 @@
-"""What somebody has agreed to, from one start to the next."""
+"""Agreements that a person gave, from one start to the next."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ def served(box_tools: Path) -> Generator[tuple[World, Supervisor]]:
 
 
 def asked(world: World, *calls: tuple[str, dict[str, Any]], bridge: str) -> list[dict[str, Any]]:
-    """What an agent in a box is answered over MCP."""
+    """Collect the MCP answers that an agent in a box receives."""
     lines = [json.dumps(call) for call in calls]
     done = world.box("env", IN_BOX, "-I", "-c", ASKS, *lines, options=("--bridge", bridge))
     assert done.returncode == 0, done.stderr

@@ -124,7 +124,8 @@ echo "$0"
 
 @pytest.mark.parametrize("where", [PROJECT, f"{HOME}/envs"])
 def test_the_python_of_an_active_environment_is_started_in_it(home: World, where: str) -> None:
-    """Which Python it is, it knows by its path, as `sys.prefix` does."""
+    """An interpreter knows by its own path which environment it belongs to, as `sys.prefix`
+    shows."""
     base = f"{HOME}/.pyenv/versions/3.9.1"
     home.write(f"{base}/bin/python3.9", PYTHON, 0o755)
     home.write(f"{base}/lib/python3.9/os.py", "")

@@ -1,4 +1,4 @@
-"""What a box has left that git on the host would run, in repositories that real git has made."""
+"""Files that a box left and git on the host would run, in repositories made by the real git."""
 
 from __future__ import annotations
 

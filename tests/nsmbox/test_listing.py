@@ -1,4 +1,4 @@
-"""What `nsm box --list` prints of what the supervisor tells."""
+"""Output of `nsm box --list` for the supervisor's answer."""
 
 from __future__ import annotations
 

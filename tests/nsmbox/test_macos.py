@@ -1,4 +1,4 @@
-"""What is printed where the platform is macOS, by everything but the platform itself."""
+"""Output on macOS, made by everything but the platform itself."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_dry_run(world: World) -> None:
 
 
 def test_without_its_program_it_says_so(world: World) -> None:
-    """What the box has of its own is made, and removed: there is no `sandbox-exec` here."""
+    """The box's own files are made and removed: there is no `sandbox-exec` here."""
     temporary = world.make_directory(f"{HOME}/tmp")
     done = world.run(
         *(sys.executable, "-c", AS_ON_MACOS, "--yes", "--version"),

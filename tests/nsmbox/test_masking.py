@@ -1,4 +1,4 @@
-"""Which values are shown of variables."""
+"""Variables whose values are shown, and those that are masked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a box has on hosts with Nix: looked up in made-up hosts, and what follows from it."""
+"""Paths of a box on hosts with Nix: found in made-up hosts, and their consequences."""
 
 from __future__ import annotations
 

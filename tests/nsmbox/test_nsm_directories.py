@@ -93,7 +93,7 @@ def test_a_link_to_nowhere_in_the_box_is_led_to_something(
 @pytest.mark.jail
 @needs_bwrap
 def test_no_box_changes_what_runs_on_the_host(world: World) -> None:
-    """Of somebody who keeps all of it in a repository, and works in that with an agent."""
+    """The user keeps all of it in a repository, and works there with an agent."""
     world.write(f"{DOTFILES}/nsm/config.toml", "[bridge]\nenabled = true\n")
     world.write(f"{DOTFILES}/nsm/tools/deploy.md", "the definition\n")
     world.write(f"{DOTFILES}/state/nsm/boxes.json", "{}\n")

@@ -44,7 +44,7 @@ def test_the_programs_have_the_same_place_whatever_the_host_has() -> None:
 
 
 def arguments(mounts: tuple[Mount, ...]) -> list[str]:
-    """Of bwrap; made files are left out."""
+    """Arguments of bwrap for these mounts; made files are left out."""
     told: list[str] = []
     for mount in mounts:
         match mount.kind:
@@ -58,7 +58,7 @@ def arguments(mounts: tuple[Mount, ...]) -> list[str]:
 
 
 def in_a_jail(mounts: tuple[Mount, ...], files: Path, *command: str) -> str:
-    """What a command says in a jail with the host's /usr, these mounts, and nothing else."""
+    """Run a command in a jail that has the host's /usr and these mounts only; return its output."""
     jail = [
         *("bwrap", "--unshare-all", "--die-with-parent", "--ro-bind", "/usr", "/usr"),
         *("--symlink", "usr/lib", "/lib", "--symlink", "usr/lib64", "/lib64"),
@@ -103,7 +103,7 @@ def test_the_programs_run_where_nothing_else_of_nsm_is_shown(tmp_path: Path) -> 
 
 @pytest.mark.jail
 def test_a_box_can_be_of_a_program_of_nsms_own(shared_world: World) -> None:
-    """Which the caller has on PATH, too: that one is made for the host."""
+    """The caller has the same program on PATH, made for the host."""
     for name in ("nsm", "nsm-mcp"):
         done = shared_world.box(name, "--version")
         assert (done.returncode, done.stdout.split()[-1:]) == (0, [__version__]), done.stderr

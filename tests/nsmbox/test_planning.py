@@ -116,7 +116,7 @@ def place_of(plan: Plan, target: str) -> int:
 
 
 def seen(plan: Plan, path: str) -> Mount:
-    """What a path of the box belongs to, all mounts made."""
+    """Find the mount that a path of the box belongs to, once all mounts are made."""
     return [mount for mount in plan.mounts if within(path, mount.target)][-1]
 
 

@@ -1,4 +1,4 @@
-"""What tries to get out of a box gets nothing, in each profile; without a box it gets all of it."""
+"""Attempts to get out of a box fail in each profile, and all succeed without a box."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_what_is_not_guarded_can_be_changed_on_request(attack: Attack) -> None:
 
 
 def _typed_into_the_terminal(world: World, *before: str) -> str:
-    """What the shell that started the command reads afterwards: `typed` comes from a person."""
+    """Return the input that the parent shell reads afterwards: `typed` comes from a person."""
     python = (*before, "env", IN_BOX) if before else (sys.executable,)
     command = world.command("sh", "-c", THEN_READ, "sh", *python, "-I", "-c", INJECTED)
     with Terminal(command, world.variables) as terminal:

@@ -1,4 +1,4 @@
-"""What is read-only in a working directory, found in repositories that real git has made."""
+"""Read-only paths of a working directory, found in repositories made by the real git."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ OF_GIT = [".git/commondir", ".git/config", ".git/hooks"]
 
 
 def guard(directory: Path, *paths: str) -> Guarded:
-    """What is protected in a working directory."""
+    """Find the protected paths of a working directory."""
     home = directory.parent / "home"
     return protect.look(
         str(directory),
@@ -332,7 +332,7 @@ def test_a_repository_that_is_led_elsewhere_is_refused(project: Path) -> None:
 
 
 def test_git_takes_everything_from_where_commondir_says(project: Path) -> None:
-    """Which is why it is refused, and made where it is not there."""
+    """A box therefore refuses such a file, and makes one where there is none."""
     (project / "evil" / "hooks").mkdir(parents=True)
     for name in ("objects", "refs"):
         (project / "evil" / name).symlink_to(f"../.git/{name}")

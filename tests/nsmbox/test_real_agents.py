@@ -88,7 +88,7 @@ def test_claude_in_a_native_installation(home: World) -> None:
 
 
 def ask(world: World, tool: str, arguments: dict[str, object]) -> str:
-    """What claude tells after its model, a stand-in, has had it use a tool."""
+    """Return claude's answer after its model, a stand-in, had it use a tool."""
     with model(tool, arguments) as url:
         done = world.run(
             *("claudebox", "--yes", "-p", PROMPT),
@@ -119,7 +119,7 @@ def test_claude_runs_commands_in_the_box_without_asking(home: World) -> None:
 
 
 def test_claude_starts_a_program_of_the_host_without_asking(world: World) -> None:
-    """Who gives it one agrees to that before it starts; another one it has not."""
+    """The user agrees to that program before the box starts; the box has no other."""
     furnish(world)
     with world.supervisor('[bridge]\nenabled = true\n[box]\nbridge = ["deploy"]\n'):
         # Claude's -p does not wait for a server that is slow, as nsm is to its first client.
@@ -150,7 +150,7 @@ def test_what_claude_keeps_is_there_the_next_time_and_its_entry_is_written_once(
 
 
 def servers_of(world: World, name: str) -> str:
-    """What an agent says of its MCP servers; Gemini does on stderr."""
+    """Return an agent's list of its MCP servers; Gemini prints it to stderr."""
     done = world.box("mcp", "list", options=("--profile", name), variables=of_npm(world, name))
     return answer(done) + done.stderr
 

@@ -80,7 +80,7 @@ def matches(condition: Form | str, subject: str) -> bool:
 
 
 def allows(profile: str, operation: str, subject: str) -> bool:
-    """Whether the last rule that matches allows it."""
+    """Return whether the last matching rule allows it."""
     decision = False
     for form in parsed(profile):
         assert isinstance(form, list)

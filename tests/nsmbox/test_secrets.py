@@ -1,4 +1,5 @@
-"""Which paths no box shows, and where no box begins, found in directories of the test's own."""
+"""Paths that no box shows and directories where no box starts, found in the test's own
+directories."""
 
 from __future__ import annotations
 

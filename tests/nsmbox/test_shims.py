@@ -1,4 +1,4 @@
-"""What is behind programs that only find another one."""
+"""Programs behind wrappers that only find another program."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a plan comes to."""
+"""Summary of a plan."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which programs a box is shown: what the user has put on PATH, and nothing that a box has."""
+"""Programs that a box shows: those that the user put on PATH, and none that a box wrote."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a box in a working directory prepares for the next one, for another, or for the host."""
+"""Traps that a box leaves in its working directory for the next box, another one, or the host."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ def mounts() -> dict[str, list[str]]:
 
 
 def attempt(function: Callable[..., Any], *arguments: Any) -> str:
-    """What came of it: `done`, or the kernel's word."""
+    """Return the outcome: `done`, or the kernel's error."""
     try:
         result = function(*arguments)
     except OSError as error:

@@ -127,7 +127,7 @@ def world() -> Generator[World]:
 
 
 class Seen(NamedTuple):
-    """What one kind of jail shows.
+    """Observations in one kind of jail.
 
     Attributes:
         policy: the file's.

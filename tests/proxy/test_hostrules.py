@@ -1,4 +1,4 @@
-"""Which hosts a pattern means: names taken apart strictly, and compared by whole labels."""
+"""Hosts that a pattern matches: names are parsed strictly and compared by whole labels."""
 
 from __future__ import annotations
 

@@ -275,7 +275,7 @@ async def test_the_host_s_network_is_the_host_s_and_nothing_else_of_it(kind: str
 
 
 async def test_without_landlock_s_scope_abstract_sockets_of_the_host_are_open() -> None:
-    """What keeps them shut is that one measure."""
+    """Landlock's scope is the only measure that closes them."""
     source = source_of(sandbox_agent)
     weakened = source.replace(b"        shut_abstract_sockets()\n", b"        pass\n", 1)
     assert weakened != source

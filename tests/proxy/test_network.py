@@ -238,7 +238,7 @@ async def test_connections_of_a_listener_that_lingers_are_closed_at_once() -> No
 
 
 def test_a_socket_that_is_refused_does_not_linger() -> None:
-    """Whoever has passed it may have closed its own: then the last close is ours."""
+    """The client that passed it may have closed its own: then the last close is ours."""
     with (
         socket.create_server(("127.0.0.1", 0)) as server,
         socket.create_connection(server.getsockname()) as passed,

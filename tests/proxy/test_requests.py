@@ -1,4 +1,4 @@
-"""What clients of both kinds of proxy say, in any pieces: taken apart, or refused."""
+"""Requests of both kinds of proxy client, in any pieces: parsed, or refused."""
 
 from __future__ import annotations
 

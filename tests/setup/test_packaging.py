@@ -1,4 +1,4 @@
-"""What is built for people who install nsm without a clone."""
+"""Wheel and source archive for people who install nsm without a clone."""
 
 from __future__ import annotations
 

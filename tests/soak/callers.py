@@ -238,7 +238,7 @@ class CommandCaller:
         return Reply(kind="refused", text=said)
 
     def close(self) -> None:
-        """See `Caller`: nothing is open between calls."""
+        """Do nothing: no connection is open between calls."""
 
 
 class ShimCaller:
@@ -253,7 +253,7 @@ class ShimCaller:
 
     @property
     def pid(self) -> int | None:
-        """Of the shim that there is."""
+        """Process id of the current shim."""
         return self._process.pid if self._process else None
 
     def call(self, env: str, session: str | None, code: str, *, stream: bool) -> Reply:

@@ -1,4 +1,4 @@
-"""What goes wrong every few seconds, drawn from a seed; and who may complain of what."""
+"""Faults every few seconds, drawn from a seed, and the complaints that each one excuses."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class Faults(threading.Thread):
         self.join()
 
     def excused(self, what: str, pid: int | None) -> bool:
-        """Whether a session or an interpreter was lost because of what was done here.
+        """Return whether a fault from here excuses a lost session or interpreter.
 
         Args:
             what: ``session`` or ``interpreter``.

@@ -81,7 +81,7 @@ class Household:
         return [every[pid] for pid in sorted(mine) if pid in every]
 
     def members(self) -> Members:
-        """Who is what now."""
+        """Classify the processes as they are now."""
         found = self.processes()
         self._reap(found)
         by_pid = {process.pid: process for process in found}

@@ -1,4 +1,4 @@
-"""What a session is asked, and what its answers must be: pure, so that it can be tested itself.
+"""Questions for a session and their right answers: pure, so that they can be tested themselves.
 
 A session counts its executions in a variable, and writes each into a file of its own: the answer
 says the number, the file says at the end what has really been run. So a lost answer, a doubled

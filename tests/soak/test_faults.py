@@ -75,7 +75,7 @@ environment, project, and whether it was forked) its description."""
 
 @dataclass(slots=True)
 class Tally:
-    """What it came to. Lists grow in threads, one `append` at a time.
+    """Totals of the soak. Lists grow in threads, one `append` at a time.
 
     Attributes:
         untold: sessions of which the answer only said that they were new, and not why.
@@ -274,7 +274,7 @@ class Soak:
                 time.sleep(0.2)
 
     def report(self) -> None:
-        """What happened, for people."""
+        """Print a summary for people."""
         tally = self.tally
         print(f"seed {SEED}, {self.since()} s, {tally.sessions} sessions, {dict(tally.turns)}")
         print(f"faults: {sum(self.faults.counts.values())} {dict(self.faults.counts)}")

@@ -1,4 +1,4 @@
-"""What the soak with faults would notice: each kind of fault in an answer is one."""
+"""Faults that the soak would notice: one of each kind in an answer."""
 
 from __future__ import annotations
 

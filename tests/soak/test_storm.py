@@ -100,7 +100,7 @@ class Question:
 
 @dataclass(slots=True)
 class Tally:
-    """What a run of the storm came to; printed by `-s`, asserted where it must not be zero."""
+    """Totals of a storm; `-s` prints them, and some must not be zero."""
 
     asked: int = 0
     answered: int = 0
@@ -117,7 +117,8 @@ class Tally:
 
 
 class Storm(RuleBasedStateMachine):
-    """See the module. The supervisor lives through all examples, as it would through a month."""
+    """Random programs in random sessions. One supervisor lives through all examples, as it would
+    through a month."""
 
     shared: ClassVar[Supervisor]
     choices: ClassVar[list[Program]]
@@ -247,8 +248,8 @@ class Storm(RuleBasedStateMachine):
             )
 
     def _is_silent(self, question: Question) -> bool:
-        """Whether the program says nothing in a fresh jail either: those about syntax errors and
-        about the very first line of the code don't get as far as the token."""
+        """Return whether the program prints nothing in a fresh jail either: syntax errors and
+        failures of the first line end before the token."""
         args = {
             "env": question.program.env,
             "code": question.program.saying(question.token),

@@ -65,7 +65,7 @@ async def open_all(it: Supervisor) -> None:
 
 
 def memory_mib(pid: int) -> float:
-    """What the process would give back: PSS."""
+    """Memory that the end of the process would free: PSS, in MiB."""
     rollup = Path(f"/proc/{pid}/smaps_rollup").read_text()
     return next(int(line.split()[1]) for line in rollup.splitlines() if "Pss:" in line) / 1024
 

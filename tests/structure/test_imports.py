@@ -1,4 +1,4 @@
-"""Who may import whom, and why. The arrows of `docs/explanation/architecture.md`."""
+"""Import rules, and their reasons. The arrows of `docs/explanation/architecture.md`."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def within(name: str, packages: tuple[str, ...]) -> bool:
 
 
 def test_the_agent_needs_nothing_but_python() -> None:
-    """It runs under whatever Python an environment has."""
+    """The agent runs under whatever Python an environment has."""
     for path in SOURCES["agent"]:
         foreign = {
             name
@@ -159,7 +159,7 @@ def test_nobody_imports_the_daemon() -> None:
 
 
 def test_the_wire_does_no_io() -> None:
-    """It is tested without sockets and used by blocking and trio clients alike."""
+    """Protocol code is tested without sockets and used by blocking and trio clients alike."""
     doing_io = ("os", "socket", "selectors", "subprocess", "trio", "time", "asyncio", "threading")
     for path in (ROOT / "clients" / "nsm" / "wire").glob("*.py"):
         names = imports_of(path)
@@ -225,14 +225,14 @@ def test_the_box_uses_public_names_of_nsm() -> None:
 
 
 def test_nsm_finds_the_box_by_a_name_in_a_table() -> None:
-    """So that `nsm` works without it, and no other verb loads it."""
+    """Each of the two products works without the other, and no other verb loads the box."""
     for path in SOURCES["nsm"]:
         assert not [n for n in imports_of(path) if within(n, ("nsmbox",))], path
     assert VERBS_ELSEWHERE == {"box": "nsmbox.cli.box"}
 
 
 def test_no_floor_of_the_daemon_imports_a_higher_one() -> None:
-    """So that each can be read and tested with what is below it."""
+    """Each floor can therefore be read and tested with only those below it."""
     floor_of = {name: floor for floor, names in enumerate(FLOORS) for name in names}
     base = ROOT / "supervisor" / "nsmd"
     for path in SOURCES["nsmd"]:

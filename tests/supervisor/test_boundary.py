@@ -1,4 +1,4 @@
-"""What a box's sessions may reach is what both its own list and the configuration allow."""
+"""Limits of a box's sessions: only hosts that both its own list and the configuration allow."""
 
 from __future__ import annotations
 

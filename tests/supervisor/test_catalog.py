@@ -1,4 +1,4 @@
-"""Who sees which environments, which of one name wins, and what a call for another is told."""
+"""Environments that a client sees, precedence among equal names, and errors for unknown names."""
 
 from __future__ import annotations
 

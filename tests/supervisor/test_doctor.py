@@ -1,4 +1,4 @@
-"""What the doctor finds, how it says it, and what it exits with."""
+"""Findings of the doctor, their words, and the exit code."""
 
 from __future__ import annotations
 
@@ -278,7 +278,7 @@ def test_this_host_is_well(tmp_path: Path) -> None:
 @pytest.mark.jail
 @needs_bwrap
 def test_an_interpreter_that_lacks_its_libraries_in_a_jail_is_found_out(tmp_path: Path) -> None:
-    """It works on the host and says so; what it needs is not in its prefix."""
+    """The interpreter works on the host and says so; what it needs is outside its prefix."""
     prefix = Path(f"/tmp/nsm-test-{os.getpid()}-node")
     (prefix / "bin").mkdir(parents=True)
     try:

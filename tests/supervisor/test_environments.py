@@ -39,7 +39,7 @@ class Host:
         return file
 
     def answering(self, path: str, answer: object) -> Path:
-        """One that prints a value as JSON, whatever it is asked."""
+        """Make an interpreter that prints a value as JSON, whatever it is asked."""
         return self.program(path, f"printf '%s\\n' '{json.dumps(answer)}'")
 
     def python(
@@ -65,7 +65,7 @@ class Host:
         return self.answering(path, [str(self.base / path), version])
 
     def ran(self) -> str:
-        """Which programs were run, with their arguments."""
+        """Return the programs that were run, with their arguments."""
         file = self.base / "ran"
         return file.read_text() if file.exists() else ""
 

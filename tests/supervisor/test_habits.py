@@ -1,4 +1,4 @@
-"""What is expected of whoever comes, after what they did before."""
+"""Predictions of what a client does next, from what it did before."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is read about memory, from a made-up /proc and /sys, and from this host."""
+"""Memory figures, from a made-up /proc and /sys, and from this host."""
 
 from __future__ import annotations
 

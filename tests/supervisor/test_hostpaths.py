@@ -1,4 +1,4 @@
-"""What may be executed, what may be shown, what can be reached."""
+"""Paths that may be executed, may be shown, or can be reached."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the kernel says about a process, and where that is not what a policy promises."""
+"""Facts of the kernel about a process, and where they break a policy's promise."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the doctor says of limits."""
+"""Findings of the doctor about limits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which of the supervisor's own variables sessions have."""
+"""Variables of the supervisor that sessions inherit."""
 
 from __future__ import annotations
 

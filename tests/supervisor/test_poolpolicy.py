@@ -169,7 +169,7 @@ def test_carried_out_it_wants_nothing_more(seen: Observation) -> None:
 
 @given(st.lists(kinds_seen, max_size=6), st.integers(0, GIB))
 def test_spares_do_not_push_themselves_out(kinds: list[KindSeen], available: int) -> None:
-    """What they take is missing from the memory that is available, and the budget knows it."""
+    """The memory that they take is missing from the available memory, and the budget counts it."""
     kinds = [dataclasses.replace(kind, cost_bytes=MIB, failures=0) for kind in kinds]
     memory = MemorySeen(total_bytes=GIB, available_bytes=available)
     seen = Observation(settings=PoolSettings(), kinds=kinds, memory=memory)

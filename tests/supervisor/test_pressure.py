@@ -1,4 +1,4 @@
-"""Who goes when memory is short, in which order, and who never does. Time is virtual."""
+"""Order in which sessions go when memory is short, and those that never do. Time is virtual."""
 
 from __future__ import annotations
 

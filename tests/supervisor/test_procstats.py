@@ -168,7 +168,7 @@ def test_real_processes() -> None:
 
 
 def in_jail(proc: Path, pid: int, inside: int, command: bytes = b"") -> None:
-    """What the kernel tells of a process beside its figures."""
+    """Write the kernel's facts about a process besides its figures."""
     (proc / str(pid) / "status").write_text(f"Name:\tx\nNSpid:\t{pid}\t7\t{inside}\nThreads:\t1\n")
     (proc / str(pid) / "cmdline").write_bytes(command)
 

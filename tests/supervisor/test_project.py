@@ -1,4 +1,4 @@
-"""Which directory may be mounted, where, and which one is taken."""
+"""Directories that may be mounted, their targets, and the one that is chosen."""
 
 from __future__ import annotations
 

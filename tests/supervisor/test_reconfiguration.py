@@ -1,4 +1,5 @@
-"""What of a changed configuration holds at once, what waits, and what mistakes do: nothing."""
+"""Changes of the configuration: which hold at once, which wait, and mistakes, which change
+nothing."""
 
 from __future__ import annotations
 

@@ -181,7 +181,7 @@ async def _bench(
 
 
 def resumed(executions: Mapping[str, str] | None = None, **fields: Any) -> bytes:
-    """What an agent sends first."""
+    """First frame of an agent."""
     frame: dict[str, Any] = {"type": "resumed", "executions": dict(executions or {}), "files": []}
     frame |= fields
     return MARKER + encode_frame(frame)

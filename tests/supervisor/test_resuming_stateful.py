@@ -49,7 +49,7 @@ Step = st.one_of(
 
 
 class Agent:
-    """One that can do little, with a real channel.
+    """Agent that does little, over a real channel.
 
     Attributes:
         said: every numbered frame, in order.
@@ -210,7 +210,7 @@ class World:
             self.check()
 
     async def collect(self) -> None:
-        """What both have written is on the way."""
+        """Move what both have written onto the channel."""
         await trio.testing.wait_all_tasks_blocked()
         for _ in range(100):
             with suppress(BlockingIOError):
@@ -242,8 +242,8 @@ class World:
             quiet = quiet + 1 if still and not self.to_agent and not self.to_holder else 0
 
     def check(self) -> None:
-        """What the holder was told is what the agent said, in order, from the first that nobody
-        has acknowledged."""
+        """Check that the holder received the agent's frames in order, from the first unacknowledged
+        one."""
         holder, said = self.holder, self.agent.said
         if holder.resumed is None:
             return

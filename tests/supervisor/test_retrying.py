@@ -109,7 +109,7 @@ async def test_somebody_elses_execution_is_not_found() -> None:
 
 
 async def test_one_session_does_not_answer_for_another() -> None:
-    """Which execution an agent that was taken up has, it says itself."""
+    """An agent that was reattached says which execution it has."""
     async with bench() as it:
         await it.registry.submit(request(again=False)).wait()
         for session in ("b", None):
@@ -171,7 +171,7 @@ def claimed(agent_id: str, **note: object) -> Noted:
 
 
 async def test_an_agent_that_claims_anothers_execution_does_not_get_it_run_twice() -> None:
-    """It knows ids of its own, and a client's next ones are easy to guess."""
+    """Such an agent knows its own ids, and a client's next ones are easy to guess."""
     async with bench() as it:
         sessions = [it.registry.submit(request(None, again=False, session=x)).session for x in "ab"]
         it.fleet.fates.complete = True

@@ -1,4 +1,4 @@
-"""What a session costs the supervisor, and costs the others: nothing grows with their number.
+"""Cost of a session to the supervisor and to other sessions: nothing grows with their number.
 
 Over fake jails; `tests/e2e/test_many_sessions.py` and `tests/soak/test_thousand.py` do it with real
 ones. Time is virtual.
@@ -126,7 +126,7 @@ class Script:
 
 
 async def test_what_a_session_takes(autojump_clock: trio.abc.Clock) -> None:
-    """One that has run code, its transcript and its kept result included."""
+    """Memory of a session that has run code, including its transcript and its kept result."""
 
     async def open_one(number: int) -> None:
         async with trio.open_nursery() as nursery:

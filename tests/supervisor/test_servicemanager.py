@@ -1,4 +1,5 @@
-"""What a service manager passes is taken or refused with the reason; readiness is told."""
+"""Descriptors from a service manager are taken, or refused with the reason; readiness is
+reported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the service manager is told, on a clock of the test's own."""
+"""Messages to the service manager, on a clock of the test's own."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Manager:
         self.environment = {"NOTIFY_SOCKET": str(path)}
 
     def told(self) -> list[str]:
-        """What it was told since the last time."""
+        """Return the messages since the last time."""
         found: list[str] = []
         while True:
             try:

@@ -374,7 +374,7 @@ async def test_shutdown_answers_everybody(autojump_clock: trio.abc.Clock) -> Non
 
 
 async def test_an_agent_that_reads_late_gets_all(autojump_clock: trio.abc.Clock) -> None:
-    """What its socket does not take at once waits in the supervisor."""
+    """Data that its socket does not take at once waits in the supervisor."""
 
     async def late(agent: FakeAgent, jail: FakeJail) -> None:
         await agent.be_ready()

@@ -110,7 +110,7 @@ async def test_many_are_kept_apart(autojump_clock: trio.abc.Clock) -> None:
 
 
 async def test_one_that_is_put_off_keeps_its_place(autojump_clock: trio.abc.Clock) -> None:
-    """It takes neither an entry nor a wake-up for each setting."""
+    """A setting takes neither an entry nor a wake-up."""
     async with running() as timers:
         it = Noting(timers)
         for _ in range(1000):

@@ -245,7 +245,8 @@ def test_garbage_does_no_harm(world: World) -> None:
 
 
 def test_a_full_socket_holds_up_nobody(world: World) -> None:
-    """What a stopped keeper cannot take now, it gets when it goes on: what holds by then."""
+    """Descriptors that a stopped keeper cannot take are sent when it continues, as they are by
+    then."""
     store = world.store()
     _, theirs = world.pair()
     wanted: dict[str, list[int]] = {}

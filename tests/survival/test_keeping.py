@@ -1,4 +1,4 @@
-"""What is kept of sessions at each moment: all of it once, and no earlier record of it."""
+"""Records kept of sessions at each moment: all of each once, and no earlier version."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def book_with(store: Held) -> SessionBook:
 
 
 def taken_up(store: Held) -> Found:
-    """What the next supervisor finds, which owns it then."""
+    """Read the store as the next supervisor does, and own its contents."""
     (found,) = sort_out(
         {name: [os.dup(fd) for fd in fds] for name, fds in store.held.items()}
     ).found

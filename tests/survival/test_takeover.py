@@ -1,4 +1,4 @@
-"""What was kept, sorted out: descriptors in any order, lost ones, dead jails, garbage."""
+"""Kept records, sorted: descriptors in any order, lost ones, dead jails, garbage."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ TENANCY = Tenancy(name="a", scope="s", client="c", idle_timeout_s=10, max_lifeti
 
 
 class Left:
-    """What a supervisor has left of one session: a process in place of its jail."""
+    """Remains of one session of a supervisor that is gone: a process in place of its jail."""
 
     def __init__(self, owned: ExitStack) -> None:
         self.process = subprocess.Popen(

@@ -1,4 +1,4 @@
-"""What is handed to the program that a supervisor becomes, and what is gathered at the start."""
+"""Descriptors passed to the program that a supervisor becomes, and those collected at the start."""
 
 from __future__ import annotations
 
@@ -168,14 +168,15 @@ def test_copies_of_files_in_memory_last() -> None:
 
 
 class Start:
-    """What a supervisor finds at its start."""
+    """Inputs that a supervisor finds at its start."""
 
     def __init__(self, directory: Path, stack: ExitStack) -> None:
         self.path = str(directory / "keeper.sock")
         self.stack = stack
 
     def kept_by_a_keeper(self, *names: str) -> int:
-        """Of a supervisor that has gone; the keeper's process id."""
+        """Leave descriptors of a supervisor that is gone in a keeper; return the keeper's process
+        id."""
         store = KeeperStore(self.path)
         with open(os.devnull, "rb") as some:
             for name in names:

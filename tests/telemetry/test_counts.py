@@ -1,4 +1,4 @@
-"""What is counted of what happens, and that few numbers are enough for it."""
+"""Counts of events, kept small in number."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def values(it: Bench, family: Family) -> Mapping[tuple[str, ...], Any]:
-    """What there is of one metric now."""
+    """Return the current values of one metric."""
     (read,) = [each for which, each in it.telemetry.read() if which is family]
     return read
 

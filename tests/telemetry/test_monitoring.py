@@ -1,4 +1,4 @@
-"""What is loaded into Prometheus and Grafana names metrics and labels that there are."""
+"""Metrics and labels that the Prometheus and Grafana files name: all of them exist."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ RULES = [
 
 
 def labels_of_series() -> dict[str, set[str]]:
-    """Of every series that Prometheus has of us: its labels."""
+    """Collect the labels of each of our series in Prometheus."""
     found = {"up": {"instance", "job"}}
     for family in FAMILIES:
         own = {*family.labels, "instance", "job"}

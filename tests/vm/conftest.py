@@ -21,7 +21,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def image() -> guestimage.Image:
-    """What machines are booted from."""
+    """Image that machines are booted from."""
     try:
         return guestimage.image()
     except guestimage.CannotBuildError as error:

@@ -1,4 +1,4 @@
-"""What an older kernel (6.1) cannot do is refused, with the reason, and not done halfway."""
+"""Features that an older kernel (6.1) lacks are refused with the reason, not done halfway."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ for pid in pids:
 
 
 def status(person: Person) -> dict[str, Any]:
-    """What keeps limits, by the supervisor's own words."""
+    """Return the mechanism of limits as the supervisor reports it."""
     limits: dict[str, Any] = person.reach()["limits"]
     return limits
 
@@ -121,7 +121,8 @@ def test_without_a_service_manager_it_says_what_is_not_kept(bob: Person) -> None
 
 
 def test_in_a_login_by_ssh(bob: Person) -> None:
-    """Which ends with the login, unless the user lingers: so the login stays while it is tested."""
+    """Such a supervisor ends with the login unless the user lingers, so the login stays open
+    here."""
     bob.configure(CONFIG)
     bob.shell(
         "ssh-keygen -q -t ed25519 -N '' -f ~/.ssh/id && cp ~/.ssh/id.pub ~/.ssh/authorized_keys"

@@ -12,7 +12,7 @@ SERVICE = "nsm-supervisor.service"
 
 
 def show(ada: Person, *properties: str, unit: str = SERVICE) -> dict[str, str]:
-    """What systemd says of a unit."""
+    """Return systemd's properties of a unit."""
     command = f"systemctl --user show {unit} {' '.join(f'-p {name}' for name in properties)}"
     lines = ada.shell(command).check().splitlines()
     return dict(line.split("=", 1) for line in lines)

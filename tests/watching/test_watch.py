@@ -1,4 +1,4 @@
-"""Which changes are noticed. The kernel queues notices at once, so nothing waits here."""
+"""Changes that are noticed. The kernel queues notices at once, so nothing waits here."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Watched:
         return trail.places
 
     def noticed(self) -> bool:
-        """Whether anything has happened since the last time."""
+        """Return whether anything has happened since the last time."""
         before = self.stirred
         self.watches.read()
         return self.stirred > before

@@ -1,4 +1,4 @@
-"""What there is to run in, as values."""
+"""Environments as values."""
 
 from __future__ import annotations
 

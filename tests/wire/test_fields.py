@@ -1,4 +1,4 @@
-"""What a supervisor answers becomes values, or an error that names the field."""
+"""Answers of a supervisor become values, or an error that names the field."""
 
 from __future__ import annotations
 

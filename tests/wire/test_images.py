@@ -1,4 +1,4 @@
-"""What a jail calls an image."""
+"""Images as a jail presents them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What came of code, as a value."""
+"""Results as values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `logs` and the operations on one session answer, checked."""
+"""Answers of `logs` and of the operations on one session, checked."""
 
 from __future__ import annotations
 

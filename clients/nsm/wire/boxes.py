@@ -69,7 +69,7 @@ class BoxRow(NamedTuple):
 
 
 class BoxPlace(NamedTuple):
-    """What a box was given.
+    """Resources that the supervisor gave to a box.
 
     Attributes:
         sockets: directory on the host, to be shown in the box: `control.sock`, and `proxy.sock`

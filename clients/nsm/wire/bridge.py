@@ -82,7 +82,7 @@ class ProgramProblem(NamedTuple):
 
 
 class ProgramsReport(NamedTuple):
-    """What may be started.
+    """Programs that a client may start.
 
     Attributes:
         enabled: whether there is a bridge: ``[bridge] enabled``.
@@ -135,7 +135,7 @@ class ProgramHelp(NamedTuple):
 
 
 class ProgramResult(NamedTuple):
-    """What came of a program that was started. Times in seconds.
+    """Outcome of a program that was started. Times in seconds.
 
     Attributes:
         call_id: of the call, in `nsm bridge audit` as well.
@@ -164,7 +164,7 @@ class ProgramResult(NamedTuple):
 
     @property
     def succeeded(self) -> bool:
-        """Whether it ended by itself, with 0."""
+        """True if it ended by itself with exit code 0."""
         return self.exit_code == 0 and self.why_stopped is None
 
     @classmethod

@@ -65,7 +65,7 @@ class BuiltRow(NamedTuple):
 
     @property
     def going_on(self) -> bool:
-        """Whether a build waits or runs."""
+        """True while a build waits or runs."""
         return self.progress is not None
 
     @classmethod
@@ -94,7 +94,7 @@ class BuiltRow(NamedTuple):
 
 
 class RemovedEnvironment(NamedTuple):
-    """One that is built and kept no more."""
+    """Environment that was removed."""
 
     name: str
     reference: str
@@ -108,7 +108,7 @@ class RemoveError(NamedTuple):
 
 
 class RemoveReport(NamedTuple):
-    """What became of each name in `env_remove`."""
+    """Outcome for each name in `env_remove`."""
 
     removed: tuple[RemovedEnvironment, ...]
     errors: tuple[RemoveError, ...]

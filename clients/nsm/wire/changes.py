@@ -1,4 +1,4 @@
-"""What a session has changed in a project, as the operations `changes`, `change`, `apply` and
+"""Changes that a session made in a project, as the operations `changes`, `change`, `apply` and
 `discard` answer. Few programs ask."""
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ def path_of(given: bytes) -> str:
 
 
 def bytes_of(path: str) -> bytes:
-    """What `path_of` was given."""
+    """Convert the text of `path_of` back to the bytes of the path."""
     return path.encode("utf-8", "surrogateescape")
 
 
 class FileState(NamedTuple):
-    """What is at a path.
+    """State of the file at a path.
 
     Attributes:
         type: ``file``, ``directory``, ``symlink`` or ``special``.
@@ -47,7 +47,7 @@ class FileState(NamedTuple):
 
 
 class ChangeRow(NamedTuple):
-    """What a session made of one path.
+    """Change that a session made to one path.
 
     Attributes:
         path: below the project; `bytes_of` gives what it is called.
@@ -91,7 +91,7 @@ class ChangeRow(NamedTuple):
 
 
 class ChangeEnd(NamedTuple):
-    """What comes after all rows.
+    """End of the rows: totals, and the reason if rows are missing.
 
     Attributes:
         session: its id.
@@ -147,7 +147,7 @@ class Refused(NamedTuple):
 
 
 class ChangeReport(NamedTuple):
-    """What came of `apply` or `discard`.
+    """Outcome of `apply` or `discard`.
 
     Attributes:
         done: how many changes were made, or taken back.

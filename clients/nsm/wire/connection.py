@@ -67,7 +67,7 @@ def sniff(first: bytes) -> Literal["attachment", "frames"]:
 
 
 class _Connection:
-    """What both ends have in common."""
+    """State and checks that both ends share."""
 
     def __init__(self) -> None:
         self._reader = FrameReader(MAX_HELLO_BYTES)

@@ -1,4 +1,4 @@
-"""What the operation `drain` tells."""
+"""Answer of the operation `drain`."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class DrainProgress(NamedTuple):
 
 
 class DrainReport(NamedTuple):
-    """What came of a drain.
+    """Outcome of a drain.
 
     Attributes:
         drained: nothing runs, and nothing will until the drain is taken back.

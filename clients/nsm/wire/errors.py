@@ -216,13 +216,13 @@ class UnknownProgramError(NsmError):
 
 
 class BadProgramError(NsmError):
-    """What a definition of the bridge names is not started as it is."""
+    """The program named by a definition of the bridge is not safe to start."""
 
     code = "bad-program"
 
 
 class AuditFailedError(NsmError):
-    """What must be written down before it is done cannot be."""
+    """The audit log cannot be written, so the operation was refused."""
 
     code = "audit-failed"
 

@@ -113,7 +113,7 @@ class FrameReader:
         return f"<FrameReader limit={self.limit} buffered={len(self._buffer)}>"
 
     def __bool__(self) -> bool:
-        """Whether there are bytes of a frame that is not complete."""
+        """Return whether the bytes of an incomplete frame are waiting."""
         return bool(self._buffer)
 
     def feed(self, data: bytes | bytearray) -> None:

@@ -19,7 +19,7 @@ _HEAD_CHARS = 256 * 1024
 
 
 class BadImageError(ValueError):
-    """It is not what it claims to be; the message is a clause that says why."""
+    """The image is not of the kind that it claims; the message is a clause that says why."""
 
 
 class Dimensions(NamedTuple):
@@ -72,7 +72,7 @@ def encoded_chars(data: object) -> int:
 
 
 def dimensions_of(kind: str, data: str) -> Dimensions | None:
-    """What the beginning of base64 text says about the picture; None if it says nothing."""
+    """Read the dimensions from the beginning of base64 text; None if they are not there."""
     try:
         head = "".join(data[:_HEAD_CHARS].split())
         raw = binascii.a2b_base64(head[: len(head) // 4 * 4])

@@ -86,7 +86,7 @@ class KillError(NamedTuple):
 
 
 class KillReport(NamedTuple):
-    """What became of each target of `kill`."""
+    """Outcome for each target of `kill`."""
 
     killed: tuple[KilledSession, ...]
     errors: tuple[KillError, ...]

@@ -94,7 +94,7 @@ class Event(NamedTuple):
 
 
 class Invalid(NamedTuple):
-    """What a server sees in place of a frame that is valid but no message.
+    """Frame that is valid but no message; a server sees this value in its place.
 
     The server answers ``Failure(id=id, error=error)`` and goes on; `id` is the request's where it
     has a usable one, else `CONNECTION_ID`.
@@ -129,7 +129,7 @@ def to_wire(message: ClientMessage | ServerMessage) -> dict[str, Any]:
 
 
 def from_client(frame: Mapping[str, Any]) -> Hello | Request | Cancel | Invalid:
-    """What a client's frame says.
+    """Decode a client's frame.
 
     Raises:
         RemoteProtocolError: a hello that is not one.
@@ -150,7 +150,7 @@ def from_client(frame: Mapping[str, Any]) -> Hello | Request | Cancel | Invalid:
 
 
 def from_server(frame: Mapping[str, Any]) -> Hello | Result | Failure | Event | None:
-    """What a server's frame says; None for a kind that this version does not know.
+    """Decode a server's frame; None for a kind that this version does not know.
 
     Raises:
         RemoteProtocolError: a known kind with fields of the wrong type.
@@ -176,7 +176,7 @@ def from_server(frame: Mapping[str, Any]) -> Hello | Result | Failure | Event | 
 
 
 def is_request_id(value: object) -> bool:
-    """Whether a value may be the id of a request."""
+    """Return whether a value may be the id of a request."""
     return type(value) is int and 0 < value <= MAX_REQUEST_ID
 
 

@@ -99,7 +99,7 @@ _WORDS = frozenset(("off", "full", *_OLD_WORDS, *_NO_HOSTS))
 
 
 def network_argument(text: str) -> dict[str, Any]:
-    """What `run` takes, from ``off``, ``full`` or hosts that are separated by commas.
+    """Convert ``off``, ``full`` or hosts separated by commas to the argument of `run`.
 
     The older spellings ``host``, ``none`` and ``allow=HOST,...`` are read as well.
 

@@ -1,4 +1,4 @@
-"""What the operation `reload` answers."""
+"""Answer of the operation `reload`."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class ProgramUnderWay(NamedTuple):
 
 
 class ReloadReport(NamedTuple):
-    """What the supervisor does before it becomes another program.
+    """Steps that the supervisor takes before it becomes another program.
 
     Attributes:
         waits_for: programs of the bridge that run, which cannot go on without it.

@@ -1,4 +1,4 @@
-"""What came of one piece of code."""
+"""Result of one piece of code."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple, Self, cast
@@ -21,7 +21,7 @@ def split_place(bundle: Mapping[str, Any]) -> tuple[dict[str, Any], int | None]:
 
 
 class Truncation(NamedTuple):
-    """What a result leaves out of one stream.
+    """Amounts that a result leaves out of one stream.
 
     Attributes:
         omitted_bytes: how many bytes of UTF-8 between the head and the tail.
@@ -48,7 +48,7 @@ class SessionRef(NamedTuple):
 
 
 class RunResult(NamedTuple):
-    """What came of one piece of code. Times in seconds.
+    """Result of one piece of code. Times in seconds.
 
     Attributes:
         execution_id: to ask for this result again with `Client.result`.
@@ -115,7 +115,7 @@ class RunResult(NamedTuple):
 
 
 def truncations(wire: Mapping[str, Any]) -> dict[str, Truncation]:
-    """What is left out of each stream."""
+    """Read the amounts left out of each stream."""
     return {stream: _truncation(what) for stream, what in wire.items()}
 
 

@@ -1,4 +1,4 @@
-"""What a live session answers besides results: completions, whether code is whole, files.
+"""Answers of a live session besides results: completions, whether code is complete, files.
 
 `nsm ps` needs none of it.
 """
@@ -17,7 +17,7 @@ CheckStatus: TypeAlias = Literal["complete", "incomplete", "invalid", "unknown"]
 
 
 class Completions(NamedTuple):
-    """What could stand at the cursor.
+    """Completions that fit at the cursor.
 
     Attributes:
         start, end: the part of the code that a match replaces, in characters (code points).
@@ -43,7 +43,7 @@ class Completions(NamedTuple):
 
 
 class Check(NamedTuple):
-    """Whether code is a whole input: what a prompt asks when Enter is pressed.
+    """Answer to the question whether code is complete, which a prompt asks when Enter is pressed.
 
     Attributes:
         status: ``complete``: it can be run; ``incomplete``: more lines have to come; ``invalid``:

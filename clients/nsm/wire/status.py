@@ -23,7 +23,8 @@ class JailStatus(NamedTuple):
 
 
 class LimitsStatus(NamedTuple):
-    """What keeps sessions to their limits: ``cgroup``, ``watchdog``, ``rlimit`` or ``none``.
+    """Mechanism that keeps sessions to their limits: ``cgroup``, ``watchdog``, ``rlimit`` or
+    ``none``.
 
     Attributes:
         memory, processes, cpu: of a session as a whole.
@@ -54,8 +55,8 @@ class AuditStatus(NamedTuple):
 
 
 class SurvivalStatus(NamedTuple):
-    """Who keeps sessions while there is no supervisor: `systemd`, a `keeper`, `none`; and why not
-    all of them, empty where all are."""
+    """Process that keeps sessions while there is no supervisor (`systemd`, a `keeper`, `none`), and
+    the reason why it keeps only some; empty if it keeps all."""
 
     kind: str
     problem: str

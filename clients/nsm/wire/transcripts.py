@@ -1,4 +1,4 @@
-"""What `logs` tells of a session, and the sessions that have ended, as values.
+"""Transcripts that `logs` returns, and ended sessions, as values.
 
 `to_wire` makes an event of an entry, `entry` an entry of an event; it and the `from_wire`s check
 what a supervisor sent as `nsm.wire.fields` does. Apart from that module because `nsm ps` needs
@@ -107,7 +107,7 @@ Entry: TypeAlias = SessionStart | ExecutionStart | OutputPiece | ExecutionEnd
 
 
 class LogEnd(NamedTuple):
-    """What is to be said after a transcript.
+    """Closing remarks of a transcript.
 
     Attributes:
         state: as in `nsm.SessionRow`, or ``ended``.

@@ -100,7 +100,7 @@ class Attack:
         return told
 
     def kills_a_neighbour(self, *before: str) -> bool:
-        """Whether the probe of signals ends a program that was started beside the box."""
+        """Return whether the signal probe ended a program that was started beside the box."""
         with self.victim(process_group=0) as victim:
             process = self._start(before, ("signal-to-the-starters-group",), victim.pid)
             with ending(process):

@@ -103,5 +103,5 @@ def facts(**other: Any) -> Facts:
 
 
 def request(profile: str = "claude", **other: Any) -> Request:
-    """What was asked for."""
+    """Make a request for a box."""
     return replace(Request(profile=load(profile)), **other)

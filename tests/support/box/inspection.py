@@ -1,4 +1,4 @@
-"""What a program sees in a box: it runs there and tells everything that tests ask about.
+"""Facts that a program in a box sees: it runs there and reports everything that tests ask about.
 
 Run as ``python -I -c SOURCE SETTING``: SETTING is JSON: `texts`, paths to read; `kinds`, paths to
 tell the kind of; `writes`, directories to write to; `programs`, names to look for on PATH and paths

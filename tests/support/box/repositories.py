@@ -17,7 +17,7 @@ GIT = shutil.which("git", path="/usr/local/bin:/usr/bin:/bin") or "git"
 
 
 def variables(home: Path) -> dict[str, str]:
-    """Of a user whose home directory is that one."""
+    """Environment variables of a user with that home directory."""
     return {"HOME": str(home), "GIT_CONFIG_NOSYSTEM": "1", "PATH": "/usr/bin:/bin"}
 
 
@@ -50,7 +50,7 @@ def commit(directory: Path) -> None:
 
 
 def look(directory: Path, home: Path | None = None) -> GitFacts:
-    """What is found in a working directory."""
+    """Collect the facts about git in a working directory."""
     told = variables(home or directory.parent / "home")
     known = secrets.look(told["HOME"], told, os.geteuid(), directory=str(directory))
     return git_repository.look(str(directory), known, GIT, told)

@@ -181,7 +181,8 @@ class World:
         self._shadows.setdefault(directory, []).extend(names)
 
     def command(self, *argv: str, directory: str = PROJECT) -> list[str]:
-        """What starts a program in the world, for `subprocess` or a terminal; it is no child."""
+        """Build the command that starts a program in the world, for `subprocess` or a terminal; it
+        is no child."""
         world = {
             "uid": self.uid,
             "gid": self.gid,
@@ -371,7 +372,7 @@ def _variables(uid: int) -> dict[str, str]:
 
 
 def _needed() -> list[Path]:
-    """What programs of nsm need that may lie where Ada sees nothing: in somebody's home."""
+    """Paths that nsm's programs need although Ada cannot see them: in somebody's home."""
     return list(dict.fromkeys(Path(p) for p in (sys.base_prefix, sys.prefix, REPOSITORY)))
 
 
