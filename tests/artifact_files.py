@@ -24,7 +24,7 @@ from typing import Any, Literal
 
 import sandbox_agent
 import sandbox_template
-from nsm.seccomp import filter_program
+from nsm.jail.seccomp import filter_program
 from nsmd.jail.arguments import SYNTHETIC_FILES
 from nsmd.jail.host import scan_host
 from nsmd.jail.programcode import source_of

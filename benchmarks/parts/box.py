@@ -15,7 +15,7 @@ from unittest.mock import patch
 
 from bench import BIN, Bench
 from measure import Comparison, Findings, LeftOut, alternate_all, timed
-from nsm.seccomp import filter_program
+from nsm.jail.seccomp import filter_program
 from nsmbox.host import lookup
 from nsmbox.host.facts import Request
 from nsmbox.model.plan import Plan

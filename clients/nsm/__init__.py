@@ -7,16 +7,23 @@ Example::
     with nsm.Client() as client:
         print(client.run("print(6 * 7)", env="python").stdout)
 
-The package's modules:
+The package:
 
-    client.py   the blocking client          aio.py     the same on trio
-    blockingwire.py, asyncwire.py   the connection of each
-    operations.py, transfers.py   what both have in common
-    start.py    connect, or start the supervisor first
-    paths.py    where the socket, state and configuration are
-    shim.py     `nsm-mcp`, the pipe between an MCP client and the supervisor
-    cli/        the command `nsm`
-    wire/       the control protocol, without I/O
+    client/         the clients: blocking, and on trio
+    wire/           the control protocol, without I/O
+    startup/        connect to a supervisor; start one where none listens
+    shim/           `nsm-mcp`, the pipe between an MCP client and the supervisor
+    cli/            the command `nsm`
+    jail/           parts of jails that sessions and boxes have in common
+    changes.py      `Changes`: what sessions have changed in projects that are copied on write
+    paths.py        where the socket, state and configuration are
+    checks.py       rows of `nsm doctor` and of `nsm box --check`
+    jsonlines.py    lines of JSON-RPC: bytes in, lines out
+    httptoken.py    the token of MCP over HTTP
+    _version.py     version of the distribution, and of the program with its commit
+
+Public are the names below, `nsm.changes`, `nsm.paths` and `nsm.wire`; `nsmbox` uses a few more
+(tests/structure/test_imports.py has the list).
 
 Everything below is loaded when it is first used: the shim and `nsm ps` start in the time that
 importing the rest would take.
@@ -27,8 +34,8 @@ from __future__ import annotations
 TYPE_CHECKING = False  # `typing` itself takes 8 ms to import; checkers know this name
 if TYPE_CHECKING:
     from nsm._version import __version__
-    from nsm.aio import AsyncClient
-    from nsm.client import Client
+    from nsm.client.asynchronous import AsyncClient
+    from nsm.client.blocking import Client
     from nsm.wire.bridge import ProgramHelp, ProgramResult, ProgramRow, ProgramsReport
     from nsm.wire.environments import EnvironmentRow
     from nsm.wire.errors import NotRunningError, NsmError
@@ -84,9 +91,9 @@ __all__ = [
 def __getattr__(name: str) -> object:
     match name:
         case "Client":
-            module = "nsm.client"
+            module = "nsm.client.blocking"
         case "AsyncClient":
-            module = "nsm.aio"
+            module = "nsm.client.asynchronous"
         case "NsmError" | "NotRunningError":
             module = "nsm.wire.errors"
         case "RunResult":

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
     from typing import Any
 
-    from nsm.client import Client
+    from nsm.client.blocking import Client
     from nsm.wire.messages import Event
 
 BATCH = 200

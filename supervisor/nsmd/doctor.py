@@ -20,7 +20,7 @@ import trio
 
 from nsm import paths
 from nsm.checks import Check, render_text
-from nsm.jailfailure import SEE_DOCTOR
+from nsm.jail.failure import SEE_DOCTOR
 from nsm.wire.errors import NixUnavailableError, NsmError, StartFailedError
 from nsmd.copychecks import check_copies
 from nsmd.environments import find_environments

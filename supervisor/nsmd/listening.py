@@ -26,7 +26,7 @@ LOCK = "supervisor.lock"
 """Beside the socket: the supervisor's, for its life."""
 
 KEEPER = "keeper.sock"
-"""Beside it: where a keeper of sessions listens. `nsm.start` looks for it, too."""
+"""Beside it: where a keeper of sessions listens. `nsm.startup.start` looks for it, too."""
 
 MAX_SOCKET_PATH_BYTES = 107
 """Linux, unix(7): sun_path has 108 bytes with its end."""

@@ -17,7 +17,7 @@ import stat
 from contextlib import suppress
 
 MAX_LOG_BYTES = 10 * 1024 * 1024
-"""A log of ours that is larger is set aside as `supervisor.log.1` (`nsm.spawn`, at the start)."""
+"""A larger log of ours is set aside as `supervisor.log.1` at the start (`nsm.startup.spawn`)."""
 
 PIECE_BYTES = select.PIPE_BUF
 """What a pipe takes at once if it takes something at all (pipe(7))."""

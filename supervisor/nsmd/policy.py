@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from posixpath import dirname
 from typing import Any, Literal
 
-from nsm.proxyvariables import PROXY_PORT, WITHOUT_NETWORK, with_port
+from nsm.jail.proxyvariables import PROXY_PORT, WITHOUT_NETWORK, with_port
 from nsmd.hostpaths import is_within
 from nsmd.values import (
     NO_NETWORK,
@@ -122,7 +122,7 @@ class Rights:
         uid, gid: inside.
         capabilities: names; every jail has none.
         no_new_privs: no program that it executes has more (prctl(2)).
-        system_call_filter: whether system calls are filtered (`nsm.seccomp`).
+        system_call_filter: whether system calls are filtered (`nsm.jail.seccomp`).
         nested_namespaces: whether it may make namespaces of its own.
     """
 

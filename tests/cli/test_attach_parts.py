@@ -19,7 +19,6 @@ from prompt_toolkit.document import Document
 
 import samples
 from fakesupervisor import Exchange, FakeSupervisor
-from nsm.again import RECONNECTED
 from nsm.cli.attach import history, screen
 from nsm.cli.attach.excerpt import HEAD_CHARS, MAX_LINE_CHARS, TAIL_CHARS, Excerpt, Lines
 from nsm.cli.attach.feed import Feed, others
@@ -29,6 +28,7 @@ from nsm.cli.attach.link import Link
 from nsm.cli.attach.program import banner
 from nsm.cli.attach.prompt import completions, end_of_line
 from nsm.cli.attach.screen import Screen
+from nsm.client.retry import RECONNECTED
 from nsm.wire.errors import BadRequestError, DisconnectedError, UnknownSessionError
 from nsm.wire.frames import MAX_FRAME_BYTES
 from nsm.wire.live import SessionRow

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from e2e_support import program, variables_for
-from nsm.cli import audittrail, main
+from nsm.cli import audit_log, main
 from nsmd.audit.files import AuditFile
 
 if TYPE_CHECKING:
@@ -108,9 +108,9 @@ def test_since(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ],
 )  # fmt: skip
 def test_words(told: bytes, words: str) -> None:
-    parsed = audittrail.parsed(told)
+    parsed = audit_log.parsed(told)
     assert parsed is not None
-    assert audittrail.words(parsed) == words
+    assert audit_log.words(parsed) == words
 
 
 def test_where_nothing_was_written(path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,7 +10,8 @@ import pytest
 import trio
 
 from e2e_support import program, variables_for
-from nsm.cli import audittrail, bridgeaudit, main
+from nsm.cli import audit_log, main
+from nsm.cli.verbs import bridge_audit
 from nsmd.bridge import entries
 from nsmd.bridge.ledger import open_ledger
 from nsmd.bridge.values import Asked, Caller, Ended
@@ -85,9 +86,9 @@ BEGUN = entries.parsed(started("0123456789abcdef")) or {}
     ],
 )
 def test_words(line: bytes, words: str) -> None:
-    parsed = audittrail.parsed(line)
+    parsed = audit_log.parsed(line)
     assert parsed is not None
-    said = bridgeaudit.words(parsed)
+    said = bridge_audit.words(parsed)
     assert said.split("  ", 3)[3] == words
     if parsed["id"] != 7:
         head = said.split("  ")[:3]

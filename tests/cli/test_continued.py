@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from nsm.again import RECONNECTED
-from nsm.cli.continued import Continued
+from nsm.cli.streams.continued import Continued
+from nsm.client.retry import RECONNECTED
 from nsm.wire.messages import Event
 
 SESSION = ("session", {"id": "s-1"})

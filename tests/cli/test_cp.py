@@ -16,8 +16,8 @@ import pytest
 from fakefiles import FakeFiles
 from fakesupervisor import Exchange, FakeSupervisor
 from nsm.cli import main as cli
-from nsm.cli import progress, trees
-from nsm.cli.localfiles import Target
+from nsm.cli.files import progress, trees
+from nsm.cli.files.local_files import Target
 from nsm.wire.errors import UnknownSessionError
 from processes import ending
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import pictures
-from nsm.cli.displays import Display, Picture, display
-from nsm.cli.pictures import Folder
+from nsm.cli.files.pictures import Folder
+from nsm.cli.render.displays import Display, Picture, display
 from nsm.wire.results import PLACE
 
 if TYPE_CHECKING:

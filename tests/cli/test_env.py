@@ -12,9 +12,9 @@ import pytest
 
 import samples
 from fakesupervisor import Exchange, FakeSupervisor
-from nsm.cli import builds
 from nsm.cli import main as cli
-from nsm.cli.complete import candidates
+from nsm.cli.render import builds
+from nsm.cli.verbs.complete import candidates
 from nsm.wire.builds import BuiltRow
 from nsm.wire.errors import BadRequestError, UnknownEnvironmentError
 

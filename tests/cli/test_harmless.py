@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsm.cli.harmless import Harmless, colourless, harmless, uncovered
+from nsm.cli.streams.escapes import Harmless, colourless, harmless, uncovered
 
 COLOUR = re.compile(r"\x1b\[[0-9;:]*m")
 

@@ -6,7 +6,11 @@ import pytest
 
 import samples
 from nsm.checks import Check, render_text
-from nsm.cli import render, stats
+from nsm.cli.render import formats
+from nsm.cli.render.environments import environments_table
+from nsm.cli.render.sessions import ended_table, sessions_table
+from nsm.cli.render.supervisor import pool_table
+from nsm.cli.verbs import stats
 from nsm.wire.environments import EnvironmentRow
 from nsm.wire.live import SessionRow
 from nsm.wire.pool import PoolReport
@@ -46,12 +50,12 @@ def tables(width: int | None) -> dict[str, str]:
     ]
     ended = samples.ended_row(name="x" * 64, reason="ended as it was idle for longer " * 3)
     return {
-        "ps": render.sessions(sessions(), "/home/ada", width),
-        "ended": render.ended_sessions([EndedRow.from_wire(ended)], width),
-        "envs": render.environments(
+        "ps": sessions_table(sessions(), "/home/ada", width),
+        "ended": ended_table([EndedRow.from_wire(ended)], width),
+        "envs": environments_table(
             [EnvironmentRow.from_wire(row) for row in environments], "/home/ada", width
         ),
-        "pool": render.pool(PoolReport.from_wire(pool), "/home/ada", width),
+        "pool": pool_table(PoolReport.from_wire(pool), "/home/ada", width),
         "stats": stats.render(Stats.from_wire(samples.stats()), width),
         "doctor": render_text(
             [
@@ -71,7 +75,7 @@ def tables(width: int | None) -> dict[str, str]:
 @pytest.mark.parametrize("table", list(tables(None)))
 def test_a_table_fits_the_terminal(table: str, width: int) -> None:
     text = tables(width)[table]
-    assert max(map(render.columns, text.splitlines())) <= width, text
+    assert max(map(formats.columns, text.splitlines())) <= width, text
 
 
 @pytest.mark.parametrize("table", ["ps", "envs", "pool"])

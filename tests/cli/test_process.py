@@ -64,8 +64,8 @@ HEAVY = {
     "signal": "only runs need it",
     "json": "only --json needs it",
     "difflib": "only a typing mistake needs it",
-    "nsm.cli.run": "of another verb",
-    "nsm.spawn": "only a start needs it",
+    "nsm.cli.verbs.run": "of another verb",
+    "nsm.startup.spawn": "only a start needs it",
     "nsmd": "nothing imports the supervisor",
 }
 
@@ -86,7 +86,7 @@ def test_ps_loads_little(supervisor: FakeSupervisor) -> None:
     )
     assert "s-1" in done.stdout
     loaded = set(done.stderr.split())
-    assert "nsm.cli.ps" in loaded
+    assert "nsm.cli.verbs.ps" in loaded
     assert loaded.isdisjoint(HEAVY), {name: HEAVY[name] for name in loaded & set(HEAVY)}
 
 

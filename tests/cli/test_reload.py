@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nsm.cli.reload import MAX_TOLD, waits
+from nsm.cli.verbs.reload import MAX_TOLD, waits
 from nsm.wire.reload import ReloadReport, tell
 
 DEPLOY = {"program": "deploy", "client": "claude-code", "scope": "box:shop"}

@@ -9,7 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import samples
-from nsm.cli import render
+from nsm.cli.render import formats
+from nsm.cli.render.environments import environment_details, environments_table
+from nsm.cli.render.results import run_notes
+from nsm.cli.render.sessions import killed_lines, sessions_table
+from nsm.cli.render.supervisor import pool_table, status_lines
 from nsm.wire.environments import EnvironmentRow
 from nsm.wire.live import KilledSession, SessionRow
 from nsm.wire.pool import PoolReport
@@ -35,16 +39,16 @@ from nsm.wire.status import Status
     ],
 )
 def test_durations(seconds: float, text: str) -> None:
-    assert render.duration(seconds) == text
+    assert formats.duration(seconds) == text
 
 
 def test_processor_time_memory_and_sizes() -> None:
-    assert render.processor_time(None) == "-"
-    assert render.processor_time(0.256) == "0.26s"
-    assert render.processor_time(75) == "1m15s"
-    assert render.memory(None) == "-"
-    assert render.memory(12_740_000) == "12.1 MiB"
-    assert [render.size(n) for n in (0, 10239, 10240, 5 * 1024 * 1024)] == [
+    assert formats.processor_time(None) == "-"
+    assert formats.processor_time(0.256) == "0.26s"
+    assert formats.processor_time(75) == "1m15s"
+    assert formats.memory(None) == "-"
+    assert formats.memory(12_740_000) == "12.1 MiB"
+    assert [formats.size(n) for n in (0, 10239, 10240, 5 * 1024 * 1024)] == [
         "0 bytes",
         "10239 bytes",
         "10 KiB",
@@ -66,13 +70,13 @@ def test_processor_time_memory_and_sizes() -> None:
     ],
 )
 def test_what_is_not_to_be_shown_is_made_visible(text: str, seen: str) -> None:
-    assert render.visible(text) == seen
+    assert formats.visible(text) == seen
 
 
 def test_lines_of_messages_stay_lines() -> None:
-    assert render.visible_lines("one\n\ttwo\x1b[0m\n") == "one\n        two\\x1b[0m"
-    assert render.error("what", "do") == "what\ndo"
-    assert render.error("what\x07", "") == "what\\x07"
+    assert formats.visible_lines("one\n\ttwo\x1b[0m\n") == "one\n        two\\x1b[0m"
+    assert formats.error("what", "do") == "what\ndo"
+    assert formats.error("what\x07", "") == "what\\x07"
 
 
 def rows(*changes: dict[str, Any]) -> list[SessionRow]:
@@ -80,7 +84,7 @@ def rows(*changes: dict[str, Any]) -> list[SessionRow]:
 
 
 def test_the_table_of_sessions_is_aligned() -> None:
-    table = render.sessions(
+    table = sessions_table(
         rows(
             {"id": "5d6056b4", "project": "/home/u/code/nsm"},
             {
@@ -105,7 +109,7 @@ ID        NAME  ENV     CLIENT       PROJECT     STATE      AGE  IDLE  RUNS    M
 0a        -     bash    claude-code  -           running     5s    0s  1204         -      -  -
 """
     assert f"{table}\n" == expected
-    assert render.sessions([], "/home/u") == "No sessions."
+    assert sessions_table([], "/home/u") == "No sessions."
 
 
 @pytest.mark.parametrize(
@@ -113,18 +117,18 @@ ID        NAME  ENV     CLIENT       PROJECT     STATE      AGE  IDLE  RUNS    M
     [("/home/u", "~"), ("/home/u/x", "~/x"), ("/home/user", "/home/user"), ("/", "/")],
 )
 def test_home_is_abbreviated_by_whole_names(path: str, seen: str) -> None:
-    (line,) = render.sessions(rows({"project": path}), "/home/u").splitlines()[1:]
+    (line,) = sessions_table(rows({"project": path}), "/home/u").splitlines()[1:]
     assert f" {seen} " in line
 
 
 def test_wide_and_combining_characters_keep_columns_aligned() -> None:
-    table = render.table(["A", "B"], [["日本", "x"], ["e\u0301", "y"], ["long", "z"]])
+    table = formats.table(["A", "B"], [["日本", "x"], ["e\u0301", "y"], ["long", "z"]])
     assert table.splitlines() == ["A     B", "日本  x", "e\u0301     y", "long  z"]
 
 
 @given(st.lists(st.text(max_size=8), min_size=1, max_size=6))
 def test_a_table_has_one_printable_line_a_row(names: list[str]) -> None:
-    table = render.sessions(rows(*({"name": name, "project": name} for name in names)), "/h")
+    table = sessions_table(rows(*({"name": name, "project": name} for name in names)), "/h")
     lines = table.split("\n")
     assert len(lines) == len(names) + 1
     assert all(line.isprintable() for line in lines)
@@ -137,22 +141,22 @@ def test_environments() -> None:
             name="node", interpreter="node", available=False, problem="no `node`\x1b on PATH"
         ),
     ]
-    assert render.environments(
+    assert environments_table(
         [EnvironmentRow.from_wire(row) for row in made], "/h"
     ).splitlines() == [
         "NAME         INTERPRETER  LIMIT   MEMORY  SOURCE  DESCRIPTION",
         "bash, shell  bash           30s  512 MiB  preset  Python 3.11.2",
         "node         node           30s  512 MiB  preset  unavailable: no `node`\\x1b on PATH",
     ]
-    assert render.environments([], "/h") == "No environments."
+    assert environments_table([], "/h") == "No environments."
 
 
 def test_an_environment_without_a_description_and_with_a_short_limit() -> None:
     made = samples.environment_row(description="", preload=["yaml"], timeout_s=0.5)
-    table = render.environments([EnvironmentRow.from_wire(made)], "/h")
+    table = environments_table([EnvironmentRow.from_wire(made)], "/h")
     assert table.splitlines()[1] == "python  python        0.5s  512 MiB  preset  with yaml"
-    assert render.limit(30) == "30s"
-    assert render.limit(90) == "1m30s"
+    assert formats.limit(30) == "30s"
+    assert formats.limit(90) == "1m30s"
 
 
 def test_environments_that_nix_built_and_what_is_wrong_with_others() -> None:
@@ -167,7 +171,7 @@ def test_environments_that_nix_built_and_what_is_wrong_with_others() -> None:
             only_for="clients with NIX_SANDBOX_DIR=/d",
         ),
     ]
-    table = render.environments([EnvironmentRow.from_wire(row) for row in made], "/h")
+    table = environments_table([EnvironmentRow.from_wire(row) for row in made], "/h")
     assert [line.split(maxsplit=5) for line in table.splitlines()[1:]] == [
         [
             "python",
@@ -195,8 +199,8 @@ def test_what_nix_said_of_an_environment() -> None:
     made = samples.environment_row(name="project", available=False, problem=problem)
     row = EnvironmentRow.from_wire(made)
     told = "`nix print-dev-env` failed. error: no \\x1battribute"
-    assert render.environments([row], "/h").splitlines()[1].endswith(f"unavailable: {told}")
-    assert [line for line in render.environment(row) if line[0] in ("unavailable", "")] == [
+    assert environments_table([row], "/h").splitlines()[1].endswith(f"unavailable: {told}")
+    assert [line for line in environment_details(row) if line[0] in ("unavailable", "")] == [
         ("unavailable", "`nix print-dev-env` failed."),
         ("", "error: no \x1battribute"),  # made harmless where it is printed
         ("", "at flake.nix:1"),
@@ -205,7 +209,7 @@ def test_what_nix_said_of_an_environment() -> None:
 
 
 def test_pool() -> None:
-    text = render.pool(PoolReport.from_wire(samples.pool()), "/home/me")
+    text = pool_table(PoolReport.from_wire(samples.pool()), "/home/me")
     header, row, blank, totals, memory = text.splitlines()
     assert header.split()[:5] == ["ENV", "PROJECT", "READY", "STARTING", "WANTED"]
     shown = "python ~/words 2 1 4 31 3 5ms 42ms 12.6/min 8s 3.0 MiB up to 4 calls came at once"
@@ -217,17 +221,17 @@ def test_pool() -> None:
     )
     unknown = samples.pool(project=None, refill_p50_s=None, refill_p95_s=None, memory_bytes=None)
     unknown["memory"] |= {"budget_bytes": None, "available_bytes": None, "pressure_percent": None}
-    text = render.pool(PoolReport.from_wire(unknown), "/home/me")
+    text = pool_table(PoolReport.from_wire(unknown), "/home/me")
     assert text.splitlines()[1].split()[1] == "-"
     assert text.endswith("taken of - for spares; - available, pressure -")
-    assert len(render.pool(PoolReport.from_wire(unknown | {"kinds": []}), "").splitlines()) == 2
+    assert len(pool_table(PoolReport.from_wire(unknown | {"kinds": []}), "").splitlines()) == 2
 
 
 def test_status() -> None:
     answer = samples.status(
         jail={"kind": "bubblewrap", "uid": 7, "note": "since root is\nno jailer"}
     )
-    assert render.status(Status.from_wire(answer)).splitlines() == [
+    assert status_lines(Status.from_wire(answer)).splitlines() == [
         "supervisor  0.1.0, process 4711, up 3s",
         "socket      /run/user/1000/nsm/control.sock",
         "sessions    2",
@@ -247,27 +251,27 @@ def test_status() -> None:
         "            http-token is gone",
     ]
     taken = answer["http"] | {"url": "", "problem": "127.0.0.1:7643 cannot be listened at"}
-    assert render.status(Status.from_wire(answer | {"http": taken})).splitlines()[-2:] == [
+    assert status_lines(Status.from_wire(answer | {"http": taken})).splitlines()[-2:] == [
         "http        not served",
         "            127.0.0.1:7643 cannot be listened at",
     ]
-    off = render.status(Status.from_wire(answer | {"http": taken | {"enabled": False}}))
+    off = status_lines(Status.from_wire(answer | {"http": taken | {"enabled": False}}))
     assert "http" not in off.split()
     parts = ("limits", "audit", "survival", "bridge", "http")
     older = samples.status(jail={"kind": "x"}, **dict.fromkeys(parts))
-    assert render.status(Status.from_wire(older)).endswith("jails       x")
+    assert status_lines(Status.from_wire(older)).endswith("jails       x")
 
 
 def test_killed() -> None:
     ended = [KilledSession("s-1", "a\x1b"), KilledSession("s-2", None)]
-    assert render.killed(ended) == "ended s-1 (a\\x1b)\nended s-2"
+    assert killed_lines(ended) == "ended s-1 (a\\x1b)\nended s-2"
 
 
 def notes(
     *, fresh_name: bool = False, left_out: dict[str, int] | None = None, **changes: Any
 ) -> str:
     result = RunResult.from_wire(samples.run_result(**changes))
-    return "\n".join(render.run_notes(result, fresh_name=fresh_name, left_out=left_out or {}))
+    return "\n".join(run_notes(result, fresh_name=fresh_name, left_out=left_out or {}))
 
 
 ONE_SHOT = {"id": "s", "name": None, "created": True, "replaced": None}

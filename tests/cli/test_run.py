@@ -18,7 +18,7 @@ import samples
 from e2e_support import program
 from fakesupervisor import Exchange, FakeSupervisor
 from nsm.cli import main as cli
-from nsm.projects import default_project
+from nsm.client.projects import default_project
 from nsm.wire.errors import BadProjectError, SessionLimitError
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import samples
-from nsm.cli import render
+from nsm.cli.render import formats
 from nsm.cli.top.board import HELP, KEYS, Action, Board
 from nsm.cli.top.figures import ORDERS, Line, Rates, matching, ordered, totals
 from nsm.cli.top.table import COLUMNS, cut, number, summary, table
@@ -119,7 +119,7 @@ def test_the_table_fits_and_loses_what_says_least(width: int) -> None:
     )
     header, texts = table(some, width)
     assert len(texts) == 2
-    assert all(render.columns(text) <= width for text in (header, *texts))
+    assert all(formats.columns(text) <= width for text in (header, *texts))
     titles = header.split()
     ranks = {column.title: column.rank for column in COLUMNS}
     if width >= 50:
@@ -165,7 +165,7 @@ def test_it_fills_the_screen_and_no_more() -> None:
     for columns, rows in ((80, 24), (30, 9), (20, 3), (10, 1), (200, 60)):
         frame = board.frame(columns, rows)
         assert len(frame) == rows
-        assert all(render.columns(line.text) <= columns for line in frame)
+        assert all(formats.columns(line.text) <= columns for line in frame)
     assert shown(board)[-1] == KEYS
 
 

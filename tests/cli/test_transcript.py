@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsm.cli.transcript import Transcript, code, outcome
+from nsm.cli.render.transcript import Transcript, code, outcome
 from nsm.wire.errors import SessionEndedError
 from nsm.wire.results import Truncation
 from nsm.wire.transcripts import (

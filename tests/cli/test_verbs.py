@@ -12,8 +12,8 @@ import samples
 from fakesupervisor import Exchange, FakeSupervisor
 from nsm._version import program_version
 from nsm.cli import main as cli
-from nsm.cli import ps
 from nsm.cli.top.figures import ORDERS
+from nsm.cli.verbs import ps
 from nsm.wire.errors import AmbiguousSessionError, OverloadedError, UnknownSessionError
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import pytest
 import samples
 from fakesupervisor import Exchange, FakeSupervisor
 from nsm.cli import main as cli
-from nsm.cli.stats import short
+from nsm.cli.verbs.stats import short
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -13,7 +13,7 @@ import trio.testing
 import nsm
 import samples
 from fakesupervisor import Exchange, FakeSupervisor
-from nsm.again import LostError
+from nsm.client.retry import LostError
 from nsm.wire.connection import ServerConnection
 from nsm.wire.errors import DisconnectedError, NotRunningError, SessionLimitError
 from nsm.wire.frames import LocalProtocolError, RemoteProtocolError

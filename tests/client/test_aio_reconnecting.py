@@ -11,8 +11,8 @@ import trio
 import nsm
 import samples
 from fakesupervisor import Exchange, FakeSupervisor
-from nsm import start
-from nsm.again import RECONNECTED
+from nsm.client.retry import RECONNECTED
+from nsm.startup import start
 from nsm.wire.errors import DisconnectedError, NotRunningError, ShuttingDownError
 
 if TYPE_CHECKING:

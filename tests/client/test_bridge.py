@@ -11,7 +11,7 @@ import pytest
 import nsm
 import samples
 from fakesupervisor import Exchange, FakeSupervisor
-from nsm.bridge import AsyncBridge, Bridge
+from nsm.client.bridge import AsyncBridge, Bridge
 from nsm.wire.bridge import ProgramHelp, ProgramResult, ProgramRow, ProgramsReport
 from nsm.wire.errors import BadRequestError, UnknownProgramError
 from nsm.wire.frames import RemoteProtocolError

@@ -13,9 +13,9 @@ import pytest
 import nsm
 import samples
 from fakesupervisor import Exchange, FakeSupervisor
-from nsm import blockingwire
-from nsm import client as client_module
 from nsm._version import program_version
+from nsm.client import blocking as client_module
+from nsm.client import blocking_connection
 from nsm.wire.errors import (
     BadProjectError,
     BadRequestError,
@@ -255,14 +255,14 @@ def test_shutdown_of_a_supervisor_that_is_ending_already(supervisor: FakeSupervi
 def test_a_supervisor_that_does_not_end_is_told(
     supervisor: FakeSupervisor, client: nsm.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(blockingwire, "ANSWER_TIMEOUT_S", 0.01)
+    monkeypatch.setattr(blocking_connection, "ANSWER_TIMEOUT_S", 0.01)
     supervisor.handlers["shutdown"] = answer()
     with pytest.raises(DisconnectedError, match="4711"):
         client.shutdown()
 
 
 def test_a_supervisor_that_never_introduces_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(blockingwire, "ANSWER_TIMEOUT_S", 0.01)
+    monkeypatch.setattr(blocking_connection, "ANSWER_TIMEOUT_S", 0.01)
     ours, theirs = socket.socketpair()
     with ours, pytest.raises(DisconnectedError, match="not answered"):
         nsm.Client(connection=theirs)

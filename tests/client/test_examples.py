@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import nsm
-import nsm.aio
-import nsm.client
+import nsm.client.asynchronous
+import nsm.client.blocking
 import samples
 from fakesupervisor import Exchange, FakeSupervisor
 
@@ -23,7 +23,7 @@ BLOCK = re.compile(r"^( *)Example::\n\n((?:\1 {4}.*\n|\n)+)", re.MULTILINE)
 
 
 def examples() -> Iterator[tuple[str, str]]:
-    for where in (nsm, nsm.client, nsm.aio, nsm.Client.run):
+    for where in (nsm, nsm.client.blocking, nsm.client.asynchronous, nsm.Client.run):
         assert where.__doc__ is not None
         for block in BLOCK.finditer(where.__doc__):
             yield where.__name__, textwrap.dedent(block[2])
@@ -56,7 +56,12 @@ def supervisor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Fake
 
 
 def test_there_are_examples() -> None:
-    assert [where for where, _ in examples()] == ["nsm", "nsm.client", "nsm.aio", "run"]
+    assert [where for where, _ in examples()] == [
+        "nsm",
+        "nsm.client.blocking",
+        "nsm.client.asynchronous",
+        "run",
+    ]
 
 
 @pytest.mark.parametrize(("where", "code"), [*examples()])
@@ -65,5 +70,5 @@ def test_an_example_runs(
 ) -> None:
     exec(code, {"nsm": nsm})
     assert supervisor.requests
-    if "nsm.client" not in where:
+    if "nsm.client.blocking" not in where:
         assert capsys.readouterr().out

@@ -9,7 +9,7 @@ import threading
 
 import pytest
 
-from nsm.interrupts import Interrupts
+from nsm.client.interrupts import Interrupts
 
 
 def interrupt_us() -> None:

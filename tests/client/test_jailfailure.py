@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from nsm.jailfailure import SEE_DOCTOR, HostFacts, explain, read_host_facts
+from nsm.jail.failure import SEE_DOCTOR, HostFacts, explain, read_host_facts
 
 FREE = HostFacts(namespace_limits={"user": 96365, "mnt": 96365})
 

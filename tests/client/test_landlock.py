@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from nsm import landlock
+from nsm.jail import landlock
 
 needs_scopes = pytest.mark.skipif(
     landlock.version() < landlock.SCOPES_SOCKETS,
@@ -17,7 +17,7 @@ needs_scopes = pytest.mark.skipif(
 
 CODE = """\
 import os, signal, socket, subprocess, sys
-from nsm import landlock
+from nsm.jail import landlock
 
 name = b"\\0nsm-test-%d" % os.getpid()
 outside = socket.socket(socket.AF_UNIX); outside.bind(name); outside.listen()

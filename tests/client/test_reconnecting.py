@@ -11,7 +11,8 @@ import pytest
 import nsm
 import samples
 from fakesupervisor import Exchange, FakeSupervisor
-from nsm import again, blockingwire, start
+from nsm.client import blocking_connection, retry
+from nsm.startup import start
 from nsm.wire.errors import (
     DisconnectedError,
     FateUnknownError,
@@ -107,7 +108,7 @@ def test_a_reload_may_take_long(generations: Generations, monkeypatch: pytest.Mo
     supervisor.hang_up_after = "reload"
     client = generations.client()
     supervisor.going = 1
-    monkeypatch.setattr(blockingwire, "ANSWER_TIMEOUT_S", 1e-6)
+    monkeypatch.setattr(blocking_connection, "ANSWER_TIMEOUT_S", 1e-6)
     client.reload()
     assert len(supervisor.hellos) == 2
 
@@ -163,7 +164,7 @@ def test_it_may_lose_several_connections(generations: Generations) -> None:
 
 
 def test_but_not_for_ever(generations: Generations, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(again, "MAX_LOSSES", 2)
+    monkeypatch.setattr(retry, "MAX_LOSSES", 2)
 
     def hang_up(exchange: Exchange) -> dict[str, Any]:
         exchange.hang_up()
@@ -226,7 +227,7 @@ def test_events_say_that_output_may_be_missing(generations: Generations) -> None
     client.call("run", arguments, on_event=note)
     assert events == [
         ("output", {"stream": "stdout", "text": "one"}),
-        (again.RECONNECTED, {}),
+        (retry.RECONNECTED, {}),
         ("output", {"stream": "stdout", "text": "two"}),
     ]
 

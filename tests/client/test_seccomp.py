@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bpf import ALLOW, ERRNO, KILL_PROCESS, Call, check, run
-from nsm.seccomp import REFUSALS, filter_program, syscalls
+from nsm.jail.seccomp import REFUSALS, filter_program, syscalls
 
 ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 TABLES = {"x86_64": syscalls.X86_64, "aarch64": syscalls.AARCH64}

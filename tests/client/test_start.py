@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from nsm import spawn, start
 from nsm.paths import PathError
+from nsm.startup import spawn, start
 from nsm.wire.errors import NotRunningError
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ def test_no_child_is_left_to_the_starter(place: Place) -> None:
 
 STARTER = """
 import sys
-from nsm import start
+from nsm.startup import start
 sys.stdin.read()  # all begin at once
 with start.connect(sys.argv[1]) as connection:
     connection.sendall(b"hello")
@@ -366,7 +366,7 @@ def test_a_listener_of_another_user_is_refused(
 
 
 def test_importing_it_loads_neither_subprocess_nor_typing() -> None:
-    program = "import sys, nsm.start; print([m for m in sys.modules])"
+    program = "import sys, nsm.startup.start; print([m for m in sys.modules])"
     loaded = subprocess.run(
         [sys.executable, "-S", "-c", f"import sys; sys.path[:] = {sys.path!r}; {program}"],
         capture_output=True,

@@ -13,7 +13,7 @@ from trio.testing import MockClock
 
 from fakes import CAPABILITIES, PYTHON, FakeAgent, FakeJail, FakeLauncher, launching, no_usage
 from flake_world import ATTRIBUTE, BASH, Gate, QuickNix, World
-from nsm import operations
+from nsm.client import operations
 from nsm.wire.errors import BadRequestError, EnvironmentUnavailableError, StartFailedError
 from nsmd import conversation, pending
 from nsmd.catalog import Catalog

@@ -15,7 +15,7 @@ import trio
 import nsm
 from control_bench import bench
 from fake_runner import FakeRunner, echo
-from nsm.cli.audittrail import files
+from nsm.cli.audit_log import files
 from nsmd import daemon
 from nsmd.audit.files import AuditFile
 from nsmd.boundary import Boundary

@@ -11,7 +11,7 @@ from typing import Literal, get_args
 
 from isolation.stage import Stage
 from isolation.weaken import Weakness
-from nsm.seccomp import syscalls
+from nsm.jail.seccomp import syscalls
 from nsmd.values import Interpreter
 from realjail import STAY
 

@@ -21,7 +21,7 @@ from isolation import (
     probes_resources,
 )
 from isolation.probe import GROUPS, Group, Kind, Probe
-from nsm.seccomp import filter_program
+from nsm.jail.seccomp import filter_program
 
 ALL = (
     *probes_files.PROBES,

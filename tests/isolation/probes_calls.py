@@ -16,7 +16,7 @@ from isolation.weaken import (
     without,
     without_mounts,
 )
-from nsm.seccomp import REFUSALS
+from nsm.jail.seccomp import REFUSALS
 
 _REFUSED = [
     (name, NUMBERS[name], refusal.error)

@@ -17,7 +17,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from nsm.seccomp import syscalls
+from nsm.jail.seccomp import syscalls
 from nsmd.settings import DEFAULT_JAIL_UID
 from nsmd.values import ProjectMount
 from realjail import SIZES, SYSTEM_PATH, mount_of, open_directory

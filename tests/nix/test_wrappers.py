@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from nsm.seccomp import filter_program
+from nsm.jail.seccomp import filter_program
 from nsmd.jail.arguments import SYNTHETIC_FILES
 from nsmd.jail.starting import memory_file
 

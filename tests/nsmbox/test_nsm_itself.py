@@ -93,7 +93,8 @@ def test_the_programs_run_where_nothing_else_of_nsm_is_shown(tmp_path: Path) -> 
     assert in_a_jail(mounts, files, "/run/nsm/bin/nsm-mcp", "--version").split()[-1] == __version__
     assert in_a_jail(mounts, files, "/run/nsm/bin/nsm", "--version").split()[-1] == __version__
     code = (
-        "import sys; sys.path.insert(0, '/run/nsm/lib'); import nsm.client, cbor2; print(*sys.path)"
+        "import sys; sys.path.insert(0, '/run/nsm/lib'); import nsm, cbor2; nsm.Client; "
+        "print(*sys.path)"
     )
     assert in_a_jail(mounts, files, nsm_itself.PYTHON, "-IS", "-c", code)
     assert (

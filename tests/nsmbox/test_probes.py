@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from nsm import landlock
+from nsm.jail import landlock
 from nsmbox.profiles import profile
 from realjail import needs_bwrap
 from support.box.attack import GUARDED, IN_BOX, OUTSIDE, prepared

@@ -11,7 +11,7 @@ import trio
 
 import sandbox_agent
 from netbench import Names, open_netbench, open_world
-from nsm import landlock
+from nsm.jail import landlock
 from nsm.wire.errors import BadRequestError
 from nsmd.hostrules import parse_rules
 from nsmd.jail.hostnetwork import network_files

@@ -11,8 +11,8 @@ from threading import Thread
 
 import pytest
 
-from nsm.link import ATTACH_TIMEOUT_S, AttachError, attach
-from nsm.shim import DRAIN_S, Relay
+from nsm.shim.link import ATTACH_TIMEOUT_S, AttachError, attach
+from nsm.shim.relay import DRAIN_S, Relay
 
 
 class Bench:
@@ -104,7 +104,7 @@ def test_clients_that_wait_are_not_kept_waiting_for_minutes() -> None:
 
 
 def test_a_supervisor_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nsm.link.ATTACH_TIMEOUT_S", 0.01)
+    monkeypatch.setattr("nsm.shim.link.ATTACH_TIMEOUT_S", 0.01)
     ours, theirs = socket.socketpair()
     with ours, theirs:
         with pytest.raises(AttachError, match=r"did not answer within 0 s.*nsm doctor"):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from json_peer import Message, Peer, call_params, text_of
-from nsm import shim as program
+from nsm.shim import relay as program
 from shim_process import FakeSupervisor, Shim, fake_supervisor, shim
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ import trio
 from json_peer import Message, Peer, call_params, text_of
 from nsm import jsonlines
 from nsm._version import program_version
-from nsm.shim import CALL_DRAIN_S
+from nsm.shim.relay import CALL_DRAIN_S
 from shim_process import PATIENCE_S, Shim, fake_supervisor, shim
 
 CODE = {"code": "print(1)", "env": "python"}

@@ -7,7 +7,7 @@ import socket
 import time
 from typing import TYPE_CHECKING, Any
 
-from nsm import operations
+from nsm.client import operations
 from nsm.wire.connection import ClientConnection
 from nsm.wire.messages import Cancel, Event, Failure, Hello, Request, Result
 

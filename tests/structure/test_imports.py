@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from functools import cache
@@ -168,7 +169,13 @@ def test_the_wire_does_no_io() -> None:
         assert all(within(n, ("nsm.wire",)) for n in own), path
 
 
-@pytest.mark.parametrize("module", ["paths", "start", "spawn", "shim", "link", "jsonlines"])
+SHIM = (
+    *("_version", "paths", "jsonlines", "startup/__init__", "startup/start", "startup/spawn"),
+    *("shim/__init__", "shim/relay", "shim/link"),
+)
+
+
+@pytest.mark.parametrize("module", SHIM)
 def test_the_shim_is_standard_library_only(module: str) -> None:
     """An editor starts it for each window: 30 ms and 6 MB, not 1 s and 60 MB."""
     names = imports_of(ROOT / "clients" / "nsm" / f"{module}.py", only_at_start=True)
@@ -183,11 +190,8 @@ def test_the_daemon_uses_of_the_client_what_both_need() -> None:
         "nsm.jsonlines",
         "nsm.httptoken",
         "nsm._version",
-        "nsm.seccomp",
-        "nsm.proxyvariables",
-        "nsm.landlock",
+        "nsm.jail",
         "nsm.checks",
-        "nsm.jailfailure",
     )
     for path in SOURCES["nsmd"]:
         own = [n for n in imports_of(path) if within(n, ("nsm",))]
@@ -195,20 +199,17 @@ def test_the_daemon_uses_of_the_client_what_both_need() -> None:
 
 
 BOX_MAY_USE = {
+    "nsm.Client": "sessions and programs of a box are asked of the supervisor",
     "nsm.paths": "sockets, state and configuration are where nsm has them",
     "nsm.wire": "answers of the supervisor, errors, and how a network is spelled",
-    "nsm.client": "the client, which sessions and programs of a box are asked of",
     "nsm.checks": "`--check` prints the rows that `nsm doctor` prints",
-    "nsm.jailfailure": "why a jail does not start is explained once, for sessions and boxes",
-    "nsm.seccomp": "boxes have the filter of sessions",
-    "nsm.landlock": "boxes are kept from the host's abstract sockets as sessions are",
-    "nsm.proxyvariables": "programs find a proxy by the same variables",
+    "nsm.jail": "system calls, sockets, proxies and failures as sessions have them",
     "nsm.cli.options": "`nsm box` has a parser as all verbs",
     "nsm.cli.running": "`nsm box --list` starts no supervisor, as all verbs that list",
     "nsm.cli.terminal": "notes and JSON are written as by all verbs",
-    "nsm.cli.render": "tables, durations and foreign text are shown as by all verbs",
+    "nsm.cli.render.formats": "tables, durations and foreign text are shown as by all verbs",
 }
-"""Modules of `nsm` that `nsmbox` imports, and why; a package stands for its modules, too."""
+"""Names of `nsm` that `nsmbox` imports, and why; a package stands for its modules, too."""
 
 
 def test_the_box_uses_public_names_of_nsm() -> None:
@@ -253,7 +254,11 @@ PROGRAMS = [
     ("nsmd.daemon", HEAVY_AT_START, "the control socket answers before MCP is loaded"),
     ("nsm.shim", (*HEAVY_AT_START, "trio", "cbor2", "argparse"), "see the shim's budget"),
     ("nsm.cli.main", (*HEAVY_AT_START, "trio"), "`nsm ps` takes four times an empty Python"),
-    ("nsm.cli.attach", ("prompt_toolkit", "asyncio"), "shells ask for its options at each Tab"),
+    (
+        "nsm.cli.verbs.attach",
+        ("prompt_toolkit", "asyncio"),
+        "shells ask for its options at each Tab",
+    ),
     ("nsm", (*HEAVY_AT_START, "trio"), "the blocking client is light"),
 ]
 
@@ -265,3 +270,72 @@ def test_what_a_program_loads_at_start(module: str, unwanted: tuple[str, ...], w
         [sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True
     ).stdout.split()
     assert not [name for name in loaded if within(name, unwanted)], why
+
+
+PACKAGES = ("agent", "clients", "supervisor")
+
+
+def modules() -> dict[str, Path]:
+    """Our modules by their dotted names."""
+    return {
+        ".".join(path.relative_to(ROOT / root).with_suffix("").parts).removesuffix(
+            ".__init__"
+        ): path
+        for root in PACKAGES
+        for path in (ROOT / root).rglob("*.py")
+    }
+
+
+def cycles(imports: dict[str, set[str]]) -> list[list[str]]:
+    """Groups of modules that import one another, by Tarjan's algorithm."""
+    found: list[list[str]] = []
+    order: dict[str, int] = {}
+    low: dict[str, int] = {}
+    path: list[str] = []
+
+    def visit(module: str) -> None:
+        order[module] = low[module] = len(order)
+        path.append(module)
+        for other in imports[module]:
+            if other not in order:
+                visit(other)
+                low[module] = min(low[module], low[other])
+            elif other in path:
+                low[module] = min(low[module], order[other])
+        if low[module] == order[module]:
+            place = path.index(module)
+            if len(path) - place > 1:
+                found.append(sorted(path[place:]))
+            del path[place:]
+
+    for module in imports:
+        if module not in order:
+            visit(module)
+    return found
+
+
+def test_no_modules_import_one_another() -> None:
+    """Imports for annotations alone (`TYPE_CHECKING`) are left out: they tie nothing together."""
+    known = modules()
+    imports: dict[str, set[str]] = {}
+    for module, path in known.items():
+        names = imports_of(path, only_at_start=True)
+        used = {name if name in known else name.rpartition(".")[0] for name in names}
+        imports[module] = (used & set(known)) - {module}
+    assert cycles(imports) == []
+    assert cycles({"a": {"b"}, "b": {"c"}, "c": {"b"}}) == [["b", "c"]]
+
+
+MAPPED = sorted(
+    path
+    for package in ("nsm", "nsmbox")
+    for path in (ROOT / "clients" / package).rglob("__init__.py")
+)
+
+
+@pytest.mark.parametrize("path", MAPPED, ids=lambda path: str(path.relative_to(ROOT).parent))
+def test_a_package_s_docstring_names_all_that_is_in_it(path: Path) -> None:
+    docstring = ast.get_docstring(ast.parse(path.read_text())) or ""
+    inside = {each.stem for each in path.parent.glob("*.py")} - {"__init__", "__main__"}
+    inside |= {each.parent.name for each in path.parent.glob("*/__init__.py")}
+    assert not {name for name in inside if not re.search(rf"(?<!\w){name}\b", docstring)}

@@ -16,7 +16,7 @@ import pytest
 import trio
 import trio.testing
 
-from nsm import start
+from nsm.startup import start
 from nsm.wire.errors import NotRunningError
 from nsmd.survival import keeperstore
 from nsmd.survival.keeperstore import Found, KeeperError, KeeperStore, take

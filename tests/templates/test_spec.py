@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from nsm.proxyvariables import WITHOUT_NETWORK
+from nsm.jail.proxyvariables import WITHOUT_NETWORK
 from nsmd.policy import policy_of
 from nsmd.templates.spec import request_for, template_of, why_unforkable
 from nsmd.values import (

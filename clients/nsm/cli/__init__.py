@@ -1,18 +1,21 @@
 """The command `nsm`.
 
-    main.py         argv to a verb's module, errors to stderr, exit codes
-    options.py      the parser that all verbs use, and what they have in common
-    terminal.py     writing to people: output, notes, errors
-    render.py       values to text; pure
-    harmless.py     what jailed programs print, for a terminal; pure
-    live.py         streamed output without gaps and without repeats; pure
-    displays.py     what code displays, as text and pictures; pure
-    pictures.py     files for pictures
-    transcript.py   what was run in a session and what came of it, as text; pure
-    places.py       the operands of `cp`; pure
-    localfiles.py   files here, read, and written whole or not at all
-    builds.py       environments that Nix builds, and how a build comes along
-    progress.py     how far a long copy has come
+    main.py              argv to a verb's module, errors to stderr, exit codes
+    verbs/               one module for each verb
+    options.py           the parser that all verbs use, and what they have in common
+    terminal.py          writing to people: output, notes, errors
+    pager.py             long text, through the pager
+    running.py           a client of the supervisor for verbs that start none
+    targets.py           sessions that people name
+    supervisor.py        verbs that `nsm-supervisor` carries out
+    source.py            where the code of `nsm run` comes from
+    audit_log.py         lines of the audit: read, chosen, put into words
+    project_changes.py   what `nsm diff`, `apply` and `discard` have in common
+    render/              values as text; pure
+    streams/             output as it comes: without gaps, repeats and control characters; pure
+    files/               files here: of `nsm cp`, and pictures
+    attach/, top/        the screens of `nsm attach` and `nsm top`
+    systemd/             units, and the user's systemd, for `nsm service`
 
 Each verb is a module with ``parser()`` and ``main(arguments) -> exit code``: it parses, makes one
 call to the supervisor, renders, returns. Only the module of the verb that is asked for is loaded,

@@ -55,7 +55,7 @@ GROUPS = {
         "completion": "print a script that completes commands in your shell",
     },
 }
-"""The verbs and what they do, grouped by subject; each is a module of this package."""
+"""The verbs and what they do, grouped by subject; each is a module of `nsm.cli.verbs`."""
 
 VERBS = {verb: what for verbs in GROUPS.values() for verb, what in verbs.items()}
 
@@ -118,7 +118,8 @@ def main(argv: list[str] | None = None) -> int:
 def load(verb: str) -> Verb:
     """The module of a verb."""
     return cast(
-        "Verb", import_module(VERBS_ELSEWHERE.get(verb) or f"nsm.cli.{_HIDDEN.get(verb, verb)}")
+        "Verb",
+        import_module(VERBS_ELSEWHERE.get(verb) or f"nsm.cli.verbs.{_HIDDEN.get(verb, verb)}"),
     )
 
 

@@ -59,7 +59,7 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Say what is wrong with the arguments, and end."""
-        from nsm.cli.render import visible_lines  # noqa: PLC0415  # rarely needed
+        from nsm.cli.render.formats import visible_lines  # noqa: PLC0415  # rarely needed
 
         # Arguments may be names of files that somebody else made up.
         self.exit(EXIT_USAGE, f"nsm: {visible_lines(message)}\nRun `{self.prog} --help`.\n")

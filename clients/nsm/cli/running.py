@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from nsm.cli import render, terminal
-from nsm.client import Client
-from nsm.start import DID_NOT_START
+from nsm.cli import terminal
+from nsm.cli.render import formats
+from nsm.client.blocking import Client
+from nsm.startup.start import DID_NOT_START
 from nsm.wire.errors import NotRunningError
 
 
@@ -22,14 +23,14 @@ def connect() -> Client | None:
 
 def agreed_to_end(client: Client) -> bool:
     """Ask whether all sessions are to be ended, if there are any."""
-    from nsm.cli.changed import confirmed  # noqa: PLC0415  # most verbs ask nothing
+    from nsm.cli.project_changes import confirmed  # noqa: PLC0415  # most verbs ask nothing
 
     rows = client.sessions()
     if not rows:
         return True
     running = sum(row.state == "running" for row in rows)
     busy = f", {running} of them running code" if running else ""
-    answer = confirmed(f"End {render.count(len(rows), 'session')}{busy}? [y]es, [N]o")
+    answer = confirmed(f"End {formats.count(len(rows), 'session')}{busy}? [y]es, [N]o")
     if answer in ("y", "yes"):
         return True
     terminal.note("nothing was ended")

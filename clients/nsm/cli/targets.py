@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from nsm.cli import render, terminal
+from nsm.cli import terminal
+from nsm.cli.render import formats
 from nsm.wire.errors import NsmError, UnknownOperationError, UnknownSessionError
 from nsm.wire.fields import Fields
 
 if TYPE_CHECKING:
-    from nsm.client import Client
+    from nsm.client.blocking import Client
 
 
 class Found(NamedTuple):
@@ -40,7 +41,7 @@ class Found(NamedTuple):
     @property
     def place(self) -> str:
         """Its project, for people."""
-        return "no project" if self.project is None else render.visible(self.project)
+        return "no project" if self.project is None else formats.visible(self.project)
 
 
 def find(client: Client, target: str) -> Found | None:
@@ -94,9 +95,9 @@ def agreed(client: Client, target: str, question: str, *, may_ask: bool, yes: bo
     if not may_ask:
         raise OtherProjectError(
             f"{found.name} is a session of {found.place}, not of this project; nothing was done",
-            hint=f"Name it {render.visible(found.scope)}/{found.name}, or add --yes.",
+            hint=f"Name it {formats.visible(found.scope)}/{found.name}, or add --yes.",
         )
-    from nsm.cli.changed import confirmed  # noqa: PLC0415  # few commands ask
+    from nsm.cli.project_changes import confirmed  # noqa: PLC0415  # few commands ask
 
     whose = f"{found.name} ({found.id}) is a session of {found.place}, not of this project."
     answer = confirmed(f"{whose} {question} [y]es, [N]o")

@@ -7,7 +7,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
-from nsm.cli import render
+from nsm.cli.render import formats
 from nsm.wire.errors import NsmError
 
 if TYPE_CHECKING:
@@ -63,11 +63,11 @@ def report(error: NsmError | OSError, code: int = _EXIT_FAILED) -> int:
         `code`.
     """
     if isinstance(error, NsmError):
-        note(render.error(error.message, error.hint))
+        note(formats.error(error.message, error.hint))
     else:
         if error.errno == errno.ENOSPC:
             drop_stdout()  # what is buffered for a full device would fail once more at exit
-        note(render.error(str(error), ""))
+        note(formats.error(str(error), ""))
     return code
 
 

@@ -2,19 +2,24 @@
 
 From the ground up:
 
-    errors.py      what goes wrong, as types that cross the socket
-    frames.py      length prefix and CBOR, hardened: bytes <-> maps
-    messages.py    the kinds of frames as values: maps <-> messages
-    connection.py  the state machine of each end: which message may come when
-    fields.py      how the maps that operations answer become values, field by field
-    results.py     what came of code
-    live.py        live sessions as rows, and what became of those to be ended
-    environments.py, status.py   what there is to run in; the supervisor itself
-    images.py      pictures in displays, checked
-    transcripts.py what `logs` tells, and sessions that have ended
-    sessions.py    what else a live session answers: completions, files
+    errors.py       what goes wrong, as types that cross the socket
+    frames.py       length prefix and CBOR, hardened: bytes <-> maps
+    messages.py     the kinds of frames as values: maps <-> messages
+    connection.py   the state machine of each end: which message may come when
+    fields.py       reads the maps that operations answer, field by field
 
-and modules for operations that few programs ask for.
+and a module for what each operation answers:
+
+    results.py      run: what came of code
+    live.py         sessions, kill: live sessions, and those that were ended
+    sessions.py     complete, check, files of a session
+    transcripts.py  logs; sessions that have ended
+    inspection.py, network.py, changes.py   of one session: all, network, changed files
+    environments.py, builds.py   what there is to run in; what Nix builds
+    status.py, pool.py, telemetry.py   the supervisor: itself, spares, figures and events
+    drain.py, reload.py   its ways to make room for another one
+    boxes.py, bridge.py   boxes; programs of the host
+    images.py       pictures in displays, checked
 
 Nothing here imports anything that does I/O, and nothing imports `dataclasses`: it costs 10 ms and
 each class another one, a quarter of what `nsm ps` may take from start to end. Values are

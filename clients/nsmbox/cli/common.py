@@ -147,6 +147,6 @@ def guarded(program: str, action: Callable[[], int]) -> int:
 
 
 def _tell(text: str) -> None:
-    from nsm.cli.render import visible_lines  # noqa: PLC0415  # rarely needed
+    from nsm.cli.render.formats import visible_lines  # noqa: PLC0415  # rarely needed
 
     sys.stderr.write(visible_lines(text) + "\n")

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from nsm.cli import render, running, terminal
+from nsm.cli import running, terminal
 from nsm.cli.options import EXIT_OK
+from nsm.cli.render import formats
 
 REFUSED = ("off", "not-allowed", "port", "address")
 
@@ -45,13 +46,13 @@ def rows(boxes: Sequence[BoxRow], home: str) -> str:
             box.profile,
             _network(box),
             ",".join(box.programs) or "-",
-            render.duration(box.age_s),
-            render.below_home(box.directory, home),
+            formats.duration(box.age_s),
+            formats.below_home(box.directory, home),
         )
         for box in boxes
     ]
     columns = ("ID", "PID", "PROFILE", "NETWORK", "PROGRAMS", "AGE", "DIRECTORY")
-    return render.table(columns, lines, "PID AGE")
+    return formats.table(columns, lines, "PID AGE")
 
 
 def _network(box: BoxRow) -> str:

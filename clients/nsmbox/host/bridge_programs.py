@@ -137,7 +137,7 @@ def _asked(client: str, *, start: bool = True) -> ProgramsReport:
     Raises:
         BoxError: nobody answers.
     """
-    from nsm.client import Client  # noqa: PLC0415  # each way loads what it needs
+    from nsm import Client  # noqa: PLC0415  # each way loads what it needs
     from nsm.wire.errors import NsmError  # noqa: PLC0415
 
     try:

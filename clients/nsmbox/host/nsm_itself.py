@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import nsm
 import nsmbox
-from nsm import proxyvariables
+from nsm.jail import proxyvariables
 from nsmbox.model.plan import (
     CONTROL_SOCKET,
     PROXY_SOCKET,

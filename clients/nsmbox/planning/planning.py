@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import shlex
 
-from nsm import proxyvariables
+from nsm.jail import proxyvariables
 from nsmbox.consent import masking
 from nsmbox.host import mcp, nixhost, nsm_itself
 from nsmbox.host.facts import Entry, Facts, Request, Tool

@@ -16,9 +16,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from nsm import landlock, paths
+from nsm import paths
 from nsm.checks import Check, Status, render_text
-from nsm.jailfailure import explain, read_host_facts
+from nsm.jail import landlock
+from nsm.jail.failure import explain, read_host_facts
 from nsmbox.host import bridge_programs, lookup, nixhost, program_links
 from nsmbox.model.plan import BoxError, Plan
 from nsmbox.planning import planning, seatbelt
@@ -170,7 +171,7 @@ def check_namespaces(bwrap: str | None, uid: int) -> Check:
 
 def check_system_calls(machine: str) -> Check:
     """Whether there is a filter for this kind of machine."""
-    from nsm.seccomp import filter_program  # noqa: PLC0415  # only here
+    from nsm.jail.seccomp import filter_program  # noqa: PLC0415  # only here
 
     if filter_program(machine) is not None:
         return Check(name="system calls", status="ok", detail="filtered")
@@ -404,7 +405,7 @@ def check_trial(request: Request, facts: Facts | None, bwrap: str | None, uid: i
 
 def _try(plan: Plan, bwrap: str) -> subprocess.CompletedProcess[str]:
     """Have it run a shell that ends; what is made at launch is left out."""
-    from nsm.seccomp import filter_program  # noqa: PLC0415
+    from nsm.jail.seccomp import filter_program  # noqa: PLC0415
     from nsmbox.planning import bwrap as arguments  # noqa: PLC0415
 
     files: list[int] = []
@@ -486,6 +487,6 @@ def _failed(name: str, error: BoxError) -> Check:
 
 def _visible(check: Check) -> Check:
     """With nothing in it that a terminal would act on: names of directories may be anything."""
-    from nsm.cli.render import visible, visible_lines  # noqa: PLC0415
+    from nsm.cli.render.formats import visible, visible_lines  # noqa: PLC0415
 
     return replace(check, detail=visible_lines(check.detail), fix=visible(check.fix))

@@ -7,7 +7,8 @@ import signal
 from collections.abc import Callable
 from typing import NoReturn
 
-from nsm import landlock, paths
+from nsm import paths
+from nsm.jail import landlock
 from nsmbox.model.plan import BoxError, Plan
 from nsmbox.planning import bwrap
 from nsmbox.profiles.profile import Profile
@@ -93,9 +94,9 @@ def check_namespaces(program: str, root: str = "/") -> None:
     said = _try(program)
     if not said:
         return
-    from nsm import jailfailure  # noqa: PLC0415  # where something has failed
+    from nsm.jail import failure  # noqa: PLC0415  # where something has failed
 
-    error = jailfailure.explain(said, jailfailure.read_host_facts(root), program)
+    error = failure.explain(said, failure.read_host_facts(root), program)
     raise BoxError(error.message, hint=error.hint)
 
 
@@ -131,7 +132,7 @@ def become(
     Raises:
         BoxError: bwrap cannot be executed.
     """
-    from nsm.seccomp import filter_program  # noqa: PLC0415  # not for --dry-run's sake
+    from nsm.jail.seccomp import filter_program  # noqa: PLC0415  # not for --dry-run's sake
 
     for number in _open_descriptors():
         os.set_inheritable(number, False)

@@ -65,7 +65,7 @@ def run(request: Request, way: Way, variables: Mapping[str, str]) -> int:
 
 
 def _print(plan: Plan, program: str, facts: Facts, way: Way) -> int:
-    from nsm.seccomp import filter_program  # noqa: PLC0415
+    from nsm.jail.seccomp import filter_program  # noqa: PLC0415
     from nsmbox.planning import dryrun  # noqa: PLC0415  # each way loads what it needs
 
     _make_links(facts)  # so that what is printed can be pasted
@@ -148,7 +148,7 @@ def _sockets(plan: Plan, way: Way) -> str:
     Raises:
         BoxError: there are none, and the box can reach nothing without.
     """
-    from nsm.client import Client  # noqa: PLC0415
+    from nsm import Client  # noqa: PLC0415
     from nsm.wire.errors import NsmError  # noqa: PLC0415
 
     below = plan.directory.rstrip("/") + "/"
@@ -196,7 +196,7 @@ def _tell_of_nsm(request: Request, facts: Facts, way: Way) -> None:
 
 def tell(way: Way, text: str) -> None:
     """Tell something beside the output, on stderr."""
-    from nsm.cli.render import visible_lines  # noqa: PLC0415  # rarely needed
+    from nsm.cli.render.formats import visible_lines  # noqa: PLC0415  # rarely needed
 
     sys.stderr.write(f"{way.program}: {visible_lines(text)}\n")
 

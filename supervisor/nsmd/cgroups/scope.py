@@ -22,7 +22,7 @@ from nsmd.cgroups.place import NoGroupsError, Place
 
 ANSWER_TIMEOUT_S = 3.0
 """Of each of two programs, which take 10 to 50 ms. The supervisor's start waits for them, and who
-starts one waits 10 s for it (`nsm.spawn`)."""
+starts one waits 10 s for it (`nsm.startup.spawn`)."""
 
 DELEGATE = (
     "Add `Delegate=yes` to its [Service] section (`systemctl --user edit nsm-supervisor.service`), "

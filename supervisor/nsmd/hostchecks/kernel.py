@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Iterator
 
 from nsm.checks import Check, Status
-from nsm.jailfailure import read_host_facts
+from nsm.jail.failure import read_host_facts
 from nsmd.hostchecks.host import Host
 
 _DOCKER = (

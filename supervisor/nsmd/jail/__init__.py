@@ -25,7 +25,7 @@ artifact      jails that programs make which Nix has built
 router        one of these two, as the environment has it
 """
 
-from nsm.jailfailure import exhausted
+from nsm.jail.failure import exhausted
 from nsmd.jail.bubblewrap import find_bwrap
 from nsmd.jail.interface import ColdLauncher, Jail, Launcher
 from nsmd.jail.launcher import BwrapLauncher

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 
 import trio
 
-from nsm.jailfailure import SEE_DOCTOR, explain, read_host_facts
+from nsm.jail.failure import SEE_DOCTOR, explain, read_host_facts
 from nsm.wire.errors import BadProjectError, StartFailedError
 from nsmd.hostpaths import is_within
 from nsmd.jail.handover import POLICY, Handover, hand_over

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from nsm import landlock
+from nsm.jail import landlock
 from nsmd.jail.arguments import HOSTNAME
 
 MAX_FILE_BYTES = 256 * 1024

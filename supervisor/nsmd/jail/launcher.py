@@ -13,8 +13,8 @@ from functools import partial
 
 import sandbox_agent
 import sandbox_template
-from nsm.jailfailure import explain, read_host_facts
-from nsm.seccomp import filter_program
+from nsm.jail.failure import explain, read_host_facts
+from nsm.jail.seccomp import filter_program
 from nsm.wire.errors import StartFailedError
 from nsmd.jail.arguments import (
     AGENT_PATH,

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import trio
 
-from nsm.jailfailure import EXHAUSTED, SEE_DOCTOR, exhausted
+from nsm.jail.failure import EXHAUSTED, SEE_DOCTOR, exhausted
 from nsm.wire.errors import StartFailedError
 from nsmd.jail.process import (
     BwrapJail,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 
-from nsm.jailfailure import EXHAUSTED, exhausted
+from nsm.jail.failure import EXHAUSTED, exhausted
 from nsm.wire.errors import StartFailedError
 from nsmd.jail.user import JailUser
 

@@ -9,7 +9,7 @@ from functools import partial
 
 import trio
 
-from nsm.proxyvariables import PROXY_PORT, variables_with_port
+from nsm.jail.proxyvariables import PROXY_PORT, variables_with_port
 from nsm.wire.errors import BadRequestError, NsmError
 from nsmd.agentframes import ListeningFrame
 from nsmd.agentlink import AgentLink

@@ -13,7 +13,7 @@ from functools import lru_cache, partial
 
 import trio
 
-from nsm.jailfailure import exhausted
+from nsm.jail.failure import exhausted
 from nsm.wire.errors import BadProjectError, StartFailedError
 from nsmd.jail import BwrapLauncher, ColdLauncher, Jail, Launcher, open_router
 from nsmd.jail.adopted import reap_child

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 import trio
 
-from nsm.jailfailure import EXHAUSTED
+from nsm.jail.failure import EXHAUSTED
 from nsmd.jail import ColdLauncher, Jail, ProjectCopy
 from nsmd.jail.held import HeldJail
 from nsmd.survival.keeper import receive

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol, assert_never
 
-from nsm.cli import render, transcript
 from nsm.cli.attach.excerpt import Excerpt, Lines
-from nsm.cli.harmless import colourless, harmless
-from nsm.cli.transcript import Transcript
+from nsm.cli.render import formats, transcript
+from nsm.cli.render.transcript import Transcript
+from nsm.cli.streams.escapes import colourless, harmless
 from nsm.wire.transcripts import ExecutionEnd, ExecutionStart, OutputPiece, SessionStart
 
 if TYPE_CHECKING:
@@ -157,7 +157,7 @@ def label(start: ExecutionStart) -> str:
 
 def others(clients: list[str]) -> str:
     """``claude-code and nsm``, for a sentence; shortened where there are many."""
-    names = [render.visible(name) for name in clients]
+    names = [formats.visible(name) for name in clients]
     if len(names) > 3:
         names = [*names[:2], f"{len(names) - 2} more"]
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

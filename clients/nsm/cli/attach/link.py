@@ -3,7 +3,7 @@
 `nsm.AsyncClient` needs trio, and prompt_toolkit asyncio; here is as much of a client as a person
 at a prompt needs. `Link` is a protocol in asyncio's sense: it is fed, and never waits.
 
-A connection that is lost is made anew, and what was asked over it asked again (`nsm.again`).
+A connection that is lost is made anew, and what was asked over it asked again (`nsm.client.retry`).
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ import asyncio
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
-from nsm import operations, start
-from nsm.again import RECONNECTED, Asked, LostError
+from nsm.client import operations
+from nsm.client.retry import RECONNECTED, Asked, LostError
+from nsm.startup import start
 from nsm.wire.connection import ClientConnection
 from nsm.wire.errors import BadRequestError, DisconnectedError, NotRunningError, NsmError
 from nsm.wire.frames import LocalProtocolError
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from nsm.wire.messages import ServerMessage
 
 ANSWER_TIMEOUT_S = 30.0
-"""How long the supervisor may take to introduce itself; as in `nsm.client`."""
+"""How long the supervisor may take to introduce itself; as in `nsm.client.blocking`."""
 
 _RETRY_S = 0.1
 """There is nothing to wait for: a socket that nobody listens on does not tell when."""

@@ -5,15 +5,16 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from nsm.cli import render
-from nsm.cli.displays import ELSEWHERE, display
-from nsm.cli.harmless import Harmless, harmless
-from nsm.cli.live import Live
+from nsm.cli.render import formats
+from nsm.cli.render.displays import ELSEWHERE, display
+from nsm.cli.render.results import run_notes
+from nsm.cli.streams.escapes import Harmless, harmless
+from nsm.cli.streams.live import Live
 
 if TYPE_CHECKING:
     from nsm.cli.attach.feed import Sink
-    from nsm.cli.displays import Display
-    from nsm.cli.pictures import Folder
+    from nsm.cli.files.pictures import Folder
+    from nsm.cli.render.displays import Display
     from nsm.wire.results import RunResult
     from nsm.wire.transcripts import OutputPiece
 
@@ -68,7 +69,7 @@ class Own:
                 left_out[name] = rest.left_out_bytes
         for bundle in result.displays:
             self._show_display(display(bundle), result.session.name or result.env)
-        notes = render.run_notes(result, fresh_name=False, left_out=left_out)
+        notes = run_notes(result, fresh_name=False, left_out=left_out)
         # Python and Node have said why.
         told = result.timed_out or result.interrupted or (result.exit_code == 1 and result.stderr)
         if result.exit_code and not told:
@@ -85,4 +86,4 @@ class Own:
                 notes.append(f"{shown.picture.what}, cannot be written: {error}")
         self._sink.lines(harmless(shown.text))
         for note in notes:
-            self._sink.lines(f"nsm: {render.visible_lines(note)}")
+            self._sink.lines(f"nsm: {formats.visible_lines(note)}")

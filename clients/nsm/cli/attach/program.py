@@ -10,8 +10,8 @@ from contextlib import ExitStack, suppress
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from nsm import operations, paths, start
-from nsm.cli import render, terminal
+from nsm import paths
+from nsm.cli import terminal
 from nsm.cli.attach import tty
 from nsm.cli.attach.feed import Feed, label, others
 from nsm.cli.attach.history import FileHistory, history_path
@@ -19,11 +19,14 @@ from nsm.cli.attach.link import Link
 from nsm.cli.attach.own import Own
 from nsm.cli.attach.prompt import Prompt
 from nsm.cli.attach.screen import Screen
-from nsm.cli.continued import Continued
+from nsm.cli.files.pictures import Folder
 from nsm.cli.options import EXIT_FAILED, EXIT_OK
-from nsm.cli.pictures import Folder
+from nsm.cli.render import formats
+from nsm.cli.streams.continued import Continued
 from nsm.cli.targets import Found, tell_found
-from nsm.projects import current_project
+from nsm.client import operations
+from nsm.client.projects import current_project
+from nsm.startup import start
 from nsm.wire import transcripts
 from nsm.wire.errors import NsmError, SessionEndedError
 from nsm.wire.fields import rows_of
@@ -206,7 +209,7 @@ class Attachment:
 
     def leave(self) -> None:
         """The person goes."""
-        self._end(Ending(EXIT_OK, f"left {render.visible(self._name)}, which goes on"))
+        self._end(Ending(EXIT_OK, f"left {formats.visible(self._name)}, which goes on"))
 
     def die(self, number: int) -> None:
         """A signal ends us."""
@@ -278,7 +281,7 @@ class Attachment:
         own.finish(RunResult.from_wire(call.answer.result()))
 
     def _tell(self, error: NsmError) -> None:
-        self._screen.lines(f"nsm: {render.error(error.message, error.hint)}")
+        self._screen.lines(f"nsm: {formats.error(error.message, error.hint)}")
 
     def _take_event(self, event: Event) -> None:
         new = self._continued.take(event)
@@ -291,7 +294,7 @@ class Attachment:
         try:
             entry = transcripts.entry(new.event, new.data)
         except NsmError as error:
-            self._end(Ending(EXIT_FAILED, render.error(error.message, error.hint)))
+            self._end(Ending(EXIT_FAILED, formats.error(error.message, error.hint)))
             return
         if isinstance(entry, SessionStart):
             if not self._session.done():
@@ -305,13 +308,13 @@ class Attachment:
 
     def _ended(self, answer: asyncio.Future[dict[str, Any]]) -> None:
         """The transcript has ended, and so has the session."""
-        name = render.visible(self._name)
+        name = formats.visible(self._name)
         try:
             end = LogEnd.from_wire(answer.result())
         except NsmError as error:
-            text = render.error(error.message, error.hint)
+            text = formats.error(error.message, error.hint)
         else:
-            why = f": {render.visible_lines(end.end_reason)}" if end.end_reason else ""
+            why = f": {formats.visible_lines(end.end_reason)}" if end.end_reason else ""
             text = f"session {name} has ended{why}"
         self._end(Ending(EXIT_FAILED, text))
 
@@ -334,10 +337,10 @@ def banner(session: SessionStart, row: SessionRow | None, clients: list[str]) ->
     """
     facts = [session.env, f"opened by {session.client}"]
     if row is not None:
-        facts += [row.state, render.count(row.executions, "execution") + " so far"]
+        facts += [row.state, formats.count(row.executions, "execution") + " so far"]
     name = session.id if session.name is None else f"{session.name} ({session.id})"
     lines = [f"session {name}: {', '.join(facts)}"]
     if clients:
         lines.append(f"lately used by {others(clients)}")
     lines.append("Ctrl-D leaves it running, Ctrl-C interrupts, Alt-Enter runs code as it is")
-    return "\n".join(f"nsm: {render.visible(line)}" for line in lines)
+    return "\n".join(f"nsm: {formats.visible(line)}" for line in lines)

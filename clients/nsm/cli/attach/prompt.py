@@ -12,9 +12,9 @@ from prompt_toolkit.shortcuts import PromptSession
 from prompt_toolkit.styles import Style
 from prompt_toolkit.utils import get_cwidth
 
-from nsm.cli import render
 from nsm.cli.attach.feed import label
 from nsm.cli.attach.keys import bindings
+from nsm.cli.render import formats
 from nsm.wire.errors import NsmError
 from nsm.wire.fields import flag_of
 from nsm.wire.sessions import Check, Completions
@@ -84,7 +84,7 @@ class Prompt:
         self._feed = feed
         self._screen = screen
         self._id = session_id
-        self._name = render.visible(name)
+        self._name = formats.visible(name)
         self._mark, self._more = _MARKS.get(interpreter, (">", "..."))
         self._hint = ""
         self._hint_ends: asyncio.TimerHandle | None = None
@@ -167,7 +167,7 @@ class Prompt:
             wire = await self._link.call("complete", arguments, timeout_s=COMPLETE_TIMEOUT_S)
             found = Completions.from_wire(wire)
         except NsmError as error:
-            self.hint(f"no completions: {render.visible(error.message)}")
+            self.hint(f"no completions: {formats.visible(error.message)}")
         except TimeoutError:
             self.hint(f"no completions within {COMPLETE_TIMEOUT_S:g} s")
         else:
@@ -202,7 +202,7 @@ class Prompt:
     def _interrupted(self, what: str, answer: asyncio.Future[dict[str, object]]) -> None:
         error = answer.exception()
         if error is not None:
-            self._screen.lines(f"nsm: {render.visible_lines(str(error))}")
+            self._screen.lines(f"nsm: {formats.visible_lines(str(error))}")
         else:
             interrupted = flag_of(answer.result(), "interrupted")
             self.hint(f"interrupted {what}" if interrupted else f"{what} had ended already")

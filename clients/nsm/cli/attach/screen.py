@@ -29,7 +29,7 @@ MAX_PENDING_CHARS = 64 * 1024
 class Screen:
     """The terminal's text, from the top down.
 
-    Everything that comes from a session has to be harmless (`nsm.cli.harmless`) already.
+    Everything that comes from a session has to be harmless (`nsm.cli.streams.escapes`) already.
     """
 
     def __init__(self, stream: TextIO) -> None:

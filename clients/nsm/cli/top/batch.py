@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import argparse
 
     from nsm.cli.top.figures import Line
-    from nsm.client import Client
+    from nsm.client.blocking import Client
 
 ALL_COLUMNS = 1000
 """Nothing is left out: whoever reads this has no terminal to fit into."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from nsm.cli import render
+from nsm.cli.render import formats
 from nsm.cli.top.figures import ORDERS, Line, Rates, matching, ordered
 from nsm.cli.top.table import cut, summary, table
 
@@ -207,7 +207,7 @@ class Board:
     def label_of(self, session: str) -> str:
         """What people call a session that is or was shown."""
         found = next((line.label for line in self._all if line.row.id == session), session)
-        return render.visible(found)
+        return formats.visible(found)
 
     def _arrange(self) -> None:
         place = self._place()
@@ -237,7 +237,7 @@ class Board:
         chosen = f"sorted by {self.order}{', reversed' if self.reverse else ''}"
         if self.wanted and self._mode != "filter":
             having = f"{len(self._lines)} of {len(self._all)} having {self.wanted!r}"
-            chosen += f"; {render.visible(having)}"
+            chosen += f"; {formats.visible(having)}"
         return [heading, Text("plain", summary(self._all)), Text("plain", chosen)]
 
     def _body(self, columns: int, height: int) -> list[Text]:
@@ -260,7 +260,7 @@ class Board:
 
     def _below(self) -> Text:
         if self._mode == "filter":
-            return Text("plain", f"having: {render.visible(self.wanted)}_")
+            return Text("plain", f"having: {formats.visible(self.wanted)}_")
         if self._mode == "kill":
             label = self.label_of(self.selected)
             return Text("problem", f"End session {label} with all that runs in it? y/N")
@@ -277,4 +277,4 @@ def plain(lines: Sequence[Line], above: str, columns: int) -> str:
 
 def heading(version: str, pid: int | None) -> str:
     """The supervisor in words."""
-    return f"nsm {render.visible(version)}, process {'-' if pid is None else pid}"
+    return f"nsm {formats.visible(version)}, process {'-' if pid is None else pid}"

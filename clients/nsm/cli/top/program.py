@@ -16,13 +16,14 @@ from prompt_toolkit.layout import FormattedTextControl, Layout, Window
 from prompt_toolkit.output import ColorDepth
 from prompt_toolkit.styles import Style
 
-from nsm import paths, start
+from nsm import paths
 from nsm.cli import main as cli
-from nsm.cli import render
 from nsm.cli.attach import tty
 from nsm.cli.attach.link import Link
 from nsm.cli.options import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK
+from nsm.cli.render import formats
 from nsm.cli.top.board import Action, Board, heading
+from nsm.startup import start
 from nsm.wire.errors import NotRunningError, NsmError
 from nsm.wire.fields import Fields, flag_of, rows_of
 from nsm.wire.live import KillReport, SessionRow
@@ -222,7 +223,7 @@ class Screen:
         if link is not None:
             link.close()
         self._look_now.clear()  # it may have told so already; who hangs up is not asked at once
-        why = "none is running" if error is None else render.visible(str(error))
+        why = "none is running" if error is None else formats.visible(str(error))
         self._board.away = f"No supervisor: {why}. Looking for the next one."
 
     # Acting.
@@ -257,7 +258,7 @@ class Screen:
                     message = f"What ran in {label} was interrupted."
         except (NsmError, OSError) as error:
             message = str(error)
-        self._board.message = render.visible(message)
+        self._board.message = formats.visible(message)
         self._look_now.set()
         self._app.invalidate()
 
@@ -269,7 +270,7 @@ class Screen:
         for line in self._board.frame(size.columns, size.rows):
             # A bar reaches over the whole line.
             bar = line.style in ("header", "selected")
-            space = " " * (size.columns - render.columns(line.text)) if bar else ""
+            space = " " * (size.columns - formats.columns(line.text)) if bar else ""
             parts += [(f"class:{line.style}", line.text + space), ("", "\n")]
         return parts[:-1]
 

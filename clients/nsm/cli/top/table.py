@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from nsm.cli import render
+from nsm.cli.render import formats
 from nsm.cli.top.figures import totals
 
 if TYPE_CHECKING:
@@ -49,14 +49,14 @@ COLUMNS = (
     Column("ENV", "env", 5, 16, False, lambda line: line.row.env),
     Column("CLIENT", "client", 7, 20, False, lambda line: line.row.client),
     Column("STATE", "state", 1, 8, False, lambda line: line.row.state),
-    Column("FOR", "idle", 4, 8, True, lambda line: render.duration(line.since_s)),
+    Column("FOR", "idle", 4, 8, True, lambda line: formats.duration(line.since_s)),
     Column("CPU%", "cpu", 2, 6, True, lambda line: number(line.cpu_percent)),
-    Column("MEMORY", "memory", 3, 12, True, lambda line: render.memory(line.row.memory_bytes)),
+    Column("MEMORY", "memory", 3, 12, True, lambda line: formats.memory(line.row.memory_bytes)),
     Column("PROCS", "processes", 8, 5, True, lambda line: _count(line.row.processes)),
     Column("RUNS/S", "rate", 6, 6, True, lambda line: number(line.runs_per_s)),
     Column("RUNS", "runs", 9, 9, True, lambda line: str(line.row.executions)),
-    Column("CPU", "time", 10, 8, True, lambda line: render.processor_time(line.row.cpu_s)),
-    Column("AGE", "age", 11, 8, True, lambda line: render.duration(line.row.age_s)),
+    Column("CPU", "time", 10, 8, True, lambda line: formats.processor_time(line.row.cpu_s)),
+    Column("AGE", "age", 11, 8, True, lambda line: formats.duration(line.row.age_s)),
     Column("ID", "", 12, 12, False, lambda line: line.row.id),
 )
 
@@ -67,9 +67,9 @@ def _count(value: int | None) -> str:
 
 def cut(text: str, width: int) -> str:
     """The text as far as so many columns hold it."""
-    if render.columns(text) <= width:
+    if formats.columns(text) <= width:
         return text
-    while text and render.columns(text) >= width:
+    while text and formats.columns(text) >= width:
         text = text[:-1]
     return text + CUT if width > 0 else ""
 
@@ -77,7 +77,7 @@ def cut(text: str, width: int) -> str:
 def aligned(text: str, width: int, *, right: bool) -> str:
     """The text cut or padded to so many columns."""
     text = cut(text, width)
-    space = " " * (width - render.columns(text))
+    space = " " * (width - formats.columns(text))
     return space + text if right else text + space
 
 
@@ -87,11 +87,11 @@ def table(lines: Sequence[Line], width: int) -> tuple[str, list[str]]:
     Columns that do not fit are left out, those that say least first.
     """
     cells = {
-        column.title: [cut(render.visible(column.cell(line)), column.widest) for line in lines]
+        column.title: [cut(formats.visible(column.cell(line)), column.widest) for line in lines]
         for column in COLUMNS
     }
     widths = {
-        column.title: max([len(column.title), *map(render.columns, cells[column.title])])
+        column.title: max([len(column.title), *map(formats.columns, cells[column.title])])
         for column in COLUMNS
     }
     shown = list(COLUMNS)
@@ -120,9 +120,9 @@ def summary(lines: Sequence[Line]) -> str:
     total = totals(lines)
     return ", ".join(
         [
-            f"{render.count(total.sessions, 'session')} ({total.running} running)",
+            f"{formats.count(total.sessions, 'session')} ({total.running} running)",
             f"{number(total.cpu_percent)} % CPU",
-            render.memory(total.memory_bytes),
+            formats.memory(total.memory_bytes),
             f"{total.processes} processes",
             f"{number(total.runs_per_s)} runs/s",
         ]

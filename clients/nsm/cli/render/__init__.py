@@ -1,0 +1,14 @@
+"""Values as text for people. Pure.
+
+formats.py        tables, sizes, durations, foreign text made visible
+sessions.py       live and ended sessions
+environments.py   environments, and what could not be preloaded
+builds.py         environments that Nix builds, and how a build comes along
+supervisor.py     status and pool
+results.py        notes about a result
+displays.py       what code displays, as text and pictures
+transcript.py     what was run in a session, and what came of it
+rules.py, particulars.py   `nsm inspect`: a session's rules, and its past
+programs.py       programs of the bridge
+patch.py          changes as a patch that `git apply` takes
+"""

@@ -1,0 +1,72 @@
+"""Sessions as tables, for `nsm ps` and `nsm kill`. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nsm.cli.render.formats import below_home, duration, memory, processor_time, table, visible
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nsm.wire.live import KilledSession, SessionRow
+    from nsm.wire.transcripts import EndedRow
+
+
+def sessions_table(rows: Sequence[SessionRow], home: str, width: int | None = None) -> str:
+    """The table of `nsm ps`. Paths below `home` are shown with ``~``."""
+    if not rows:
+        return "No sessions."
+    return table(
+        "ID NAME ENV CLIENT PROJECT STATE AGE IDLE RUNS MEMORY CPU LIMITS".split(),
+        (
+            (
+                row.id,
+                row.name or "-",
+                row.env,
+                row.client,
+                "-" if row.project is None else below_home(row.project, home),
+                f"{row.state}, old" if row.outdated else row.state,
+                duration(row.age_s),
+                duration(row.idle_s),
+                str(row.executions),
+                memory(row.memory_bytes),
+                processor_time(row.cpu_s),
+                row.limited_by or "-",
+            )
+            for row in rows
+        ),
+        right="AGE IDLE RUNS MEMORY CPU",
+        width=width,
+        least="LIMITS CLIENT CPU AGE RUNS MEMORY",
+    )
+
+
+def ended_table(rows: Sequence[EndedRow], width: int | None = None) -> str:
+    """The table of those that have ended, in `nsm ps --all`."""
+    return table(
+        "ID NAME ENV CLIENT LIVED ENDED RUNS REASON".split(),
+        (
+            (
+                row.id,
+                row.name or "-",
+                row.env,
+                row.client,
+                duration(row.lived_s),
+                f"{duration(row.ended_s)} ago",
+                str(row.executions),
+                row.reason,
+            )
+            for row in rows
+        ),
+        right="LIVED ENDED RUNS",
+        width=width,
+        least="CLIENT LIVED RUNS",
+    )
+
+
+def killed_lines(rows: Sequence[KilledSession]) -> str:
+    """What `nsm kill` ended, a line each."""
+    return "\n".join(
+        visible(f"ended {row.id}" + ("" if row.name is None else f" ({row.name})")) for row in rows
+    )

@@ -1,0 +1,196 @@
+"""Transcripts of sessions as text for people. Pure, but for the time zone.
+
+    [7] 2026-11-21 14:03:12 claude-code
+    > for n in range(2):
+    >     print(n)
+      0
+      1
+    [0.01 s]
+
+Everything that programs wrote stands behind two characters, so that no output can be taken for
+another execution, or for the end of its own: ``> `` before code, two spaces before standard output
+and displayed values, ``! `` before standard error. It goes through `nsm.cli.streams.escapes` and
+loses its colours: what a model had printed must neither drive a person's terminal nor hide on it.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, assert_never
+
+from nsm.cli.render import formats
+from nsm.cli.streams.escapes import Harmless, colourless, harmless
+from nsm.wire.transcripts import ExecutionEnd, ExecutionStart, OutputPiece, SessionStart
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from nsm.wire.transcripts import Entry, LogEnd, Shown, StreamName
+
+CODE, STDOUT, STDERR = "> ", "  ", "! "
+
+
+class Transcript:
+    """The text of entries as they come; knows where the lines of output stand."""
+
+    def __init__(self) -> None:
+        self._texts: dict[StreamName, _Text] = {}
+        self._open: StreamName | None = None  # whose line has not ended
+
+    def take(self, entry: Entry) -> str:
+        """The text of the next entry."""
+        match entry:
+            case SessionStart():
+                return session(entry)
+            case ExecutionStart():
+                return f"\n{header(entry)}{code(entry)}"
+            case OutputPiece():
+                return self._output(entry)
+            case ExecutionEnd():
+                return self._ended() + outcome(entry)
+        assert_never(entry)
+
+    def end(self, end: LogEnd) -> str:
+        """What is to be said after the last entry: how the session ended, if it has."""
+        text = self._ended()
+        if end.end_reason is not None:
+            text += f"\nended: {one_line(end.end_reason)}\n"
+        return text
+
+    def _output(self, piece: OutputPiece) -> str:
+        text = self._texts.setdefault(piece.stream, _Text())
+        said = ""
+        if piece.skipped:
+            said = self._lines(piece.stream, text.end()) + self._line_end()
+            said += f"[{piece.skipped:,} characters left out]\n"
+        return said + self._lines(piece.stream, text.take(piece.text))
+
+    def _lines(self, stream: StreamName, text: str) -> str:
+        """Text behind its marks, from wherever the line stands."""
+        if not text:
+            return ""
+        mark = STDOUT if stream == "stdout" else STDERR
+        before = self._line_end() if self._open != stream else ""
+        first = "" if self._open == stream else mark
+        self._open = None if text.endswith("\n") else stream
+        body = text.removesuffix("\n").replace("\n", f"\n{mark}")
+        return before + first + body + ("" if self._open else "\n")
+
+    def _ended(self) -> str:
+        """What was kept back, and the end of the line."""
+        texts, self._texts = self._texts, {}
+        return "".join(self._lines(*item) for item in _rests(texts)) + self._line_end()
+
+    def _line_end(self) -> str:
+        was_open, self._open = self._open, None
+        return "\n" if was_open else ""
+
+
+class _Text:
+    """One stream's text without what a terminal would act on."""
+
+    def __init__(self) -> None:
+        self._harmless = Harmless()
+        self._return = ""  # a carriage return that may belong to the next line feed
+
+    def take(self, text: str) -> str:
+        text = self._return + self._harmless.take(text)
+        self._return = "\r" if text.endswith("\r") else ""
+        return _plain(text.removesuffix("\r"))
+
+    def end(self) -> str:
+        rest, self._return = self._return + self._harmless.end(), ""
+        return _plain(rest)
+
+
+def _rests(texts: dict[StreamName, _Text]) -> Iterator[tuple[StreamName, str]]:
+    for stream, text in texts.items():
+        yield stream, text.end()
+
+
+def session(start: SessionStart) -> str:
+    """What the transcript is of."""
+    name = f"{one_line(start.name)} ({start.id})" if start.name is not None else start.id
+    text = (
+        f"session {name}: {one_line(start.env)}, opened by {one_line(start.client)}, "
+        f"{_date(start.started_at)}\n"
+    )
+    if start.dropped:
+        text += f"({formats.count(start.dropped, 'older execution')} no longer kept)\n"
+    return text
+
+
+def header(start: ExecutionStart) -> str:
+    """The line above an execution: its number, when, and who sent it."""
+    return f"[{start.number}] {_date(start.started_at)} {one_line(start.client)}\n"
+
+
+def code(start: ExecutionStart) -> str:
+    """The code behind its marks."""
+    text = _marked(CODE, harmless(start.code))
+    if start.code_omitted:
+        text += f"[{start.code_omitted:,} characters of code left out]\n"
+    return text
+
+
+def outcome(end: ExecutionEnd) -> str:
+    """Displayed values, and the line below an execution: how it ended."""
+    shown = "".join(display(one) for one in end.displays)
+    return f"{shown}[{'; '.join(_facts(end))}]\n"
+
+
+def display(shown: Shown) -> str:
+    """A displayed value: its plainest text, and what was left out of the transcript."""
+    kind = next((kind for kind in ("text/plain", *shown.data) if kind in shown.data), None)
+    text = "" if kind is None else _marked(STDOUT, harmless(shown.data[kind]))
+    for omitted, chars in shown.omitted.items():
+        if omitted.startswith("image/") or kind is None:
+            text += f"{STDOUT}[{one_line(omitted)}, {chars:,} characters]\n"
+    return text
+
+
+def one_line(text: str) -> str:
+    """A name or a reason on one line."""
+    return formats.visible(text)
+
+
+def _facts(end: ExecutionEnd) -> list[str]:
+    facts: list[str] = []
+    if end.timed_out:
+        facts.append("timed out")
+    if end.interrupted:
+        facts.append("interrupted")
+    if end.exit_code:
+        facts.append(f"exit code {end.exit_code}")
+    if end.error is not None:
+        facts.append(one_line(str(end.error)))
+    if end.interpreter_restarted:
+        why = one_line(end.restart_reason).rstrip(".")
+        facts.append(f"interpreter restarted{': ' if why else ''}{why}")
+    for stream, truncation in sorted(end.truncated.items()):
+        where = "" if truncation.file is None else f", all of it in {one_line(truncation.file)}"
+        missing = formats.size(truncation.omitted_bytes)
+        facts.append(f"{missing} of {stream} left out of the answer{where}")
+    return [*facts, _seconds(end.duration_s)]
+
+
+def _marked(mark: str, text: str) -> str:
+    """Lines behind a mark; at least one."""
+    body = _plain(text).removesuffix("\n").replace("\n", f"\n{mark}")
+    return f"{mark}{body}\n"
+
+
+def _plain(text: str) -> str:
+    """Text that went through `Harmless`, without what is left of the terminal's own in it."""
+    return colourless(text).replace("\r\n", "\n").replace("\r", "\\r")
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds:.2f} s" if seconds < 60 else formats.duration(seconds)
+
+
+def _date(unix_time: float) -> str:
+    try:
+        return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(unix_time))
+    except (ValueError, OverflowError, OSError):  # no date that a calendar has
+        return "-"

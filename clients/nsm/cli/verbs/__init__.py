@@ -1,0 +1,14 @@
+"""The verbs of `nsm`, a module each; `nsm.cli.main` has the table of them.
+
+    Run code        run, attach, interrupt
+    Sessions        ps, top, logs, inspect, net, kill
+    Files           cp, diff, apply, discard
+    Environments    env
+    The host        bridge, with its action bridge_audit
+    The supervisor  status, events, audit, http, drain, reload, shutdown, service
+    Set-up          doctor (doctor_in_box: what it tells in a box), config, completion
+    Older forms     envs; pool, stats and metrics, which are actions of status
+    Hidden          complete: candidates for the shells' completion scripts
+
+`nsm box` is a verb of another package, `nsmbox`.
+"""

@@ -1,0 +1,66 @@
+"""`nsm attach`: a person joins a session, and sees what everybody runs in it.
+
+prompt_toolkit, which draws the prompt, runs on asyncio and takes 0.1 s to import: only the modules
+of `nsm.cli.attach` load either.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from nsm.cli import terminal
+from nsm.cli.options import EXIT_USAGE, Parser, seconds, whole_number
+
+_EPILOG = """\
+The session goes on when you leave, with all that runs in it. Your code and that of the others is
+queued, one execution at a time.
+
+keys:
+  Enter       runs the code, or begins a new line where it is unfinished
+  Alt-Enter   runs the code as it is
+  Tab         completes names that live in the session
+  Ctrl-R      searches in what you typed earlier in this environment
+  Ctrl-C      clears the line; interrupts what you run;
+              twice: what somebody else runs
+  Ctrl-D      leaves
+
+Exits 0 when you left, 1 when the session ended.
+"""
+
+
+def parser() -> Parser:
+    """The verb's options."""
+    parser = Parser("attach", "Join a session: type code, and see what others run in it.", _EPILOG)
+    parser.add_argument("session", metavar="SESSION", help="an id, a name, or SCOPE/NAME")
+    parser.add_argument(
+        "-n",
+        "--executions",
+        type=whole_number,
+        default=3,
+        metavar="N",
+        help="begin with the last N executions; 3 if not given",
+    )
+    parser.add_argument(
+        "-t", "--timeout", type=seconds, metavar="SECONDS", help="limit of each execution of yours"
+    )
+    parser.add_argument("--images", metavar="DIR", help="write displayed images to this directory")
+    return parser
+
+
+def main(arguments: list[str]) -> int:
+    """Attach."""
+    options = parser().parse_args(arguments)
+    if not (sys.stdin and sys.stdin.isatty() and sys.stdout.isatty()):
+        terminal.note(
+            "`nsm attach` needs a terminal to read from and to write to\n"
+            "Run code with `nsm run -e ENV -s NAME CODE`, read along with `nsm logs -f SESSION`."
+        )
+        return EXIT_USAGE
+    from nsm.cli.attach.program import attach  # noqa: PLC0415  # see above
+
+    return attach(
+        options.session,
+        executions=options.executions,
+        timeout_s=options.timeout,
+        images=options.images,
+    )

@@ -1,0 +1,78 @@
+"""`nsm discard`: what a session has changed in the project, taken back."""
+
+from __future__ import annotations
+
+from nsm.changes import Changes
+from nsm.cli import targets, terminal
+from nsm.cli.options import EXIT_FAILED, EXIT_OK, Parser
+from nsm.cli.project_changes import (
+    add_operands,
+    confirmed,
+    counted,
+    may_ask,
+    project_paths,
+    summary,
+    tell_refused,
+    tell_unchanged,
+)
+from nsm.client.blocking import Client
+
+_EPILOG = """\
+The files are then, in the session, what they are on the host at this moment. All that the session
+has goes with it when it ends, so that `nsm kill` discards everything, too.
+
+examples:
+  nsm discard work
+  nsm discard work src/main.py
+"""
+
+
+def parser() -> Parser:
+    """The verb's options."""
+    parser = Parser(
+        "discard", "Take back what a session has changed in its copy of the project.", _EPILOG
+    )
+    add_operands(parser)
+    parser.add_argument("-y", "--yes", action="store_true", help="do not ask")
+    parser.add_json("an object with what was discarded and what was not")
+    return parser
+
+
+def main(arguments: list[str]) -> int:
+    """Discard."""
+    verb = parser()
+    options = verb.parse_intermixed_args(arguments)  # PATHs may follow options
+    paths = project_paths(verb, options.paths)
+    if not options.yes and (options.json or not may_ask()):
+        verb.error("there is nobody to ask: look at `nsm diff`, and give --yes")
+    with Client(autostart=False) as client:
+        session = targets.agreed(
+            client,
+            options.session,
+            "Discard its changes?",
+            may_ask=may_ask(),
+            yes=options.yes,
+        )
+        if session is None:
+            terminal.note("nothing was discarded")
+            return EXIT_FAILED
+        changes = Changes(client)
+        rows, _ = changes.rows(session, paths) if paths or not options.yes else ([], None)
+        tell_unchanged(rows, paths)
+        if not options.yes:
+            if not rows:
+                terminal.note("there is nothing to discard")
+                return EXIT_OK
+            terminal.out(summary(rows))
+            answer = confirmed(f"Discard {counted(len(rows))} in the session? [y]es, [N]o")
+            if answer not in ("y", "yes"):
+                terminal.note("nothing was discarded")
+                return EXIT_FAILED
+        report = changes.discard(session, paths)
+    if options.json:
+        refused = [each._asdict() for each in report.refused]
+        terminal.out_json({"discarded": report.done, "refused": refused})
+    else:
+        terminal.out(f"discarded {counted(report.done)}")
+        tell_refused(report)
+    return EXIT_FAILED if report.refused else EXIT_OK

@@ -1,0 +1,86 @@
+"""`nsm env list`, `nsm env show` and their older form `nsm envs [ENV]`."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from nsm.cli import terminal
+from nsm.cli.options import EXIT_FAILED, EXIT_OK, Parser
+from nsm.cli.render import formats
+from nsm.cli.render.environments import environment_details, environments_table
+from nsm.client.blocking import Client
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Sequence
+
+    from nsm.wire.builds import BuiltRow
+    from nsm.wire.environments import EnvironmentRow
+
+
+LISTS = "list the environments, also those that cannot be used here, with the reason"
+EPILOG = "LIMIT is the default and the upper limit of one run."
+EPILOG_OF_ONE = (
+    "Of one that Nix builds, why its last build failed. Exits 1 where there is none of that name."
+)
+
+
+def parser() -> Parser:
+    """The options of the older form."""
+    parser = Parser("envs", f"{LISTS[0].upper()}{LISTS[1:]}.", f"{EPILOG}\n{EPILOG_OF_ONE}")
+    parser.add_argument("env", nargs="?", metavar="ENV", help="show this one in detail")
+    parser.add_json("an array of objects, or with ENV an object")
+    return parser
+
+
+def main(arguments: list[str]) -> int:
+    """List, or show one."""
+    options = parser().parse_args(arguments)
+    with Client() as client:
+        return list_all(client, options) if options.env is None else show(client, options)
+
+
+def list_all(client: Client, options: argparse.Namespace) -> int:
+    """List all environments."""
+    rows = client.envs()
+    if options.json:
+        terminal.out_json([row._asdict() for row in rows])
+    else:
+        terminal.out(environments_table(rows, os.path.expanduser("~"), terminal.width()))
+    return EXIT_OK
+
+
+def show(client: Client, options: argparse.Namespace) -> int:
+    """One environment: what can be used, what is the matter, and how it was built."""
+    rows, name = client.envs(), options.env
+    found = [row for row in rows if name in (row.name, *row.aliases)]
+    built = next(
+        (row for row in client.builds.list_all() if name in (row.name, row.reference)), None
+    )
+    if not found and built is None:
+        known = ", ".join(dict.fromkeys(row.name for row in rows if row.name))
+        terminal.note(formats.error(f"no environment {name!r}", f"There are: {known}"))
+        return EXIT_FAILED
+    if options.json:
+        plain = {
+            "environments": [row._asdict() for row in found],
+            "build": None if built is None else built.to_plain(),
+        }
+        terminal.out_json(plain)
+    else:
+        terminal.out(_text(found, built))
+    return EXIT_OK
+
+
+def _text(found: Sequence[EnvironmentRow], built: BuiltRow | None) -> str:
+    lines = [line for row in found for line in environment_details(row)]
+    if built is None:
+        return formats.listing(lines)
+    from nsm.cli.render import builds  # noqa: PLC0415  # most are not built
+
+    lines += builds.detail(built)
+    text = formats.listing(lines)
+    if built.error is None:
+        return text
+    return f"{text}\n\n{formats.error(built.error, built.hint or '')}"

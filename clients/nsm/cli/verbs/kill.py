@@ -1,0 +1,85 @@
+"""`nsm kill`: end sessions."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nsm.cli import running, targets, terminal
+from nsm.cli.options import EXIT_FAILED, EXIT_OK, Parser, seconds
+from nsm.cli.project_changes import may_ask
+from nsm.cli.render.sessions import killed_lines
+from nsm.wire.errors import NsmError
+from nsm.wire.live import KillError, KillReport
+
+if TYPE_CHECKING:
+    import argparse
+
+    from nsm.client.blocking import Client
+
+
+def parser() -> Parser:
+    """The verb's options."""
+    parser = Parser(
+        "kill",
+        "End sessions, with everything that runs in them. Starts no supervisor.",
+        "A name means a session of this project. If only another project has one of that name,\n"
+        "you are asked; where nobody can be asked, it is left alone.\n"
+        "Exits 1 when one of the sessions is unknown or ambiguous, or was left alone.",
+    )
+    parser.add_argument(
+        "sessions", nargs="*", metavar="SESSION", help="an id, a name, or SCOPE/NAME"
+    )
+    parser.add_argument("--all", action="store_true", help="every session")
+    parser.add_argument(
+        "--idle", type=seconds, metavar="SECONDS", help="sessions idle for that long or longer"
+    )
+    parser.add_argument("-y", "--yes", action="store_true", help="do not ask")
+    parser.add_json("an array of the sessions that were ended")
+    return parser
+
+
+def main(arguments: list[str]) -> int:
+    """End sessions."""
+    verb = parser()
+    options = verb.parse_args(arguments)
+    if [bool(options.sessions), options.all, options.idle is not None].count(True) != 1:
+        verb.error("say which sessions: their ids or names, --all, or --idle SECONDS")
+    client = running.connect()
+    if client is None:
+        terminal.out("[]" if options.json else "")
+        return EXIT_OK
+    with client:
+        report = _kill(client, options)
+    if report is None:
+        return EXIT_FAILED
+    if options.json:
+        terminal.out_json([session._asdict() for session in report.killed])
+    else:
+        terminal.out(killed_lines(report.killed))
+    for failed in report.errors:
+        terminal.report(failed.error)
+    return EXIT_FAILED if report.errors else EXIT_OK
+
+
+def _kill(client: Client, options: argparse.Namespace) -> KillReport | None:
+    asks = may_ask() and not options.json
+    if options.all:
+        if asks and not options.yes and not running.agreed_to_end(client):
+            return None
+        return client.kill_all()
+    if options.idle is not None:
+        return client.kill_idle(options.idle)
+    chosen: list[str] = []
+    left: list[KillError] = []
+    for session in options.sessions:
+        try:
+            target = targets.agreed(client, session, "End it?", may_ask=asks, yes=options.yes)
+        except NsmError as error:
+            left.append(KillError(session, error))
+        else:
+            if target is None:
+                left.append(KillError(session, NsmError(f"{session} was left alone")))
+            else:
+                chosen.append(target)
+    report = client.kill(chosen) if chosen else KillReport((), ())
+    return report._replace(errors=(*left, *report.errors))

@@ -1,0 +1,71 @@
+"""`nsm ps`: the sessions."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from nsm.cli import running, terminal
+from nsm.cli.options import EXIT_OK, Parser
+from nsm.cli.render.sessions import ended_table, sessions_table
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nsm.wire.live import SessionRow
+    from nsm.wire.transcripts import EndedRow
+
+SORTS = ("age", "client", "cpu", "env", "idle", "memory", "name", "processes", "runs", "state")
+"""What rows can be sorted by; `cpu` is the time used so far."""
+
+
+def parser() -> Parser:
+    """The verb's options."""
+    parser = Parser(
+        "ps",
+        "List the live sessions. Starts no supervisor.",
+        "Of sessions that have ended, `nsm logs ID` shows what was run in them.\n"
+        "`nsm top` watches them: processor shares, rates.",
+    )
+    parser.add_argument(
+        "-a", "--all", action="store_true", help="then those that have ended, and why"
+    )
+    parser.add_argument(
+        "-s", "--sort", choices=SORTS, metavar="COLUMN", help=f"{', '.join(SORTS)}; else by age"
+    )
+    parser.add_json("an array of objects; with --all an object of two arrays,")
+    return parser
+
+
+def main(arguments: list[str]) -> int:
+    """List."""
+    options = parser().parse_args(arguments)
+    client = running.connect()
+    if client is None:
+        nothing = '{"sessions": [], "ended": []}' if options.all else "[]"
+        terminal.out(nothing if options.json else "")
+        return EXIT_OK
+    ended: list[EndedRow] = []
+    with client:
+        rows: Sequence[SessionRow] = client.sessions()
+        if options.all:
+            ended = client.ended_sessions()
+    if options.sort is not None:
+        rows = _sorted(rows, options.sort)
+    live = [row._asdict() for row in rows]
+    if options.json and options.all:
+        terminal.out_json({"sessions": live, "ended": [row._asdict() for row in ended]})
+    elif options.json:
+        terminal.out_json(live)
+    else:
+        terminal.out(sessions_table(rows, os.path.expanduser("~"), terminal.width()))
+    if ended and not options.json:
+        terminal.out("\n" + ended_table(ended, terminal.width()))
+    return EXIT_OK
+
+
+def _sorted(rows: Sequence[SessionRow], by: str) -> list[SessionRow]:
+    from nsm.cli.top.figures import Line, ordered  # noqa: PLC0415  # rarely needed
+
+    lines = [Line(row, None, None) for row in rows]
+    return [line.row for line in ordered(lines, "time" if by == "cpu" else by)]

@@ -1,0 +1,83 @@
+"""`nsm reload`: the supervisor becomes the program that is installed now, or reads its
+configuration."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nsm.cli import running, terminal
+from nsm.cli.options import EXIT_OK, Parser
+from nsm.cli.render.environments import not_preloaded
+from nsm.cli.render.formats import visible
+from nsm.cli.verbs import config
+
+if TYPE_CHECKING:
+    from nsm.wire.reload import ReloadReport
+
+_EPILOG = """\
+With --config it only reads `config.toml` again, and tells what has changed; it exits 1 when there
+are mistakes, and then nothing has.
+
+Without, it is for a new version, or settings that only a start reads. Sessions stay, and what runs
+in them goes on; clients connect again by themselves. The process keeps its number. Where the
+program that is installed now would not start, the supervisor goes on as it is, and this says why.
+
+Programs of the bridge cannot go on: they have `[drain] timeout_seconds` to end, and are stopped
+then. `nsm drain` waits for them as long as it takes.
+"""
+
+MAX_TOLD = 10
+"""Programs that are named."""
+
+
+def parser() -> Parser:
+    """The verb's options."""
+    parser = Parser(
+        "reload",
+        "Restart the supervisor with all its sessions; returns when it answers again. Starts none.",
+        _EPILOG,
+    )
+    parser.add_argument("--config", action="store_true", help="only read the configuration again")
+    parser.add_json("one object with version, pid and sessions, or null when no supervisor runs,")
+    return parser
+
+
+def main(arguments: list[str]) -> int:
+    """Reload."""
+    options = parser().parse_args(arguments)
+    if options.config:
+        return config.reload(as_json=options.json)
+    client = running.connect()
+    if client is None:
+        terminal.out("null" if options.json else "")
+        return EXIT_OK
+    with client:
+        client.reload(lambda report: terminal.note(waits(report)))
+        status = client.status()
+        for line in not_preloaded(client.envs(preload=True)):
+            terminal.note(line)
+    if options.json:
+        names = ("version", "pid", "sessions")
+        terminal.out_json({name: getattr(status, name) for name in names})
+    else:
+        plural = "s" * (status.sessions != 1)
+        terminal.out(
+            f"supervisor {status.pid} is {status.version} now, with {status.sessions} "
+            f"session{plural}"
+        )
+    return EXIT_OK
+
+
+def waits(report: ReloadReport) -> str:
+    """What is waited for; nothing in it drives a terminal."""
+    told = [
+        f"{each.program} (asked for by {each.client} in {each.scope})"
+        for each in report.waits_for[:MAX_TOLD]
+    ]
+    if len(report.waits_for) > MAX_TOLD:
+        told.append(f"{len(report.waits_for) - MAX_TOLD} more")
+    programs = "programs that the bridge has started"
+    if not report.waits_s:
+        return visible(f"stopping {programs}: {', '.join(told)}")
+    bound = f"waiting {report.waits_s:g} s at most"
+    return visible(f"{bound} for {programs}, which are stopped then: {', '.join(told)}")

@@ -1,0 +1,241 @@
+"""One connection of the client on trio: many calls at once, until it ends."""
+
+from __future__ import annotations
+
+from collections import deque
+from copy import copy
+from typing import TYPE_CHECKING
+
+import trio
+
+from nsm.client.retry import LostError
+from nsm.wire.connection import ClientConnection
+from nsm.wire.errors import DisconnectedError, NsmError, ShuttingDownError
+from nsm.wire.messages import CONNECTION_ID, Cancel, Event, Failure, Hello, Request, Result
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from nsm.wire.messages import ClientMessage, ServerMessage
+
+ANSWER_TIMEOUT_S = 30.0
+"""How long the supervisor may take to introduce itself, or to end after it said that it will."""
+
+CANCEL_TIMEOUT_S = 1.0
+"""How long a cancelled call may still write its `cancel`; it is a few bytes."""
+
+_READ_BYTES = 65536
+
+
+class AsyncWire:
+    """See the module; `introduce` comes first. It has no task of its own: whichever call waits also
+    reads, for all that wait.
+
+    Args:
+        stream: closed with it.
+
+    Attributes:
+        server: how the supervisor introduced itself; None before.
+    """
+
+    def __init__(self, stream: trio.abc.Stream) -> None:
+        self.server: Hello | None = None
+        self._stream = stream
+        self._protocol = ClientConnection()
+        self._send_lock = trio.Lock()
+        self._calls: dict[int, _Call] = {}
+        self._reading = False
+        self._failure: NsmError | None = None
+
+    def __repr__(self) -> str:
+        return f"<AsyncWire {'failed' if self._failure else 'open'} calls={self.calls}>"
+
+    @property
+    def calls(self) -> int:
+        """How many wait for their answers."""
+        return len(self._calls)
+
+    async def introduce(self, hello: Hello) -> Hello:
+        """Say who we are, and hear who answers.
+
+        Raises:
+            LostError: nobody, any more.
+            NsmError: the supervisor refuses us, or says nothing.
+        """
+        try:
+            with trio.fail_after(ANSWER_TIMEOUT_S):
+                await self._send(hello)
+                while self.server is None:
+                    await self._read()
+                    self._raise_failure()
+        except trio.TooSlowError:
+            await trio.aclose_forcefully(self._stream)
+            raise DisconnectedError(
+                f"the supervisor has not answered within {ANSWER_TIMEOUT_S:.0f} s",
+                hint="It is stopped or stuck. Its log says more.",
+            ) from None
+        except (LostError, ShuttingDownError):
+            await trio.aclose_forcefully(self._stream)
+            raise LostError(arrived=False) from None
+        except BaseException:
+            await trio.aclose_forcefully(self._stream)
+            raise
+        return self.server
+
+    async def aclose(self) -> None:
+        """End it, and all that wait."""
+        self.fail(DisconnectedError("this client is closed", hint="Make a new one."))
+        await trio.aclose_forcefully(self._stream)
+
+    async def call(
+        self, op: str, args: dict[str, Any], on_event: Callable[[Event], object] | None
+    ) -> dict[str, Any]:
+        """See `nsm.AsyncClient.call`.
+
+        Raises:
+            LostError: the connection ended without a word, or before the request arrived.
+            NsmError: what the supervisor answered, or said last.
+        """
+        id_ = self._protocol.new_id()
+        call = self._calls[id_] = _Call()
+        arrived = False
+        try:
+            arrived = await self._send(Request(id_, op, args))
+            answer = await self._wait_for_answer(call, on_event)
+        except (LostError, ShuttingDownError) as error:
+            if isinstance(error, ShuttingDownError) and arrived:
+                raise
+            raise LostError(arrived=arrived) from None
+        finally:
+            del self._calls[id_]
+            if not self._reading:
+                self._wake_a_reader()
+            if call.answer is None and self._failure is None:
+                with trio.move_on_after(CANCEL_TIMEOUT_S, shield=True):
+                    await self._send(Cancel(id_))
+        if isinstance(answer, Failure):
+            raise answer.error
+        return answer.result
+
+    async def wait_ended(self) -> None:
+        """Wait until the supervisor closes it; returns in any case when it has failed."""
+        closing = self._calls[CONNECTION_ID] = _Call()  # waits like a call, and is never answered
+        try:
+            await self._wait_for_answer(closing, None)
+        except NsmError:
+            pass  # which was waited for
+        finally:
+            del self._calls[CONNECTION_ID]
+
+    async def _wait_for_answer(
+        self, call: _Call, on_event: Callable[[Event], object] | None
+    ) -> Result | Failure:
+        while True:
+            while call.events:
+                event = call.events.popleft()
+                if on_event is not None:
+                    on_event(event)
+            if call.answer is not None:
+                return call.answer
+            self._raise_failure()
+            if self._reading:
+                await call.woken.wait()
+                call.woken = trio.Event()
+                continue
+            self._reading = True
+            try:
+                await self._read()
+            finally:
+                self._reading = False
+
+    def _wake_a_reader(self) -> None:
+        """Let one waiting call find out that nobody reads any more."""
+        for call in self._calls.values():
+            if call.answer is None:
+                call.woken.set()
+                return
+
+    async def _read(self) -> None:
+        """Read once, and give each message to the call that waits for it."""
+        try:
+            data = await self._stream.receive_some(_READ_BYTES)
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            data = b""
+        if not data:
+            self.fail(LostError())
+            return
+        try:
+            self._protocol.receive_data(data)
+            while (message := self._protocol.next_message()) is not None:
+                self._deliver(message)
+        except NsmError as error:
+            self.fail(error)
+
+    def _deliver(self, message: ServerMessage) -> None:
+        if isinstance(message, Hello):
+            self.server = message
+            return
+        if isinstance(message, Failure) and message.id == CONNECTION_ID:
+            self.fail(message.error)
+            return
+        call = self._calls.get(message.id)
+        if call is None:  # cancelled meanwhile
+            return
+        if isinstance(message, Event):
+            call.events.append(message)
+        else:
+            call.answer = message
+        call.woken.set()
+
+    async def _send(self, message: ClientMessage) -> bool:
+        """Returns whether all of it was taken."""
+        async with self._send_lock:
+            self._raise_failure()
+            # Nothing yields from here to the first byte: a call that is cancelled before it has
+            # written anything leaves the connection as it was.
+            await trio.lowlevel.checkpoint_if_cancelled()
+            if isinstance(message, Cancel) and message.id not in self._protocol.in_flight:
+                return False
+            data = self._protocol.send(message)
+            whole = cancelled = False
+            try:
+                cancelled = True
+                await self._stream.send_all(data)
+                whole, cancelled = True, False
+            except (trio.BrokenResourceError, trio.ClosedResourceError):
+                cancelled = False  # reading tells more: the supervisor may have said why it closed
+            finally:
+                if cancelled:
+                    self.fail(
+                        DisconnectedError(
+                            "a call was cancelled while it was being written",
+                            hint="Make a new client.",
+                        )
+                    )
+                    await trio.aclose_forcefully(self._stream)
+            return whole
+
+    def fail(self, error: NsmError) -> None:
+        """Give all that wait this error, and who comes later; the first one counts."""
+        if self._failure is None:
+            self._failure = error
+        for call in self._calls.values():
+            call.woken.set()
+
+    def _raise_failure(self) -> None:
+        # A new one each time: several tasks raise it, and tracebacks would grow into each other.
+        if self._failure is not None:
+            raise copy(self._failure)
+
+
+class _Call:
+    """A call that waits."""
+
+    __slots__ = ("answer", "events", "woken")
+
+    def __init__(self) -> None:
+        self.events: deque[Event] = deque()
+        """Taken by the call's task as soon as it runs; filled by whichever task reads."""
+        self.answer: Result | Failure | None = None
+        self.woken = trio.Event()

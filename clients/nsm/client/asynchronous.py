@@ -1,0 +1,555 @@
+"""The client on trio: many calls at once over one connection.
+
+Example::
+
+    import nsm
+    import trio
+
+    async def main() -> None:
+        async with nsm.AsyncClient() as client, trio.open_nursery() as nursery:
+            for name in ("a", "b"):
+                nursery.start_soon(show, client, name)
+
+    async def show(client: nsm.AsyncClient, name: str) -> None:
+        result = await client.run(f"print('{name}')", env="python", session=name)
+        print(result.stdout, end="")
+
+    trio.run(main)
+"""
+
+from __future__ import annotations
+
+import math
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING
+
+import trio
+
+from nsm import paths
+from nsm.client import operations
+from nsm.client.async_connection import ANSWER_TIMEOUT_S, AsyncWire
+from nsm.client.projects import DEFAULT, NO_PROJECT, Default, project_of
+from nsm.client.retry import MAX_LOSSES, RECONNECTED, Asked, LostError
+from nsm.startup import start
+from nsm.wire.errors import (
+    BadProjectError,
+    DisconnectedError,
+    ForbiddenError,
+    NotRunningError,
+)
+from nsm.wire.fields import flag_of, rows_of
+from nsm.wire.live import KillReport, SessionRow
+from nsm.wire.messages import CONNECTION_ID, Event
+from nsm.wire.results import RunResult
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from types import TracebackType
+    from typing import Any, Self
+
+    from nsm.client.boxes import AsyncBoxes
+    from nsm.client.bridge import AsyncBridge
+    from nsm.client.builds import AsyncBuilds
+    from nsm.client.operations import NetworkAction, OnEntry, OnOutput
+    from nsm.client.projects import ProjectArgument
+    from nsm.client.transfers import Transfer
+    from nsm.wire.drain import DrainReport, OnDrain
+    from nsm.wire.environments import EnvironmentRow
+    from nsm.wire.inspection import Inspection
+    from nsm.wire.messages import Hello
+    from nsm.wire.network import NetworkReport
+    from nsm.wire.pool import PoolReport
+    from nsm.wire.reload import OnReload
+    from nsm.wire.sessions import Check, Completions, Directory, FileInfo
+    from nsm.wire.status import Status
+    from nsm.wire.transcripts import EndedRow, LogEnd
+
+CLOSE_TIMEOUT_S = 5.0
+"""How long a cancelled transfer may still take to close its file in the session."""
+
+_RETRY_S = 0.1
+"""There is nothing to wait for: a socket that nobody listens on does not tell when."""
+
+
+class AsyncClient:
+    """One connection to the supervisor, for any number of tasks of one trio run.
+
+    Use it as a context manager. It has no task of its own: whichever call waits also reads, for
+    all that wait. A connection that is lost is made anew, as `nsm.Client` does it.
+
+    Cancellation: a cancelled call tells the supervisor, which interrupts what runs, and does not
+    wait for what comes of it. One that is cancelled while it writes closes the connection.
+
+    Attributes:
+        server: how the supervisor introduced itself; None before the context is entered.
+    """
+
+    def __init__(
+        self,
+        *,
+        scope: str = "cli",
+        autostart: bool = True,
+        reconnect: bool = True,
+        socket_path: str | None = None,
+        name: str = "nsm",
+        project: ProjectArgument = DEFAULT,
+        stream: trio.abc.Stream | None = None,
+    ) -> None:
+        """Remember how to connect; entering the context connects.
+
+        Args:
+            scope: name space of session names; clients of one scope share their sessions. The
+                default is the command line's, in which each project has names of its own.
+            autostart: start a supervisor where none listens.
+            reconnect: make a lost connection anew; not one that was given.
+            socket_path: absolute; None for the usual one (`nsm.paths.socket_path`).
+            name: the program, for `nsm ps`.
+            project: directory that code sees; None for none. The default is the current
+                directory, unless it is your home directory, one above it, or one that nsm refuses.
+            stream: a stream that leads to a supervisor already, in place of a path; it is closed
+                with the client.
+        """
+        self._project = project_of(project)
+        self._hello = operations.hello(name=name, scope=scope, project=self._project.path)
+        self._autostart = autostart
+        self._may_reconnect = reconnect
+        self._socket_path = socket_path
+        self._stream = stream
+        self._path: str | None = None  # to connect anew; None where that is not wanted
+        self._wire: AsyncWire | None = None
+        self._reconnecting = trio.Lock()
+        self._closed = False
+        self.server: Hello | None = None
+
+    def __repr__(self) -> str:
+        pid = self.server.pid if self.server else None
+        calls = self._wire.calls if self._wire is not None else 0
+        return f"<nsm.AsyncClient supervisor={pid} calls={calls}>"
+
+    async def __aenter__(self) -> Self:
+        """Connect.
+
+        Raises:
+            NotRunningError: no supervisor listens, and none may or could be started.
+            RuntimeError: this is not trio.
+        """
+        if not trio.lowlevel.in_trio_task():
+            message = (
+                "AsyncClient works under trio only: use `trio.run(main)`. Under asyncio, use "
+                "nsm.Client in a thread: `await asyncio.to_thread(function_that_uses_it)`."
+            )
+            raise RuntimeError(message)
+        for losses in range(MAX_LOSSES):
+            try:
+                await self._connect()
+                break
+            except LostError:  # it was ending already when it took the connection
+                if self._path is None or losses == MAX_LOSSES - 1:
+                    raise
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Close the connection. One-shot runs of it end, named sessions stay."""
+        self._closed = True
+        if self._wire is not None:
+            await self._wire.aclose()
+
+    async def run(
+        self,
+        code: str,
+        *,
+        env: str,
+        session: str | None = None,
+        timeout_s: float | None = None,
+        execution_id: str | None = None,
+        project: ProjectArgument = DEFAULT,
+        mount_point: str | None = None,
+        project_mode: str | None = None,
+        network: str | None = None,
+        on_output: OnOutput | None = None,
+    ) -> RunResult:
+        """Run code and wait for what comes of it; see `nsm.Client.run`.
+
+        `on_output` is called in the task of this call. It must not block.
+        """
+        given = self._project if isinstance(project, Default) else project_of(project)
+        arguments = partial(
+            operations.run_arguments,
+            code,
+            env=env,
+            session=session,
+            timeout_s=timeout_s,
+            execution_id=execution_id,
+            mount_point=mount_point,
+            project_mode=project_mode,
+            network=network,
+            stream=on_output is not None,
+            inherit=self.server.inherit if self.server else (),
+        )
+        on_event = None if on_output is None else operations.output_to(on_output)
+        call = partial(self.call, "run", on_event=on_event)
+        try:
+            return RunResult.from_wire(await call(arguments(project=given)))
+        except (BadProjectError, ForbiddenError):
+            if given.chosen or given.path is None or project_mode is not None:
+                raise
+            self._project = NO_PROJECT  # refused before anything ran, and nobody asked for it
+        return RunResult.from_wire(await call(arguments(project=NO_PROJECT)))
+
+    async def result(self, execution_id: str) -> RunResult:
+        """The result of an execution, once more or still to come."""
+        return RunResult.from_wire(await self.call("result", {"execution_id": execution_id}))
+
+    async def sessions(self) -> list[SessionRow]:
+        """All live sessions, of every scope."""
+        wire = await self.call("sessions")
+        return [SessionRow.from_wire(row) for row in rows_of(wire, "sessions")]
+
+    async def ended_sessions(self) -> list[EndedRow]:
+        """Sessions that are over and whose transcripts are kept, the newest last."""
+        from nsm.wire.transcripts import EndedRow  # noqa: PLC0415  # few programs ask for them
+
+        wire = await self.call("sessions", {"all": True})
+        return [EndedRow.from_wire(row) for row in rows_of(wire, "ended")]
+
+    async def run_in(
+        self,
+        target: str,
+        code: str,
+        *,
+        timeout_s: float | None = None,
+        execution_id: str | None = None,
+        on_output: OnOutput | None = None,
+    ) -> RunResult:
+        """Run code in a live session of any scope; see `nsm.Client.run_in` and `run`."""
+        arguments = operations.run_in_arguments(
+            target,
+            code,
+            timeout_s=timeout_s,
+            execution_id=execution_id,
+            stream=on_output is not None,
+        )
+        on_event = None if on_output is None else operations.output_to(on_output)
+        return RunResult.from_wire(await self.call("run_in", arguments, on_event=on_event))
+
+    async def logs(
+        self,
+        target: str,
+        *,
+        executions: int | None = None,
+        follow: bool = False,
+        on_entry: OnEntry,
+    ) -> LogEnd:
+        """Read the transcript of a session, live or ended; see `nsm.Client.logs`.
+
+        `on_entry` is called in the task of this call. It must not block. Cancel the call to stop
+        following.
+        """
+        from nsm.wire.transcripts import LogEnd  # noqa: PLC0415  # few programs read logs
+
+        arguments = operations.logs_arguments(target, executions=executions, follow=follow)
+        on_event = operations.entries_to(on_entry)
+        return LogEnd.from_wire(await self.call("logs", arguments, on_event=on_event))
+
+    async def complete(self, target: str, code: str, cursor: int) -> Completions:
+        """What could stand at a place of some code; see `nsm.Client.complete`."""
+        from nsm.wire.sessions import Completions  # noqa: PLC0415  # for prompts only
+
+        arguments = {"target": target, "code": code, "cursor": cursor}
+        return Completions.from_wire(await self.call("complete", arguments))
+
+    async def check(self, target: str, code: str) -> Check:
+        """Whether code is a whole input for the session's interpreter."""
+        from nsm.wire.sessions import Check  # noqa: PLC0415  # for prompts only
+
+        return Check.from_wire(await self.call("check", {"target": target, "code": code}))
+
+    async def get_file(
+        self,
+        target: str,
+        path: str,
+        write: Callable[[bytes], object],
+        *,
+        max_bytes: int | None = None,
+        on_open: Callable[[FileInfo], object] | None = None,
+    ) -> FileInfo:
+        """Read a file of a session; see `nsm.Client.get_file`. `write` must not block for long."""
+        from nsm.client import transfers  # noqa: PLC0415  # few programs transfer files
+
+        return await self._carry_out(transfers.get(target, path, write, max_bytes, on_open))
+
+    async def put_file(
+        self,
+        target: str,
+        path: str,
+        read: Callable[[int], bytes],
+        *,
+        permissions: int | None = None,
+        overwrite: bool = True,
+        size: int | None = None,
+    ) -> FileInfo:
+        """Write a file of a session; see `nsm.Client.put_file`. `read` must not block for long."""
+        from nsm.client import transfers  # noqa: PLC0415  # few programs transfer files
+
+        return await self._carry_out(
+            transfers.put(target, path, read, permissions, overwrite=overwrite, size=size)
+        )
+
+    async def list_files(self, target: str, path: str) -> Directory:
+        """List a directory of a session; see `nsm.Client.list_files`."""
+        from nsm.wire.sessions import Directory  # noqa: PLC0415  # few programs transfer files
+
+        return Directory.from_wire(await self.call("file_list", {"target": target, "path": path}))
+
+    async def make_directory(self, target: str, path: str) -> Directory:
+        """Make a directory in a session; see `nsm.Client.make_directory`."""
+        from nsm.wire.sessions import Directory  # noqa: PLC0415  # few programs transfer files
+
+        return Directory.from_wire(await self.call("file_mkdir", {"target": target, "path": path}))
+
+    async def _carry_out(self, transfer: Transfer) -> FileInfo:
+        closing = False
+        try:
+            step = next(transfer)
+            while True:
+                answer: dict[str, Any] = {}
+                try:
+                    # What is cancelled still closes its file: a session has few of them.
+                    limit_s = CLOSE_TIMEOUT_S if closing else math.inf
+                    with trio.move_on_after(limit_s, shield=closing):
+                        answer = await self.call(*step)
+                except BaseException as error:  # noqa: BLE001  # the transfer raises it again
+                    closing = True
+                    step = transfer.throw(error)
+                else:
+                    step = transfer.send(answer)
+        except StopIteration as end:
+            info: FileInfo = end.value
+            return info
+
+    async def kill(self, targets: str | Iterable[str]) -> KillReport:
+        """End sessions by id, name or ``scope/name``; the report says which could not be found."""
+        return KillReport.from_wire(await self.call("kill", operations.kill_arguments(targets)))
+
+    async def kill_all(self) -> KillReport:
+        """End every session."""
+        return KillReport.from_wire(await self.call("kill", {"all": True}))
+
+    async def kill_idle(self, idle_s: float) -> KillReport:
+        """End the sessions that have been idle for `idle_s` seconds or longer."""
+        return KillReport.from_wire(await self.call("kill", {"idle_s": idle_s}))
+
+    async def interrupt(self, target: str) -> bool:
+        """Interrupt what runs in a session; False when nothing did."""
+        return flag_of(await self.call("interrupt", {"target": target}), "interrupted")
+
+    async def envs(self, *, preload: bool = False) -> list[EnvironmentRow]:
+        """The environments, those that cannot be used included.
+
+        Args:
+            preload: first find out which modules cannot be preloaded, which may take seconds.
+        """
+        from nsm.wire.environments import EnvironmentRow  # noqa: PLC0415  # few programs ask
+
+        wire = await self.call("envs", {"preload": True} if preload else None)
+        return [EnvironmentRow.from_wire(row) for row in rows_of(wire, "environments")]
+
+    @property
+    def boxes(self) -> AsyncBoxes:
+        """Agents in boxes."""
+        from nsm.client.boxes import AsyncBoxes  # noqa: PLC0415  # few programs ask
+
+        return AsyncBoxes(self)
+
+    @property
+    def bridge(self) -> AsyncBridge:
+        """Programs of the host that nsm starts for its clients."""
+        from nsm.client.bridge import AsyncBridge  # noqa: PLC0415  # few programs ask
+
+        return AsyncBridge(self)
+
+    @property
+    def builds(self) -> AsyncBuilds:
+        """Environments that Nix builds."""
+        from nsm.client.builds import AsyncBuilds  # noqa: PLC0415  # few programs ask
+
+        return AsyncBuilds(self)
+
+    async def inspect(self, target: str) -> Inspection:
+        """The rules of a live session, and what the kernel says of its jail."""
+        from nsm.wire.inspection import Inspection  # noqa: PLC0415  # few programs ask
+
+        return Inspection.from_wire(await self.call("inspect", {"target": target}))
+
+    async def network(
+        self, target: str, action: NetworkAction = "list", hosts: Iterable[str] = ()
+    ) -> NetworkReport:
+        """What a live session may reach, after a change if one is asked for.
+
+        Args:
+            action: ``allow`` and ``deny`` take hosts, as patterns (docs/how-to/network.md):
+            ``deny`` takes
+                patterns away. ``off`` takes all away.
+        """
+        from nsm.wire.network import NetworkReport  # noqa: PLC0415  # few programs ask
+
+        arguments = {"target": target, "action": action, "hosts": list(hosts)}
+        return NetworkReport.from_wire(await self.call("net", arguments))
+
+    async def pool(self) -> PoolReport:
+        """The sessions that are kept ready, how many there should be, and why."""
+        from nsm.wire.pool import PoolReport  # noqa: PLC0415  # few programs ask
+
+        return PoolReport.from_wire(await self.call("pool"))
+
+    async def status(self) -> Status:
+        """The supervisor's version, uptime, counts."""
+        from nsm.wire.status import Status  # noqa: PLC0415  # few programs ask
+
+        return Status.from_wire(await self.call("status"))
+
+    async def ping(self) -> None:
+        """Return when the supervisor has answered."""
+        await self.call("ping")
+
+    async def drain(
+        self, *, timeout_s: float | None = None, on_progress: OnDrain | None = None
+    ) -> DrainReport:
+        """Have nothing new begun, and return when nothing runs any more; sessions stay.
+
+        Args:
+            timeout_s: until what still runs is interrupted; None for no such time.
+            on_progress: called every second or so.
+        """
+        from nsm.wire import drain  # noqa: PLC0415  # few programs ask
+
+        wire = await self.call(
+            "drain",
+            drain.drain_arguments(timeout_s),
+            on_event=drain.progress_to(on_progress),
+        )
+        return drain.DrainReport.from_wire(wire)
+
+    async def undrain(self) -> DrainReport:
+        """Take back a drain: new work is taken again."""
+        from nsm.wire.drain import DrainReport  # noqa: PLC0415  # few programs ask
+
+        return DrainReport.from_wire(await self.call("drain", {"cancel": True}))
+
+    async def reload(self, on_wait: OnReload | None = None) -> None:
+        """Have the supervisor become the program that is installed now, with all sessions.
+
+        Returns when it has closed this connection; the next call makes another.
+
+        Args:
+            on_wait: is told, where programs of the bridge run, which ones the supervisor waits for
+                first, and how long.
+
+        Raises:
+            StartFailedError: that program would not start; the supervisor goes on as it is.
+        """
+        from nsm.wire import reload  # noqa: PLC0415  # few programs ask
+
+        reload.tell(await self.call("reload"), on_wait)
+        await self._until_ended()
+
+    async def shutdown(self) -> None:
+        """End the supervisor and all sessions; returns when it has closed this connection."""
+        with suppress(DisconnectedError):  # it was ending already
+            await self.call("shutdown")
+        try:
+            await self._until_ended()
+        finally:
+            await self.aclose()
+
+    async def _until_ended(self) -> None:
+        with trio.move_on_after(ANSWER_TIMEOUT_S) as scope:
+            await self._wire_in_use().wait_ended()
+        if scope.cancelled_caught:
+            raise DisconnectedError(
+                f"the supervisor has not ended within {ANSWER_TIMEOUT_S:.0f} s",
+                hint=f"Its process is {self.server.pid if self.server else 'unknown'}.",
+            )
+
+    async def call(
+        self,
+        op: str,
+        args: dict[str, Any] | None = None,
+        *,
+        on_event: Callable[[Event], object] | None = None,
+    ) -> dict[str, Any]:
+        """Any operation, by its name and arguments on the wire (docs/reference/control-socket.md).
+
+        Raises:
+            NsmError: what the supervisor answered.
+        """
+        if self._path is None:
+            return await self._wire_in_use().call(op, args or {}, on_event)
+        asked = Asked(op, args or {})
+        while True:
+            wire = self._wire_in_use()
+            try:
+                return await wire.call(op, asked.args, on_event)
+            except LostError as error:
+                asked.lost(error)
+            await self._reconnect(wire)
+            assert self.server is not None, "it has just introduced itself"
+            asked.check(self.server)
+            if asked.arrived and on_event is not None:
+                on_event(Event(CONNECTION_ID, RECONNECTED, {}))
+
+    def _wire_in_use(self) -> AsyncWire:
+        assert self._wire is not None, "the context has not been entered"
+        return self._wire
+
+    async def _reconnect(self, lost: AsyncWire) -> None:
+        """Connect anew, unless another call has done so."""
+        async with self._reconnecting:
+            if self._wire is not lost:
+                return
+            await lost.aclose()
+            if self._closed:
+                raise DisconnectedError("this client is closed", hint="Make a new one.")
+            began_s = trio.current_time()
+            while True:
+                try:
+                    await self._connect()
+                except (NotRunningError, LostError):
+                    waited_s = trio.current_time() + _RETRY_S - began_s
+                    if waited_s > start.RECONNECT_S and (
+                        waited_s > start.KEPT_S or not await self._sessions_are_kept()
+                    ):
+                        raise
+                else:
+                    return
+                await trio.sleep(_RETRY_S)
+
+    async def _sessions_are_kept(self) -> bool:
+        path = self._path
+        return path is not None and await trio.to_thread.run_sync(start.sessions_are_kept, path)
+
+    async def _connect(self) -> None:
+        stream = self._stream
+        if stream is None:
+            path = self._path or self._socket_path or paths.socket_path()
+            # In a thread: a start takes up to `nsm.startup.spawn.READY_TIMEOUT_S`. The supervisor
+            # is not the thread's child, so its end means nothing to it.
+            connection = await trio.to_thread.run_sync(
+                lambda: start.connect(path, autostart=self._autostart)
+            )
+            stream = trio.SocketStream(trio.socket.from_stdlib_socket(connection))
+            self._path = path if self._may_reconnect else None
+        wire = AsyncWire(stream)
+        self.server = await wire.introduce(self._hello)
+        if self._closed:
+            await wire.aclose()
+        self._wire = wire

@@ -1,0 +1,548 @@
+"""The blocking client: sessions for programs that use neither MCP nor async code.
+
+Example::
+
+    import nsm
+
+    with nsm.Client() as client:
+        client.run("n = 6", env="python", session="demo")
+        result = client.run("print(n * 7)", env="python", session="demo", timeout_s=5)
+        assert result.stdout == "42\\n"
+        client.kill(["demo"])
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from nsm import paths
+from nsm.client import operations
+from nsm.client.blocking_connection import BlockingWire
+from nsm.client.projects import DEFAULT, NO_PROJECT, Default, project_of
+from nsm.startup import start
+from nsm.wire.errors import BadProjectError, DisconnectedError, ForbiddenError
+from nsm.wire.fields import flag_of, rows_of
+from nsm.wire.live import KillReport, SessionRow
+from nsm.wire.results import RunResult
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable, Iterable
+    from types import TracebackType
+    from typing import Any, Self
+
+    from nsm.client.boxes import Boxes
+    from nsm.client.bridge import Bridge
+    from nsm.client.builds import Builds
+    from nsm.client.operations import NetworkAction, OnEntry, OnOutput
+    from nsm.client.projects import ProjectArgument
+    from nsm.wire.drain import DrainReport, OnDrain
+    from nsm.wire.environments import EnvironmentRow
+    from nsm.wire.inspection import Inspection
+    from nsm.wire.messages import Event, Hello
+    from nsm.wire.network import NetworkReport
+    from nsm.wire.pool import PoolReport
+    from nsm.wire.reload import OnReload
+    from nsm.wire.sessions import Check, Completions, Directory, FileInfo
+    from nsm.wire.status import Status
+    from nsm.wire.transcripts import EndedRow, LogEnd
+
+
+class Client:
+    """One connection to the supervisor, which is started where none listens.
+
+    A connection that is lost, since the supervisor was killed or restarted, is made anew: a call of
+    code that was under way gets its result all the same, once, if the session has outlived the
+    supervisor. Where that can't be known, the error says so (`ResultLostError`,
+    `FateUnknownError`).
+
+    For one thread at a time. Everything raised on purpose is an `NsmError` (with `code`,
+    `message` and `hint`) or, for an unusable socket path, `nsm.paths.PathError`. Answers with an
+    error leave the client usable; any other exception in the middle of a call, such as
+    `KeyboardInterrupt` or what a callback raises, closes it.
+    """
+
+    def __init__(
+        self,
+        *,
+        scope: str = "cli",
+        autostart: bool = True,
+        reconnect: bool = True,
+        socket_path: str | None = None,
+        name: str = "nsm",
+        project: ProjectArgument = DEFAULT,
+        connection: socket.socket | None = None,
+    ) -> None:
+        """Connect.
+
+        Args:
+            scope: name space of session names; clients of one scope share their sessions. The
+                default is the command line's, in which each project has names of its own.
+            autostart: start a supervisor where none listens.
+            reconnect: make a lost connection anew; not one that was given.
+            socket_path: absolute; None for the usual one (`nsm.paths.socket_path`).
+            name: the program, for `nsm ps`.
+            project: directory that code sees; None for none. The default is the current
+                directory, unless it is your home directory, one above it, or one that nsm refuses.
+            connection: a stream socket that leads to a supervisor already, in place of a path; it
+                is closed with the client.
+
+        Raises:
+            NotRunningError: no supervisor listens, and none may or could be started.
+        """
+        self._project = project_of(project)
+        path = None
+        if connection is None:
+            path = socket_path or paths.socket_path()
+            connection = start.connect(path, autostart=autostart)
+        self._wire = BlockingWire(
+            connection,
+            operations.hello(name=name, scope=scope, project=self._project.path),
+            path=path if reconnect else None,
+            autostart=autostart,
+        )
+
+    @property
+    def server(self) -> Hello:
+        """How the supervisor introduced itself: its version, process id, our rights."""
+        return self._wire.server
+
+    @property
+    def autostart(self) -> bool:
+        """Start a supervisor where none listens, when a lost connection is made anew."""
+        return self._wire.autostart
+
+    @autostart.setter
+    def autostart(self, wanted: bool) -> None:
+        self._wire.autostart = wanted
+
+    def __repr__(self) -> str:
+        state = "open" if self._wire.open else "closed"
+        return f"<nsm.Client {state} supervisor={self.server.pid}>"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connection. One-shot runs of it end, named sessions stay."""
+        self._wire.close()
+
+    def run(
+        self,
+        code: str,
+        *,
+        env: str,
+        session: str | None = None,
+        timeout_s: float | None = None,
+        execution_id: str | None = None,
+        project: ProjectArgument = DEFAULT,
+        mount_point: str | None = None,
+        project_mode: str | None = None,
+        network: str | None = None,
+        on_output: OnOutput | None = None,
+    ) -> RunResult:
+        """Run code and wait for what comes of it.
+
+        Ctrl-C (in the main thread, with Python's own handler) interrupts the code; the call
+        returns its result, with ``interrupted`` set. A second one raises `KeyboardInterrupt`.
+
+        Example::
+
+            with nsm.Client() as client:
+                result = client.run(
+                    "for i in range(3): print(i)",
+                    env="python",
+                    on_output=lambda stream, text: print(stream, text, end=""),
+                )
+                assert result.exit_code == 0
+
+        Args:
+            env: the environment's name, e.g. ``python``, ``bash``, ``node``.
+            session: where state is kept; None for a fresh jail that is thrown away, ``new`` for a
+                session under a fresh name (``result.session.name``).
+            timeout_s: seconds; None for the environment's limit.
+            execution_id: to ask for the result again; None to have one made.
+            project: directory that the code sees at `mount_point` (``/project``); None for none.
+                The default is the client's.
+            project_mode: ``readonly``, or ``overlay``: code may change a copy of its session's own.
+            network: what a new session may reach: ``off``, ``full``, or hosts separated by commas
+                (docs/how-to/network.md); None for what is configured.
+            on_output: called with ``stdout`` or ``stderr`` and text while the code runs: a
+                preview of the result's own text. What it raises cancels the run.
+
+        Raises:
+            NsmError: the code could not be run; its subclasses say why. Code that fails is no
+                error: see ``exit_code``.
+        """
+        given = self._project if isinstance(project, Default) else project_of(project)
+        arguments = partial(
+            operations.run_arguments,
+            code,
+            env=env,
+            session=session,
+            timeout_s=timeout_s,
+            execution_id=execution_id,
+            mount_point=mount_point,
+            project_mode=project_mode,
+            network=network,
+            stream=on_output is not None,
+            inherit=self.server.inherit,
+        )
+        on_event = None if on_output is None else operations.output_to(on_output)
+        call = partial(self.call, "run", on_event=on_event, interruptible=True)
+        try:
+            return RunResult.from_wire(call(arguments(project=given)))
+        except (BadProjectError, ForbiddenError):
+            if given.chosen or given.path is None or project_mode is not None:
+                raise
+            self._project = NO_PROJECT  # refused before anything ran, and nobody asked for it
+        return RunResult.from_wire(call(arguments(project=NO_PROJECT)))
+
+    def result(self, execution_id: str) -> RunResult:
+        """The result of an execution, once more or still to come.
+
+        Raises:
+            UnknownExecutionError: it was never run, or too long ago.
+        """
+        wire = self.call("result", {"execution_id": execution_id}, interruptible=True)
+        return RunResult.from_wire(wire)
+
+    def sessions(self) -> list[SessionRow]:
+        """All live sessions, of every scope."""
+        wire = self.call("sessions")
+        return [SessionRow.from_wire(row) for row in rows_of(wire, "sessions")]
+
+    def ended_sessions(self) -> list[EndedRow]:
+        """Sessions that are over and whose transcripts are kept, the newest last."""
+        from nsm.wire.transcripts import EndedRow  # noqa: PLC0415  # `nsm ps` does without
+
+        wire = self.call("sessions", {"all": True})
+        return [EndedRow.from_wire(row) for row in rows_of(wire, "ended")]
+
+    # One session, whoever it belongs to. A target is an id, a name or ``scope/name``.
+
+    def run_in(
+        self,
+        target: str,
+        code: str,
+        *,
+        timeout_s: float | None = None,
+        execution_id: str | None = None,
+        on_output: OnOutput | None = None,
+    ) -> RunResult:
+        """Run code in a live session of any scope; the rest is as in `run`.
+
+        Raises:
+            UnknownSessionError, AmbiguousSessionError: no live session is meant, or several.
+        """
+        arguments = operations.run_in_arguments(
+            target,
+            code,
+            timeout_s=timeout_s,
+            execution_id=execution_id,
+            stream=on_output is not None,
+        )
+        on_event = None if on_output is None else operations.output_to(on_output)
+        wire = self.call("run_in", arguments, on_event=on_event, interruptible=True)
+        return RunResult.from_wire(wire)
+
+    def logs(
+        self,
+        target: str,
+        *,
+        executions: int | None = None,
+        follow: bool = False,
+        on_entry: OnEntry,
+    ) -> LogEnd:
+        """Read the transcript of a session, live or ended.
+
+        Args:
+            executions: only that many of the last ones; None for all that are kept.
+            follow: wait for what comes until the session ends. Ctrl-C ends the waiting.
+            on_entry: called with each `SessionStart`, `ExecutionStart`, `OutputPiece` and
+                `ExecutionEnd` (`nsm.wire.transcripts`). While it takes its time, output may be
+                left out, which the next piece's `skipped` says. What it raises ends the call.
+
+        Returns:
+            What is to be said at the end: the session's state, and why it ended.
+
+        Raises:
+            UnknownSessionError, AmbiguousSessionError: no session is meant, or several.
+        """
+        from nsm.wire.transcripts import LogEnd  # noqa: PLC0415  # few programs read logs
+
+        arguments = operations.logs_arguments(target, executions=executions, follow=follow)
+        on_event = operations.entries_to(on_entry)
+        return LogEnd.from_wire(self.call("logs", arguments, on_event=on_event, interruptible=True))
+
+    def complete(self, target: str, code: str, cursor: int) -> Completions:
+        """What could stand at a place of some code, from the session's live names.
+
+        Args:
+            cursor: the place, in characters (code points) from the beginning of `code`.
+        """
+        from nsm.wire.sessions import Completions  # noqa: PLC0415  # for prompts only
+
+        arguments = {"target": target, "code": code, "cursor": cursor}
+        return Completions.from_wire(self.call("complete", arguments))
+
+    def check(self, target: str, code: str) -> Check:
+        """Whether code is a whole input for the session's interpreter."""
+        from nsm.wire.sessions import Check  # noqa: PLC0415  # for prompts only
+
+        return Check.from_wire(self.call("check", {"target": target, "code": code}))
+
+    def get_file(
+        self,
+        target: str,
+        path: str,
+        write: Callable[[bytes], object],
+        *,
+        max_bytes: int | None = None,
+        on_open: Callable[[FileInfo], object] | None = None,
+    ) -> FileInfo:
+        """Read a file of a session, piece by piece.
+
+        Example::
+
+            with open("plot.png", "wb") as file:
+                client.get_file("work", "plot.png", file.write)
+
+        Args:
+            path: in the session; relative to its workspace.
+            write: called with each piece; what it raises ends the transfer.
+            max_bytes: refuse a larger file. (The supervisor has a limit of its own.)
+            on_open: called with the file before its first piece; what it raises ends the transfer.
+
+        Returns:
+            What was read: the file's absolute path in the session, its size and permissions.
+
+        Raises:
+            FileError: it cannot be read; the message says why.
+            FileTooLargeError: it is too large.
+        """
+        from nsm.client import transfers  # noqa: PLC0415  # for `nsm cp`
+
+        return transfers.carry_out(
+            transfers.get(target, path, write, max_bytes, on_open), self.call
+        )
+
+    def put_file(
+        self,
+        target: str,
+        path: str,
+        read: Callable[[int], bytes],
+        *,
+        permissions: int | None = None,
+        overwrite: bool = True,
+        size: int | None = None,
+    ) -> FileInfo:
+        """Write a file of a session, piece by piece. It appears whole at the end, or not at all.
+
+        Example::
+
+            with open("data.csv", "rb") as file:
+                client.put_file("work", "data.csv", file.read)
+
+        Args:
+            path: in the session; relative to its workspace.
+            read: called with a number of bytes until it returns none; what it raises ends the
+                transfer and leaves an older file as it was.
+            permissions: as in `os.chmod`; None for the session's own choice.
+            overwrite: replace an older file.
+            size: bytes that will come, if that is known: what cannot fit is refused at once.
+
+        Raises:
+            FileError: it cannot be written; the message says why.
+            FileTooLargeError: it is too large.
+        """
+        from nsm.client import transfers  # noqa: PLC0415  # for `nsm cp`
+
+        transfer = transfers.put(target, path, read, permissions, overwrite=overwrite, size=size)
+        return transfers.carry_out(transfer, self.call)
+
+    def list_files(self, target: str, path: str) -> Directory:
+        """List a directory of a session, one level of it.
+
+        Raises:
+            FileError: it cannot be read; the message says why.
+        """
+        from nsm.wire.sessions import Directory  # noqa: PLC0415  # for `nsm cp`
+
+        return Directory.from_wire(self.call("file_list", {"target": target, "path": path}))
+
+    def make_directory(self, target: str, path: str) -> Directory:
+        """Make a directory in a session where there is none; its entries are not told.
+
+        Raises:
+            FileError: it cannot be made; the message says why.
+        """
+        from nsm.wire.sessions import Directory  # noqa: PLC0415  # for `nsm cp`
+
+        return Directory.from_wire(self.call("file_mkdir", {"target": target, "path": path}))
+
+    def kill(self, targets: str | Iterable[str]) -> KillReport:
+        """End sessions by id, name or ``scope/name``; the report says which could not be found."""
+        return KillReport.from_wire(self.call("kill", operations.kill_arguments(targets)))
+
+    def kill_all(self) -> KillReport:
+        """End every session."""
+        return KillReport.from_wire(self.call("kill", {"all": True}))
+
+    def kill_idle(self, idle_s: float) -> KillReport:
+        """End the sessions that have been idle for `idle_s` seconds or longer."""
+        return KillReport.from_wire(self.call("kill", {"idle_s": idle_s}))
+
+    def interrupt(self, target: str) -> bool:
+        """Interrupt what runs in a session; False when nothing did."""
+        return flag_of(self.call("interrupt", {"target": target}), "interrupted")
+
+    def envs(self, *, preload: bool = False) -> list[EnvironmentRow]:
+        """The environments, those that cannot be used included.
+
+        Args:
+            preload: first find out which modules cannot be preloaded, which may take seconds.
+        """
+        from nsm.wire.environments import EnvironmentRow  # noqa: PLC0415  # `nsm ps` does without
+
+        wire = self.call("envs", {"preload": True} if preload else None)
+        return [EnvironmentRow.from_wire(row) for row in rows_of(wire, "environments")]
+
+    @property
+    def boxes(self) -> Boxes:
+        """Agents in boxes."""
+        from nsm.client.boxes import Boxes  # noqa: PLC0415  # few programs ask
+
+        return Boxes(self)
+
+    @property
+    def bridge(self) -> Bridge:
+        """Programs of the host that nsm starts for its clients."""
+        from nsm.client.bridge import Bridge  # noqa: PLC0415  # few programs ask
+
+        return Bridge(self)
+
+    @property
+    def builds(self) -> Builds:
+        """Environments that Nix builds."""
+        from nsm.client.builds import Builds  # noqa: PLC0415  # few programs ask
+
+        return Builds(self)
+
+    def inspect(self, target: str) -> Inspection:
+        """The rules of a live session, and what the kernel says of its jail."""
+        from nsm.wire.inspection import Inspection  # noqa: PLC0415  # few programs ask
+
+        return Inspection.from_wire(self.call("inspect", {"target": target}))
+
+    def network(
+        self, target: str, action: NetworkAction = "list", hosts: Iterable[str] = ()
+    ) -> NetworkReport:
+        """What a live session may reach, after a change if one is asked for.
+
+        Args:
+            action: ``allow`` and ``deny`` take hosts, as patterns (docs/how-to/network.md):
+            ``deny`` takes
+                patterns away. ``off`` takes all away.
+        """
+        from nsm.wire.network import NetworkReport  # noqa: PLC0415  # few programs ask
+
+        arguments = {"target": target, "action": action, "hosts": list(hosts)}
+        return NetworkReport.from_wire(self.call("net", arguments))
+
+    def pool(self) -> PoolReport:
+        """The sessions that are kept ready, how many there should be, and why."""
+        from nsm.wire.pool import PoolReport  # noqa: PLC0415  # few programs ask
+
+        return PoolReport.from_wire(self.call("pool"))
+
+    def status(self) -> Status:
+        """The supervisor's version, uptime, counts."""
+        from nsm.wire.status import Status  # noqa: PLC0415  # `nsm ps` does without
+
+        return Status.from_wire(self.call("status"))
+
+    def ping(self) -> None:
+        """Return when the supervisor has answered."""
+        self.call("ping")
+
+    def drain(
+        self, *, timeout_s: float | None = None, on_progress: OnDrain | None = None
+    ) -> DrainReport:
+        """Have nothing new begun, and return when nothing runs any more; sessions stay.
+
+        Ctrl-C ends the waiting, and not the drain.
+
+        Args:
+            timeout_s: until what still runs is interrupted; None for no such time.
+            on_progress: called every second or so.
+        """
+        from nsm.wire import drain  # noqa: PLC0415  # few programs ask
+
+        wire = self.call(
+            "drain",
+            drain.drain_arguments(timeout_s),
+            on_event=drain.progress_to(on_progress),
+            interruptible=True,
+        )
+        return drain.DrainReport.from_wire(wire)
+
+    def undrain(self) -> DrainReport:
+        """Take back a drain: new work is taken again."""
+        from nsm.wire.drain import DrainReport  # noqa: PLC0415  # few programs ask
+
+        return DrainReport.from_wire(self.call("drain", {"cancel": True}))
+
+    def reload(self, on_wait: OnReload | None = None) -> None:
+        """Have the supervisor become the program that is installed now, with all sessions.
+
+        Returns when it answers again, and the client is connected to it.
+
+        Args:
+            on_wait: is told, where programs of the bridge run, which ones the supervisor waits for
+                first, and how long.
+
+        Raises:
+            StartFailedError: that program would not start; the supervisor goes on as it is.
+        """
+        from nsm.wire import reload  # noqa: PLC0415  # few programs ask
+
+        reload.tell(self.call("reload"), on_wait)
+        self._wire.follow_reload()
+
+    def shutdown(self) -> None:
+        """End the supervisor and all sessions; returns when it has closed this connection."""
+        try:
+            self.call("shutdown")
+        except (DisconnectedError, ConnectionError):
+            self.close()
+            return
+        self._wire.wait_ended()
+
+    def call(
+        self,
+        op: str,
+        args: dict[str, Any] | None = None,
+        *,
+        on_event: Callable[[Event], object] | None = None,
+        interruptible: bool = False,
+    ) -> dict[str, Any]:
+        """Any operation, by its name and arguments on the wire (docs/reference/control-socket.md).
+
+        Args:
+            on_event: called with what comes before the answer.
+            interruptible: Ctrl-C asks the supervisor to cancel, as in `run`.
+
+        Raises:
+            NsmError: what the supervisor answered.
+        """
+        return self._wire.call(op, args or {}, on_event, interruptible=interruptible)

@@ -1,0 +1,290 @@
+"""The connection of the blocking client: one call at a time, made anew where it is lost."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nsm.client.retry import MAX_LOSSES, RECONNECTED, Asked, LostError
+from nsm.startup import start
+from nsm.wire.connection import ClientConnection
+from nsm.wire.errors import DisconnectedError, ShuttingDownError
+from nsm.wire.messages import CONNECTION_ID, Cancel, Event, Failure, Hello, Request, Result
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable
+    from typing import Any
+
+    from nsm.client.interrupts import Interrupts
+    from nsm.wire.messages import ServerMessage
+
+ANSWER_TIMEOUT_S = 30.0
+"""How long the supervisor may take to introduce itself, or to end after it said that it will.
+Both take milliseconds, and its start a second; beyond this it is stopped or stuck."""
+
+RELOAD_TIMEOUT_S = 90.0
+"""How long the next program may take to answer, as long as a service has to start."""
+
+_READ_BYTES = 65536
+
+
+class BlockingWire:
+    """See the module. It has been introduced when it is made.
+
+    Args:
+        connection: to a supervisor; owned from now on.
+        hello: how the client introduces itself.
+        path: of the socket, to connect anew; None where that is not wanted.
+        autostart: start a supervisor then where none listens.
+
+    Attributes:
+        server: how the supervisor introduced itself.
+    """
+
+    def __init__(
+        self, connection: socket.socket, hello: Hello, *, path: str | None, autostart: bool
+    ) -> None:
+        self.autostart = autostart
+        self._hello = hello
+        self._path = path
+        self._interrupts: Interrupts | None = None
+        self._lost = False
+        for losses in range(MAX_LOSSES):
+            try:
+                self._begin(connection)
+                break
+            except LostError:
+                if self._path is None or losses == MAX_LOSSES - 1:
+                    raise
+            # It was ending already when it took the connection.
+            connection = self._connect_anew(self._path)
+
+    def __repr__(self) -> str:
+        return f"<BlockingWire {'open' if self.open else 'closed'}>"
+
+    @property
+    def open(self) -> bool:
+        """Whether there is a connection at this moment."""
+        return self._socket.fileno() >= 0
+
+    def close(self) -> None:
+        """Close it for good."""
+        self._socket.close()
+        self._lost = False
+        if self._interrupts is not None:
+            self._interrupts.close()
+
+    def call(
+        self,
+        op: str,
+        args: dict[str, Any],
+        on_event: Callable[[Event], object] | None,
+        *,
+        interruptible: bool,
+    ) -> dict[str, Any]:
+        """See `nsm.Client.call`."""
+        if not interruptible:
+            return self._exchange(op, args, on_event)
+        if self._interrupts is None:
+            from nsm.client.interrupts import Interrupts  # noqa: PLC0415  # only runs pay for `signal`
+
+            self._interrupts = Interrupts()
+        with self._interrupts as interrupts:
+            return self._exchange(op, args, on_event, interrupts)
+
+    def wait_ended(self, timeout_s: float | None = None) -> None:
+        """Wait until the supervisor has closed it, as it was asked to.
+
+        Args:
+            timeout_s: None for the usual time.
+
+        Raises:
+            DisconnectedError: it takes too long.
+        """
+        if timeout_s is None:
+            timeout_s = ANSWER_TIMEOUT_S
+        try:
+            self._socket.settimeout(timeout_s)
+            while self._socket.recv(_READ_BYTES):
+                pass
+        except (DisconnectedError, ConnectionError):
+            pass  # which is what was asked for
+        except TimeoutError:
+            raise DisconnectedError(
+                f"the supervisor has not ended within {timeout_s:.0f} s",
+                hint=f"Its process is {self.server.pid}.",
+            ) from None
+        finally:
+            self.close()
+
+    def follow_reload(self) -> None:
+        """Wait until the supervisor has become another program, and connect to that one; not where
+        a lost connection is not made anew.
+
+        Raises:
+            DisconnectedError: it takes too long, or each program that came ended at once.
+            NotRunningError: none came.
+        """
+        path = self._path
+        self.wait_ended(RELOAD_TIMEOUT_S)
+        if path is None:
+            return
+        for losses in range(MAX_LOSSES):
+            connection = start.reconnect(
+                path, autostart=self.autostart, patience_s=RELOAD_TIMEOUT_S
+            )
+            try:
+                self._begin(connection, RELOAD_TIMEOUT_S)
+                break
+            except LostError:  # the program before took it
+                if losses == MAX_LOSSES - 1:
+                    raise
+
+    def _connect_anew(self, path: str) -> socket.socket:
+        return start.reconnect(path, autostart=self.autostart, patience_s=start.KEPT_S)
+
+    def _begin(self, connection: socket.socket, timeout_s: float | None = None) -> None:
+        """Introduce ourselves over a fresh connection.
+
+        Args:
+            timeout_s: for the answer; None for the usual time.
+        """
+        self._socket = connection
+        self._protocol = ClientConnection()
+        try:
+            self.server = self._introduce(self._hello, timeout_s or ANSWER_TIMEOUT_S)
+        except LostError:
+            self._drop()
+            raise LostError(arrived=False) from None
+        except BaseException:
+            self.close()
+            raise
+        self._lost = False
+
+    def _introduce(self, hello: Hello, timeout_s: float) -> Hello:
+        self._socket.settimeout(timeout_s)
+        self._write(self._protocol.send(hello))
+        message = self._next_message()
+        if isinstance(message, Failure):
+            if isinstance(message.error, ShuttingDownError):
+                raise LostError(arrived=False)
+            raise message.error
+        assert isinstance(message, Hello), "the protocol lets nothing else come first"
+        self._socket.settimeout(None)
+        return message
+
+    def _drop(self) -> None:
+        """The connection is of no more use; another one may be made."""
+        self._socket.close()
+        self._lost = self._path is not None
+
+    def _exchange(
+        self,
+        op: str,
+        args: dict[str, Any],
+        on_event: Callable[[Event], object] | None = None,
+        interrupts: Interrupts | None = None,
+    ) -> dict[str, Any]:
+        if self._path is None:
+            return self._ask(op, args, on_event, interrupts)
+        asked = Asked(op, args)
+        while True:
+            try:
+                if self._lost:
+                    self._reconnect(asked, on_event)
+                return self._ask(op, asked.args, on_event, interrupts)
+            except LostError as error:
+                asked.lost(error)
+
+    def _reconnect(self, asked: Asked, on_event: Callable[[Event], object] | None) -> None:
+        assert self._path is not None, "only what may be made anew is lost"
+        self._begin(self._connect_anew(self._path))
+        asked.check(self.server)
+        if asked.arrived and on_event is not None:
+            on_event(Event(CONNECTION_ID, RECONNECTED, {}))
+
+    def _ask(
+        self,
+        op: str,
+        args: dict[str, Any],
+        on_event: Callable[[Event], object] | None,
+        interrupts: Interrupts | None,
+    ) -> dict[str, Any]:
+        """Send a request over the connection that there is, and wait for its answer."""
+        if self._socket.fileno() < 0:
+            raise DisconnectedError("this client is closed", hint="Make a new one.")
+        id_ = self._protocol.new_id()
+        request = self._protocol.send(Request(id_, op, args))
+        arrived = False
+        try:
+            arrived = self._write(request)
+            answer = self._wait_for_answer(id_, on_event, interrupts)
+        except LostError:
+            self._drop()
+            raise LostError(arrived=arrived) from None
+        except BaseException:
+            self.close()  # half a frame may have been sent or read
+            raise
+        if isinstance(answer, Failure):
+            if answer.id == CONNECTION_ID and isinstance(answer.error, ShuttingDownError):
+                self._drop()
+                if not arrived:
+                    raise LostError(arrived=False)
+            elif answer.id == CONNECTION_ID:
+                self.close()
+            raise answer.error
+        return answer.result
+
+    def _wait_for_answer(
+        self,
+        id_: int,
+        on_event: Callable[[Event], object] | None,
+        interrupts: Interrupts | None,
+    ) -> Result | Failure:
+        while True:
+            message = self._next_message(interrupts)
+            if message is None:
+                self._write(self._protocol.send(Cancel(id_)))
+            elif isinstance(message, Result | Failure):
+                return message
+            elif isinstance(message, Event) and on_event is not None:
+                try:
+                    on_event(message)
+                except BaseException:
+                    self._write(self._protocol.send(Cancel(id_)))
+                    raise
+
+    def _next_message(self, interrupts: Interrupts | None = None) -> ServerMessage | None:
+        """The next message, or None when Ctrl-C came first."""
+        while (message := self._protocol.next_message()) is None:
+            if interrupts is not None and interrupts.wait(self._socket.fileno()):
+                return None
+            self._protocol.receive_data(self._read())
+        return message
+
+    def _write(self, data: bytes) -> bool:
+        """Returns whether all of it was taken."""
+        try:
+            self._socket.sendall(data)
+        except (BrokenPipeError, ConnectionResetError):
+            return False  # reading tells more: the supervisor may have said why it closed
+        except TimeoutError:
+            raise self._too_slow() from None
+        return True
+
+    def _read(self) -> bytes:
+        try:
+            data = self._socket.recv(_READ_BYTES)
+        except ConnectionResetError:
+            data = b""
+        except TimeoutError:
+            raise self._too_slow() from None
+        if not data:
+            raise LostError
+        return data
+
+    def _too_slow(self) -> DisconnectedError:
+        return DisconnectedError(
+            f"the supervisor has not answered within {self._socket.gettimeout() or 0:.0f} s",
+            hint="It is stopped or stuck. Its log says more.",
+        )

@@ -1,0 +1,200 @@
+"""What the operations of the control socket take, shared by the blocking and the async client."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+from nsm._version import program_version
+from nsm.client.projects import NO_PROJECT
+from nsm.wire.errors import BadProjectError, BadRequestError, CodeTooLargeError
+from nsm.wire.frames import MAX_FRAME_BYTES
+from nsm.wire.messages import Hello
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from nsm.client.projects import Project
+    from nsm.wire.messages import Event
+    from nsm.wire.transcripts import Entry
+
+NetworkAction: TypeAlias = Literal["list", "allow", "deny", "off"]
+Stream: TypeAlias = Literal["stdout", "stderr"]
+
+if TYPE_CHECKING:
+    OnOutput: TypeAlias = Callable[[Stream, str], object]
+    OnEntry: TypeAlias = Callable[[Entry], object]
+
+PROJECT_SHELL = "project"
+"""The environment that is a project's own shell, and may have variables of its clients."""
+
+_FRAME_RESERVE_BYTES = 64 * 1024
+"""Room in a frame for everything but the code."""
+
+
+def hello(*, name: str, scope: str, project: str | None = None) -> Hello:
+    """How a client introduces itself."""
+    return Hello(name=name, program_version=program_version(), scope=scope, project=project or "")
+
+
+def run_arguments(
+    code: str,
+    *,
+    env: str,
+    session: str | None = None,
+    timeout_s: float | None = None,
+    execution_id: str | None = None,
+    project: Project = NO_PROJECT,
+    mount_point: str | None = None,
+    project_mode: str | None = None,
+    network: str | None = None,
+    stream: bool = False,
+    inherit: Iterable[str] = (),
+    language: str = "",
+) -> dict[str, Any]:
+    """The arguments of `run`; what is None is left out, for the supervisor to decide.
+
+    Args:
+        env: empty to have the supervisor choose, by session, configuration and language.
+        inherit: names of variables of this process that the supervisor asked for.
+        language: what the code seems to be written in, where `env` is empty.
+
+    Raises:
+        BadRequestError: the code has characters that no UTF-8 text can have.
+        BadProjectError: so has the project's path.
+        CodeTooLargeError: the code does not fit into a frame. (The supervisor's limit is lower.)
+    """
+    _check_code(code)
+    arguments: dict[str, Any] = {"env": env, "code": code} if env else {"code": code}
+    if language:
+        arguments["language"] = language
+    if stream:
+        arguments["stream"] = True
+    optional = {"session": session, "timeout_s": timeout_s, "execution_id": execution_id}
+    arguments |= {key: value for key, value in optional.items() if value is not None}
+    if network is not None:
+        from nsm.wire.network import network_argument  # noqa: PLC0415  # few programs say
+
+        arguments["network"] = network_argument(network)
+    if env == PROJECT_SHELL and (variables := _variables(inherit)):
+        arguments["variables"] = variables
+    if project.path is not None:
+        shown: dict[str, Any] = {"path": _project_path(project.path)}
+        if project.chosen:
+            shown["chosen"] = True
+        if mount_point is not None:
+            shown["mount_point"] = mount_point
+        if project_mode is not None:
+            shown["mode"] = project_mode
+        arguments["project"] = shown
+    elif project.chosen:
+        arguments["no_project"] = True
+    return arguments
+
+
+def _variables(names: Iterable[str]) -> dict[str, str]:
+    """Those that are set, and are text."""
+    found: dict[str, str] = {}
+    for name in names:
+        value = os.environ.get(name)
+        if value is not None and _is_text(value):
+            found[name] = value
+    return found
+
+
+def _is_text(value: str) -> bool:
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def run_in_arguments(
+    target: str,
+    code: str,
+    *,
+    timeout_s: float | None = None,
+    execution_id: str | None = None,
+    stream: bool = False,
+) -> dict[str, Any]:
+    """The arguments of `run_in`; errors as in `run_arguments`."""
+    _check_code(code)
+    arguments: dict[str, Any] = {"target": target, "code": code}
+    if stream:
+        arguments["stream"] = True
+    optional = {"timeout_s": timeout_s, "execution_id": execution_id}
+    return arguments | {key: value for key, value in optional.items() if value is not None}
+
+
+def logs_arguments(target: str, *, executions: int | None, follow: bool) -> dict[str, Any]:
+    """The arguments of `logs`."""
+    arguments: dict[str, Any] = {"target": target, "follow": follow}
+    if executions is not None:
+        arguments["executions"] = executions
+    return arguments
+
+
+def kill_arguments(targets: str | Iterable[str]) -> dict[str, Any]:
+    """The arguments of `kill` for ids, names or ``scope/name``s."""
+    return {"targets": [targets] if isinstance(targets, str) else list(targets)}
+
+
+def output_of(event: Event) -> tuple[Stream, str] | None:
+    """The stream and text of an `output` event; None for events of any other kind."""
+    stream, text = event.data.get("stream"), event.data.get("text")
+    if event.event != "output" or not isinstance(text, str):
+        return None
+    if stream == "stdout" or stream == "stderr":  # checkers narrow this
+        return stream, text
+    return None
+
+
+def output_to(on_output: OnOutput) -> Callable[[Event], None]:
+    """A callback for events that hands output on."""
+
+    def on_event(event: Event) -> None:
+        output = output_of(event)
+        if output is not None:
+            on_output(*output)
+
+    return on_event
+
+
+def entries_to(on_entry: OnEntry) -> Callable[[Event], None]:
+    """A callback for the events of `logs` that hands entries on."""
+    from nsm.wire import transcripts  # noqa: PLC0415  # few programs read logs
+
+    def on_event(event: Event) -> None:
+        entry = transcripts.entry(event.event, event.data)
+        if entry is not None:
+            on_entry(entry)
+
+    return on_event
+
+
+def _project_path(project: str) -> str:
+    path = os.path.abspath(project)
+    try:
+        path.encode()
+    except UnicodeEncodeError:  # frames hold text; sent as it is, it would be another path
+        raise BadProjectError(
+            f"the path of the project directory is not UTF-8 text: {path!a}",
+            hint="Rename it, or name it by a symbolic link.",
+        ) from None
+    return path
+
+
+def _check_code(code: str) -> None:
+    try:
+        size = len(code.encode())
+    except UnicodeEncodeError as error:
+        raise BadRequestError(
+            f"the code is not valid text: character {error.start} is half of a surrogate pair",
+            hint="Read it as UTF-8.",
+        ) from None
+    if size > MAX_FRAME_BYTES - _FRAME_RESERVE_BYTES:
+        raise CodeTooLargeError(
+            f"the code has {size} bytes, more than can be sent at once",
+            hint="Put data into a file of the project and read it from there.",
+        )

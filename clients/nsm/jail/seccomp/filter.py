@@ -1,0 +1,360 @@
+"""The filter of system calls for code in jails, as a classic BPF program; pure.
+
+It is a list of what is refused. Namespaces, an empty set of capabilities and an agent that is not
+dumpable hold without it; it is there for the day when the kernel has a hole in one of these, and
+for the few things that they don't cover. What interpreters, compilers, debuggers and git need is
+let through.
+
+The kernel remembers which calls are let through whatever their arguments (Linux 5.11 and newer),
+so that the length of the list costs those nothing. For the rules that a program has to follow see
+seccomp(2) and Documentation/userspace-api/seccomp_filter.rst.
+"""
+
+from __future__ import annotations
+
+import errno
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from nsm.jail.seccomp import syscalls
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """System calls that are refused whatever their arguments.
+
+    Attributes:
+        error: what they fail with. ENOSYS has programs do as they do on older kernels.
+    """
+
+    why: str
+    calls: tuple[str, ...]
+    error: int = errno.EPERM
+
+
+REFUSALS = (
+    Refusal(
+        why="Flags are behind a pointer, where no filter can look; libc falls back to clone.",
+        calls=("clone3",),
+        error=errno.ENOSYS,
+    ),
+    Refusal(
+        why="Other mounts and namespaces are ways around read-only binds and network namespaces.",
+        calls=(
+            *("setns", "mount", "umount2", "pivot_root", "chroot", "open_tree", "open_tree_attr"),
+            *("move_mount", "fsopen", "fsconfig", "fsmount", "fspick", "mount_setattr"),
+        ),
+    ),
+    Refusal(
+        why="They tell of mounts and namespaces that /proc of a jail does not show.",
+        calls=("statmount", "listmount", "listns"),
+        error=errno.ENOSYS,
+    ),
+    Refusal(
+        why="Files are opened by their number, past all mounts, by whoever owns the file system.",
+        calls=("name_to_handle_at", "open_by_handle_at"),
+    ),
+    Refusal(
+        why="Keyrings belong to a user; that of the host's has his other programs' keys in it.",
+        calls=("add_key", "request_key", "keyctl"),
+    ),
+    Refusal(
+        why="Large parts of the kernel with a long row of holes, and nothing that code here needs.",
+        calls=(
+            *("bpf", "perf_event_open", "userfaultfd", "fanotify_init", "fanotify_mark"),
+            *("lookup_dcookie", "modify_ldt", "nfsservctl", "uselib", "_sysctl"),
+        ),
+    ),
+    Refusal(
+        why="It runs system calls that pass by filters; everybody falls back to plain ones.",
+        calls=("io_uring_setup", "io_uring_enter", "io_uring_register"),
+        error=errno.ENOSYS,
+    ),
+    Refusal(
+        why="Memory that it gives is hidden from the kernel itself, and keeps the whole machine "
+        "from hibernating as long as it is there.",
+        calls=("memfd_secret",),
+        error=errno.ENOSYS,
+    ),
+    Refusal(
+        why="Tells how full a file system is by its number, also of those that no mount here "
+        "shows; libc has no function for it any more.",
+        calls=("ustat",),
+        error=errno.ENOSYS,
+    ),
+    Refusal(
+        why="It pins memory that no limit counts; write does the same.",
+        calls=("vmsplice",),
+        error=errno.ENOSYS,
+    ),
+    Refusal(
+        why="All users share one quota (fs.aio-max-nr), and a jail could take it from the host's "
+        "databases; theirs in here fall back to threads.",
+        calls=("io_setup",),
+        error=errno.ENOSYS,
+    ),
+    Refusal(
+        why="Reach into other processes, for which debuggers don't need them. ptrace and "
+        "process_vm_readv and _writev, which they need, are guarded by the same check as "
+        "/proc/PID/mem: other processes of the session only, not the agent.",
+        calls=("kcmp", "pidfd_getfd", "process_madvise", "migrate_pages", "move_pages"),
+    ),
+    Refusal(
+        why="The machine is not a jail's to set up.",
+        calls=(
+            *("kexec_load", "kexec_file_load", "init_module", "finit_module", "delete_module"),
+            *("create_module", "get_kernel_syms", "query_module", "reboot", "swapon", "swapoff"),
+            *("syslog", "acct", "quotactl", "quotactl_fd", "sethostname", "setdomainname"),
+            *("vhangup", "iopl", "ioperm"),
+            *("settimeofday", "clock_settime", "clock_adjtime", "adjtimex"),
+        ),
+    ),
+)
+"""Calls that an architecture does not have are passed over there; the tests know which."""
+
+
+# ----------------------------------------------------------------------------------- instructions
+
+# bpf(4) and linux/bpf_common.h: all values are 32 bits.
+_LOAD, _JUMP, _RETURN, _AND = 0x20, 0x05, 0x06, 0x54
+_EQUAL, _AT_LEAST, _ANY_BIT = 0x15, 0x35, 0x45
+
+# linux/seccomp.h: verdicts, and where a call's data lies.
+_ALLOW, _ERRNO, _KILL_PROCESS = 0x7FFF0000, 0x00050000, 0x80000000
+_NUMBER, _ARCHITECTURE, _ARGUMENTS = 0, 4, 16
+
+
+def _line(code: int, value: int, *, yes: int = 0, no: int = 0) -> bytes:
+    """A `struct sock_filter`; `yes` and `no` are the instructions that a comparison skips."""
+    return struct.pack("<HBBI", code, yes, no, value)
+
+
+def _load_argument(index: int, *, upper: bool = False) -> bytes:
+    """Most arguments are an int to the kernel, which then ignores the upper half, as we must."""
+    return _line(_LOAD, _ARGUMENTS + 8 * index + 4 * upper)
+
+
+def _return(verdict: int) -> bytes:
+    return _line(_RETURN, verdict)
+
+
+_NOTHING = 0
+"""The error of a call that does nothing and says that it has succeeded."""
+
+
+def _refuse(error: int) -> bytes:
+    return _return(_ERRNO | error)
+
+
+def _if(comparison: int, value: int, *block: bytes) -> bytes:
+    """Runs `block` if what was loaded last compares so."""
+    body = b"".join(block)
+    return _line(comparison, value, no=len(body) // 8) + body
+
+
+def _if_one_of(values: Sequence[int], *block: bytes) -> bytes:
+    body = b"".join(block)
+    tests = [_line(_EQUAL, value, yes=len(values) - place) for place, value in enumerate(values)]
+    return b"".join([*tests, _line(_JUMP, len(body) // 8), body])
+
+
+def _unless_one_of(values: Sequence[int], *block: bytes) -> bytes:
+    body = b"".join(block)
+    over = len(body) // 8
+    tests = [
+        _line(_EQUAL, value, yes=len(values) - 1 - place + over)
+        for place, value in enumerate(values)
+    ]
+    return b"".join([*tests, body])
+
+
+# ------------------------------------------------------------------- calls judged by an argument
+
+# linux/sched.h
+_CLONE_FS, _CLONE_FILES, _CLONE_SYSVSEM = 0x200, 0x400, 0x40000
+_NEW_NAMESPACES = (
+    0x00020000  # CLONE_NEWNS
+    | 0x02000000  # CLONE_NEWCGROUP
+    | 0x04000000  # CLONE_NEWUTS
+    | 0x08000000  # CLONE_NEWIPC
+    | 0x10000000  # CLONE_NEWUSER
+    | 0x20000000  # CLONE_NEWPID
+    | 0x40000000  # CLONE_NEWNET
+)
+
+# asm-generic/ioctls.h
+_TIOCSTI, _TIOCLINUX, _TIOCCONS, _TIOCSETD = 0x5412, 0x541C, 0x541D, 0x5423
+
+# linux/fcntl.h; the second is in Linux 6.19 and newer.
+_F_SETLEASE, _F_SETDELEG = 1024, 1040
+
+# linux/mman.h, linux/memfd.h, linux/shm.h: of hugetlbfs. The size of the pages is in other bits.
+_MAP_HUGETLB, _MFD_HUGETLB, _SHM_HUGETLB = 0x40000, 0x4, 0o4000
+
+# linux/prctl.h
+_PR_SCHED_CORE = 62
+
+# linux/personality.h; the last one asks and sets nothing.
+_PER_LINUX, _ADDR_NO_RANDOMIZE, _PERSONALITY_QUERY = 0, 0x40000, 0xFFFFFFFF
+
+# asm-generic/socket.h
+_SOL_SOCKET, _SO_LINGER = 1, 13
+
+# linux/socket.h, linux/net.h, linux/in.h. The socket module leaves out what its host lacks.
+_AF_UNIX, _AF_INET, _AF_INET6, _AF_NETLINK = 1, 2, 10, 16
+_SOCK_STREAM, _SOCK_DGRAM, _SOCK_RAW, _SOCK_TYPE_MASK = 1, 2, 3, 0xF
+_IPPROTO_IP, _IPPROTO_ICMP, _IPPROTO_TCP, _IPPROTO_UDP, _IPPROTO_ICMPV6 = 0, 1, 6, 17, 58
+_NETLINK_ROUTE = 0
+
+
+def _no_huge_pages(argument: int, flag: int) -> tuple[bytes, ...]:
+    """Huge pages are few, reserved by the administrator for one program (a database, a virtual
+    machine), and there for whoever comes first; neither rlimits nor memory.max count them."""
+    return (_load_argument(argument), _if(_ANY_BIT, flag, _refuse(errno.EPERM)))
+
+
+_RULES: Mapping[str, tuple[bytes, ...]] = {
+    # First, since it is called most. Transparent huge pages need no flag.
+    "mmap": _no_huge_pages(3, _MAP_HUGETLB),
+    "memfd_create": _no_huge_pages(1, _MFD_HUGETLB),
+    "shmget": _no_huge_pages(2, _SHM_HUGETLB),
+    # Who has a group of its own leaves the other thread of its processor core idle: half of the
+    # machine, whatever its share of processor time.
+    "prctl": (
+        _load_argument(0),
+        _if(_EQUAL, _PR_SCHED_CORE, _refuse(errno.EPERM)),
+    ),
+    # In a namespace of its own, code has privileges that undo read-only binds, and the kernel
+    # has many holes that take such privileges to reach.
+    "clone": (
+        _load_argument(0),
+        _if(_ANY_BIT, _NEW_NAMESPACES, _refuse(errno.EPERM)),
+    ),
+    # What it may stop sharing is what threads share.
+    "unshare": (
+        _load_argument(0, upper=True),
+        _unless_one_of([0], _refuse(errno.EPERM)),
+        _load_argument(0),
+        _if(
+            _ANY_BIT,
+            0xFFFFFFFF & ~(_CLONE_FS | _CLONE_FILES | _CLONE_SYSVSEM),
+            _refuse(errno.EPERM),
+        ),
+    ),
+    # Whoever has the same user may lower another's limits, dumpable or not: without descriptors
+    # the agent ends. So only its own, which is pid 0; others' may be read.
+    "prlimit64": (
+        _load_argument(0),
+        _if(_EQUAL, 0, _return(_ALLOW)),
+        _load_argument(2),
+        _unless_one_of([0], _refuse(errno.EPERM)),
+        _load_argument(2, upper=True),
+        _unless_one_of([0], _refuse(errno.EPERM)),
+    ),
+    # Input or output put into a terminal that somebody else reads, as in CVE-2017-5226 and, with
+    # other bits in the upper half, CVE-2019-10063; and line disciplines, each a module to load.
+    "ioctl": (
+        _load_argument(1),
+        _if_one_of([_TIOCSTI, _TIOCLINUX, _TIOCCONS, _TIOCSETD], _refuse(errno.EPERM)),
+    ),
+    # A lease on a file of the project makes the host's programs wait that open it: 45 s each.
+    "fcntl": (
+        _load_argument(1),
+        _if_one_of([_F_SETLEASE, _F_SETDELEG], _refuse(errno.EPERM)),
+    ),
+    # Debuggers turn off address randomization. The others bring back old systems' weaknesses.
+    "personality": (
+        _load_argument(0),
+        _unless_one_of([_PER_LINUX, _ADDR_NO_RANDOMIZE, _PERSONALITY_QUERY], _refuse(errno.EPERM)),
+    ),
+    # Other families are rarely used and often broken, and AF_VSOCK knows no network namespace. Of
+    # netlink there is what getifaddrs(3) takes. Other types and protocols make the kernel load
+    # modules, such as SCTP, SMC or L2TP.
+    "socket": (
+        _load_argument(0),
+        _if(_EQUAL, _AF_UNIX, _return(_ALLOW)),
+        _if(
+            _EQUAL,
+            _AF_NETLINK,
+            _load_argument(2),
+            _unless_one_of([_NETLINK_ROUTE], _refuse(errno.EPROTONOSUPPORT)),
+            _return(_ALLOW),
+        ),
+        _unless_one_of([_AF_INET, _AF_INET6], _refuse(errno.EAFNOSUPPORT)),
+        _load_argument(1),
+        _line(_AND, _SOCK_TYPE_MASK),
+        _unless_one_of([_SOCK_STREAM, _SOCK_DGRAM, _SOCK_RAW], _refuse(errno.ESOCKTNOSUPPORT)),
+        _load_argument(2),
+        _unless_one_of(
+            [_IPPROTO_IP, _IPPROTO_ICMP, _IPPROTO_TCP, _IPPROTO_UDP, _IPPROTO_ICMPV6],
+            _refuse(errno.EPROTONOSUPPORT),
+        ),
+    ),
+    # Whoever closes a socket that lingers waits, for years, where the other end does not read. It
+    # may be passed over a Unix socket, also to somebody who has not asked for one, and its last
+    # close is then the supervisor's. Programs ask for it out of politeness, so they are told that
+    # it was done; what it is asked for lies behind a pointer.
+    "setsockopt": (
+        _load_argument(1),
+        _if(
+            _EQUAL,
+            _SOL_SOCKET,
+            _load_argument(2),
+            _if(_EQUAL, _SO_LINGER, _refuse(_NOTHING)),
+        ),
+    ),
+    # AF_TIPC has pairs, too.
+    "socketpair": (
+        _load_argument(0),
+        _unless_one_of([_AF_UNIX], _refuse(errno.EAFNOSUPPORT)),
+    ),
+}
+"""What runs for these calls. Who gets through it is let through."""
+
+
+# ------------------------------------------------------------------------------------ the program
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Machine:
+    architecture: int
+    """AUDIT_ARCH_ of linux/audit.h."""
+    numbers: Mapping[str, int]
+
+
+_MACHINES = {
+    "x86_64": _Machine(architecture=0xC000003E, numbers=syscalls.X86_64),
+    "aarch64": _Machine(architecture=0xC00000B7, numbers=syscalls.AARCH64),
+}
+"""Both are little-endian, so the lower half of an argument comes first."""
+
+
+def filter_program(machine: str) -> bytes | None:
+    """The program as an array of `struct sock_filter`.
+
+    Args:
+        machine: as `platform.machine()` names it.
+
+    Returns:
+        None for a machine whose system calls nobody has put into a table.
+    """
+    known = _MACHINES.get(machine)
+    if known is None:
+        return None
+    numbers = known.numbers
+    lines = [
+        # Another architecture's numbers mean other calls: int 0x80 on x86_64, 32-bit ARM.
+        _line(_LOAD, _ARCHITECTURE),
+        _unless_one_of([known.architecture], _return(_KILL_PROCESS)),
+        _line(_LOAD, _NUMBER),
+        # Newer than this list. x32, the other way into x86_64, has bit 30 set.
+        _if(_AT_LEAST, syscalls.NEWEST + 1, _refuse(errno.ENOSYS)),
+    ]
+    for name, rule in _RULES.items():
+        lines.append(_if(_EQUAL, numbers[name], *rule, _return(_ALLOW)))
+    for refusal in REFUSALS:
+        calls = [numbers[name] for name in refusal.calls if name in numbers]
+        if calls:
+            lines.append(_if_one_of(calls, _refuse(refusal.error)))
+    return b"".join([*lines, _return(_ALLOW)])

@@ -1,0 +1,212 @@
+"""Connect to the supervisor, and start it first where none listens.
+
+Any number of programs may do so at once: they queue for one lock, the first starts a supervisor
+and holds the lock until it listens, the others find it there. The lock is the kernel's, so a
+starter that dies lets go of it. Standard library only, and little of it until a start is needed:
+the shim's 30 ms to an answered `initialize` begin here.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import socket
+import struct
+import time
+
+from nsm import paths
+
+TYPE_CHECKING = False  # `typing` itself takes 8 ms to import; checkers know this name
+if TYPE_CHECKING:
+    from typing import NoReturn
+
+CONNECT_TIMEOUT_S = 10.0
+"""How long a connection may wait in the supervisor's backlog. It accepts at once unless it is
+stopped or overloaded."""
+
+RECONNECT_S = 30.0
+"""How long a client that has lost its connection waits for another supervisor. One takes a second
+to listen; five on a machine that is short of everything, where it may be killed meanwhile."""
+
+KEPT_S = 300.0
+"""The same while a holder keeps sessions: supervisors that die one after the other lose none."""
+
+_RETRY_S = 0.1
+
+_KEEPER_TIMEOUT_S = 1.0
+"""For a keeper to say how much it holds: less than a millisecond, unless it is stopped."""
+
+_TIMEVAL = struct.Struct("@ll")
+"""Seconds and microseconds; socket(7)."""
+
+_UCRED = struct.Struct("3i")
+"""pid, uid, gid; unix(7)."""
+
+DID_NOT_START = "the supervisor did not start"
+"""How the message begins where one was to be started."""
+
+
+def connect(path: str, *, autostart: bool = True) -> socket.socket:
+    """A connection to the supervisor that listens on `path`, started first if need be.
+
+    With ``NSM_AUTOSTART=0`` in the environment none is started. Without `autostart` only one is
+    that goes on with the sessions of an earlier one.
+
+    Returns:
+        A connected, blocking stream socket; the caller closes it.
+
+    Raises:
+        NotRunningError: none listens and none may be, or could be, started.
+        PathError: the socket or its directory is unusable or not ours.
+    """
+    paths.check_socket_path(path)
+    connection = _try_connect(path)
+    if connection is not None:
+        return connection
+    autostart = autostart or sessions_are_kept(path)
+    if autostart and os.environ.get("NSM_AUTOSTART") == "0":
+        _not_running(
+            f"no supervisor listens on {path}, and NSM_AUTOSTART=0 forbids to start one",
+            "Start `nsm-supervisor`, or unset NSM_AUTOSTART.",
+        )
+    if not autostart:
+        _not_running(f"no supervisor listens on {path}", "`nsm run` or `nsm-mcp` starts one.")
+    return _start(path)
+
+
+def reconnect(path: str, *, autostart: bool = True, patience_s: float) -> socket.socket:
+    """A connection in place of one that was lost; as `connect`, with patience.
+
+    Whoever was to start the next supervisor may need a moment, and the one that has gone may hold
+    its lock until the kernel has taken it away.
+
+    Args:
+        patience_s: seconds; beyond `RECONNECT_S` only while sessions are kept. Once, it is tried
+            in any case.
+
+    Raises:
+        NotRunningError, PathError: as `connect`, when the time is over.
+    """
+    began_s = time.monotonic()
+    while True:
+        try:
+            return connect(path, autostart=autostart)
+        except Exception as error:
+            from nsm.wire.errors import NotRunningError  # noqa: PLC0415  # imports typing
+
+            waited_s = time.monotonic() + _RETRY_S - began_s
+            late = waited_s > patience_s or (waited_s > RECONNECT_S and not sessions_are_kept(path))
+            if late or not isinstance(error, NotRunningError):
+                raise
+        # There is nothing to wait for: a socket that nobody listens on does not tell when.
+        time.sleep(_RETRY_S)
+
+
+def _try_connect(path: str) -> socket.socket | None:
+    """A connection, or None where nobody listens."""
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        # A blocking connect waits for room in the backlog, at most for the send timeout
+        # (unix(7), socket(7)); a Python timeout would make it fail at once with EAGAIN.
+        _set_send_timeout(connection, CONNECT_TIMEOUT_S)
+        connection.connect(path)
+        _set_send_timeout(connection, 0)
+        _check_peer(connection, path)
+    except (FileNotFoundError, ConnectionRefusedError, ConnectionResetError):
+        connection.close()
+        return None
+    except BlockingIOError:
+        connection.close()
+        _not_running(
+            f"the supervisor on {path} has not taken a connection for {CONNECT_TIMEOUT_S:g} s",
+            "It is stopped or overloaded: see `systemctl --user status nsm` or its process.",
+        )
+    except paths.PathError:
+        connection.close()
+        raise
+    except OSError as error:
+        connection.close()
+        raise paths.PathError(
+            f"the socket {path!r} can't be connected: {error.strerror}. "
+            "Check its owner and mode, or set NSM_SOCKET to another place."
+        ) from error
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def sessions_are_kept(path: str) -> bool:
+    """Tell whether a holder (`nsmd.survival.keeper`) keeps sessions of a supervisor that has ended.
+
+    The holder may not have noticed its end yet: a process that was killed closes its descriptors
+    one after the other. A holder that is stopped counts as one that keeps sessions.
+    """
+    place = os.path.join(os.path.dirname(path), "keeper.sock")
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as keeper:
+            keeper.settimeout(_KEEPER_TIMEOUT_S)
+            keeper.connect(place)
+            keeper.send(b"count")
+            answer = keeper.recv(64).split()
+    except TimeoutError:
+        return True
+    except OSError:
+        return False
+    return answer[:1] == [b"count"] and answer[1:2] != [b"0"]
+
+
+def _set_send_timeout(connection: socket.socket, seconds: float) -> None:
+    value = _TIMEVAL.pack(int(seconds), int(seconds % 1 * 1_000_000))
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, value)
+
+
+def _check_peer(connection: socket.socket, path: str) -> None:
+    """Refuse a listener of another user: it would be given our code to run."""
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
+    _, uid, _ = _UCRED.unpack(credentials)
+    if uid not in (os.geteuid(), 0):
+        raise paths.PathError(
+            f"the socket {path!r} belongs to user {uid}. Set NSM_SOCKET to a path of your own."
+        )
+
+
+def _start(path: str) -> socket.socket:
+    directory = os.path.dirname(path)
+    paths.ensure_private_dir(directory)
+    lock_path = os.path.join(directory, "start.lock")
+    try:
+        lock = os.open(lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    except OSError as error:
+        raise paths.PathError(
+            f"the lock {lock_path!r} can't be opened: {error.strerror}. Remove it and try again."
+        ) from error
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        connection = _try_connect(path)  # whoever held the lock before may have started one
+        if connection is None:
+            from nsm.startup.spawn import ENDED, spawn  # noqa: PLC0415  # subprocess takes 10 ms to import
+
+            report = spawn(path)
+            if report == ENDED:
+                report = spawn(path)  # whoever kills supervisors may have met this one
+            connection = _try_connect(path)
+            if connection is None:
+                _not_started(report or f"it does not listen on {path}")
+        return connection
+    finally:
+        os.close(lock)
+
+
+def _not_started(report: str) -> NoReturn:
+    try:
+        log = f" Its log: {paths.log_path()}"
+    except paths.PathError:
+        log = ""
+    _not_running(f"{DID_NOT_START}: {report}", f"Run `nsm doctor`.{log}")
+
+
+def _not_running(message: str, hint: str) -> NoReturn:
+    from nsm.wire.errors import NotRunningError  # noqa: PLC0415  # imports typing
+
+    raise NotRunningError(message, hint=hint)

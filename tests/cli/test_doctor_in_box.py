@@ -1,0 +1,111 @@
+"""`nsm doctor` in a box: each thing that may be wrong there, with a supervisor made of handlers."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import samples
+from fakesupervisor import FakeSupervisor
+from nsm.cli.verbs import doctor, doctor_in_box
+from nsm.jail import proxyvariables
+from nsm.wire.errors import EnvironmentUnavailableError, ForbiddenError, NsmError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from fakesupervisor import Exchange
+    from nsm.checks import Check
+
+ENVIRONMENT = samples.environment_row()
+
+BROKEN = samples.environment_row(
+    name="old", available=False, program="", problem="its program is gone"
+)
+
+
+@pytest.fixture
+def supervisor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeSupervisor]:
+    """One in which all is well, for a box without programs of the host."""
+    path = str(tmp_path / "control.sock")
+    monkeypatch.setenv("NSM_SOCKET", path)
+    monkeypatch.delenv("https_proxy", raising=False)
+    with FakeSupervisor(path) as made:
+        made.handlers["envs"] = lambda _: {"environments": [ENVIRONMENT, BROKEN]}
+        made.handlers["run"] = lambda _: samples.run_result()
+        made.handlers["bridge_programs"] = refusing(ForbiddenError("not given"))
+        yield made
+
+
+def refusing(error: NsmError) -> Any:
+    def handler(_exchange: Exchange) -> dict[str, Any]:
+        raise error
+
+    return handler
+
+
+def found(name: str, tools: str = "/nowhere") -> Check:
+    return next(check for check in doctor_in_box.look(tools) if check.name == name)
+
+
+def test_what_is_well_is_said(supervisor: FakeSupervisor, tmp_path: Path) -> None:
+    for name in ("nsm", "nsm-mcp"):
+        (tmp_path / name).touch(mode=0o755)
+    states = {check.name: check.status for check in doctor_in_box.look(str(tmp_path))}
+    assert states == {
+        "box": "ok",
+        "programs": "ok",
+        "supervisor": "ok",
+        "environment old": "warn",
+        "code": "ok",
+        "bridge": "ok",
+        "network": "ok",
+    }
+    assert supervisor.requests[1].args["code"] == "1"
+    assert found("programs").status == "warn"
+
+
+@pytest.mark.parametrize(
+    ("result", "words"),
+    [
+        (samples.run_result(exit_code=3, stderr="no memory\n"), "ended with 3: no memory"),
+        (EnvironmentUnavailableError("it went"), "python: it went"),
+    ],
+)
+def test_code_that_does_not_run_is_a_failure(
+    supervisor: FakeSupervisor, result: dict[str, Any] | NsmError, words: str
+) -> None:
+    supervisor.handlers["run"] = (
+        refusing(result) if isinstance(result, NsmError) else lambda _: result
+    )
+    assert (found("code").status, words in found("code").detail) == ("fail", True)
+
+
+def test_without_an_environment_there_is_no_code(supervisor: FakeSupervisor) -> None:
+    supervisor.handlers["envs"] = lambda _: {"environments": [BROKEN]}
+    assert found("code").status == "fail"
+
+
+def test_a_box_without_network_and_one_whose_proxy_is_gone(
+    supervisor: FakeSupervisor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("https_proxy", "http://127.0.0.1:1")
+    monkeypatch.setattr(proxyvariables, "PROXY_PORT", 1)
+    assert found("network").status == "warn"
+    monkeypatch.setenv("PIP_RETRIES", "0")
+    monkeypatch.setenv("npm_config_fetch_retries", "0")
+    assert "none, as was asked for" in found("network").detail
+
+
+def test_the_verb_in_a_box(
+    supervisor: FakeSupervisor, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(doctor_in_box, "in_a_box", lambda: True)
+    assert doctor.main(["--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["ok"] is True
+    supervisor.close()
+    assert doctor.main([]) == 1
+    assert "fail  supervisor" in capsys.readouterr().out
