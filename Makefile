@@ -11,13 +11,13 @@ BIN := .venv/bin
 # A minute's worth: the protocol, sessions, interpreters, real clients and a sibling's attacks.
 SMOKE := $(addprefix tests/, wire supervisor client jail/test_bubblewrap.py isolation/test_forks.py \
 	e2e/test_sessions.py e2e/test_mcp_clients.py agent/test_agent_python.py agent/test_agent_bash.py)
-CODE := agent benchmarks clients hatch_build.py supervisor tests tools
+CODE := agent benchmarks clients docs/conf.py hatch_build.py supervisor tests tools
 
 # Other people's settings must not change what is imported or measured here.
 unexport PYTHONPATH PYTHONHOME PYTHONSTARTUP PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run nix-demo test smoke test-vm soak fuzz conformance check lint types mypy pyright bench format pin clean
+.PHONY: help setup run nix-demo test smoke test-vm soak fuzz conformance check lint types mypy pyright docs bench format pin clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' Makefile
@@ -54,7 +54,7 @@ conformance: setup ## run MCP's own conformance suite and clients (npm), and wri
 test-vm: setup ## run the tests that need a machine of their own: Debian, systemd, cgroups (minutes)
 	@$(BIN)/python -m pytest -n 0 -o faulthandler_timeout=0 -m vm tests/vm $(ARGS)
 
-check: setup lint types test ## the gate: format, lint, types, tests
+check: setup lint types docs test ## the gate: format, lint, types, docs, tests
 
 lint: setup
 	$(BIN)/ruff format --check $(CODE)
@@ -68,6 +68,11 @@ mypy:
 
 pyright:
 	@sh tools/pyright.sh
+
+docs: ## build the site of the docs in build/docs, and fail on broken links
+	@PYTHON='$(PYTHON)' sh tools/setup.sh --docs
+	@$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going --doctree-dir .cache/doctrees docs build/docs
+	@echo 'docs: build/docs/index.html'
 
 bench: ## ratios against peers measured in the same run
 	@PYTHON='$(PYTHON)' sh tools/setup.sh --bench

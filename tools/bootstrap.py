@@ -19,7 +19,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
@@ -27,6 +27,11 @@ from typing import cast
 ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
 STAMP = "nsm-setup.json"
+EXTRAS = {
+    "bench": ("benchmarks/constraints.txt", "the peers that `make bench` compares with"),
+    "docs": ("docs/constraints.txt", "the programs that build the docs"),
+}
+"""Optional groups of packages: file with their pins, and what they are."""
 
 
 class SetupError(Exception):
@@ -65,10 +70,11 @@ MANAGERS = (
 def main(argv: Sequence[str] | None = None) -> int:
     """Set up, or find that nothing is to be done. Returns 1 when the user has to act."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--bench", action="store_true", help="also what `make bench` compares with")
+    for extra, (_, what) in EXTRAS.items():
+        parser.add_argument(f"--{extra}", action="store_true", help=f"also {what}")
     parser.add_argument("--tests", action="store_true", help="also what tests need of the system")
     options = parser.parse_args(argv)
-    bench: bool = options.bench
+    extras = [extra for extra in EXTRAS if getattr(options, extra)]
     # A private __pycache__ is worth having even where the user's shell switches it off: the
     # shim's start-up time is mostly compiling otherwise.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -78,7 +84,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
         ensure_bubblewrap()
-        ensure_environment(bench=bench)
+        ensure_environment(extras)
         if options.tests:
             ensure_test_packages()
     except SetupError as error:
@@ -186,29 +192,29 @@ class Stamp:
         base: packages, Python and place: a difference means making it anew (a virtual
             environment cannot be moved, and packages that are no longer wanted would stay).
         project: nsm's own metadata: a difference means installing nsm again, which is quick.
-        bench: the peers of `make bench`, or empty without them.
+        extras: the pins of each optional group that is installed, by name.
     """
 
     base: str
     project: str
-    bench: str
+    extras: Mapping[str, str]
 
     @classmethod
     def read(cls) -> Stamp | None:
         """The stamp of the environment that is there, if any."""
         try:
             fields = json.loads((VENV / STAMP).read_text(encoding="utf-8"))
-            return cls(fields["base"], fields["project"], fields["bench"])
+            return cls(fields["base"], fields["project"], dict(fields.get("extras", {})))
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
     def write(self) -> None:
         """Record it, last of all, so that a set-up that was cut short counts for nothing."""
-        fields = {"base": self.base, "project": self.project, "bench": self.bench}
+        fields = {"base": self.base, "project": self.project, "extras": self.extras}
         (VENV / STAMP).write_text(json.dumps(fields) + "\n", encoding="utf-8")
 
 
-def wanted_stamp(*, bench: bool) -> Stamp:
+def wanted_stamp(extras: Collection[str] = ()) -> Stamp:
     """The stamp of an environment made from the files as they are now."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     # Settings of linters in the same file are no reason to install again.
@@ -221,15 +227,15 @@ def wanted_stamp(*, bench: bool) -> Stamp:
             file_bytes("constraints.txt"), str(sys.version_info[:2]), base_python(), str(ROOT)
         ),
         project=digest(json.dumps(parts, sort_keys=True), version_file.read_bytes()),
-        bench=digest(file_bytes("benchmarks/constraints.txt")) if bench else "",
+        extras={extra: digest(file_bytes(EXTRAS[extra][0])) for extra in extras},
     )
 
 
-def ensure_environment(*, bench: bool) -> None:
+def ensure_environment(extras: Collection[str]) -> None:
     """Make `.venv`, or the part of it that is out of date."""
-    want, have = wanted_stamp(bench=bench), Stamp.read()
+    want, have = wanted_stamp(extras), Stamp.read()
     if have and (have.base, have.project) == (want.base, want.project) and venv_runs():
-        if not bench or have.bench == want.bench:
+        if want.extras.items() <= have.extras.items():
             return
     elif not (have and have.base == want.base and venv_runs()):
         say(f"making .venv with Python {sys.version.split()[0]}; this takes a minute")
@@ -239,11 +245,12 @@ def ensure_environment(*, bench: bool) -> None:
     if have is None or have.project != want.project:
         # hatchling is in constraints.txt, so nothing is fetched here.
         pip_install("--no-build-isolation", "--no-deps", "--editable", ".")
-    if bench and (have is None or have.bench != want.bench):
-        say("installing the peers that `make bench` compares with")
-        pip_install("--requirement", "benchmarks/constraints.txt", "--require-hashes", "--no-deps")
-    kept = have.bench if have and not bench else ""
-    Stamp(want.base, want.project, want.bench or kept).write()
+    kept = have.extras if have else {}
+    for extra in sorted(name for name, _ in want.extras.items() - kept.items()):
+        pins, what = EXTRAS[extra]
+        say(f"installing {what}")
+        pip_install("--requirement", pins, "--require-hashes", "--no-deps")
+    Stamp(want.base, want.project, {**kept, **want.extras}).write()
 
 
 def make_venv() -> None:

@@ -1,10 +1,10 @@
-"""Write `constraints.txt` and `benchmarks/constraints.txt`: exact versions with hashes.
+"""Write `constraints.txt` and those of the benchmarks and the docs: exact versions with hashes.
 
 Versions are resolved by pip for the oldest supported Python (conditional requirements are
 backports, so its closure is the largest), then checked to be complete for the others. Hashes come
 from pip's installation report, one dry run for each Python, processor and C library, because a
 release has several wheels and each machine picks another one. Only wheels are listed: set-up then
-never runs a package's build script. Neither file names an index; pip uses the one that the machine
+never runs a package's build script. No file names an index; pip uses the one that the machine
 is configured for.
 
     make pin            # newest versions that pyproject.toml allows
@@ -31,7 +31,12 @@ from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parent.parent
 MAIN = ROOT / "constraints.txt"
-BENCH = ROOT / "benchmarks" / "constraints.txt"
+EXTRAS = {
+    "bench": (ROOT / "benchmarks" / "constraints.txt", "What `make bench` needs beyond that"),
+    "docs": (ROOT / "docs" / "constraints.txt", "What `make docs` needs beyond that"),
+}
+"""Dependency groups that have a file of their own, and its first line."""
+
 PYTHONS = ("3.11", "3.12", "3.13", "3.14")  # 3.14: installable, not yet tested
 MACHINES = ("x86_64", "aarch64")
 OLDEST_GLIBC = 28  # Debian 10, RHEL 8; older systems have no Python 3.11
@@ -223,7 +228,7 @@ def render(
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Resolve, hash and write both files."""
+    """Resolve, hash and write all files."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--keep", action="store_true", help="keep the versions that are pinned")
     keep = parser.parse_args(argv).keep
@@ -233,18 +238,27 @@ def main(argv: Sequence[str] | None = None) -> int:
     roots += [*groups["dev"], *BUILD_EXTRAS]
     try:
         main_versions = resolve(roots, pinned(MAIN) if keep else {})
-        kept = pinned(BENCH) if keep else {}
-        bench_versions = resolve([*roots, *groups["bench"]], kept | main_versions)
+        extra_versions = dict[str, dict[str, str]]()
+        together = dict(main_versions)
+        for group, (path, _) in EXTRAS.items():
+            # One environment may get all groups, so a later one takes the versions of an earlier.
+            kept = pinned(path) if keep and path.exists() else {}
+            wanted = resolve([*roots, *groups[group]], kept | main_versions)
+            shared = {name: together[name] for name in wanted.keys() & together.keys()}
+            if shared.items() - wanted.items():
+                wanted = resolve([*roots, *groups[group]], kept | main_versions | shared)
+            extra_versions[group] = {
+                name: version for name, version in wanted.items() if name not in main_versions
+            }
+            together |= wanted
         only = markers(roots)
-        found = hashes(bench_versions, only)
+        found = hashes(together, only)
     except PinError as error:
         print(f"pin: {error}", file=sys.stderr)
         return 1
-    extra = {name: bench_versions[name] for name in bench_versions.keys() - main_versions.keys()}
-    for path, versions, what in (
-        (MAIN, main_versions, "What nsm, its build and its tests need"),
-        (BENCH, extra, "What `make bench` needs beyond that"),
-    ):
+    files = [(MAIN, main_versions, "What nsm, its build and its tests need")]
+    files += [(path, extra_versions[group], what) for group, (path, what) in EXTRAS.items()]
+    for path, versions, what in files:
         path.write_text(render(versions, found, only, what), encoding="utf-8")
         print(f"{path.relative_to(ROOT)}: {len(versions)} packages")
     return 0

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Finds a Python that works and hands over to bootstrap.py, which makes .venv.
 #
-#   tools/setup.sh [--bench]      PYTHON=/path/to/python3 picks one
+#   tools/setup.sh [--bench] [--docs] [--tests]      PYTHON=/path/to/python3 picks one
 #
 # Candidates are tried by running them: a pyenv shim, for instance, may be first on PATH and only
 # print that no version is selected.

@@ -209,7 +209,7 @@ def test_what_tests_lack_is_never_asked_for(
 def stamps(bootstrap: ModuleType, root: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, str]:
     """(base, project) of the stamp that a clone at `root` asks for."""
     monkeypatch.setattr(bootstrap, "ROOT", root)
-    stamp = bootstrap.wanted_stamp(bench=False)
+    stamp = bootstrap.wanted_stamp()
     return stamp.base, stamp.project
 
 
@@ -244,7 +244,7 @@ def test_what_makes_the_environment_anew(
 
 def test_pins_name_no_index() -> None:
     root = TOOLS.parent
-    for name in ("constraints.txt", "benchmarks/constraints.txt"):
+    for name in ("constraints.txt", "benchmarks/constraints.txt", "docs/constraints.txt"):
         text = (root / name).read_text()
         assert "://" not in text, name
         assert "index" not in text, name
