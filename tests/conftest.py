@@ -35,7 +35,7 @@ settings.register_profile(
     "nsm",
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
-    max_examples=int(os.environ.get("NSM_TEST_EXAMPLES", "40")),
+    max_examples=int(os.environ.get("NSM_TEST_EXAMPLES", "25")),
 )
 settings.load_profile("nsm")
 

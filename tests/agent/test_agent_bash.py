@@ -9,6 +9,7 @@ import pytest
 
 from agent_process import AgentProcess
 from realjail import SYSTEM_PATH
+from support.selection import one_in
 
 CASES: dict[str, list[tuple[str, str, int]]] = {
     # name: [(code, stdout, exit code), ...], stderr aside
@@ -422,7 +423,7 @@ SCRIPTS: dict[str, str] = {
 }
 
 
-@pytest.mark.parametrize("name", SCRIPTS)
+@pytest.mark.parametrize("name", one_in(4, SCRIPTS))
 def test_a_one_shot_does_what_a_script_does(agent: AgentProcess, name: str) -> None:
     code = SCRIPTS[name]
     (agent.workspace / "bash").write_text(code)

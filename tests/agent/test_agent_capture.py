@@ -55,7 +55,7 @@ def test_the_file_is_capped(tmp_path: Path) -> None:
     assert Path(left_out["file"]).stat().st_size == 1000
 
 
-@given(st.text(min_size=60, max_size=200))
+@given(st.text("aé€😀", min_size=60, max_size=200))
 def test_characters_are_not_torn(text: str) -> None:
     data = text.encode("utf-8", "replace")
     shown, left_out = captured(Path("/nowhere"), data).result()

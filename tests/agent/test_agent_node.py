@@ -9,6 +9,7 @@ import pytest
 
 from agent_process import AgentProcess, Reply, jailed_agent
 from realjail import BWRAP
+from support.selection import one_in
 
 STATE: dict[str, list[tuple[str, str, list[str]]]] = {
     # name: [(code, stdout, displays), ...]; each step succeeds
@@ -444,7 +445,7 @@ ONE_SHOTS: dict[str, tuple[str, str, int, str, list[str]]] = {
 }
 
 
-@pytest.mark.parametrize("name", ONE_SHOTS)
+@pytest.mark.parametrize("name", one_in(4, ONE_SHOTS))
 def test_a_one_shot_ends_as_a_program_does(agent: AgentProcess, name: str) -> None:
     code, stdout, exit_code, stderr, shown = ONE_SHOTS[name]
     reply = agent.node(code, one_shot=True)
@@ -541,7 +542,7 @@ KINDS = {
 }
 
 
-@pytest.mark.parametrize("first", KINDS)
+@pytest.mark.parametrize("first", one_in(3, KINDS))
 def test_any_declaration_may_replace_any_other(agent: AgentProcess, first: str) -> None:
     """After each `first` comes each other, and so the other way round, in one session."""
     for number, second in enumerate(KINDS):

@@ -14,6 +14,7 @@ import pytest
 
 from agent_process import PYTHON, AgentProcess, becomes_true, json_of
 from nsm.wire.results import PLACE
+from support.selection import one_in
 
 CLEAN = {"exit_code": 0, "stdout": "", "stderr": ""}
 
@@ -165,7 +166,7 @@ with multiprocessing.get_context('fork').Pool(2) as pool: print(pool.map(square,
 }
 
 
-@pytest.mark.parametrize("name", MAIN_MODULE)
+@pytest.mark.parametrize("name", one_in(2, MAIN_MODULE))
 def test_main_module(agent: AgentProcess, name: str) -> None:
     code, printed = MAIN_MODULE[name]
     reply = agent.python(code)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from agent_process import AgentProcess, Interpreter, becomes_true
+from support.selection import one_in
 
 GRACE_S = 6.0
 """Long enough for a loaded machine; half of it passes where an interrupt hits the moment between
@@ -111,7 +112,7 @@ GET: dict[Interpreter, str] = {
 }
 
 
-@pytest.mark.parametrize("name", ENDLESS)
+@pytest.mark.parametrize("name", one_in(2, ENDLESS))
 def test_an_interrupt_stops_the_code_and_keeps_state(shared: AgentProcess, name: str) -> None:
     interpreter, code = ENDLESS[name]
     shared.seen.clear()
@@ -184,7 +185,7 @@ GOES_ON = {
 }
 
 
-@pytest.mark.parametrize("name", GOES_ON)
+@pytest.mark.parametrize("name", one_in(4, GOES_ON))
 def test_nothing_more_of_a_shells_code_runs_after_an_interrupt(
     agent: AgentProcess, name: str
 ) -> None:
@@ -205,7 +206,7 @@ def test_nothing_more_of_a_shells_code_runs_after_an_interrupt(
 ONE_SHOTS = {**GOES_ON, "exit trap": "trap 'echo cleaned' EXIT; python3 catches; echo ran on"}
 
 
-@pytest.mark.parametrize("name", ONE_SHOTS)
+@pytest.mark.parametrize("name", one_in(4, ONE_SHOTS))
 def test_nothing_more_of_a_one_shots_code_runs_after_an_interrupt(
     agent: AgentProcess, name: str
 ) -> None:
@@ -223,7 +224,7 @@ def test_nothing_more_of_a_one_shots_code_runs_after_an_interrupt(
     assert not reply.interpreter_restarted
 
 
-@pytest.mark.parametrize("name", [name for name in ENDLESS if name.startswith("bash")])
+@pytest.mark.parametrize("name", one_in(3, [name for name in ENDLESS if name.startswith("bash")]))
 def test_a_one_shot_is_interrupted_as_early_as_one_likes(agent: AgentProcess, name: str) -> None:
     interpreter, code = ENDLESS[name]
     for milliseconds in (0, 1, 2, 4, 8):
@@ -242,7 +243,7 @@ FORKING = {
 }
 
 
-@pytest.mark.parametrize("name", FORKING)
+@pytest.mark.parametrize("name", one_in(2, FORKING))
 def test_a_shell_that_does_nothing_but_fork_is_interrupted(agent: AgentProcess, name: str) -> None:
     """Whatever the moment: a fork that is interrupted too early takes itself for the shell."""
     agent.bash(SET["bash"])

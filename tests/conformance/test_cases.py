@@ -1,7 +1,7 @@
 """The conformance cases: all of them with the agent, a part with control socket and MCP.
 
-With the agent all but one in 24 are marked `slow`, so that they are run by CI and `make soak`, and
-`make test` stays a matter of minutes.
+With the agent all but one in 24 are marked `slow`, and so is half of the others and what waits for
+long, so that they are run by CI and `make soak`, and `make test` stays a matter of minutes.
 
 The cases of a target that were selected run at once in a few threads, since most of them wait for
 limits; each test is the report of one.
@@ -35,8 +35,11 @@ PARTS: dict[TargetName, int] = {"agent": 1, "control": 12, "mcp": 24}
 `tests/conformance/run.py --via ...` runs the others."""
 
 
-QUICK = 24
+QUICK: dict[TargetName, int] = {"agent": 24, "control": 24, "mcp": 48}
 """One case in so many is not `slow`."""
+
+LONG_S = 60
+"""A case with this time limit takes it on slow machines: it is `slow` in any case."""
 
 
 def is_selected(case: Case, target: TargetName) -> bool:
@@ -46,9 +49,11 @@ def is_selected(case: Case, target: TargetName) -> bool:
 
 
 def marks(case: Case, target: TargetName) -> list[pytest.MarkDecorator]:
-    if target != "agent":
-        return [pytest.mark.jail]
-    return [] if _number(case) % QUICK == 0 else [pytest.mark.slow]
+    made = [] if target == "agent" else [pytest.mark.jail]
+    chosen = "jail" in case.needs or _number(case) % QUICK[target] == 0
+    if not chosen or any(step.timeout_s >= LONG_S for step in case.steps):
+        made.append(pytest.mark.slow)
+    return made
 
 
 def _number(case: Case) -> int:

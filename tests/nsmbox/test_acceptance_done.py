@@ -14,6 +14,7 @@ import pytest
 from processes import ending, tree
 from realjail import needs_bwrap
 from support.box.world import HOME, PROJECT, SECRET, World, git, have_git
+from support.selection import one_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -205,7 +206,7 @@ def held(pids: Iterable[int]) -> list[int]:
     return fds
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
+@pytest.mark.parametrize("number", one_in(2, [signal.SIGTERM, signal.SIGHUP, signal.SIGKILL]))
 def test_a_signal_ends_the_box_and_leaves_nothing(world: World, number: signal.Signals) -> None:
     before = set(os.listdir("/tmp")) | set(os.listdir("/dev/shm"))
     with ending(
@@ -234,7 +235,7 @@ sleep 1000 & wait
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", one_in(2, [signal.SIGTERM, signal.SIGHUP]))
 @pytest.mark.parametrize("program", [("nsm", "box", "--yes", "--"), ("claudebox", "--yes", "run")])
 def test_a_command_tidies_up_before_its_box_ends(
     shared_world: World, program: tuple[str, ...], number: signal.Signals

@@ -74,6 +74,7 @@ def test_a_program_in_a_directory_of_many_is_shown_alone(home: World) -> None:
     assert version(home, "bin") == ["alone --version", "claude"]
 
 
+@pytest.mark.slow
 def test_pnpm_has_a_wrapper_and_a_store(home: World) -> None:
     root = f"{HOME}/.local/share/pnpm"
     store = "global/5/.pnpm/claude-code@2"
@@ -85,6 +86,7 @@ def test_pnpm_has_a_wrapper_and_a_store(home: World) -> None:
     assert version(home, ".local/share/pnpm", ".node/v9/bin")[0].endswith("runs claude --version")
 
 
+@pytest.mark.slow
 def test_volta_has_shims(home: World) -> None:
     root = f"{HOME}/.volta"
     package = f"{root}/tools/image/packages/@anthropic-ai/claude-code"
@@ -100,6 +102,7 @@ def test_volta_has_shims(home: World) -> None:
     assert version(home, ".volta/bin")[0] == "20.1.0 runs claude --version"
 
 
+@pytest.mark.slow
 def test_bun_has_packages_of_its_own(home: World) -> None:
     home.write(f"{HOME}/.bun/install/global/{PACKAGE}/cli.js", NATIVE, 0o755)
     home.link(f"{HOME}/.bun/bin/claude", f"../install/global/{PACKAGE}/cli.js")
@@ -122,7 +125,7 @@ echo "$0"
 """
 
 
-@pytest.mark.parametrize("where", [PROJECT, f"{HOME}/envs"])
+@pytest.mark.parametrize("where", [PROJECT, pytest.param(f"{HOME}/envs", marks=pytest.mark.slow)])
 def test_the_python_of_an_active_environment_is_started_in_it(home: World, where: str) -> None:
     """An interpreter knows by its own path which environment it belongs to, as `sys.prefix`
     shows."""
@@ -138,7 +141,7 @@ def test_the_python_of_an_active_environment_is_started_in_it(home: World, where
         assert done.stdout == f"{where}/a b/bin/python\n", done.stderr
 
 
-@pytest.mark.parametrize("by", ["link", "script"])
+@pytest.mark.parametrize("by", ["link", pytest.param("script", marks=pytest.mark.slow)])
 def test_what_the_project_says_is_no_reason_to_show_the_users(home: World, by: str) -> None:
     """A box may have written it, for the next one to see what lies there."""
     other = f"{HOME}/work/other"

@@ -76,7 +76,7 @@ async def renewed(forking: TemplateLauncher) -> None:
             await trio.testing.wait_all_tasks_blocked(0.01)
 
 
-@pytest.mark.parametrize("what", ["module", "interpreter"])
+@pytest.mark.parametrize("what", ["module", pytest.param("interpreter", marks=pytest.mark.slow)])
 async def test_a_template_is_made_anew_when_its_files_change(
     python: Environment, venv: Path, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
