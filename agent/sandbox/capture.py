@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from sandbox.limits import Limits
     from sandbox.polling import Poller
 
+
 PREVIEW_BYTES = 64 * 1024
 """Streamed output that waits to be sent, per stream; older output is left out of the preview."""
 

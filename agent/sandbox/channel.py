@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from sandbox.polling import Poller
 
+
 UNSENT_BYTES = 8 * 1024 * 1024
 """Above this the agent takes no more requests from a supervisor that does not read answers."""
 

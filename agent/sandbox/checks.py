@@ -16,6 +16,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import NoReturn
 
+
 CHECK_BYTES = 256 * 1024 * 1024
 """Memory of one; 64 KiB of text in a compiler take much less."""
 

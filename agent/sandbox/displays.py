@@ -8,6 +8,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+
 DISPLAY_BYTES = 8 * 1024 * 1024
 """Displays kept per execution, all together: with two streams they have to fit into one answer of
 the supervisor's, which has 16 MiB."""

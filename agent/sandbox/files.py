@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Any
 
+
 MAX_OPEN_FILES = 8
 """Transfers at a time."""
 

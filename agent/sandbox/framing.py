@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any, NoReturn
 
+
 MAX_FRAME_BYTES = 64 * 1024 * 1024
 """Largest frame in either direction, without its length."""
 

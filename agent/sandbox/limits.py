@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
+
 REPLY_BYTES = 1024 * 1024
 
 MAX_REPLY_BYTES = 4 * 1024 * 1024

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+
 set_handler: Callable[[int, Any], Any] = import_module("_signal").signal
 
 DEFAULT_ACTION: int = import_module("_signal").SIG_DFL

@@ -13,6 +13,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import NoReturn
 
+
 MAX_ENTRIES = 10000
 
 LISTING_BYTES = 1024 * 1024

@@ -13,6 +13,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+
 MAX_POLL_MS = 24 * 3600 * 1000
 """poll(2) takes an int; a timer that is further away is looked at again after that."""
 

@@ -13,6 +13,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+
 ENDING_LOOKS = 50
 """At a child that has closed its socket, one a millisecond, until it is believed to live on."""
 

@@ -18,7 +18,6 @@ from sandbox.displays import (
 )
 from sandbox.fields import as_object
 from sandbox.framing import FrameError, encode_frame
-from sandbox.interpreters.setup import SETUP_EXCERPT_BYTES
 from sandbox.limits import Limits, apply_limits
 from sandbox.linux import (
     DEFAULT_ACTION,
@@ -31,39 +30,23 @@ from sandbox.linux import (
 )
 from sandbox.polling import Link
 from sandbox.processes import is_ending
+from sandbox.setups import SETUP_EXCERPT_BYTES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
     from typing import Any, NoReturn
 
     from sandbox.agent import Agent
-    from sandbox.interpreters.setup import SetupStep
-    from sandbox.sharedpage import SharedPage
+    from sandbox.questions import Question
+    from sandbox.setups import SetupStep
+    from sandbox.shared_page import SharedPage
+
 
 MAX_RESULT_NOTES = 8
 
 MAX_RESULT_NOTE = 400
 """Notes that an interpreter adds to one result, and characters of each."""
-
-
-class Question:
-    """What an interpreter is asked besides running code, which may keep it too busy to answer.
-
-    Args:
-        number: tells its answer from that to a question before.
-        settle: called once, with the answer, or with nothing in it if there is none.
-    """
-
-    def __init__(self, number: int, settle: Callable[[Mapping[str, Any]], None]) -> None:
-        self.number = number
-        self._settle = settle
-        self._settled = False
-
-    def settle(self, answer: Mapping[str, Any]) -> None:
-        if not self._settled:
-            self._settled = True
-            self._settle(answer)
 
 
 class Interpreter:
@@ -170,7 +153,7 @@ class Interpreter:
         tells more.
         """
         if not self.runs and not is_ending(self.pid):
-            self.agent.end_interpreter(self, "had its control socket closed by code")
+            self.agent.executions.end_interpreter(self, "had its control socket closed by code")
 
     def limit(self, limits: Mapping[str, int]) -> None:
         """Applies new limits to the running interpreter."""
@@ -257,9 +240,9 @@ class Interpreter:
 
     def discard(self, reason: str) -> None:
         """Ends the process tree, if it runs, and forgets it. `reason` says why state is lost."""
-        killed = self.agent.kill_tree(self) if self.pid else set[int]()
+        killed = self.agent.trees.kill(self) if self.pid else set[int]()
         self.forget(reason)
-        self.agent.await_end(killed)
+        self.agent.trees.await_end(killed)
 
     def forget(self, reason: str) -> None:
         """Releases what belonged to a process that is gone; what it printed is kept."""

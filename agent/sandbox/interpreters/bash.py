@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from sandbox.agent import Agent
     from sandbox.processes import Process
 
+
 HOLD_S = 0.0005
 
 HOLD_LIMIT_S = 1.0
@@ -290,7 +291,7 @@ class BashInterpreter(Interpreter):
 
     def _note_background(self) -> None:
         """Says what ends with a one-shot though its code had put it into the background."""
-        if self._one_shot and (count := self.agent.count_background()):
+        if self._one_shot and (count := self.agent.trees.count_background()):
             ended = (
                 "1 background process was" if count == 1 else f"{count} background processes were"
             )
@@ -359,7 +360,7 @@ class BashInterpreter(Interpreter):
                 numbers = (words[0], words[4], words[5])
                 if all(each.isdigit() and len(each) < 20 for each in numbers):
                     if b"r" in words[1]:
-                        self.agent.end_interpreter(
+                        self.agent.executions.end_interpreter(
                             self, "became a restricted shell by `set -r`", int(words[0])
                         )
                     else:
@@ -380,13 +381,15 @@ class BashInterpreter(Interpreter):
             line, status = divmod(status, 256)
             if line:
                 self.add_note(f"`set -e` stopped the code at line {line}; the session goes on")
-            self.agent.on_done(self, number, status)
+            self.agent.executions.on_done(self, number, status)
 
     def _on_begun(self, status: int) -> None:
         if self._has_handlers:
             return  # code says so, which may say it thousands of times
         if status != 0:
-            self.agent.end_interpreter(self, "cannot set up its descriptors; is it GNU bash?")
+            self.agent.executions.end_interpreter(
+                self, "cannot set up its descriptors; is it GNU bash?"
+            )
             return
         code, null, out, err = self._fds
         self.expect_private(
@@ -402,7 +405,7 @@ class BashInterpreter(Interpreter):
         execution = self.agent.running
         if held and execution is not None and not execution.stopping:
             self._command(held)
-        self.agent.on_interruptible(self)
+        self.agent.stopper.on_interruptible(self)
 
     def limit(self, limits: Mapping[str, int]) -> None:
         # The shell may have to begin anew anyway: its descriptors must lie below the limit.

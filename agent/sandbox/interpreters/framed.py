@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from sandbox.agent import Agent
 
+
 WORKER_FRAME_BYTES = 4 * DISPLAY_BYTES
 """Largest frame taken from an interpreter, which may be under the control of hostile code."""
 
@@ -63,7 +64,9 @@ class FramedInterpreter(Interpreter):
             try:
                 message = reader.next_message()
             except FrameError as error:
-                self.agent.end_interpreter(self, f"broke its control socket's protocol: {error}")
+                self.agent.executions.end_interpreter(
+                    self, f"broke its control socket's protocol: {error}"
+                )
                 return
             if message is None:
                 return
@@ -77,7 +80,7 @@ class FramedInterpreter(Interpreter):
             elif kind == "note":
                 self.add_note(message.get("text"))
             elif kind == "done" and message.get("token") == self._token:
-                self.agent.on_done(self, message.get("id"), message.get("exit_code"))
+                self.agent.executions.on_done(self, message.get("id"), message.get("exit_code"))
             elif kind == "answer":
                 self.on_answer(message)
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import NoReturn
 
+
 NODE_RUNNER = text_of("workers/node_runner.js")
 
 
@@ -55,6 +56,6 @@ class NodeInterpreter(FramedInterpreter):
 
         def give_up() -> None:
             if self.pid == pid:
-                self.agent.end_interpreter(self, "lost the thread that reports results")
+                self.agent.executions.end_interpreter(self, "lost the thread that reports results")
 
         self.agent.poller.at("control end", time.monotonic() + CONTROL_END_S, give_up)

@@ -8,7 +8,7 @@ import sys
 from sandbox.interpreters.base import ForkedWorker
 from sandbox.interpreters.framed import FramedInterpreter
 from sandbox.processes import ignores_interrupts, send_signal
-from sandbox.sharedpage import INTERRUPT, SharedPage
+from sandbox.shared_page import INTERRUPT, SharedPage
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ class PythonInterpreter(FramedInterpreter):
     def on_started(self) -> None:
         if self._awaits_start:  # else code says so, which may say it thousands of times
             self._awaits_start = False
-            self.agent.on_interruptible(self)
+            self.agent.stopper.on_interruptible(self)
 
     def send_interrupt(self, number: int) -> None:
         if self._page is not None:

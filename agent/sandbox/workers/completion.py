@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
     from typing import Any
 
+
 MAX_MATCHES = 500
 
 MAX_MATCH = 1000

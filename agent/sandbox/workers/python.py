@@ -15,7 +15,7 @@ from sandbox.fields import as_object
 from sandbox.framing import READ_BYTES, FrameReader, encode_frame, from_json, to_json
 from sandbox.limits import apply_limits
 from sandbox.linux import dup_high, identity_of, set_handler
-from sandbox.sharedpage import INTERRUPT
+from sandbox.shared_page import INTERRUPT
 from sandbox.workers.completion import PythonCompleter
 from sandbox.workers.hints import hint_for
 from sandbox.workers.pretty import PrettyPrinter
@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from types import CodeType, TracebackType
     from typing import Any, NoReturn
 
-    from sandbox.sharedpage import SharedPage
+    from sandbox.shared_page import SharedPage
+
 
 DISARM_ATTEMPTS = 100
 """Interrupts that may come while the Python worker puts its own handler in place."""

@@ -1,0 +1,163 @@
+"""Process trees of interpreters: which process belongs to which, and how a tree is killed."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import time
+
+from sandbox.linux import identity_of
+from sandbox.processes import read_children, read_processes, send_signal, tree_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from sandbox.agent import Agent
+    from sandbox.interpreters.base import Interpreter
+    from sandbox.processes import Process
+
+
+KILL_ROUNDS = 64
+FREEZE_ROUND = 3
+"""A tree that still grows in this round of killing is a fork bomb: everything is stopped first."""
+
+END_S = 2.0
+"""How long the agent waits for processes that it has killed; a few milliseconds, as a rule."""
+
+
+class ProcessTrees:
+    """Knows whose each process of the session is.
+
+    Attributes:
+        orphans: processes whose parent has ended, and the interpreters that they came from.
+    """
+
+    def __init__(self, agent: Agent) -> None:
+        self._agent = agent
+        self.orphans: dict[int, Interpreter] = {}
+
+    def count_background(self) -> int:
+        """The number of processes in the session besides the agent's and its interpreters'."""
+        table = read_processes()
+        ours = {
+            self._agent.pid,
+            *self._agent.questions.checks,
+            *(i.pid for i in self._agent.interpreters.values()),
+        }
+        inside = (
+            set(table)
+            if self._agent.pid == 1
+            else tree_of(table, self._agent.pid, [self._agent.pid])
+        )
+        return sum(1 for pid in inside - ours if table[pid].alive)
+
+    def note_orphans(self, interpreter: Interpreter) -> None:
+        """Remembers whose the orphans are that have not been seen yet; later nothing tells.
+
+        Args:
+            interpreter: the one that was running, or whose end has made them orphans.
+        """
+        leaders = {i.pid for i in self._agent.interpreters.values()}
+        for pid in (
+            read_children(self._agent.pid)
+            - leaders
+            - set(self._agent.questions.checks)
+            - set(self.orphans)
+        ):
+            self.orphans[pid] = self._recognise(pid) or interpreter
+
+    def _recognise(self, pid: int) -> Interpreter | None:
+        """The interpreter in whose session an orphan is, or whose pipes it has."""
+        with contextlib.suppress(OSError):
+            session = os.getsid(pid)
+            for interpreter in self._agent.live_interpreters():
+                if interpreter.pid == session:
+                    return interpreter
+        pipes = {
+            pipe.identity: interpreter
+            for interpreter in self._agent.interpreters.values()
+            for pipe in interpreter.pipes.values()
+        }
+        for fd in (1, 2):
+            with contextlib.suppress(OSError):
+                owner = pipes.get(identity_of(os.stat(f"/proc/{pid}/fd/{fd}")))
+                if owner is not None:
+                    return owner
+        return None
+
+    def kill(self, interpreter: Interpreter) -> set[int]:
+        """Kills everything that came from an interpreter, daemons in their own sessions included.
+
+        Processes of other interpreters live on. Where there are none, one system call reaches
+        all without a race; else rounds of looking and killing, which a fork bomb may outrun:
+        then everything is stopped for the time it takes to sort out who is to go.
+
+        Returns:
+            Process ids of all that was killed; some may not have ended yet.
+        """
+        others = [i for i in self._agent.interpreters.values() if i.pid and i is not interpreter]
+        if self._agent.pid == 1 and not others:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(-1, signal.SIGKILL)
+            # A process that is being killed starts no other one, so these are all.
+            return set(read_processes()) - {self._agent.pid}
+        self.note_orphans(interpreter)
+        killed: set[int] = set()
+        for attempt in range(KILL_ROUNDS):
+            freeze = self._agent.pid == 1 and attempt == FREEZE_ROUND
+            before = read_processes() if freeze else {}
+            if freeze:
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.kill(-1, signal.SIGSTOP)
+            table = read_processes()
+            victims = self._belongings(table, interpreter, others)
+            fresh = {pid for pid in victims - killed if table[pid].alive}
+            for pid in fresh:
+                send_signal(pid, signal.SIGKILL)
+            killed |= fresh
+            if freeze:
+                for pid in set(table) - victims - {self._agent.pid}:
+                    if pid not in before or before[pid].state != b"T":
+                        send_signal(pid, signal.SIGCONT)
+            if not fresh:
+                break
+        return killed
+
+    def await_end(self, killed: Iterable[int]) -> None:
+        """Waits until processes that were killed are gone, for `END_S` at most.
+
+        Until they are reaped they count against the session's limit of processes, so that after a
+        fork bomb no new interpreter could be started.
+
+        Args:
+            killed: from `kill`.
+        """
+        left = set(killed)
+        deadline = time.monotonic() + END_S
+        ended = select.poll()
+        ended.register(self._agent.wakeup_fd, select.POLLIN)
+        while left and (left_s := deadline - time.monotonic()) > 0:
+            self._agent.reap()
+            left = {pid for pid in left if os.path.exists(f"/proc/{pid}")}
+            if left:
+                ended.poll(left_s * 1000)
+
+    def _belongings(
+        self, table: Mapping[int, Process], interpreter: Interpreter, others: Sequence[Interpreter]
+    ) -> set[int]:
+        """Pids of an interpreter and all that it started, as far as can be told."""
+        spared: set[int] = {self._agent.pid, *self._agent.questions.checks}
+        for other in others:
+            adopted = [pid for pid, owner in self.orphans.items() if owner is other]
+            spared |= tree_of(table, other.pid, adopted)
+        adopted = [
+            pid
+            for pid, row in table.items()
+            if row.parent == self._agent.pid
+            # An orphan that has not been noted was made by the killing.
+            and self.orphans.get(pid, interpreter) is interpreter
+        ]
+        return tree_of(table, interpreter.pid, adopted) - spared
