@@ -21,7 +21,7 @@ from sandbox.interpreters.base import ForkedWorker
 from sandbox.limits import Limits
 from sandbox.linux import PR_SET_DUMPABLE, dup_high, identity_of, prctl, shut_abstract_sockets
 from sandbox.shared_page import SharedPage
-from sandbox.workers.python import python_worker
+from sandbox.workers.python.worker import python_worker
 
 del sys.path[0]  # unbundled
 

@@ -8,7 +8,7 @@ import time
 from sandbox.checks import InputCheck, suggest_indent
 from sandbox.fields import is_id
 from sandbox.processes import send_signal
-from sandbox.workers.completion import MAX_MATCH, MAX_MATCHES
+from sandbox.workers.python.completion import MAX_MATCH, MAX_MATCHES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

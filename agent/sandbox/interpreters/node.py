@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
 
-NODE_RUNNER = text_of("workers/node_runner.js")
+NODE_RUNNER = text_of("workers/node/runner.js")
 
 
 CONTROL_END_S = 1.0

@@ -69,10 +69,14 @@ class ProgramCode:
             return self._compiled[python]
 
 
-@cache
 def source_of(module: ModuleType) -> bytes:
     """Source of the installed program and of all modules that it consists of."""
-    return bundle(_file_of(module)).encode()
+    return _bundled(_file_of(module))
+
+
+@cache
+def _bundled(file: str) -> bytes:
+    return bundle(file).encode()
 
 
 def _file_of(module: ModuleType) -> str:

@@ -1,0 +1,149 @@
+"""Values and figures that code displays."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+
+from sandbox.displays import DISPLAY_BYTES, DISPLAY_LEFT_OUT, PLACE
+from sandbox.fields import as_object
+from sandbox.framing import from_json, to_json
+from sandbox.workers.python.pretty import PrettyPrinter
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from sandbox.workers.python.outbox import Outbox
+    from sandbox.workers.python.reporter import Reporter
+
+
+class Displayer:
+    """Shows values as rich as they can be shown.
+
+    Attributes:
+        images: shown by the running code so far.
+    """
+
+    REPRESENTATIONS = (
+        ("_repr_html_", "text/html"),
+        ("_repr_markdown_", "text/markdown"),
+        ("_repr_svg_", "image/svg+xml"),
+        ("_repr_png_", "image/png"),
+        ("_repr_jpeg_", "image/jpeg"),
+        ("_repr_latex_", "text/latex"),
+        ("_repr_json_", "application/json"),
+    )
+
+    def __init__(self, out: Outbox, reporter: Reporter, builtins: dict[str, Any]) -> None:
+        self._out = out
+        self._reporter = reporter
+        self._builtins = builtins
+        self._pid = os.getpid()
+        self.images = 0
+
+    def display_hook(self, value: object) -> None:
+        if value is not None:
+            self._builtins["_"] = None
+            self._show(self._bundle(value), hold=True)
+            self._builtins["_"] = value
+
+    def display(self, *values: object) -> None:
+        """Shows values as rich as they can be shown, in their place among what is printed."""
+        for value in values:
+            bundle = self._bounded(self._bundle(value))
+            text = bundle.get("text/plain")
+            if any(kind.startswith("image/") for kind in bundle):
+                self.images += 1
+                bundle[PLACE] = self.images
+                print(f"[image {self.images}]")
+                if isinstance(text, str) and not (text[:1] == "<" and text[-1:] == ">"):
+                    print(text)  # more than a bare representation: a caption
+            elif isinstance(text, str):
+                bundle[PLACE] = 0
+                print(text)
+            if bundle.keys() - {"text/plain", PLACE} and os.getpid() == self._pid:
+                self._show(bundle)
+
+    def _show(self, bundle: dict[str, Any], *, hold: bool = False) -> None:
+        """
+        Args:
+            hold: send it with what comes next, which after a trailing expression is the end.
+        """
+        if os.getpid() != self._pid:
+            print(bundle.get("text/plain", ""))
+            return
+        message = {"type": "display", "data": self._bounded(bundle)}
+        if hold:
+            self._out.hold(message)
+        else:
+            self._out.send(message)
+
+    @staticmethod
+    def _bounded(bundle: dict[str, Any]) -> dict[str, Any]:
+        """The bundle, or a text in its place if it is larger than what the agent keeps."""
+        size = sum(len(str(data)) for data in bundle.values())
+        return bundle if size <= DISPLAY_BYTES else {"text/plain": DISPLAY_LEFT_OUT}
+
+    def _bundle(self, value: object) -> dict[str, Any]:
+        """The value's representations by MIME type; like IPython's, but asked of the type only."""
+        try:
+            is_plain = type(value) in (int, float, str, bool)
+            text = repr(value) if is_plain else PrettyPrinter().format(value)
+        except RecursionError:
+            text = repr(value)
+        found: dict[str, Any] = {"text/plain": text}
+        kind = type(value)
+        for method, mime in self.REPRESENTATIONS:
+            if callable(getattr(kind, method, None)):
+                found[mime] = self._ask(value, method)
+        if callable(getattr(kind, "_repr_mimebundle_", None)):
+            answer = self._first(self._ask(value, "_repr_mimebundle_", include=None, exclude=None))
+            found.update(as_object(answer) or {})
+        plain = {str(mime): self._plain(self._first(data)) for mime, data in found.items()}
+        return {mime: data for mime, data in plain.items() if data is not None}
+
+    @staticmethod
+    def _first(answer: Any) -> Any:
+        """The data of an answer that may come with metadata, as a tuple."""
+        found: Any = answer
+        return found[0] if isinstance(answer, tuple) and answer else found
+
+    def _ask(self, value: object, method: str, **arguments: object) -> Any:
+        try:
+            return getattr(value, method)(**arguments)
+        except NotImplementedError:
+            return None
+        except Exception as error:
+            self._reporter.print_error(error)
+            return None
+
+    @staticmethod
+    def _plain(data: object) -> Any:
+        """`data` as it can travel in JSON; None if it can't."""
+        if isinstance(data, (bytes, bytearray)):
+            import binascii
+
+            return binascii.b2a_base64(data, newline=False).decode()
+        try:
+            return from_json(to_json(data))  # which are bound before code can replace them
+        except (TypeError, ValueError, RecursionError):
+            return None
+
+    def show_figures(self) -> None:
+        """Displays and closes matplotlib's open figures, if code has imported it."""
+        pyplot = sys.modules.get("matplotlib.pyplot")
+        if pyplot is None or not hasattr(pyplot, "get_fignums"):
+            return
+        try:
+            for number in pyplot.get_fignums():
+                figure = pyplot.figure(number)
+                png = io.BytesIO()
+                try:
+                    figure.savefig(png, format="png", bbox_inches="tight")
+                finally:
+                    pyplot.close(figure)
+                self._show({"text/plain": repr(figure), "image/png": self._plain(png.getvalue())})
+        except Exception as error:
+            self._reporter.print_error(error)

@@ -1,0 +1,149 @@
+"""The asyncio loop that code awaits in."""
+
+from __future__ import annotations
+
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import CodeType
+    from typing import Any
+
+    from sandbox.workers.python.library import Library
+    from sandbox.workers.python.reporter import Reporter
+    from sandbox.workers.python.tracing import Tracing
+
+
+COROUTINE = 0x80
+"""Flag of compiled code that awaits."""
+
+
+class EventLoop:
+    """One loop for all code of a session; it exists once code has a use for it.
+
+    Attributes:
+        is_wanted: code has imported asyncio, or seems to.
+        context: the context variables of all code; None as long as no code has awaited.
+    """
+
+    def __init__(
+        self, library: Library, reporter: Reporter, tracing: Tracing, namespace: dict[str, Any]
+    ) -> None:
+        self._library = library
+        self._reporter = reporter
+        self._tracing = tracing
+        self._namespace = namespace
+        self._loop: Any = None
+        self.context: Any = None
+        # A template has asyncio already, and a loop takes memory and descriptors.
+        self.is_wanted = "asyncio" not in sys.modules
+
+    def _current(self) -> Any:
+        asyncio = self._library.load("asyncio")
+        if self._loop is None:
+            self._loop = self._made()
+        if self._loop is None or self._loop.is_closed():
+            self._loop = asyncio.new_event_loop()
+        asyncio.set_event_loop(self._loop)
+        return self._loop
+
+    def adopt(self) -> None:
+        """Once code has imported asyncio there is a loop for it, current in the main thread.
+
+        A loop that code made by asking for the current one becomes ours, so that the tasks it
+        holds run while the session idles.
+        """
+        asyncio = sys.modules.get("asyncio")
+        if asyncio is None or not hasattr(asyncio, "set_event_loop"):
+            return
+        if self._loop is None and not self.is_wanted and self._made() is None:
+            return
+        try:
+            self._current()
+        except Exception as error:
+            self._reporter.report(error)
+
+    @staticmethod
+    def _made() -> Any:
+        """The loop that code made by asking for the current one; before Python 3.10 events and
+        locks do that, too."""
+        policy = getattr(sys.modules.get("asyncio.events"), "_event_loop_policy", None)
+        return getattr(getattr(policy, "_local", None), "_loop", None)
+
+    def wait_for(self, fd: int) -> bool:
+        """Run the loop until a descriptor can be read; False if there is no loop."""
+        loop = self._loop
+        if loop is None or loop.is_closed():
+            return False
+
+        def readable() -> None:
+            # Once: another loop's `stop` may work twice, the second time in the code's await.
+            loop.remove_reader(fd)
+            loop.stop()
+
+        try:
+            loop.add_reader(fd, readable)
+            try:
+                loop.run_forever()
+            finally:
+                loop.remove_reader(fd)
+        except BaseException as error:
+            self._reporter.report(error)
+        return True
+
+    async def _in_turn(self, pieces: list[CodeType]) -> None:
+        try:
+            self._tracing.resume()
+            for piece in pieces:
+                if piece.co_flags & COROUTINE:
+                    await eval(piece, self._namespace)
+                else:
+                    exec(piece, self._namespace)
+        finally:
+            self._tracing.suspend()
+
+    def run(self, pieces: list[CodeType]) -> None:
+        """Runs code that awaits: the loop runs from its beginning to its end."""
+        asyncio = self._library.load("asyncio")
+        loop = self._current()
+        if sys.version_info >= (3, 11):  # noqa: UP036  # jails may have an older one
+            # A task has a context of its own. This one is that of all code from now on: what a
+            # context variable is set to must be there for the next code.
+            if self.context is None:
+                self.context = self._library.load("contextvars").copy_context()
+            task = loop.create_task(self._in_turn(pieces), context=self.context)
+        else:
+            task = loop.create_task(self._in_turn(pieces))
+        try:
+            loop.run_until_complete(task)
+        except KeyboardInterrupt:
+            if task.done():
+                raise
+            # It came while the loop waited, or in another task: stop ours where it awaits.
+            task.cancel()
+            try:
+                loop.run_until_complete(task)
+            except asyncio.CancelledError as error:
+                raise KeyboardInterrupt().with_traceback(error.__traceback__) from None
+        except RuntimeError:
+            # Code has stopped the loop: ours must not go on in a later execution.
+            task.cancel()
+            raise
+
+    def tasks(self) -> list[Any]:
+        """Tasks of our loop that are not done."""
+        loop = self._loop
+        if loop is None or loop.is_closed():
+            return []
+        return list(sys.modules["asyncio"].all_tasks(loop))
+
+    def cancel(self, tasks: list[Any]) -> None:
+        asyncio, loop = sys.modules["asyncio"], self._loop
+        for task in tasks:
+            task.cancel()
+        loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+        loop.run_until_complete(loop.shutdown_asyncgens())
+        for task in tasks:
+            error = None if task.cancelled() else task.exception()
+            if error is not None:
+                self._reporter.report(error)

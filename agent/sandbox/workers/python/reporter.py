@@ -1,0 +1,117 @@
+"""Tracebacks, without the worker's own frames."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+
+from sandbox.workers.python.hints import hint_for
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from sandbox.workers.python.library import Library
+    from sandbox.workers.python.outbox import Outbox
+
+
+class Reporter:
+    """Prints exceptions as Python would.
+
+    Args:
+        own_files: files whose frames are left out.
+    """
+
+    def __init__(self, out: Outbox, library: Library, own_files: frozenset[str]) -> None:
+        self._out = out
+        self._library = library
+        self._own_files = own_files
+
+    def report(self, error: BaseException) -> int:
+        """Prints an exception as Python would; returns the exit code it means."""
+        try:
+            if isinstance(error, SystemExit):
+                if error.code is None:
+                    return 0
+                if isinstance(error.code, int):
+                    return error.code & 255
+                print(error.code, file=sys.stderr)
+                return 1
+            if isinstance(error, getattr(sys.modules.get("bdb"), "BdbQuit", ())):
+                print(
+                    "The debugger ended the code: standard input is empty, so nobody can answer "
+                    "its prompt. Leave breakpoint() and pdb out, and print what you want to see.",
+                    file=sys.stderr,
+                )
+                return 1
+            self.print_error(error)
+        except BaseException as second:
+            # The hook or what it needs is broken, e.g. by code's own module `traceback`.
+            stderr, sys.stderr = sys.stderr, sys.__stderr__
+            try:
+                sys.__excepthook__(type(error), error, error.__traceback__)
+            except BaseException:
+                with contextlib.suppress(BaseException):
+                    os.write(2, f"{type(error).__name__} (not printable: {second!r})\n".encode())
+            finally:
+                sys.stderr = stderr
+        return 130 if isinstance(error, KeyboardInterrupt) else 1
+
+    def hint(self, error: BaseException, name: str, code: str) -> None:
+        """Add a note on what to write instead, if the code that failed is not Python."""
+        try:
+            number = None
+            if isinstance(error, SyntaxError) and error.filename == name:
+                number = error.lineno
+            elif isinstance(error, NameError) and error.__traceback__ is not None:
+                entry = error.__traceback__
+                if entry.tb_next is None and entry.tb_frame.f_code.co_filename == name:
+                    number = entry.tb_lineno
+            if number:
+                hint = hint_for(code.replace("\r\n", "\n").split("\n")[number - 1])
+                if hint:
+                    self._out.note(hint)
+        except Exception:  # noqa: S110
+            pass  # the error has been told, and code may have replaced what this needs
+
+    def print_error(self, error: BaseException) -> None:
+        self._clean_traceback(error, set())
+        sys.last_type, sys.last_value = type(error), error
+        sys.last_traceback = error.__traceback__
+        if sys.version_info >= (3, 12):
+            sys.last_exc = error
+        if sys.excepthook is not sys.__excepthook__:
+            sys.excepthook(type(error), error, error.__traceback__)
+            return
+        traceback = self._library.load("traceback")
+        lines = traceback.format_exception(type(error), error, error.__traceback__)
+        sys.stderr.write("".join(lines))
+
+    def _clean_traceback(self, error: BaseException, seen: set[int]) -> None:
+        """Takes frames of the worker, and of the loop below user code, off a traceback."""
+        if id(error) in seen:
+            return
+        seen.add(id(error))
+        frames: list[TracebackType] = []
+        entry = error.__traceback__
+        while entry is not None:
+            frames.append(entry)
+            entry = entry.tb_next
+        if frames and frames[0].tb_frame.f_code.co_filename in self._own_files:
+            user = [
+                index
+                for index, frame in enumerate(frames)
+                if frame.tb_frame.f_code.co_filename.startswith("<exec ")
+            ]
+            if user:
+                del frames[: user[0]]
+        clean: TracebackType | None = None
+        for frame in reversed(frames):
+            if frame.tb_frame.f_code.co_filename not in self._own_files:
+                kind = type(frame)
+                clean = kind(clean, frame.tb_frame, frame.tb_lasti, frame.tb_lineno)
+        error.__traceback__ = clean
+        for other in (error.__cause__, error.__context__, *getattr(error, "exceptions", ())):
+            if isinstance(other, BaseException):
+                self._clean_traceback(other, seen)

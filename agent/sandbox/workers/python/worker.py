@@ -1,0 +1,336 @@
+"""The worker: runs what the agent sends, one piece of code after another."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import select
+import signal
+import sys
+
+from sandbox.framing import READ_BYTES, FrameReader
+from sandbox.limits import apply_limits
+from sandbox.linux import dup_high, identity_of, set_handler
+from sandbox.shared_page import INTERRUPT
+from sandbox.workers.python.completion import PythonCompleter
+from sandbox.workers.python.displayer import Displayer
+from sandbox.workers.python.event_loop import COROUTINE, EventLoop
+from sandbox.workers.python.library import Library
+from sandbox.workers.python.outbox import Outbox
+from sandbox.workers.python.reporter import Reporter
+from sandbox.workers.python.streams import is_open, open_streams
+from sandbox.workers.python.tracing import Tracing
+from sandbox.workers.python.unfinished import Unfinished
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import _ast
+    from collections.abc import Mapping
+    from types import CodeType
+    from typing import Any, NoReturn
+
+    from sandbox.shared_page import SharedPage
+
+
+DISARM_ATTEMPTS = 100
+"""Interrupts that may come while the Python worker puts its own handler in place."""
+
+NO_SHOW: Any = re.compile("FigureCanvas.* is non-interactive")
+
+
+def python_worker(control_fd: int, page: SharedPage) -> NoReturn:
+    """Runs code from `control_fd` in a `__main__` module of its own until end-of-file."""
+    try:
+        PythonWorker(control_fd, page).serve()
+    except BaseException:
+        import traceback
+
+        os.write(2, traceback.format_exc().encode("utf-8", "replace"))
+    finally:
+        os._exit(1)
+
+
+def _own_files() -> frozenset[str]:
+    """Files that the agent's code says it is from: one in a bundle, else many."""
+    files = {_own_files.__code__.co_filename}
+    modules = [each for name, each in sys.modules.items() if f"{name}.".startswith("sandbox.")]
+    files.update(str(each.__file__) for each in modules)
+    return frozenset(files)
+
+
+OWN_FILES = _own_files()
+"""Found before any fork: looking through all modules there would copy the memory of their names."""
+
+
+class PythonWorker:
+    """The interpreter's side: runs what the agent sends in a `__main__` of its own.
+
+    Everything here shares a process with user code, so nothing is defended against it; what must
+    hold against hostile code is the agent's business.
+    """
+
+    FUTURE_FLAGS = 0xFFF0000
+    TOP_LEVEL_AWAIT = 0x2000
+    ONLY_AST = 0x400
+    SOURCES = 500
+    """Executions whose source text is kept for tracebacks and `inspect`."""
+
+    def __init__(self, control_fd: int, page: SharedPage) -> None:
+        import _ast
+        import builtins
+        import linecache
+        from types import ModuleType
+
+        # What a call needs is at hand: code may have replaced it.
+        self._expression, self._interactive = _ast.Expr, _ast.Interactive
+
+        self._pid = os.getpid()
+        self._control_fd = control_fd
+        self._page = page
+        self._out_fd, self._err_fd = dup_high(1), dup_high(2)
+        self._null_fd = dup_high(0)
+        self._private = {
+            fd: identity_of(os.fstat(fd))
+            for fd in (control_fd, self._out_fd, self._err_fd, self._null_fd)
+        }
+        self._reader = FrameReader()
+        self._poll = select.poll()
+        self._poll.register(control_fd, select.POLLIN)
+        self._linecache = linecache
+        self._sources: list[str] = []
+        self._flags: int = 0
+        self._handler: Any = signal.default_int_handler
+        self._agent_module = sys.modules.get("__main__")  # its globals live as long as this does
+        module = ModuleType("__main__")
+        module.__dict__["__builtins__"] = builtins
+        sys.modules["__main__"] = module
+        self._namespace = module.__dict__
+        self._builtins = builtins.__dict__
+        self._out = Outbox(control_fd)
+        library = Library()
+        self._reporter = Reporter(self._out, library, OWN_FILES)
+        self._displayer = Displayer(self._out, self._reporter, self._builtins)
+        self._builtins["display"] = self._displayer.display
+        sys.argv = [""]
+        sys.path.insert(0, "")
+        sys.displayhook = self._displayer.display_hook
+        open_streams()
+        self._ignoring = self._ignore  # one object, to be told from others
+        set_handler(signal.SIGINT, self._ignoring)
+        set_handler(INTERRUPT, self._interrupt)
+        os.register_at_fork(after_in_child=self._after_fork)
+        import faulthandler
+
+        faulthandler.enable(2)
+        self._silence_show()
+        self._tracing = Tracing(OWN_FILES)
+        self._loop = EventLoop(library, self._reporter, self._tracing, self._namespace)
+        self._unfinished = Unfinished(self._out, self._reporter, self._loop)
+        random = sys.modules.get("numpy.random")
+        if random is not None:  # a fork of a template would share the stream with its siblings
+            random.seed()
+
+    @staticmethod
+    def _silence_show() -> None:
+        """Figures are displayed anyway, so matplotlib's warning that it can't show them is wrong.
+
+        The list is that of the `warnings` module, which is not imported for this.
+        """
+        import _warnings
+
+        _warnings.filters.insert(0, ("ignore", NO_SHOW, UserWarning, None, 0))
+
+    def serve(self) -> NoReturn:
+        """Runs what the agent sends, one piece after another."""
+        while True:
+            message = self._reader.next_message()
+            if message is None:
+                self._wait()
+            elif message["type"] == "limits":
+                apply_limits(message["limits"])
+            elif message["type"] == "complete":
+                self._complete(message)
+            elif message["type"] == "run":
+                number = message["id"]
+                one_shot = message.get("one_shot") is True
+                exit_code = self._run(number, message["code"], one_shot=one_shot)
+                if os.getpid() != self._pid:
+                    os._exit(exit_code)  # code forked and its child got to the end
+                if not self._is_intact():
+                    os._exit(exit_code)  # nobody can be told: the exit status says it
+                done = {"type": "done", "id": number, "token": message["token"]}
+                self._out.send_last({**done, "exit_code": exit_code})
+
+    def _complete(self, message: Mapping[str, Any]) -> None:
+        answer: dict[str, Any] = {}
+        with contextlib.suppress(Exception):
+            completer = PythonCompleter(self._namespace, self._builtins)
+            prefix, matches = completer.complete(message["before"], message["next"])
+            answer = {"prefix": prefix, "matches": matches}
+        self._out.send({"type": "answer", "id": message["id"], **answer})
+
+    def _wait(self) -> None:
+        """Takes more bytes from the agent; the event loop, if there is one, runs meanwhile."""
+        if self._loop.wait_for(self._control_fd) and not self._poll.poll(0):
+            return
+        data = os.read(self._control_fd, READ_BYTES)
+        if not data:
+            os._exit(0)
+        self._reader.receive_data(data)
+
+    def _is_intact(self) -> bool:
+        try:
+            for fd, known in self._private.items():
+                if identity_of(os.fstat(fd)) != known:
+                    return False
+        except OSError:
+            return False
+        return True
+
+    def _after_fork(self) -> None:
+        """Runs in a child that user code has forked: what is the agent's stays with the parent."""
+        for fd in self._private:
+            with contextlib.suppress(OSError):
+                os.close(fd)
+
+    def _restore_descriptors(self) -> None:
+        for fd, saved in ((0, self._null_fd), (1, self._out_fd), (2, self._err_fd)):
+            os.dup2(saved, fd)
+        for name in ("stdin", "stdout", "stderr"):
+            if not is_open(getattr(sys, name, None)):
+                if not is_open(getattr(sys, f"__{name}__", None)):
+                    open_streams()
+                setattr(sys, name, getattr(sys, f"__{name}__"))
+
+    def _ignore(self, *_: object) -> None:
+        """Handles an interrupt that comes when no code runs."""
+
+    def _interrupt(self, _number: int, frame: Any) -> None:
+        """Does what SIGINT would do if nobody outside of Python ignored it.
+
+        The agent's word for it waits in the control socket; without, it is a signal of code's own.
+        """
+        handler = signal.getsignal(signal.SIGINT)
+        if callable(handler) and self._poll.poll(0):
+            handler(signal.SIGINT, frame)
+
+    def _arm(self, number: int) -> None:
+        """From now on an interrupt reaches the code."""
+        set_handler(signal.SIGINT, self._handler)
+        self._page.interruptible = number
+        if self._page.awaited == number:  # one has come too early
+            self._out.send({"type": "started", "id": number})
+
+    def _disarm(self) -> None:
+        handler = None
+        for _ in range(DISARM_ATTEMPTS):
+            try:
+                handler = set_handler(signal.SIGINT, self._ignoring)
+                break
+            except BaseException:  # noqa: S112
+                continue  # the last interrupt, on the way out
+        else:
+            # Not interrupts, then: code has taken away what Python's own library needs.
+            os._exit(1)
+        if handler is not self._ignoring:
+            self._handler = handler
+
+    def _run(self, number: int, code: str, *, one_shot: bool = False) -> int:
+        """Runs a piece of code; returns its exit code. Never raises."""
+        name = f"<exec {number}>"
+        code = code.removeprefix("\ufeff")  # as a file's would be
+        self._loop.is_wanted = self._loop.is_wanted or "asyncio" in code
+        try:
+            if number:  # else it is the rehearsal, of which nothing stays
+                self._remember_source(name, code)
+            self._namespace.pop("__warningregistry__", None)
+            for finder in list(sys.path_importer_cache.values()):
+                # Modules written since the last look, within the time stamp's resolution.
+                invalidate = getattr(finder, "invalidate_caches", None)
+                if invalidate is not None:
+                    invalidate()
+        except Exception:  # noqa: S110
+            pass  # all this belongs to code, and may be anything
+        exit_code = 1
+        self._displayer.images = 0
+        try:
+            try:
+                self._restore_descriptors()
+                self._arm(number)
+                try:
+                    self._execute(name, code)
+                    exit_code = 0
+                except BaseException as error:
+                    exit_code = self._reporter.report(error)
+                    self._reporter.hint(error, name, code)
+                if one_shot and os.getpid() == self._pid:
+                    try:
+                        exit_code = self._unfinished.end_program() or exit_code
+                    except BaseException as error:
+                        exit_code = self._reporter.report(error) or exit_code
+                self._displayer.show_figures()
+            finally:
+                self._disarm()
+        except BaseException as error:  # an interrupt during the report
+            exit_code = self._reporter.report(error)
+        if not one_shot:
+            self._loop.adopt()
+            self._unfinished.note()
+        return exit_code
+
+    def _execute(self, name: str, code: str) -> None:
+        flags: int = self._flags | self.TOP_LEVEL_AWAIT
+        try:
+            tree: _ast.Module = compile(
+                code, name, "exec", flags | self.ONLY_AST, dont_inherit=True
+            )
+            ends_in_value = (
+                tree.body
+                and isinstance(tree.body[-1], self._expression)
+                and not self._ends_in_semicolon(code, tree.body[-1])
+            )
+            last = tree.body.pop() if ends_in_value else None
+            whole: CodeType = compile(tree, name, "exec", flags, dont_inherit=True)
+        except RecursionError:
+            # Python 3.9 compiles texts that are too deep to become a tree of objects, and back.
+            last, whole = None, compile(code, name, "exec", flags, dont_inherit=True)
+        self._flags |= whole.co_flags & self.FUTURE_FLAGS
+        flags |= self._flags
+        pieces = [whole]
+        if last is not None:
+            value = self._interactive([last])
+            pieces.append(compile(value, name, "single", flags, dont_inherit=True))
+        if any(piece.co_flags & COROUTINE for piece in pieces):
+            self._loop.run(pieces)
+            return
+        try:
+            self._tracing.resume()
+            for piece in pieces:
+                if self._loop.context is None:
+                    exec(piece, self._namespace)
+                else:
+                    self._loop.context.run(exec, piece, self._namespace)
+        finally:
+            self._tracing.suspend()
+
+    @staticmethod
+    def _ends_in_semicolon(code: str, last: _ast.stmt) -> bool:
+        """Tell whether `;` follows the last statement, which hides its value."""
+        if ";" not in code:
+            return False
+        lines = code.replace("\r\n", "\n").replace("\r", "\n").split("\n")
+        end = last.end_lineno or 0
+        after = "".join([lines[end - 1].encode()[last.end_col_offset :].decode(), *lines[end:]])
+        return after.lstrip(" \t\f\\").startswith(";")
+
+    def _remember_source(self, name: str, code: str) -> None:
+        # As Python counts lines: a form feed, for one, ends none.
+        text = code.replace("\r\n", "\n").replace("\r", "\n")
+        lines = [line + "\n" for line in text.split("\n")]
+        if text.endswith("\n"):
+            lines.pop()
+        self._linecache.cache[name] = (len(code), None, lines, name)
+        self._sources.append(name)
+        if len(self._sources) > self.SOURCES:
+            self._linecache.cache.pop(self._sources.pop(0), None)
