@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 HERE = Path(__file__).parent
+WITH_NODE = {"claudebox", "default", "presets.node"}
+"""The flake's outputs that Node is a part of."""
+
 REAL_JAIL_NIX = os.environ.get(standin.JAIL_NIX_VARIABLE)
 
 
@@ -57,6 +60,13 @@ def place() -> standin.Place:
     return place
 
 
+@pytest.fixture(scope="session")
+def node_in_store(place: standin.Place) -> None:
+    """Skip where the stand-in has no Node, since the host has none that works outside of /usr."""
+    if "nodejs" in place.missing():
+        pytest.skip("not here: no node that works outside of /usr")
+
+
 @pytest.fixture(scope="session", params=["stand-in", *(["jail.nix"] if REAL_JAIL_NIX else [])])
 def jail(request: pytest.FixtureRequest, place: standin.Place) -> Path:
     """The flake that makes the jails."""
@@ -67,15 +77,17 @@ def jail(request: pytest.FixtureRequest, place: standin.Place) -> Path:
 
 
 @pytest.fixture(scope="session")
-def built(place: standin.Place, jail: Path) -> Callable[[str], Path]:
+def built(
+    request: pytest.FixtureRequest, place: standin.Place, jail: Path
+) -> Callable[[str], Path]:
     """Build an output of the flake, or find it built; gives its path in the store."""
     roots = place.root / "roots" / jail.name
     roots.mkdir(parents=True, exist_ok=True)
 
     @cache
     def build(attribute: str) -> Path:
-        if attribute == "presets.node" and "nodejs" in place.missing():
-            pytest.skip("not here: no node that works outside of /usr")
+        if attribute in WITH_NODE:
+            request.getfixturevalue("node_in_store")
         link = roots / attribute
         return standin.build(place, standin.attribute_of(attribute), link, jail=jail)
 

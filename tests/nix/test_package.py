@@ -128,6 +128,7 @@ def test_the_script_of_the_vm_test_is_python(place: standin.Place) -> None:
     assert "vm_client.py --python {python} nsm-mcp" in script
 
 
+@pytest.mark.usefixtures("node_in_store")
 def test_an_editor_can_start_the_shim_by_nix_run(place: standin.Place) -> None:
     command = [standin.find_nix(), "run", standin.flake(place, "nsm-mcp")]
     command += [*standin.overrides(place), "--", "--version"]
