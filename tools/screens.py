@@ -1,9 +1,10 @@
-"""Capture what `nsm top` shows into docs/how-to/operations.md: real sessions, in a real tmux.
+"""Capture screens of nsm's programs for the docs: real sessions, in a real tmux.
 
     .venv/bin/python tools/screens.py
 
-A block that follows the comment ``<!-- screen NAME -->`` is replaced by that screen. A test takes
-the screens again and compares their form, see `form`.
+A block in docs/how-to/operations.md that follows the comment ``<!-- screen NAME -->`` is replaced
+by that screen; docs/pictures gets pictures. A test takes the screens again and compares their form,
+see `form`.
 """
 
 from __future__ import annotations
@@ -25,8 +26,11 @@ from typing import Self
 import nsm
 from nsm.wire.errors import NsmError
 from private_supervisor import private_supervisor
+from svgscreen import draw, plain
 
-PAGE = Path(__file__).resolve().parent.parent / "docs/how-to/operations.md"
+DOCS = Path(__file__).resolve().parent.parent / "docs"
+PAGE = DOCS / "how-to/operations.md"
+PICTURES = DOCS / "pictures"
 NSM = str(Path(sys.executable).parent / "nsm")
 BLOCK = re.compile(r"^<!-- screen ([\w-]+) -->\n```text\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
@@ -83,9 +87,10 @@ class Tmux:
         """Make the window larger or smaller."""
         self._ask(f"resize-window -x {columns} -y {rows}")
 
-    def screen(self) -> str:
+    def screen(self, *, colours: bool = False) -> str:
         """Return the text on the screen, without spaces at the ends of lines."""
-        lines = [line.rstrip() for line in self._ask("capture-pane -p")]
+        command = "capture-pane -p -e" if colours else "capture-pane -p"
+        lines = [line.rstrip() for line in self._ask(command)]
         return "\n".join(lines).rstrip("\n") + "\n"
 
     def wait(self, condition: Callable[[str], bool], what: str) -> str:
@@ -175,9 +180,8 @@ def captured(variables: Mapping[str, str]) -> dict[str, str]:
         sessions(variables["NSM_SOCKET"]),
         Tmux(f"{NSM} top -s name -d 0.5", variables, columns=96, rows=12) as tmux,
     ):
-        screens["top"] = tmux.wait(
-            lambda text: measured.search(text) is not None, "a share of the processor"
-        )
+        tmux.wait(lambda text: measured.search(text) is not None, "a share of the processor")
+        screens["top"] = tmux.screen(colours=True)
         tmux.keys("/", "c", "l", "a", "u", "d", "e", "Enter", "Down", "k")
         tmux.resize(74, 10)
         screens["top-kill"] = tmux.wait(
@@ -188,23 +192,84 @@ def captured(variables: Mapping[str, str]) -> dict[str, str]:
     return screens
 
 
+COLUMNS = 100
+RECORDED = """\
+nsm run -e python -s work 'import math; radius = 2'
+nsm run -e python -s work 'round(math.pi * radius ** 2, 3)'
+nsm run -e bash 'wc -w < /project/words.txt'
+nsm run -e bash 'rm /project/words.txt'
+nsm run -e bash -t 1 'sleep 60'
+nsm ps
+"""
+
+
+def recorded(variables: Mapping[str, str]) -> str:
+    """Run the commands of a new user; return them and their output as a terminal shows both."""
+    path = f"{Path(NSM).parent}:{os.environ.get('PATH', os.defpath)}"
+    shown: list[str] = []
+    with tempfile.TemporaryDirectory(prefix="words-") as directory:
+        Path(directory).chmod(0o755)  # under root, jails run as another user
+        Path(directory, "words.txt").write_text("one two three\n")
+        for command in RECORDED.splitlines():
+            done = subprocess.run(
+                ["bash", "-c", command],
+                cwd=directory,
+                env={**os.environ, **variables, "PATH": path},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                timeout=DEADLINE_S,
+                check=False,
+            )
+            shown += [f"$ {command}", *done.stdout.splitlines()]
+        with nsm.Client(socket_path=variables["NSM_SOCKET"], autostart=False) as client:
+            client.kill_all()
+        text = "\n".join(shown).replace(directory, "~/words")
+        # The column of `nsm ps` was as wide as the directory, and PROJECT is as wide as ~/words.
+        text = text.replace("PROJECT".ljust(len(directory)), "PROJECT")
+    lines = (line[at : at + COLUMNS] for line in text.split("\n") for at in _breaks(line))
+    return "".join(
+        f"\x1b[1m{line}\x1b[0m\n" if line.startswith("$ ") else f"{line}\n" for line in lines
+    )
+
+
+def _breaks(line: str) -> range:
+    """The columns at which a terminal breaks a long line."""
+    return range(0, max(len(line), 1), COLUMNS)
+
+
+def pictures(screens: Mapping[str, str], recording: str) -> dict[str, str]:
+    """The pictures by name."""
+    return {
+        "run": draw(recording, columns=COLUMNS),
+        "top": draw(screens["top"], columns=96),
+    }
+
+
 def form(text: str) -> str:
     """A screen without what differs each time it is taken: numbers, ids, and space."""
     text = re.sub(r"\b[0-9a-f]{8}\b", "ID", text)
     text = re.sub(r"\b(\d+[dhms])+\b", "0s", text)
+    # What keeps a session to its limits is the host's: the last column of `nsm ps`.
+    text = re.sub(r"(?m)\b(cgroup|watchdog|processes)$", "LIMITS", text)
     return re.sub(r" +", " ", re.sub(r"\d[\d.]*", "0", text))
 
 
 def main() -> int:
     """Put the screens into the page."""
     with private_supervisor("nsm-screens-") as variables:
+        recording = recorded(variables)
         screens = captured(variables)
+    PICTURES.mkdir(exist_ok=True)
+    for name, picture in pictures(screens, recording).items():
+        (PICTURES / f"{name}.svg").write_text(picture)
     text, places = BLOCK.subn(
-        lambda found: f"<!-- screen {found[1]} -->\n```text\n{screens[found[1]]}```",
+        lambda found: f"<!-- screen {found[1]} -->\n```text\n{plain(screens[found[1]])}```",
         PAGE.read_text(),
     )
     PAGE.write_text(text)
-    print(f"{places} screens in {PAGE}")
+    print(f"{places} screens in {PAGE}, pictures in {PICTURES}")
     return 0
 
 

@@ -1,4 +1,4 @@
-"""The screens in docs/how-to/operations.md are what the programs show today, in a real tmux."""
+"""The screens and pictures in docs are what the programs show today, in a real tmux."""
 
 from __future__ import annotations
 
@@ -11,8 +11,11 @@ import pytest
 import screens
 from e2e_support import supervisor
 from realjail import needs_bwrap
+from svgscreen import draw, plain, text_of
 
 pytestmark = [needs_bwrap, pytest.mark.jail]
+
+HINT = "run tools/screens.py"
 
 needs_tmux = pytest.mark.skipif(
     shutil.which("tmux") is None, reason="not here: tmux is not installed, and nsm does not need it"
@@ -29,11 +32,18 @@ def test_the_screens_on_the_page() -> None:
         tempfile.TemporaryDirectory(prefix="nsm-") as directory,
         supervisor(Path(directory)) as own,
     ):
+        recording = screens.recorded(own.variables)
         taken = screens.captured(own.variables)
     told = {name: screens.form(text) for name, text in on_the_page().items()}
-    assert told == {name: screens.form(text) for name, text in taken.items()}, (
-        "run tools/screens.py"
-    )
+    assert told == {name: screens.form(plain(text)) for name, text in taken.items()}, HINT
+    for name, picture in screens.pictures(taken, recording).items():
+        kept = (screens.PICTURES / f"{name}.svg").read_text()
+        assert screens.form(text_of(kept)) == screens.form(text_of(picture)), HINT
+
+
+def test_a_picture_keeps_its_text() -> None:
+    screen = "\x1b[1;31mred <&> \x1b[0mplain\n  \x1b[7m reversed \x1b[27m\n"
+    assert text_of(draw(screen, columns=20)) == plain(screen).replace("reversed ", "reversed")
 
 
 def test_a_form_is_what_does_not_differ_from_run_to_run() -> None:
