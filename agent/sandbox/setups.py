@@ -52,7 +52,7 @@ class SetupStep:
     def all_of(given: Mapping[str, Any]) -> list[SetupStep]:
         """
         Raises:
-            ValueError: they are not as in docs/agent-protocol.md.
+            ValueError: they are not as in docs/contributing/agent-protocol.md.
         """
         steps: list[Any] | None = given.get("steps")
         timeout_s: Any = given.get("timeout_s")

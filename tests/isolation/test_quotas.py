@@ -11,12 +11,12 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-import sandbox_template
 from isolation.probe import Kind
 from isolation.weakjails import forking
 from nsmd.jail import Launcher
 from nsmd.values import Environment
 from realjail import environments, needs_bwrap, new_launcher, open_session
+from sandbox.template import mounts
 
 pytestmark = [pytest.mark.jail, pytest.mark.alone, needs_bwrap]
 
@@ -111,4 +111,4 @@ async def test_terminals_of_a_fork_are_bounded(known: dict[str, Environment]) ->
         open_session(known["python"], launcher=launcher) as hog,
     ):
         told = (await hog.run(TERMINALS)).stdout
-    assert told == f"{sandbox_template.TERMINALS} No space left on device\n"
+    assert told == f"{mounts.TERMINALS} No space left on device\n"

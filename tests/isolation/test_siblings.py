@@ -15,7 +15,6 @@ from functools import partial
 import pytest
 import trio
 
-import sandbox_template
 from isolation.background import Background
 from isolation.probes_siblings import PRELUDE, SECRETS, Secret
 from isolation.stage import open_stage
@@ -36,6 +35,7 @@ from realjail import (
     new_launcher,
     talking_to,
 )
+from sandbox.template.session import reseed
 
 pytestmark = [pytest.mark.jail, needs_bwrap]
 
@@ -349,7 +349,7 @@ def test_numpy_is_seeded_anew(monkeypatch: pytest.MonkeyPatch) -> None:
 
     random = Random()
     monkeypatch.setitem(sys.modules, "numpy.random", random)
-    sandbox_template.reseed()
+    reseed()
     assert random.seeded == 1
 
 

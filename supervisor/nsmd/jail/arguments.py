@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from nsmd.jail.host import HostSystem
 from nsmd.policy import JAIL_UID, WORKSPACE, session_file_systems
 from nsmd.values import Environment, JailSizes, TemplateSpec
-from sandbox_template import SCRATCH
+from sandbox.template.preloading import SCRATCH
 
 HOSTNAME = "nsm"
 AGENT_PATH = "/run/nsm/agent.py"

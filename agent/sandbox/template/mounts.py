@@ -1,0 +1,169 @@
+"""File systems of one session."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import os
+import struct
+
+from sandbox.template.kernel import (
+    AT_FDCWD,
+    AT_RECURSIVE,
+    MNT_DETACH,
+    MOUNT_ATTR_NOSUID,
+    MOUNT_ATTR_RDONLY,
+    MOUNT_SETATTR,
+    MS_BIND,
+    MS_NODEV,
+    MS_NOEXEC,
+    MS_NOSUID,
+    MS_PRIVATE,
+    MS_RDONLY,
+    MS_REC,
+    MS_REMOUNT,
+    SetupError,
+    call,
+    libc,
+    mount,
+)
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+
+POLICY_PATH = "/run/nsm/policy.json"
+"""Where a session finds its rules."""
+
+INODES_PER_MB = 128
+"""Each takes about 1 KiB of the kernel's memory, which the size of a tmpfs does not count."""
+
+TERMINALS = 128
+"""At once in a session, of some 3,000 that all of the machine's containers have together."""
+
+DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+
+
+def make_copy_on_write(path: str, size_mb: int) -> Sequence[int]:
+    """Mounts an overlay over a directory: what is changed there is changed in a copy, in memory.
+
+    The copy lies in a file system that is nowhere to be seen but through the overlay: the kernel
+    believes its attributes, so code is not to set them.
+
+    Args:
+        path: of the directory, which stays as it is below.
+        size_mb: what changes may take, MiB.
+
+    Returns:
+        Descriptors: the directory of what was changed, and the overlay.
+    """
+    hidden = "/workspace"  # as good as any; the session's own comes over it in a moment
+    options = f"size={size_mb}m,nr_inodes={size_mb * INODES_PER_MB},mode=0700"
+    mount("tmpfs", hidden, "tmpfs", MS_NOSUID | MS_NODEV, options)
+    changed, work = f"{hidden}/changed", f"{hidden}/work"
+    try:
+        os.mkdir(work, 0o700)
+        os.mkdir(changed, 0o700)
+        os.chmod(changed, os.stat(path).st_mode & 0o777)
+        try:
+            # Without, the kernel mounts it all the same, and directories cannot be made anew.
+            os.setxattr(changed, "user.overlay.tried", b"")
+            os.removexattr(changed, "user.overlay.tried")
+        except OSError as error:
+            what = "files in memory have no attributes here, which takes Linux 6.6"
+            raise SetupError(f"copy of {path}: {what}: {error.strerror}") from error
+        descriptors = [os.open(changed, DIRECTORY)]
+        # Not by its path, in which the options' own separators may occur.
+        os.chdir(path)
+        # userxattr: the kernel takes no other attributes from a user namespace. Linux 5.11, and
+        # 6.6 for a tmpfs.
+        options = f"lowerdir=.,upperdir={changed},workdir={work},userxattr"
+        mount("overlay", path, "overlay", MS_NOSUID | MS_NODEV, options)
+        descriptors.append(os.open(path, DIRECTORY))
+        os.chdir("/")
+    except OSError as error:
+        raise SetupError(f"copy of {path}: {error.strerror}") from error
+    call(f"umount {hidden}", libc.umount2(hidden.encode(), MNT_DETACH))
+    return descriptors
+
+
+def keep_mounts() -> None:
+    """Has all that the template's jail shows stay as it is, and read-only.
+
+    What is mounted on the host below a directory that a jail shows, such as the project, appears in
+    the jail as well if the host's mounts are shared, as systemd has them; and writable, since that
+    bwrap has made the directory read-only does not concern what came later.
+    """
+    wanted = struct.pack("4Q", MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID, 0, MS_PRIVATE, 0)
+    everything = ctypes.c_uint(AT_RECURSIVE)
+    if libc.syscall(MOUNT_SETATTR, AT_FDCWD, b"/", everything, wanted, len(wanted)) == 0:
+        return
+    if ctypes.get_errno() != errno.ENOSYS:
+        raise SetupError(f"mount_setattr: {os.strerror(ctypes.get_errno())}")
+    mount("", "/", "", MS_REC | MS_PRIVATE)  # before Linux 5.12
+
+
+def make_file_systems(sizes: Mapping[str, int]) -> None:
+    """Mounts what a session has for itself.
+
+    Args:
+        sizes: path → MiB.
+    """
+    for path, size_mb in sizes.items():
+        mode = "0755" if path == "/workspace" else "1777"
+        options = f"size={size_mb}m,nr_inodes={size_mb * INODES_PER_MB},mode={mode}"
+        mount("tmpfs", path, "tmpfs", MS_NOSUID | MS_NODEV, options)
+    # The template's own is one file system for all: in it, terminals of others would show.
+    options = f"ptmxmode=0666,mode=0620,max={TERMINALS}"
+    mount("devpts", "/dev/pts", "devpts", MS_NOSUID | MS_NOEXEC, options)
+    # After the fork into the new PID namespace, whose processes it shows.
+    mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC)
+
+
+def make_directories(paths: Sequence[str]) -> None:
+    """Make the directories that preloaded modules have made for themselves."""
+    for path in paths:
+        with contextlib.suppress(OSError):
+            os.mkdir(path, 0o700)
+
+
+def told_by_proc() -> Sequence[str]:
+    """Files of /proc that tell code, whatever its namespaces, what is not for it to know."""
+    told: list[str] = []
+    if os.path.exists("/proc/keys"):
+        told.append("/proc/keys")  # names the keys that the host's user has in the kernel
+    with contextlib.suppress(OSError), open("/proc/kallsyms", "rb") as file:
+        # Where the kernel's functions are, if kernel.kptr_restrict and kernel.perf_event_paranoid
+        # have been lowered; else zeros.
+        if any(word.strip(b"0") for word in file.readline().split()[:1]):
+            told.append("/proc/kallsyms")
+    return told
+
+
+def cover(paths: Sequence[str]) -> None:
+    """Has files be empty."""
+    for path in paths:
+        mount("/dev/null", path, "", MS_BIND)
+
+
+def show_policy(text: str, place: str) -> None:
+    """Shows a session its rules, where its template has an empty file for them.
+
+    The file is the session's own, whose code could change it but for the read-only mount, which is
+    all that leads to it in the end.
+
+    Args:
+        place: a file system of the session's own.
+    """
+    original = f"{place}/.policy"
+    fd = os.open(original, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o444)
+    try:
+        os.write(fd, text.encode())
+    finally:
+        os.close(fd)
+    mount(original, POLICY_PATH, "", MS_BIND)
+    read_only = MS_REMOUNT | MS_BIND | MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC
+    mount("", POLICY_PATH, "", read_only)
+    os.unlink(original)

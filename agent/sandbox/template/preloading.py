@@ -1,0 +1,175 @@
+"""Modules that are imported before any fork, and what they leave behind."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import os
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+
+COMMON = """
+    abc argparse array ast base64 bisect calendar collections contextlib copy csv datetime
+    decimal difflib enum errno fnmatch fractions functools getpass glob hashlib heapq inspect
+    io itertools json linecache locale logging math numbers operator pathlib pickle platform pprint
+    queue random re secrets shlex shutil signal socket string struct subprocess
+    tempfile textwrap threading time timeit tokenize traceback types typing unicodedata urllib.parse
+    uuid warnings weakref zlib
+"""
+"""What a fork has without importing it: most code begins with some of these. All are safe to fork:
+none starts a thread, and what draws random numbers does so anew in a fork."""
+
+SINGLE_THREADED = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+"""Asked of numeric libraries while they are preloaded: who has threads must not be forked."""
+
+MAX_REASON = 300
+
+SCRATCH = ("/workspace", "/tmp")  # noqa: S108 - in the jail
+"""Directories that modules may write to while they are preloaded. They are emptied afterwards, and
+each fork mounts file systems of its own there."""
+
+OWN_PLACES = ("/run/nsm", "/proc", "/dev", *SCRATCH)
+"""Directories of the jail itself: files that are loaded from there are not the host's."""
+
+MAX_LOADED_DIRECTORIES = 256
+MAX_LOADED_BYTES = 40 * 1024
+"""Bounds of the list of loaded files: the whole message must be smaller than 64 KiB."""
+
+MAX_SCRATCH_DIRECTORIES = 64
+"""Empty ones that each fork gets, since a preloaded module may count on those that it has made."""
+
+
+class UnforkableError(Exception):
+    """An imported module has left behind what forks cannot have each for itself.
+
+    Args:
+        module: which it was.
+        why: one line, for people.
+    """
+
+    def __init__(self, module: str, why: str) -> None:
+        super().__init__(module, why)
+        self.module = module
+        self.why = why
+
+
+def preload(wanted: Sequence[str]) -> Mapping[str, str]:
+    """Imports the common modules and the wanted ones.
+
+    Returns:
+        Wanted modules that cannot be imported, and the exception of each in one line.
+
+    Raises:
+        UnforkableError: one has started a thread, or made shared memory. Only a new process is
+            without it.
+    """
+    for name in COMMON.split():
+        with contextlib.suppress(ImportError):  # a Python may be built without
+            importlib.import_module(name)
+    added = [name for name in SINGLE_THREADED if name not in os.environ]
+    os.environ.update(dict.fromkeys(added, "1"))
+    failed: dict[str, str] = {}
+    for name in wanted:
+        try:
+            importlib.import_module(name)
+        except BaseException as error:
+            failed[name] = one_line(f"{type(error).__name__}: {error}")
+        if len(os.listdir("/proc/self/task")) > 1:
+            why = "it starts a thread, and a process with threads cannot be forked"
+            raise UnforkableError(name, why)
+        if has_shared_memory():
+            why = "it makes shared memory, which all sessions would share"
+            raise UnforkableError(name, why)
+    for name in added:
+        del os.environ[name]
+    return failed
+
+
+def one_line(text: str) -> str:
+    return " ".join(text.split())[:MAX_REASON]
+
+
+def empty_scratch() -> Sequence[str]:
+    """Removes what modules have written; returns the directories that were there."""
+    directories: list[str] = []
+    for top in SCRATCH:
+        if not os.access(top, os.W_OK):
+            continue  # as in a jail without
+        for folder, folders, files in os.walk(top, topdown=False):
+            for name in files:
+                os.unlink(os.path.join(folder, name))
+            for name in folders:
+                path = os.path.join(folder, name)
+                if os.path.islink(path):
+                    os.unlink(path)
+                else:
+                    os.rmdir(path)
+                    directories.append(path)
+    return sorted(directories)[:MAX_SCRATCH_DIRECTORIES]
+
+
+def has_shared_memory() -> bool:
+    """Whether there is memory that forks could write to and that all of them would have in common.
+
+    Files outside the scratch are not: they cannot be written to in a template's jail.
+    """
+    with open("/proc/self/maps", encoding="utf-8", errors="replace") as file:
+        for line in file:
+            _, permissions, _, _, _, *path = line.split(None, 5)
+            if permissions[3] != "s":
+                continue
+            # What has no name or lost it may be made writable later, see mprotect(2).
+            if "w" in permissions or line.endswith(" (deleted)\n"):
+                return True
+            if path and path[0].startswith(tuple(f"{top}/" for top in SCRATCH)):
+                return True
+    return False
+
+
+def loaded_files() -> Mapping[str, Sequence[str]]:
+    """Files that this process was made of, to be watched: their names by directory.
+
+    Mapped files come first, then modules, those of a package's top before those below: there is a
+    bound on the message, and an upgrade changes the top.
+    """
+    paths: dict[str, None] = {}
+    with open("/proc/self/maps", encoding="utf-8", errors="replace") as file:
+        for line in file:
+            _, _, _, _, _, *mapped = line.rstrip("\n").split(None, 5)
+            if mapped and mapped[0].startswith("/"):
+                paths.setdefault(mapped[0].replace(" (deleted)", ""))
+    modules = [getattr(module, "__file__", None) for module in tuple(sys.modules.values())]
+    named = [path for path in modules if isinstance(path, str) and path.startswith("/")]
+    for path in sorted(named, key=lambda path: path.count("/")):
+        paths.setdefault(path)
+    loaded: dict[str, list[str]] = {}
+    size = 0
+    for path in paths:
+        directory, name = os.path.split(path)
+        if directory.startswith(OWN_PLACES):
+            continue
+        known = directory in loaded
+        # ASCII, as JSON has it, with quotes and separators.
+        size += len(json.dumps(name)) + 2 + (0 if known else len(json.dumps(directory)) + 6)
+        if size > MAX_LOADED_BYTES or (not known and len(loaded) >= MAX_LOADED_DIRECTORIES):
+            break
+        loaded.setdefault(directory, []).append(name)
+    return loaded
+
+
+def forget_lookups() -> None:
+    """Empties the cache of attribute look-ups, which imports have filled.
+
+    Each new look-up in a fork would throw an old one out and count one reference less to its name:
+    a page of memory copied, often for that alone. It is a third of what a fork has for itself.
+    """
+    for name in ("_clear_internal_caches", "_clear_type_cache"):  # Python 3.13; before
+        clear = getattr(sys, name, None)
+        if clear is not None:
+            clear()
+            break

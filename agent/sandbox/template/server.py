@@ -1,0 +1,174 @@
+"""The template: waits for requests, and forks."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import json
+import os
+import select
+import signal
+import socket
+import struct
+
+from sandbox.template.kernel import (
+    CLONE_NEWIPC,
+    CLONE_NEWNET,
+    CLONE_NEWNS,
+    CLONE_NEWPID,
+    CLONE_NEWUSER,
+    CLONE_NEWUTS,
+    DEFAULT_ACTION,
+    PR_SET_CHILD_SUBREAPER,
+    clone,
+    prctl,
+    set_handler,
+)
+from sandbox.template.mounts import POLICY_PATH, told_by_proc
+from sandbox.template.preloading import forget_lookups, loaded_files
+from sandbox.template.session import WENT_WRONG, enter_group
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import Any
+
+    from sandbox.template.kernel import Filter
+
+
+PROTOCOL = 1
+"""Version of requests and answers (docs/contributing/agent-protocol.md, Templates). A supervisor of
+another version may speak to this template."""
+
+REQUEST_BYTES = 64 * 1024
+FD_BYTES = struct.calcsize("i")
+
+NAMESPACES = CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWIPC | CLONE_NEWUTS | CLONE_NEWNET
+
+
+class Template:
+    """Waits for requests and forks.
+
+    Attributes:
+        agent: the module `sandbox_agent`.
+        system_calls: the filter of every session.
+        last_capability: the kernel's highest.
+        told_by_proc: what no session may read.
+        pid: of the template, in its own namespace.
+        uid, gid: its user, in its own namespace.
+        shows_policies: whether its jail has a place for its sessions'.
+        host_network: its sessions have the network that it has, which is the host's.
+        failed: modules that could not be preloaded, and why.
+        directories: what preloaded modules have made for themselves, parents first.
+    """
+
+    def __init__(
+        self,
+        control: socket.socket,
+        agent: Any,
+        system_calls: Filter,
+        *,
+        host_network: bool = False,
+    ) -> None:
+        self.agent = agent
+        self.host_network = host_network
+        self.system_calls = system_calls
+        with open("/proc/sys/kernel/cap_last_cap", encoding="ascii") as file:
+            self.last_capability = int(file.read())
+        self.told_by_proc = told_by_proc()
+        self.pid = os.getpid()
+        self.uid, self.gid = os.getuid(), os.getgid()
+        self.shows_policies = os.path.exists(POLICY_PATH)
+        self.failed: Mapping[str, str] = {}
+        self.directories: Sequence[str] = ()
+        self._control = control
+        self._message = bytearray(REQUEST_BYTES)
+
+    def serve(self) -> tuple[Mapping[str, Any], int]:
+        """Forks whenever asked, until nobody can ask any more; then it exits.
+
+        Returns:
+            In a fork only: what was asked of it, and its socket. Code of users is not to run on top
+            of the template's frames.
+        """
+        wakeup_fd, write_fd = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        set_handler(signal.SIGCHLD, _wake_up)
+        signal.set_wakeup_fd(write_fd, warn_on_full_buffer=False)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            set_handler(number, DEFAULT_ACTION)
+        # Orphans come here and are reaped, not to bwrap's init.
+        prctl("child subreaper", PR_SET_CHILD_SUBREAPER, 1)
+        poll = select.poll()
+        poll.register(self._control, select.POLLIN)
+        poll.register(wakeup_fd, select.POLLIN)
+        forget_lookups()
+        gc.collect()
+        gc.freeze()  # what all forks share is never touched by their garbage collectors
+        self._announce()
+        while True:
+            for fd, _ in poll.poll():
+                if fd == wakeup_fd:
+                    os.read(wakeup_fd, REQUEST_BYTES)
+                    _reap()
+                elif (taken := self._take()) is not None:
+                    return taken
+
+    def _announce(self) -> None:
+        """Says that requests are served, with a handle on this process."""
+        pidfd = os.pidfd_open(os.getpid())
+        told = {
+            "ready": True,
+            "protocol": PROTOCOL,
+            "pid": os.getpid(),
+            "groups": True,
+            "failed": self.failed,
+            "loaded": loaded_files(),
+        }
+        ready = json.dumps(told).encode()
+        socket.send_fds(self._control, [ready], [pidfd])
+        os.close(pidfd)
+
+    def _take(self) -> tuple[Mapping[str, Any], int] | None:
+        """One request: a message with one or two descriptors. Returns something in a fork only."""
+        size, fds = self._receive()
+        if not size:
+            os._exit(0)
+        if len(fds) in (1, 2) and self._fork(fds[0]):
+            for group in fds[1:]:
+                enter_group(group)
+            return json.loads(self._message[:size]), fds[0]
+        # It may have variables of a client. Other forks have all that is in this memory.
+        self._message[:size] = bytes(size)
+        for fd in fds:
+            os.close(fd)
+        return None
+
+    def _receive(self) -> tuple[int, Sequence[int]]:
+        """The size of a message, which is in the one buffer for all, and its descriptors."""
+        room = socket.CMSG_SPACE(4 * FD_BYTES)
+        size, parts, _, _ = self._control.recvmsg_into([self._message], room)
+        fds: list[int] = []
+        for level, kind, data in parts:
+            if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+                count = len(data) // FD_BYTES
+                fds += struct.unpack(f"{count}i", data[: count * FD_BYTES])
+        return size, fds
+
+    def _fork(self, fd: int) -> bool:
+        """Whether this is the fork."""
+        try:
+            return clone(NAMESPACES & ~CLONE_NEWNET if self.host_network else NAMESPACES) == 0
+        except OSError as error:
+            with contextlib.suppress(OSError):  # whoever asked may not wait any more
+                os.write(fd, WENT_WRONG + f"clone: {error.strerror}".encode())
+            return False
+
+
+def _wake_up(_number: int, _frame: object) -> None:
+    """Handles SIGCHLD: the write to the wake-up descriptor is all that it takes."""
+
+
+def _reap() -> None:
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass

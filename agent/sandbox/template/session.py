@@ -1,0 +1,288 @@
+"""One session: a fork sets itself up, drops its privileges, and becomes an agent."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import importlib
+import os
+import resource
+import signal
+import socket
+import struct
+import sys
+
+from sandbox.template.kernel import (
+    CAPABILITY_VERSION_3,
+    CLONE_NEWCGROUP,
+    CLONE_NEWUSER,
+    CLOSE_RANGE,
+    DEFAULT_ACTION,
+    IFF_RUNNING,
+    IFF_UP,
+    PR_CAP_AMBIENT,
+    PR_CAP_AMBIENT_CLEAR_ALL,
+    PR_CAPBSET_DROP,
+    PR_SET_NO_NEW_PRIVS,
+    SIOCSIFFLAGS,
+    SetupError,
+    call,
+    libc,
+    prctl,
+    set_handler,
+    write_file,
+)
+from sandbox.template.mounts import (
+    cover,
+    keep_mounts,
+    make_copy_on_write,
+    make_directories,
+    make_file_systems,
+    show_policy,
+)
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from typing import Any, NoReturn
+
+    from sandbox.template.kernel import Filter
+    from sandbox.template.server import Template
+
+
+SESSION_FD = 3
+
+MAX_ERROR = 4096
+
+WENT_WELL = b"+"
+WENT_WRONG = b"-"
+
+UID = 1000
+"""User and group in a session, as in every jail."""
+
+LATE_NAMESPACES = CLONE_NEWCGROUP
+"""What a fork makes when it is in its control group: from there on down is all that it sees."""
+
+FIRST_PID = 300
+"""Of what PID 1 starts in a session. Where pids wrap around, the kernel goes on from there, too
+(RESERVED_PIDS of kernel/pid.c), so none below ever comes back."""
+
+COUNTED = {
+    # Nothing that code starts gets namespaces of its own: in one it would have privileges.
+    "max_user_namespaces": 0,
+    "max_mnt_namespaces": 0,
+    "max_net_namespaces": 0,
+    "max_pid_namespaces": 0,
+    # The host's user has 128 for all its processes.
+    "max_inotify_instances": 16,
+    # And some 10,000 to 1,000,000 of these; a big project has thousands of directories.
+    "max_inotify_watches": 16384,
+}
+"""Limits below /proc/sys/user of a session's own user namespace."""
+
+
+def become_root(uid: int, gid: int) -> None:
+    """Becomes user 0 of its namespaces, which mounting a devpts takes.
+
+    Args:
+        uid, gid: the template's.
+    """
+    write_file("/proc/self/setgroups", "deny")
+    write_file("/proc/self/uid_map", f"0 {uid} 1")
+    write_file("/proc/self/gid_map", f"0 {gid} 1")
+
+
+def enter_group(fd: int) -> None:
+    """Moves this process into the control group of a session.
+
+    Where the kernel refuses (before 5.16, not as the one who has opened the file), the supervisor
+    does it later, and says so if that fails.
+
+    Args:
+        fd: of the group's `cgroup.procs`.
+    """
+    with contextlib.suppress(OSError):
+        os.write(fd, b"0")
+
+
+def become_user() -> None:
+    """Becomes an ordinary user, in a user namespace that owns none of the others."""
+    call("unshare", libc.unshare(CLONE_NEWUSER))
+    write_file("/proc/self/uid_map", f"{UID} 0 1")
+    write_file("/proc/self/gid_map", f"{UID} 0 1")
+
+
+def start_loopback() -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        number = any_socket.fileno()
+        request = struct.pack("16sH14x", b"lo", IFF_UP | IFF_RUNNING)
+        call("loopback", libc.ioctl(number, ctypes.c_ulong(SIOCSIFFLAGS), request))
+
+
+def leave_low_pids(template_pid: int) -> None:
+    """Has no process of the session get the template's process id.
+
+    Some random number generators, OpenSSL's among them, take a process for a fork if its id is
+    another one than when they were seeded. The template's is 2 in its namespace, and so would be
+    that of each session's interpreter: all would draw the same numbers.
+    """
+    try:
+        write_file("/proc/sys/kernel/ns_last_pid", str(FIRST_PID - 1))
+    except SetupError:  # a kernel without CONFIG_CHECKPOINT_RESTORE
+        pid = 0
+        while pid <= template_pid:
+            pid = os.fork()
+            if pid == 0:
+                os._exit(0)
+            os.waitpid(pid, 0)
+
+
+def reseed() -> None:
+    """Gives the session random numbers of its own where no library does that in a fork itself."""
+    random = sys.modules.get("numpy.random")
+    if random is not None:
+        random.seed()
+
+
+def take_variables(variables: Mapping[str, str]) -> None:
+    """Sets a session's variables, and has what a Python reads of them at its start read again."""
+    os.environ.update(variables)
+    if "TZ" in variables:
+        importlib.import_module("time").tzset()
+    if any(name == "LANG" or name.startswith("LC_") for name in variables):
+        c_library = importlib.import_module("_locale")
+        with contextlib.suppress(c_library.Error):  # one that is not there: the template's stays
+            c_library.setlocale(c_library.LC_CTYPE, "")
+
+
+def limit_resources(limits: Mapping[str, int]) -> None:
+    """Hard limits of everything in the session; interpreters get tighter ones from the agent."""
+    processes = limits.get("processes", 256) + 2  # the agent, and one to look at input with
+    wanted = {
+        # Counted in the session's own user namespace since Linux 5.14.
+        resource.RLIMIT_NPROC: processes,
+        # The agent takes some, too, whatever code is left.
+        resource.RLIMIT_NOFILE: max(256, limits.get("descriptors", 1024)),
+        resource.RLIMIT_CORE: 1,  # as in the agent, with which interpreters have the next two, too
+        resource.RLIMIT_RTPRIO: 0,
+        resource.RLIMIT_NICE: 0,
+        resource.RLIMIT_MEMLOCK: 64 * 1024,
+        resource.RLIMIT_SIGPENDING: 1024,
+    }
+    for kind, value in wanted.items():
+        hard = resource.getrlimit(kind)[1]
+        limit = value if hard == resource.RLIM_INFINITY else min(value, hard)
+        resource.setrlimit(kind, (limit, limit))
+
+
+def drop_privileges(last_capability: int, system_calls: Filter) -> None:
+    prctl("no_new_privs", PR_SET_NO_NEW_PRIVS, 1)
+    prctl("ambient capabilities", PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL)
+    for capability in range(last_capability + 1):
+        prctl("capability bounding set", PR_CAPBSET_DROP, capability)
+    header = struct.pack("Ii", CAPABILITY_VERSION_3, 0)
+    call("capset", libc.capset(header, bytes(24)))
+    system_calls.install()
+
+
+class Session:
+    """What becomes of one fork.
+
+    Args:
+        request: as in docs/contributing/agent-protocol.md, "Templates".
+    """
+
+    def __init__(self, request: Mapping[str, Any], template: Template) -> None:
+        self._request = request
+        self._template = template
+
+    def become(self, fd: int) -> NoReturn:
+        """Runs in a fork of the template and never returns.
+
+        Args:
+            fd: the session's socket.
+        """
+        try:
+            self._keep_only(fd)
+            self._set_up()
+            take_variables(self._request.get("variables", {}))
+            limits = self._limits()
+        except BaseException as error:
+            self._fail(error)
+        become_agent: Callable[..., NoReturn] = self._template.agent.serve
+        become_agent(
+            SESSION_FD,
+            SESSION_FD,
+            prestart=self._request["prestart"],
+            programs=self._request["programs"],
+            workspace="/workspace",
+            limits=limits,
+            host_network=self._template.host_network,
+        )
+
+    def _keep_only(self, fd: int) -> None:
+        """Closes everything but the session's socket, the control socket first of all."""
+        signal.set_wakeup_fd(-1)
+        set_handler(signal.SIGCHLD, DEFAULT_ACTION)
+        os.dup2(fd, SESSION_FD, inheritable=False)
+        everything = ctypes.c_uint(0xFFFF_FFFF)
+        if libc.syscall(CLOSE_RANGE, ctypes.c_uint(SESSION_FD + 1), everything, 0) < 0:
+            os.closerange(SESSION_FD + 1, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+        null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
+        for number in (0, 1, 2):
+            os.dup2(null, number)
+        os.close(null)
+
+    def _set_up(self) -> None:
+        os.setsid()
+        become_root(self._template.uid, self._template.gid)
+        call("unshare", libc.unshare(LATE_NAMESPACES))
+        keep_mounts()
+        copied = self._request.get("overlay")
+        copy = make_copy_on_write(copied["path"], copied["size_mb"]) if copied else ()
+        sizes = self._request["sizes"]
+        make_file_systems(sizes)
+        make_directories(self._template.directories)
+        cover(self._template.told_by_proc)
+        if "policy" in self._request and self._template.shows_policies:
+            show_policy(self._request["policy"], next(iter(sizes)))
+        socket.sethostname(self._request["hostname"])
+        if not self._template.host_network:
+            start_loopback()
+        os.chdir("/workspace")
+        os.environ["PWD"] = os.getcwd()  # as in a jail of its own
+        self._send_descriptors(copy)
+        leave_low_pids(self._template.pid)
+        reseed()
+        become_user()
+        for name, value in COUNTED.items():
+            write_file(f"/proc/sys/user/{name}", str(value))
+        limit_resources(self._request["limits"])
+        drop_privileges(self._template.last_capability, self._template.system_calls)
+
+    @staticmethod
+    def _send_descriptors(copy: Sequence[int]) -> None:
+        """Gives the supervisor a handle on this process, the session's PID 1, and on its copy.
+
+        Before descriptors are limited: one in flight counts against that limit, too.
+
+        Args:
+            copy: from `make_copy_on_write`; closed here.
+        """
+        descriptors = [os.pidfd_open(os.getpid()), *copy]
+        try:
+            with socket.socket(fileno=os.dup(SESSION_FD)) as channel:
+                socket.send_fds(channel, [WENT_WELL], descriptors)
+        finally:
+            for fd in descriptors:
+                os.close(fd)
+
+    def _limits(self) -> Any:
+        return self._template.agent.Limits(self._request["limits"])
+
+    @staticmethod
+    def _fail(error: BaseException) -> NoReturn:
+        text = str(error) if isinstance(error, SetupError) else f"{type(error).__name__}: {error}"
+        with contextlib.suppress(OSError):
+            os.write(SESSION_FD, WENT_WRONG + text.encode(errors="replace")[:MAX_ERROR])
+        os._exit(1)
