@@ -26,48 +26,7 @@ any of these numbers.
 METHOD = """
 ## How each is measured
 
-- The peers run on the same machine in the same run. `python -c pass` is the interpreter of the
-  same virtual environment; ipykernel is driven by jupyter_client; the MCP SDK's server has one tool
-  that does nothing (`benchmarks/peers/sdk_server.py`).
-- *Fastest cold bwrap + python*: the same namespaces as a session has, `/usr` read-only, and nothing
-  else, not even `/proc`, `/dev`, `/tmp` or a limit; `python3 -I -S` with pipes, started by
-  posix_spawn (`benchmarks/peers/cold.py`). It is less than a session, so the ratio is at our cost.
-- `nsm-mcp` to `initialize`: from starting the process to having read its answer; a supervisor runs.
-- Memory of `nsm-mcp`: proportional set size (PSS) of processes that wait for input after
-  `initialize`, all measured at the same moment.
-- `run` through the shim: the SDK's client calls `run` with one statement in a live Python session,
-  and the peer's tool that does nothing.
-- Exec on the control socket: `nsm.Client.run` with one statement in a live Python session against
-  the same statement through `jupyter_client` to `ipykernel`, until its reply.
-- One-shot run: `nsm.Client.run` with one statement and no session, from the call to the result. In
-  the first row the pool has refilled before each call; *back to back*, twenty calls follow each
-  other at once.
-- Sessions a second: four clients, each a process of its own, do one-shot runs for seconds without a
-  pause; so do four that start cold jails. What the pool had ready at the start does not count for
-  much: it lasts a few hundredths of that time.
-- Memory of one more session: PSS of all its processes (a cold jail's bwrap included), the mean over
-  40 sessions that have run one statement, five times; against the mean of three kernels that have
-  run one, five times. The template that they are forks of, one for each environment and project, is
-  not counted. *Whole system*: by how much the kernel's MemAvailable became less for each, which
-  includes the kernel's own memory.
-- 1,000 live sessions: each has run code and keeps a variable, which is asked for at the end. The
-  supervisor's memory is its whole resident set, its budget 150 megabytes; the budget of `nsm ps` is
-  0.3 seconds. CPU time is measured over four times three seconds.
-- Cold start: from starting `nsm-supervisor` to the answer to `ping` on its control socket.
-- `nsm ps`: the whole process, with three sessions alive.
-- Start of a box: a command that does nothing, from starting the program to its end; the supervisor
-  makes the box's sockets. The peer is bwrap with the arguments of the same plan, given in a file by
-  descriptor, without those sockets. A claude that does nothing is a shell script.
-- Restart: two supervisors, one of which has a hundred sessions, are killed with SIGKILL and started
-  again, or asked to reload, in turn. From the kill, or the last answer before the reload, to the
-  answer of the next program to `sessions`, and to a statement in one of the sessions where there
-  are any. All have what they kept at the end.
-- Floors: forks are of a Python of a few megabytes inside a bubblewrap jail, with the namespaces and
-  mounts of a session (`benchmarks/peers/fork_floor.py`); messages of 200 bytes go through Python
-  processes that only read and write (`benchmarks/peers/relay.py`).
-
-`make bench ARGS='--json FILE'` keeps the raw numbers of a run, and `make bench ARGS='--compare FILE
-FILE FILE'` says how far apart several runs are.
+[How benchmarks are measured](../contributing/benchmarks.md) has each row.
 """
 
 

@@ -9,6 +9,7 @@ from typing import Any, get_type_hints
 
 import pytest
 
+import cli_reference
 import samples
 from nsm.cli.main import VERBS
 from nsm.cli.top.figures import Line, Totals
@@ -79,6 +80,10 @@ def test_every_command_is_there_and_none_else() -> None:
     assert names(table("command", after="## Commands", page=CLI)) == [
         f"nsm {verb}" for verb in VERBS
     ]
+
+
+def test_the_page_of_options() -> None:
+    assert cli_reference.PAGE.read_text() == cli_reference.page(), "run tools/cli_reference.py"
 
 
 def test_the_fields_of_ps() -> None:

@@ -1,0 +1,79 @@
+"""Write docs/reference/options.md: every command with its options, from the parsers themselves.
+
+.venv/bin/python tools/cli_reference.py
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from nsm.cli.main import GROUPS, load
+from nsm.cli.options import Parser
+
+PAGE = Path(__file__).resolve().parent.parent / "docs/reference/options.md"
+HEAD = """\
+# Options of every command
+
+`tools/cli_reference.py` writes this page from the programs; `nsm COMMAND --help` prints the same.
+[Command line](cli.md) has what the commands have in common, and their exit codes.
+"""
+
+
+def page() -> str:
+    """The whole page."""
+    parts = [HEAD]
+    for group, verbs in GROUPS.items():
+        parts.append(f"\n## {group}\n")
+        for verb in verbs:
+            parts += _command(load(verb).parser(), verb, 3)
+    return "".join(parts)
+
+
+def _command(parser: Parser, name: str, level: int) -> Iterator[str]:
+    """A heading, what the command does, its operands and options, and its actions."""
+    yield f"\n{'#' * level} nsm {name}\n\n"
+    operands = "".join(f" {operand}" for operand in parser.operands() if operand != "ACTION")
+    actions = {word: parser.action(word) for word in parser.does}
+    yield f"    nsm {name}{' ACTION' if actions else ''} [OPTIONS]{operands}\n\n"
+    yield f"{parser.description}\n"
+    told = parser.descriptions()
+    options = {
+        option: value
+        for option, value in parser.options().items()
+        if option not in ("-h", "--help") and told.get(option)
+    }
+    if options:
+        yield "\n| option | does |\n| --- | --- |\n"
+        for names, value in _joined(options, told):
+            words = ", ".join(f"`{option}`" for option in names)
+            yield f"| {words}{f' {value}' if value else ''} | {_cell(told[names[0]])} |\n"
+    if parser.epilog:
+        yield f"\n```text\n{parser.epilog.strip()}\n```\n"
+    for word, action in actions.items():
+        if action is not None:
+            yield from _command(action, f"{name} {word}", level + 1)
+
+
+def _joined(
+    options: dict[str, str | None], told: dict[str, str]
+) -> Iterator[tuple[list[str], str | None]]:
+    """Options that are one, such as -s and --session, together."""
+    names: list[str] = []
+    for option, value in options.items():
+        if names and (told[names[0]], options[names[0]]) != (told[option], value):
+            yield names, options[names[0]]
+            names = []
+        names.append(option)
+    if names:
+        yield names, options[names[0]]
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|").replace("<", "\\<")
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page())
+    sys.stdout.write(f"{PAGE}\n")
